@@ -1,0 +1,103 @@
+"""Mesh and sharding: one table from logical axes to mesh axes, used by parameters and activations alike.
+
+Every parameter names its logical axes where it is made (`logical_axes` metadata); the table below says
+which mesh axes carry them. A dimension that its mesh axes do not divide stays whole. The mesh is always of
+`AxisType.Auto`: the compiler places everything that no constraint fixes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+LOGICAL_AXES = "logical_axes"
+"""Key of the parameter metadata that holds its logical axes: a tuple of names or None, one a dimension."""
+
+MESH_AXES = ("data", "fsdp", "tensor")
+
+RULES: Mapping[str, tuple[str, ...]] = {
+    "batch": ("data", "fsdp"),
+    "embed": ("fsdp",),
+    "vocab": ("tensor",),
+    "heads": ("tensor",),
+    "mlp": ("tensor",),
+    "channels": ("tensor",),
+    "layers": (),
+}
+"""Logical axis -> mesh axes. `embed` is the model width, `heads` heads times head width, `mlp` the hidden
+width of an MLP, `channels` the width of an elementwise branch (a gated convolution), `layers` the stacked
+periods."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """Shape of the device mesh. One entry may be -1: the devices that the others leave."""
+
+    data: int = -1
+    """Devices that share out the batch, each with a full copy of the parameters."""
+    fsdp: int = 1
+    """Devices that share out the batch, and the parameters and optimizer state along the model width."""
+    tensor: int = 1
+    """Devices that share out heads, hidden units and the vocabulary."""
+
+    def __post_init__(self) -> None:
+        sizes = dataclasses.astuple(self)
+        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+            raise ValueError(
+                f"MeshConfig: data={self.data} fsdp={self.fsdp} tensor={self.tensor} must be positive, "
+                "at most one of them -1 (the devices that the others leave)"
+            )
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
+    """Makes the mesh `data x fsdp x tensor` over `devices`; None: all.
+
+    Raises:
+      ValueError: the sizes do not multiply to the number of devices.
+    """
+    sizes = list(dataclasses.astuple(config))
+    n_devices = jax.device_count() if devices is None else len(devices)
+    known = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = n_devices // known
+    if math.prod(sizes) != n_devices:
+        raise ValueError(
+            f"MeshConfig: data={config.data} fsdp={config.fsdp} tensor={config.tensor} does not fit "
+            f"{n_devices} devices; the product must be {n_devices} (one entry may be -1)"
+        )
+    axis_types = (AxisType.Auto,) * len(sizes)
+    return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=axis_types, devices=devices)
+
+
+def partition_spec(
+    shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
+    """The table applied to one array: `axes` names its trailing dimensions, leading ones are stacked layers.
+
+    A dimension that the product of its mesh axes does not divide is left whole.
+    """
+    padded = ("layers",) * (len(shape) - len(axes)) + axes
+    return PartitionSpec(*(_mesh_axes(size, axis, mesh) for size, axis in zip(shape, padded, strict=True)))
+
+
+def _mesh_axes(size: int, axis: str | None, mesh: Mesh | AbstractMesh) -> tuple[str, ...] | None:
+    names = RULES[axis] if axis is not None else ()
+    if not names or size % math.prod(mesh.shape[name] for name in names):
+        return None
+    return names
+
+
+def named_sharding(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> NamedSharding:
+    """`partition_spec` on its mesh."""
+    return NamedSharding(mesh, partition_spec(shape, axes, mesh))
+
+
+def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
+    """Fixes the layout of an activation by logical axes, one a dimension; without a mesh: `x` itself."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return x
+    return jax.lax.with_sharding_constraint(x, partition_spec(x.shape, axes, mesh))

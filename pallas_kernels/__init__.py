@@ -1,0 +1,1 @@
+"""Hardware kernels for sequence mixers. Stands alone: imports nothing of jaxzoo."""
