@@ -1,0 +1,1 @@
+"""Bricks that mixers and models share."""

@@ -1,0 +1,75 @@
+"""Long convolution filters that a small MLP computes from positions: Zoology (Arora et al. 2024), Listing 2.
+
+    taps_a = W2 relu(W1 p_a + b1) + b2,    p_a = [a / (L - 1), cos(2 pi f a / L), -sin(2 pi f a / L)]
+
+for `L` positions and `m = (emb_dim - 1) / 2` frequencies `f`, evenly spaced from 1e-4 to `m - 1`. As
+published, the only frequency at `emb_dim = 3` is 1e-4: the filter is then nearly piecewise linear in `a`.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.layers.causal_conv import uniform_parameter
+from jaxzoo.layers.linear import parameter
+
+
+class ImplicitFilter(nnx.Module):
+    """A filter of `max_length` taps for each channel; `filter(n)` computes the first `n` of them.
+
+    `max_length` fixes the grid of positions: the same parameters on another grid are another filter.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        max_length: int,
+        emb_dim: int = 3,
+        hidden_width: int = 16,
+        std: float | None = None,
+        axes: tuple[str | None, ...] = ("channels",),
+        rngs: nnx.Rngs,
+    ) -> None:
+        """Makes the MLP.
+
+        Args:
+          width: channels.
+          max_length: taps.
+          emb_dim: position features, odd and at least 3.
+          hidden_width: hidden units.
+          std: weights normal with this standard deviation, and biases 0. None: all uniform in
+            +-1/sqrt(fan_in), PyTorch's default.
+          axes: logical axis of the channels.
+          rngs: its `params` stream.
+        """
+        shapes = ((emb_dim, hidden_width), (hidden_width, width))
+        kernel_axes = ((None, None), (None, *axes))
+        kernels, biases = [], []
+        for shape, shape_axes in zip(shapes, kernel_axes, strict=True):
+            if std is None:
+                kernels.append(uniform_parameter(shape, shape[0], shape_axes, rngs=rngs))
+                biases.append(uniform_parameter(shape[1:], shape[0], shape_axes[1:], rngs=rngs))
+            else:
+                kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes))
+                biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:]))
+        self.kernel_1, self.kernel_2 = kernels
+        self.bias_1, self.bias_2 = biases
+        self.max_length, self.emb_dim = max_length, emb_dim
+
+    def __call__(self, n_taps: int) -> Float[Array, "w d"]:
+        """The first `n_taps` taps, at most `max_length`, float32."""
+        positions = jnp.asarray(position_features(self.max_length, self.emb_dim)[:n_taps])
+        hidden = jax.nn.relu(positions @ self.kernel_1[...] + self.bias_1[...][None, :])
+        return hidden @ self.kernel_2[...] + self.bias_2[...][None, :]
+
+
+def position_features(max_length: int, emb_dim: int) -> np.ndarray:
+    """`p_a` of the module docstring, `(max_length, emb_dim)` float32: time, cosines, negative sines."""
+    bands = (emb_dim - 1) // 2
+    index = np.arange(max_length)
+    angles = np.linspace(1e-4, bands - 1, bands)[None, :] * (2 * np.pi / max_length * index)[:, None]
+    time = np.linspace(0, 1, max_length)[:, None]
+    return np.concatenate([time, np.cos(angles), -np.sin(angles)], axis=1).astype(np.float32)

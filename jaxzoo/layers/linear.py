@@ -1,0 +1,51 @@
+"""Linear maps whose parameters stay float32 and whose compute follows the dtype of their input."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxzoo.sharding import LOGICAL_AXES
+
+
+def _follow_input(arrays: Sequence[jax.Array | None], **_: object) -> tuple[jax.Array | None, ...]:
+    """Casts parameters to the dtype of the first array, the layer's input, instead of promoting both."""
+    dtype = jnp.asarray(arrays[0]).dtype
+    return tuple(None if array is None else array.astype(dtype) for array in arrays)
+
+
+def linear(
+    d_in: int,
+    d_out: int,
+    *,
+    axes: tuple[str | None, str | None],
+    std: float = 0.02,
+    bias: bool = False,
+    rngs: nnx.Rngs,
+) -> nnx.Linear:
+    """`x @ kernel (+ bias)` over the last axis, `(..., d_in) -> (..., d_out)`, in the dtype of `x`.
+
+    Args:
+      d_in: input width.
+      d_out: output width.
+      axes: logical axes of the kernel, (input, output).
+      std: standard deviation of the normal initialisation; a bias starts at 0.
+      bias: adds a bias.
+      rngs: its `params` stream.
+    """
+    return nnx.Linear(
+        d_in,
+        d_out,
+        use_bias=bias,
+        kernel_init=nnx.initializers.normal(std),
+        kernel_metadata={LOGICAL_AXES: axes},
+        bias_metadata={LOGICAL_AXES: axes[1:]},
+        promote_dtype=_follow_input,
+        rngs=rngs,
+    )
+
+
+def parameter(value: jax.Array, axes: tuple[str | None, ...]) -> nnx.Param:
+    """A parameter with its logical axes, one a dimension of `value`."""
+    return nnx.Param(value, **{LOGICAL_AXES: axes})

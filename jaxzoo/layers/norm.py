@@ -1,0 +1,15 @@
+"""LayerNorm and RMSNorm in float32, with a learned scale that starts at 1."""
+
+from typing import Literal
+
+from flax import nnx
+
+from jaxzoo.sharding import LOGICAL_AXES
+
+
+def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
+    """The norm of `kind` over the last axis of float32 input; `eps` is added to the (mean) square."""
+    metadata = {LOGICAL_AXES: ("embed",)}
+    if kind == "rms":
+        return nnx.RMSNorm(width, epsilon=eps, scale_metadata=metadata, rngs=rngs)
+    return nnx.LayerNorm(width, epsilon=eps, scale_metadata=metadata, bias_metadata=metadata, rngs=rngs)

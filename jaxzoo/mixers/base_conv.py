@@ -1,0 +1,179 @@
+"""BaseConv, the minimal gated convolution of Zoology (Arora et al. 2024), Definition 4.1, and its published
+codes.
+
+With a projection `p = u W + b1`, a causal depthwise convolution `h * u`, and `.` for the product of entries,
+the paper's equation and the two codes differ:
+
+| `form`  | source                | output                                                             |
+| ------- | --------------------- | ------------------------------------------------------------------ |
+| paper   | Definition 4.1, eq. 1 | `p . (h * u + b2)`                                                 |
+| listing | App. B, Listings 1, 2 | `p . (h * u) + u`                                                  |
+| release | public repository     | `p . (h * u + u) + u`: its Fourier convolution adds its own input  |
+
+In the codes a short filter is PyTorch's Conv1d and so has a bias: `p . (h * u + b2) + u` in both. The state
+is the last `w - 1` inputs.
+
+Deviations: b1 and b2 are vectors, not (N, d) matrices. A filter has as many taps as the config says and none
+beyond, so that streaming works at any length. The released code adds an optional SiLU on both factors; we
+leave it out.
+
+Initialisation: W normal, b1 zero. Short filter and its bias: PyTorch's default, uniform in +-1/sqrt(w).
+Explicit long filter: see `long_init_std`; its b2 zero. Implicit filter: PyTorch's default, but for `release`,
+where the model around the mixer resets all linear layers: weights normal with `init_std`, biases 0.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.layers.causal_conv import (
+    causal_conv,
+    causal_conv_step,
+    conv_flops,
+    empty_history,
+    push_history,
+    uniform_parameter,
+)
+from jaxzoo.layers.implicit_filter import ImplicitFilter
+from jaxzoo.layers.linear import linear, parameter
+from jaxzoo.mixers.base import Mixer, MixerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BaseConvConfig(MixerConfig):
+    """Config of `BaseConv`. `out_init_std` has nothing to act on: there is no output projection."""
+
+    filter: Literal["short", "long", "implicit"] = "short"
+    """kernel_size free taps, max_length free taps, or max_length taps that an MLP computes from positions."""
+    kernel_size: int = 3
+    """Taps of a short filter, the current token's included."""
+    max_length: int = 0
+    """Taps of a long or implicit filter; 0: the model's length."""
+    form: Literal["paper", "listing", "release"] = "paper"
+    """Which published operator: Definition 4.1, the paper's listing, or the public code."""
+    long_init_std: float = 0.0
+    """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(max_length), which
+    keeps the scale of the input, for form paper, where nothing is published."""
+    emb_dim: int = 3
+    """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""
+    filter_width: int = 16
+    """Hidden units of an implicit filter's MLP."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        filters, forms = ("short", "long", "implicit"), ("paper", "listing", "release")
+        self.require("filter", self.filter in filters, "must be 'short', 'long' or 'implicit'")
+        self.require("form", self.form in forms, "must be 'paper', 'listing' or 'release'")
+        self.require("kernel_size", self.kernel_size >= 1, "must be positive", "it counts the current token")
+        self.require(
+            "max_length", self.max_length >= 0, "must be positive", "set it, or leave 0 inside a model"
+        )
+        self.require("long_init_std", self.long_init_std >= 0, "must be positive", "or 0 for the form's own")
+        odd = self.emb_dim >= 3 and self.emb_dim % 2 == 1
+        self.require(
+            "emb_dim", odd, "must be odd and at least 3", "time, and a cosine and a sine a frequency"
+        )
+        self.require("filter_width", self.filter_width >= 1, "must be positive")
+
+    @property
+    def n_taps(self) -> int:
+        """Taps of the filter."""
+        return self.kernel_size if self.filter == "short" else self.max_length
+
+    @property
+    def initial_tap_std(self) -> float:
+        """Standard deviation of a long filter's initial taps, with the default filled in."""
+        return self.long_init_std or (self.max_length**-0.5 if self.form == "paper" else 1.0)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, filter="implicit", max_length=15, emb_dim=5, filter_width=6)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projection and convolution; an implicit filter is computed once a batch and left out."""
+        return 2.0 * self.d_model**2 + self.d_model * conv_flops(self.n_taps, length)
+
+
+class BaseConvState(NamedTuple):
+    """Shift register of inputs."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` inputs, oldest first, in the dtype given to `init_state`."""
+
+
+class BaseConv(Mixer):
+    """Projection times causal convolution; `step` costs O(n_taps) a channel.
+
+    `projection` (d, d) with bias; `taps` (n_taps, d) for the explicit filters or `implicit_filter`;
+    `conv_bias` (d,) where the form has b2.
+    """
+
+    def __init__(self, config: BaseConvConfig, *, rngs: nnx.Rngs) -> None:
+        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
+        if config.filter != "short":
+            config.require(
+                "max_length", config.max_length > 0, f"must be positive for a {config.filter} filter"
+            )
+        d, n_taps, axes = config.d_model, config.n_taps, ("channels",)
+        self.projection = linear(d, d, axes=("embed", *axes), std=config.init_std, bias=True, rngs=rngs)
+        if config.filter == "short":
+            self.taps = uniform_parameter((n_taps, d), n_taps, (None, *axes), rngs=rngs)
+            self.conv_bias = uniform_parameter((d,), n_taps, axes, rngs=rngs)
+        elif config.filter == "long":
+            initial = config.initial_tap_std * jax.random.normal(rngs.params(), (n_taps, d))
+            self.taps = parameter(initial, (None, *axes))
+        else:
+            self.implicit_filter = ImplicitFilter(
+                d,
+                max_length=n_taps,
+                emb_dim=config.emb_dim,
+                hidden_width=config.filter_width,
+                std=config.init_std if config.form == "release" else None,
+                axes=axes,
+                rngs=rngs,
+            )
+        if config.filter != "short" and config.form == "paper":
+            self.conv_bias = parameter(jnp.zeros((d,)), axes)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        return self._gate(x, causal_conv(x, self._taps(x.shape[1])))
+
+    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> BaseConvState:
+        """A history of zeros."""
+        return BaseConvState(empty_history(batch_size, self.config.n_taps, self.config.d_model, dtype))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: BaseConvState
+    ) -> tuple[Float[Array, "b t d"], BaseConvState]:
+        y = self._gate(x, causal_conv(x, self._taps(), state.history))
+        return y, BaseConvState(push_history(state.history, x))
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: BaseConvState
+    ) -> tuple[Float[Array, "b d"], BaseConvState]:
+        """One token. An implicit filter is computed anew by every call."""
+        convolved, history = causal_conv_step(x_t, self._taps(), state.history)
+        return self._gate(x_t, convolved), BaseConvState(history)
+
+    def _taps(self, length: int | None = None) -> Float[Array, "w d"]:
+        """The filter, or as much of an implicit one as `length` tokens without history can reach."""
+        if self.config.filter != "implicit":
+            return self.taps[...]
+        n_taps = self.config.n_taps
+        return self.implicit_filter(n_taps if length is None else min(max(length, 1), n_taps))
+
+    def _gate(self, u: Float[Array, "... d"], convolved: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        """Everything of the output but the convolution, by the form (see the table above)."""
+        config = self.config
+        if config.filter == "short" or config.form == "paper":
+            convolved = convolved + self.conv_bias[...].astype(u.dtype).reshape((1,) * (u.ndim - 1) + (-1,))
+        elif config.form == "release":
+            convolved = convolved + u
+        y = self.projection(u) * convolved
+        return y if config.form == "paper" else y + u

@@ -1,0 +1,112 @@
+"""What multi-head softmax attentions share: heads, projections and rotary positions."""
+
+import dataclasses
+from typing import Literal
+
+import jax
+from flax import nnx
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.rotary import rotary
+from jaxzoo.mixers.base import Mixer, MixerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiHeadConfig(MixerConfig):
+    """Heads and positions of a softmax attention; abstract."""
+
+    n_heads: int = 1
+    """Query heads."""
+    n_kv_heads: int = 0
+    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
+    head_dim: int = 0
+    """Width of a head; 0: d_model / n_heads."""
+    positions: Literal["none", "rotary", "alibi"] = "none"
+    """How scores learn of positions."""
+    rotary_fraction: float = 1.0
+    """Share of each head's channels, from the first on, that rotate; the count must be even."""
+    rotary_base: float = 10000.0
+    """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians a token."""
+    qkv_bias: bool = False
+    """Adds a bias to the query, key and value projections."""
+    out_bias: bool = False
+    """Adds a bias to the output projection."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("n_heads", self.n_heads >= 1, "must be positive")
+        self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
+        self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
+        self.require(
+            "n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0"
+        )
+        if not self.head_dim:
+            self.require_divisible("d_model", by="n_heads")
+        if self.positions == "rotary":
+            self.require("rotary_base", self.rotary_base >= 1, "must be at least 1", "the usual one is 10000")
+            share, width = self.rotary_fraction, self.head_width
+            rotated = self.rotated_channels
+            even = abs(share * width - rotated) < 1e-6 and rotated % 2 == 0
+            rule = f"times head_dim={width} must be an even number of channels"
+            self.require("rotary_fraction", 0 < share <= 1, "must be in (0, 1]", "or set positions='none'")
+            self.require("rotary_fraction", even, rule, "0.5 and 1.0 are common")
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads, with the default filled in."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head, with the default filled in; 0 while neither head_dim nor d_model is known."""
+        return self.head_dim or self.d_model // self.n_heads
+
+    @property
+    def rotated_channels(self) -> int:
+        """Channels of a head that rotate, where positions are rotary."""
+        return round(self.rotary_fraction * self.head_width)
+
+    @property
+    def projection_flops(self) -> float:
+        """Forward operations a token of the four projections."""
+        return 4.0 * self.d_model * self.head_width * (self.n_heads + self.kv_heads)
+
+
+class MultiHeadMixer(Mixer):
+    """Projections of a softmax attention; abstract.
+
+    `q_proj` (d, h k), `k_proj` and `v_proj` (d, g k), `out_proj` (h k, d): head-major columns, as `(h, k)`.
+    """
+
+    def __init__(self, config: MultiHeadConfig, *, rngs: nnx.Rngs) -> None:
+        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
+        d, std, bias = config.d_model, config.init_std, config.qkv_bias
+        q_width, kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
+        inward, outward = ("embed", "heads"), ("heads", "embed")
+        self.q_proj = linear(d, q_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.k_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.v_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.out_proj = linear(q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs)
+        self.config = config
+
+    def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
+        """Queries `(b, t, h, k)`, keys and values `(b, t, g, k)`, rotated to their absolute positions."""
+        config = self.config
+        q, k, v = (
+            project(x).reshape(*x.shape[:2], heads, config.head_width)
+            for project, heads in (
+                (self.q_proj, config.n_heads),
+                (self.k_proj, config.kv_heads),
+                (self.v_proj, config.kv_heads),
+            )
+        )
+        if config.positions == "rotary":
+            channels, base = config.rotated_channels, config.rotary_base
+            q, k = (rotary(y, positions, channels=channels, base=base) for y in (q, k))
+        return q, k, v
+
+    def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
+        """Joins the heads and projects back to the model width."""
+        b, t, h, k = y.shape
+        return self.out_proj(y.reshape(b, t, h * k))

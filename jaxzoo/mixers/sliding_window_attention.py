@@ -1,0 +1,97 @@
+"""Sliding window attention (Based, sec. 4.2): exact softmax attention to the last few tokens.
+
+Query `q_i` attends to `{k_{i-w+1}, ..., k_i}`: `window=w` counts the token itself. Zoology's `block_size=w`
+and flash-attention's `(w, 0)` see one key more. The released Based code's `window_size=W` sees `W // 2 + 1`:
+its 360m model looks 128 tokens back, our `window=129`, where the paper says 64.
+
+The state is a ring buffer of the window. Where Based, App. E.2, eq. 11, counts `2 d min(N, w)` entries, ours
+has `2 g k w` at any length: the same where g k = d and N >= w. Positions are rotary over the whole head, as
+in the released Based models, at the absolute position of each token.
+"""
+
+import dataclasses
+from typing import Literal, Self
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.ops.sliding_window import (
+    SlidingWindowCache,
+    empty_cache,
+    keys_per_query,
+    sliding_window_attention,
+    sliding_window_step,
+)
+
+SlidingWindowAttentionState = SlidingWindowCache
+"""Ring buffer: keys (rotated to their absolute positions) and values `(b, window, g, k)`, position `(b,)`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SlidingWindowAttentionConfig(MultiHeadConfig):
+    """Config of `SlidingWindowAttention`."""
+
+    positions: Literal["none", "rotary"] = "rotary"
+    """How scores learn of positions."""
+    window: int = 64
+    """Keys that a token sees, itself included."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("positions", self.positions in ("none", "rotary"), "must be 'none' or 'rotary'")
+        self.require("window", self.window >= 1, "must be at least 1", "1 is the token alone")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(
+            d_model=13,
+            n_heads=4,
+            n_kv_heads=2,
+            head_dim=4,
+            rotary_fraction=0.5,
+            qkv_bias=True,
+            out_bias=True,
+            window=5,
+        )
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, and two matmuls of every query with the keys of its blocks, masked ones included."""
+        keys = keys_per_query(length, self.window)
+        return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
+
+
+class SlidingWindowAttention(MultiHeadMixer):
+    """Causal softmax attention to the last `window` tokens, at any length; O(window) a token."""
+
+    config: SlidingWindowAttentionConfig
+
+    def __init__(self, config: SlidingWindowAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        q, k, v = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None, :])
+        return self._merge(sliding_window_attention(q, k, v, window=self.config.window))
+
+    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> SlidingWindowAttentionState:
+        config = self.config
+        width = config.head_width
+        return empty_cache(batch_size, config.window, config.kv_heads, width, width, dtype)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: SlidingWindowAttentionState
+    ) -> tuple[Float[Array, "b t d"], SlidingWindowAttentionState]:
+        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        y, state = sliding_window_attention(
+            *self._project(x, positions), window=self.config.window, initial_cache=state, return_cache=True
+        )
+        return self._merge(y), state
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: SlidingWindowAttentionState
+    ) -> tuple[Float[Array, "b d"], SlidingWindowAttentionState]:
+        q, k, v = self._project(x_t[:, None, :], state.position[:, None])
+        y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
+        return self._merge(y[:, None])[:, 0], state

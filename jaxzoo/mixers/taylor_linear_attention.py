@@ -1,0 +1,192 @@
+"""Taylor linear attention, the global mixer of Based (Arora et al. 2024), sec. 4.1.
+
+For every head, with `d'` = `feature_dim` channels of query and key and `s_ij = q_i . k_j / sqrt(d')`:
+
+    y_i = sum_{j <= i} (1 + s_ij + s_ij^2 / 2) v_j / (sum_{j <= i} (1 + s_ij + s_ij^2 / 2) + eps)
+
+(eqs. 2-4), then the output projection; no biases, no positions. The state is the sums over the past (eq. 3).
+Based, App. E.2, eq. 9, counts `(1 + 3 d'/2 + d'^2/2) (d + 1)` entries, as for one head; ours has as many with
+`d + h` for `d + 1` where the heads share out the width: a denominator for each head.
+
+Options of App. C, off by default as in the main experiments there: a fixed decay for each head, and a linear
+projection to one number a head that scales the head's output. The paper gives no rate; ours is the released
+code's, `1 - 2^(-5 - h)`, applied in numerator and denominator. It gives no nonlinearity for the scaling; we
+add none.
+"""
+
+import dataclasses
+from typing import Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.layers.linear import linear
+from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.ops.taylor_attention import (
+    TaylorState,
+    default_chunk,
+    empty_taylor_state,
+    taylor_attention,
+    taylor_attention_step,
+    taylor_feature_count,
+)
+
+TaylorLinearAttentionState = TaylorState
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaylorLinearAttentionConfig(MixerConfig):
+    """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
+
+    n_heads: int = 1
+    """Query heads."""
+    n_kv_heads: int = 0
+    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
+    feature_dim: int = 16
+    """Width of a head's queries and keys, d' in the paper; the state grows with its square."""
+    head_dim: int = 0
+    """Width of a head's values; 0: d_model / n_heads."""
+    eps: float = 1e-12
+    """Added to the denominator."""
+    normalize: bool = True
+    """Divides by the sum of the weights."""
+    chunk_size: int = 0
+    """Tokens that meet by the quadratic form; 0: chosen by the length."""
+    output_scaling: bool = False
+    """Scales each head's output by a learned linear function of the token (App. C)."""
+    decay: bool = False
+    """Decays head h by 1 - 2^(-5 - h) a token, h counted from 0 (App. C)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("n_heads", "feature_dim"):
+            self.require(field, getattr(self, field) >= 1, "must be positive")
+        self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
+        rule = f"must divide n_heads={self.n_heads}"
+        self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be 0")
+        self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
+        self.require("eps", self.eps >= 0, "must not be negative")
+        self.require("chunk_size", self.chunk_size >= 0, "must be positive", "set it, or 0 to choose")
+        if not self.head_dim:
+            self.require_divisible("d_model", by="n_heads")
+
+    @property
+    def kv_heads(self) -> int:
+        """Key/value heads, with the default filled in."""
+        return self.n_kv_heads or self.n_heads
+
+    @property
+    def value_width(self) -> int:
+        """Width of a head's values, with the default filled in."""
+        return self.head_dim or self.d_model // self.n_heads
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(
+            d_model=10,
+            n_heads=4,
+            n_kv_heads=2,
+            feature_dim=3,
+            head_dim=5,
+            chunk_size=4,
+            output_scaling=True,
+            decay=True,
+        )
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, the quadratic form over a chunk (its masked half too), and, past one chunk, writing
+        and reading the `f (v + 1)` sums of every head."""
+        h, g, k, v = self.n_heads, self.kv_heads, self.feature_dim, self.value_width
+        projections = 2.0 * self.d_model * ((h + g) * k + (h + g) * v + h * self.output_scaling)
+        chunk = self.chunk_size or default_chunk(length)
+        within = 2.0 * h * min(chunk, length) * (k + v + 1)
+        across = 4.0 * h * taylor_feature_count(k) * (v + 1) if length > chunk else 0.0
+        return projections + within + across
+
+
+class TaylorLinearAttention(Mixer):
+    """Taylor linear attention; the state has a fixed size, and `step` costs O(f v) a head.
+
+    `q_proj` (d, h k), `k_proj` (d, g k), `v_proj` (d, g v), `out_proj` (h v, d): head-major columns; with
+    `output_scaling` also `scale_proj` (d, h).
+    """
+
+    def __init__(self, config: TaylorLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
+        d, std, h, g = config.d_model, config.init_std, config.n_heads, config.kv_heads
+        axes, out_axes = ("embed", "heads"), ("heads", "embed")
+        self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.k_proj = linear(d, g * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.v_proj = linear(d, g * config.value_width, axes=axes, std=std, rngs=rngs)
+        self.out_proj = linear(h * config.value_width, d, axes=out_axes, std=config.out_std, rngs=rngs)
+        if config.output_scaling:
+            self.scale_proj = linear(d, h, axes=axes, std=std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+        y = taylor_attention(
+            *self._project(x),
+            eps=self.config.eps,
+            normalize=self.config.normalize,
+            decay=self._decay(),
+            chunk_size=self.config.chunk_size or None,
+        )
+        return self._merge(x, y)
+
+    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> TaylorLinearAttentionState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        del dtype
+        config = self.config
+        return empty_taylor_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState
+    ) -> tuple[Float[Array, "b t d"], TaylorLinearAttentionState]:
+        y, state = taylor_attention(
+            *self._project(x),
+            eps=self.config.eps,
+            normalize=self.config.normalize,
+            decay=self._decay(),
+            initial_state=state,
+            return_state=True,
+            chunk_size=self.config.chunk_size or None,
+        )
+        return self._merge(x, y), state
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: TaylorLinearAttentionState
+    ) -> tuple[Float[Array, "b d"], TaylorLinearAttentionState]:
+        y, state = taylor_attention_step(
+            state,
+            *self._project(x_t),
+            eps=self.config.eps,
+            normalize=self.config.normalize,
+            decay=self._decay(),
+        )
+        return self._merge(x_t, y), state
+
+    def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries `(..., h, k)`, keys `(..., g, k)` and values `(..., g, v)`."""
+        heads = (self.config.n_heads, self.config.kv_heads, self.config.kv_heads)
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        widths = (self.config.feature_dim, self.config.feature_dim, self.config.value_width)
+        q, k, v = (
+            p(x).reshape(*x.shape[:-1], n, width)
+            for p, n, width in zip(projections, heads, widths, strict=True)
+        )
+        return q, k, v
+
+    def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        """Scales the heads, joins them and projects back to the model width."""
+        if self.config.output_scaling:
+            y = y * self.scale_proj(x)[..., None]
+        return self.out_proj(y.reshape(*x.shape[:-1], self.config.n_heads * self.config.value_width))
+
+    def _decay(self) -> Float[Array, "h"] | None:
+        if not self.config.decay:
+            return None
+        return jnp.asarray(1 - 2.0 ** (-5 - np.arange(self.config.n_heads)), jnp.float32)

@@ -1,0 +1,70 @@
+"""The mixers that the contract suite runs: every registered mixer's `tiny()`, and more settings of some."""
+
+import dataclasses
+
+import jax
+from flax import nnx
+
+from jaxzoo.mixers import (
+    MIXERS,
+    AttentionConfig,
+    BaseConvConfig,
+    GatedShortConvConfig,
+    Mixer,
+    MixerConfig,
+    SlidingWindowAttentionConfig,
+    TaylorLinearAttentionConfig,
+    make_mixer,
+)
+
+MAX_LENGTH = 40
+"""Capacity of key/value caches: more than any test feeds."""
+
+EXTRA = [
+    AttentionConfig(d_model=6, n_heads=3, positions="none"),
+    AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
+    AttentionConfig(d_model=8, n_heads=2, positions="rotary", rotary_fraction=0.5, qkv_bias=True, out_bias=True),
+    SlidingWindowAttentionConfig(d_model=6, n_heads=3, window=1, positions="none"),
+    SlidingWindowAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, window=5),
+    SlidingWindowAttentionConfig(d_model=4, n_heads=1, window=64),
+    TaylorLinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, chunk_size=4),
+    TaylorLinearAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, feature_dim=2, chunk_size=5, decay=True),
+    TaylorLinearAttentionConfig(d_model=5, feature_dim=4, chunk_size=3, output_scaling=True, normalize=False),
+    BaseConvConfig(d_model=5, filter="short", form="paper"),
+    BaseConvConfig(d_model=5, filter="long", form="paper"),
+    BaseConvConfig(d_model=5, filter="implicit", form="listing"),
+    BaseConvConfig(d_model=5, filter="long", form="release"),
+    BaseConvConfig(d_model=5, filter="short", form="release", kernel_size=4),
+    GatedShortConvConfig(d_model=5, expansion=4, kernel_size=2),
+]
+
+
+def _label(config: MixerConfig) -> str:
+    name = type(config).__name__.removesuffix("Config")
+    if config == type(config).tiny():
+        return f"{name}-tiny"
+    changed = [
+        f"{field.name}={getattr(config, field.name)}"
+        for field in dataclasses.fields(config)
+        if getattr(config, field.name) != field.default and field.name != "d_model"
+    ]
+    return f"{name}-{','.join(changed)}"
+
+
+def _ready(config: MixerConfig) -> MixerConfig:
+    """Large weights, so that wrong mixing shows in the numbers."""
+    config = dataclasses.replace(config, init_std=0.5, out_init_std=0.5)
+    return config.resolve(max_length=MAX_LENGTH)
+
+
+CASES = {_label(config): _ready(config) for config in [*(cls.tiny() for cls in MIXERS), *EXTRA]}
+
+
+def build(config: MixerConfig) -> Mixer:
+    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one."""
+    mixer = make_mixer(config, rngs=nnx.Rngs(0))
+    definition, parameters = nnx.split(mixer)
+    leaves, tree = jax.tree.flatten(parameters)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
+    return nnx.merge(definition, jax.tree.unflatten(tree, moved))

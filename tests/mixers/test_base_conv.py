@@ -1,0 +1,163 @@
+"""BaseConv against the three published formulas in float64, and the implicit filter against Listing 2."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.implicit_filter import position_features
+from jaxzoo.mixers.base_conv import BaseConv, BaseConvConfig, BaseConvState
+from tests.mixers.moved import moved
+
+D, TAPS = 5, 11
+FILTERS, FORMS = ("short", "long", "implicit"), ("paper", "listing", "release")
+
+
+def filter_truth(config, p):
+    """The taps of the filter, from the parameters."""
+    if config.filter != "implicit":
+        return p["taps"]
+    n, bands = config.max_length, (config.emb_dim - 1) // 2
+    taps = []
+    for a in range(n):
+        frequencies = [1e-4 + i * (bands - 1 - 1e-4) / max(bands - 1, 1) for i in range(bands)]
+        turned = np.exp(-1j * 2 * np.pi * a / n * np.array(frequencies))
+        features = np.concatenate([[a / (n - 1)], turned.real, turned.imag])
+        hidden = np.maximum(features @ p["implicit_filter.kernel_1"] + p["implicit_filter.bias_1"], 0)
+        taps.append(hidden @ p["implicit_filter.kernel_2"] + p["implicit_filter.bias_2"])
+    return np.array(taps)
+
+
+def truth(config, p, u):
+    """The formula of the form, with the convolution as a loop over taps."""
+    taps, convolved = filter_truth(config, p), np.zeros_like(u)
+    for i in range(u.shape[1]):
+        for a in range(min(i + 1, len(taps))):
+            convolved[:, i] += taps[a] * u[:, i - a]
+    gate = u @ p["projection.kernel"] + p["projection.bias"]
+    if config.form == "paper":
+        return gate * (convolved + p["conv_bias"])
+    if config.filter == "short":
+        return gate * (convolved + p["conv_bias"]) + u
+    if config.form == "listing":
+        return gate * convolved + u
+    return gate * (convolved + u) + u
+
+
+def make(filter, form, **options):
+    config = BaseConvConfig(d_model=D, filter=filter, form=form, emb_dim=5, filter_width=6, **options)
+    return config.resolve(max_length=TAPS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("filter", FILTERS)
+def test_published_formulas(filter, form):
+    """Kills a residual or bias too many or too few, a filter in reverse, and taps beyond the filter's length:
+    all three forms, for inputs shorter and longer than the filter."""
+    config = make(filter, form)
+    mixer, parameters = moved(BaseConv(config, rngs=nnx.Rngs(0)))
+    for t in (4, 2 * TAPS + 1):
+        u = np.random.default_rng(t).normal(size=(2, t, D)).astype(np.float32)
+        expected = truth(config, parameters, u.astype(np.float64))
+        y = jax.jit(mixer.__call__)(jnp.asarray(u))
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_parameters_of_each_form():
+    """Kills a bias that a form does not have: b2 exists for short filters and in the paper's form alone."""
+    for filter in FILTERS:
+        for form in FORMS:
+            mixer = BaseConv(make(filter, form), rngs=nnx.Rngs(0))
+            assert hasattr(mixer, "conv_bias") == (filter == "short" or form == "paper")
+
+
+def test_position_features_at_the_published_width():
+    """Kills frequencies that start at 1 or 0: at emb_dim 3 the one frequency is 1e-4, sines are negative."""
+    features = position_features(8, 3)
+    np.testing.assert_allclose(features[:, 0], np.arange(8) / 7, rtol=1e-6)
+    angle = 1e-4 * 2 * np.pi * np.arange(8) / 8
+    np.testing.assert_allclose(features[:, 1], np.cos(angle), rtol=1e-6)
+    np.testing.assert_allclose(features[:, 2], -np.sin(angle), rtol=1e-5)
+
+
+def test_streaming_past_the_filter():
+    """Kills a state that keeps the wrong inputs once more tokens have come than the filter has taps."""
+    config = make("long", "release")
+    mixer, parameters = moved(BaseConv(config, rngs=nnx.Rngs(0)))
+    u = np.random.default_rng(3).normal(size=(2, 3 * TAPS, D)).astype(np.float32)
+    expected = truth(config, parameters, u.astype(np.float64))
+    _, state = mixer.prefill(jnp.asarray(u[:, :-1]), mixer.init_state(2))
+    y, state = mixer.step(jnp.asarray(u[:, -1]), state)
+    np.testing.assert_allclose(y, expected[:, -1], rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert isinstance(state, BaseConvState)
+    np.testing.assert_array_equal(state.history, u[:, -(TAPS - 1) :])
+
+
+@pytest.mark.parametrize(
+    ("form", "options", "std"),
+    [
+        ("paper", {}, 0.1),
+        ("listing", {}, 1.0),
+        ("release", {}, 1.0),
+        ("release", {"long_init_std": 0.3}, 0.3),
+    ],
+)
+def test_initial_long_taps(form, options, std):
+    """Kills an initialisation that ignores form or field: 1/sqrt(100 taps) for the paper's form, 1 as
+    published."""
+    config = BaseConvConfig(d_model=64, filter="long", max_length=100, form=form, **options)
+    taps = np.asarray(BaseConv(config, rngs=nnx.Rngs(0)).taps[...])
+    assert taps.shape == (100, 64)
+    np.testing.assert_allclose(taps.std(), std, rtol=0.05)
+
+
+def test_initial_implicit_filter():
+    """Kills one initialisation for all forms: the release resets the MLP to N(0, init_std), the others are
+    uniform."""
+    config = BaseConvConfig(d_model=400, filter="implicit", max_length=9, form="release", init_std=0.02)
+    released = BaseConv(config, rngs=nnx.Rngs(0)).implicit_filter
+    np.testing.assert_allclose(np.asarray(released.kernel_2[...]).std(), 0.02, rtol=0.05)
+    assert not released.bias_1[...].any()
+    assert not released.bias_2[...].any()
+    listed = BaseConv(dataclasses.replace(config, form="listing"), rngs=nnx.Rngs(0)).implicit_filter
+    for values in (listed.kernel_2, listed.bias_2):
+        np.testing.assert_allclose(np.asarray(values[...]).std(), 0.25 / np.sqrt(3), rtol=0.1)
+        assert np.abs(values[...]).max() <= 0.25
+    assert np.abs(listed.kernel_1[...]).max() > 0.5
+
+
+def test_flops():
+    """Kills a projection counted once a multiply-add, or a convolution counted once a token: 2 d^2 + 2 w
+    d."""
+    assert BaseConvConfig(d_model=10, kernel_size=4).flops_per_token(50) == 2 * 100 + 2 * 4 * 10
+    long = BaseConvConfig(d_model=10, filter="long", max_length=64).flops_per_token(8)
+    assert long == pytest.approx(200 + 10 * 15 * (5 * np.log2(15) + 3) / 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"filter": "longer"}, "filter='longer' must be 'short', 'long' or 'implicit'"),
+        ({"form": "code"}, "form='code' must be 'paper', 'listing' or 'release'"),
+        ({"kernel_size": 0}, "kernel_size=0 must be positive"),
+        ({"max_length": -1}, "max_length=-1 must be positive"),
+        ({"long_init_std": -0.1}, "long_init_std=-0.1 must be positive"),
+        ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),
+        ({"filter_width": 0}, "filter_width=0 must be positive"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        BaseConvConfig(d_model=4, **options)
+
+
+def test_unresolved_sizes_are_refused():
+    """Kills a filter of 0 taps, and a mixer of width 0."""
+    with pytest.raises(ValueError, match="max_length=0 must be positive for a long filter"):
+        BaseConv(BaseConvConfig(d_model=4, filter="long"), rngs=nnx.Rngs(0))
+    with pytest.raises(ValueError, match="d_model=0 must be positive to build the mixer"):
+        BaseConv(BaseConvConfig(), rngs=nnx.Rngs(0))

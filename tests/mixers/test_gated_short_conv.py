@@ -1,0 +1,80 @@
+"""GatedShortConv against eq. 7 of the Based paper in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers.gated_short_conv import GatedShortConv, GatedShortConvConfig
+from tests.mixers.moved import moved
+
+D = 5
+
+
+def truth(p, x):
+    """Outputs, and the branch that is convolved, token by token."""
+    both = x @ p["in_proj.kernel"] + p["in_proj.bias"]
+    width = both.shape[-1] // 2
+    u1, u2 = both[..., :width], both[..., width:]
+    convolved = np.zeros_like(u1) + p.get("conv_bias", 0.0)
+    for i in range(x.shape[1]):
+        for a in range(min(i + 1, len(p["taps"]))):
+            convolved[:, i] += p["taps"][a] * u1[:, i - a]
+    silu = convolved / (1 + np.exp(-convolved))
+    return (silu * u2) @ p["out_proj.kernel"] + p["out_proj.bias"], u1
+
+
+@pytest.mark.parametrize("options", [{}, {"expansion": 6, "kernel_size": 4, "conv_bias": True}])
+def test_equation_7(options):
+    """Kills branches in the wrong order, a gate inside the silu, a missing bias, taps in reverse, and a state
+    that holds the inputs or the gate instead of the convolved branch."""
+    config = GatedShortConvConfig(d_model=D, init_std=0.3, **options)
+    mixer, parameters = moved(GatedShortConv(config, rngs=nnx.Rngs(0)))
+    x = np.random.default_rng(0).normal(size=(2, 9, D)).astype(np.float32)
+    expected, u1 = truth(parameters, x.astype(np.float64))
+    scale = np.abs(expected).max()
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :1], mixer.init_state(2))
+        tail, state = mixer.prefill(x[:, 1:], state)
+        return mixer(x), jnp.concatenate([head, tail], axis=1), state
+
+    y, streamed, state = run(jnp.asarray(x))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(state.history, u1[:, -(config.kernel_size - 1) :], rtol=0, atol=1e-5)
+
+
+def test_released_shapes():
+    """Kills a default expansion of 4 for each branch: the released models have 4 d channels for both, and no
+    bias after the convolution."""
+    mixer = GatedShortConv(GatedShortConvConfig(d_model=8, out_init_std=0.5), rngs=nnx.Rngs(0))
+    assert mixer.in_proj.kernel.shape == (8, 32)
+    assert mixer.out_proj.kernel.shape == (16, 8)
+    assert mixer.taps.shape == (3, 16)
+    assert not hasattr(mixer, "conv_bias")
+    assert np.abs(mixer.taps[...]).max() <= 3**-0.5
+    assert np.asarray(mixer.out_proj.kernel[...]).std() > 10 * np.asarray(mixer.in_proj.kernel[...]).std()
+
+
+def test_flops():
+    """Kills a count that takes one branch for both: 2 d 4d + 2 2d d for the projections, 2 w 2d for the
+    taps."""
+    expected = 2 * 10 * 40 + 2 * 20 * 10 + 2 * 3 * 20
+    assert GatedShortConvConfig(d_model=10).flops_per_token(100) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expansion": 3}, "expansion=3 must be even and positive"),
+        ({"expansion": 0}, "expansion=0 must be even and positive"),
+        ({"kernel_size": 0}, "kernel_size=0 must be positive"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        GatedShortConvConfig(d_model=4, **options)

@@ -1,0 +1,126 @@
+"""TaylorLinearAttention against its equation in float64, head by head."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
+
+D = 6
+
+
+def truth(config, mixer, x):
+    """Outputs from the parameters: for each head the weights of all tokens, then the output projection."""
+    q, k, v, out = (
+        np.asarray(linear.kernel[...], np.float64)
+        for linear in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.out_proj)
+    )
+    width, group = config.feature_dim, config.n_heads // config.kv_heads
+    heads = []
+    for head in range(config.n_heads):
+        shared = head // group
+        queries = x @ q[:, head * width : (head + 1) * width]
+        keys = x @ k[:, shared * width : (shared + 1) * width]
+        values = x @ v[:, shared * config.value_width : (shared + 1) * config.value_width]
+        scores = queries @ keys.swapaxes(1, 2) / np.sqrt(width)
+        weights = np.tril(1 + scores + scores**2 / 2)
+        if config.decay:
+            i, j = np.indices(scores.shape[1:])
+            weights = weights * (1 - 2.0 ** (-5 - head)) ** np.maximum(i - j, 0)
+        y = weights @ values
+        if config.normalize:
+            y = y / (weights.sum(-1, keepdims=True) + config.eps)
+        if config.output_scaling:
+            y = y * (x @ np.asarray(mixer.scale_proj.kernel[...], np.float64)[:, head : head + 1])
+        heads.append(y)
+    return np.concatenate(heads, -1) @ out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_heads": 4, "n_kv_heads": 2, "head_dim": 3, "decay": True, "output_scaling": True, "eps": 0.5},
+        {"n_heads": 2, "normalize": False, "chunk_size": 2, "feature_dim": 3},
+    ],
+)
+def test_equation(options):
+    """Kills heads laid out feature-major, groups that take the wrong keys, a decay that starts at head 1, a
+    scaling of the wrong head, and config fields that reach no code (each set off its default in some
+    case)."""
+    config = TaylorLinearAttentionConfig(d_model=D, init_std=0.8, **options)
+    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    x = np.random.default_rng(0).normal(size=(2, 7, D)).astype(np.float32)
+    expected = truth(config, mixer, x.astype(np.float64))
+    scale = np.abs(expected).max()
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
+        y, state = mixer.step(x[:, 3], state)
+        tail, _ = mixer.prefill(x[:, 4:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    y, streamed = run(jnp.asarray(x))
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * scale)
+    np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * scale)
+
+
+def test_chunk_size_reaches_the_op():
+    """Kills a field that is read nowhere: only chunks of less than the sequence make features (66 for k =
+    10)."""
+    for chunk_size, makes_features in ((0, False), (4, True)):
+        config = TaylorLinearAttentionConfig(d_model=D, feature_dim=10, chunk_size=chunk_size)
+        mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+        program = str(jax.make_jaxpr(mixer.__call__)(jnp.ones((1, 9, D))))
+        assert ("f32[1,1,66,7]" in program) == makes_features
+
+
+def test_state_size_against_the_paper():
+    """Kills features counted twice: Based, App. E.2, eq. 9, gives (d + 1)(1 + 3 d'/2 + d'^2/2) entries, 153 *
+    65 for d = 64 and d' = 16; more heads add a denominator each, and the state stays float32."""
+    config = TaylorLinearAttentionConfig(d_model=64)
+    one = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    assert state_bytes(one) == 4 * (64 + 1) * 153
+    config = TaylorLinearAttentionConfig(d_model=64, n_heads=4, n_kv_heads=2)
+    four = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    assert state_bytes(four, dtype=jnp.bfloat16) == 4 * (64 + 4) * 153
+
+
+def test_output_projection_has_its_own_init():
+    """Kills an output projection that is drawn like the others."""
+    config = TaylorLinearAttentionConfig(d_model=32, init_std=0.02, out_init_std=0.3)
+    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    np.testing.assert_allclose(np.asarray(mixer.out_proj.kernel[...]).std(), 0.3, rtol=0.1)
+    np.testing.assert_allclose(np.asarray(mixer.v_proj.kernel[...]).std(), 0.02, rtol=0.1)
+
+
+def test_flops():
+    """Kills a head or a matmul that is not counted; worked by hand for d = 8, 2 heads on 1, d' = 2 (6
+    features)."""
+    config = TaylorLinearAttentionConfig(d_model=8, n_heads=2, n_kv_heads=1, feature_dim=2, chunk_size=10)
+    projections = 2 * 8 * (4 + 2 + 4 + 8)
+    assert config.flops_per_token(5) == projections + 2 * (2 * 5 * 2 + 2 * 5 * 5)
+    assert config.flops_per_token(40) == projections + 2 * (2 * 10 * 2 + 2 * 10 * 5) + 2 * (2 * 2 * 6 * 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_heads": 0}, "n_heads=0 must be positive"),
+        ({"n_heads": 4, "head_dim": 2, "n_kv_heads": 3}, "n_kv_heads=3 must divide n_heads=4"),
+        ({"n_kv_heads": -1}, "n_kv_heads=-1 must be positive"),
+        ({"n_heads": 4}, "d_model=6 must be divisible by n_heads=4"),
+        ({"feature_dim": 0}, "feature_dim=0 must be positive"),
+        ({"head_dim": -2}, "head_dim=-2 must be positive"),
+        ({"chunk_size": -1}, "chunk_size=-1 must be positive"),
+        ({"eps": -1.0}, "eps=-1.0 must not be negative"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        TaylorLinearAttentionConfig(d_model=D, **options)
