@@ -1,0 +1,72 @@
+"""Time and memory that MQAR generation costs: `python benchmarks/mqar_generation.py`.
+
+Makes the examples on the host as a data set would hold them, then times single training batches. Prints one
+JSON object: seconds and peak resident bytes for the data set, compilation apart, and milliseconds a batch.
+"""
+
+import dataclasses
+import json
+import resource
+import time
+
+import jax
+import numpy as np
+import tyro
+
+from jaxzoo.tasks import mqar
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchmarkConfig:
+    """What to generate; the defaults are the hardest geometry of Based's training mixture."""
+
+    n_examples: int = 100_000
+    """Examples of the data set."""
+    length: int = 256
+    """Tokens in an example."""
+    n_pairs: int = 64
+    """Key-value pairs in an example."""
+    vocab_size: int = 8192
+    """Vocabulary."""
+    chunk: int = 4096
+    """Examples generated at once."""
+
+
+def main(config: BenchmarkConfig) -> None:
+    """Runs both measurements and prints them."""
+    report = {"config": dataclasses.asdict(config), "device": jax.devices()[0].device_kind}
+    for preset in (mqar.paper, mqar.release):
+        for fillers in ("zero", "random", "any"):
+            task = preset(config.length, config.n_pairs, vocab_size=config.vocab_size, fillers=fillers)
+            report[f"{preset.__name__}_{fillers}_s"] = round(_data_set_seconds(task, config), 2)
+    report["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    report["batch_64_of_length_64_ms"] = round(_batch_milliseconds(mqar.paper(64, 8)), 3)
+    print(json.dumps(report))
+
+
+def _data_set_seconds(task: mqar.MQARConfig, config: BenchmarkConfig) -> float:
+    """Time to make all examples as host arrays of tokens and targets, after compilation."""
+    generator = mqar.MQAR(task, batch_size=config.chunk)
+    jax.block_until_ready(generator.batch(0, 0))
+    tokens, targets = (np.empty((config.n_examples, task.length), np.int32) for _ in range(2))
+    start = time.perf_counter()
+    for n in range(-(-config.n_examples // config.chunk)):
+        rows = slice(n * config.chunk, (n + 1) * config.chunk)
+        made = generator.batch(0, n)
+        size = tokens[rows].shape[0]
+        tokens[rows], targets[rows] = (np.asarray(array)[:size] for array in made)
+    return time.perf_counter() - start
+
+
+def _batch_milliseconds(task: mqar.MQARConfig, n_batches: int = 200) -> float:
+    """Mean time of one training batch of 64 in compact form, waited for."""
+    generator = mqar.MQAR(task, batch_size=64)
+    jax.block_until_ready(generator.labelled(0, 0))
+    start = time.perf_counter()
+    for n in range(n_batches):
+        jax.block_until_ready(generator.labelled(0, n))
+    return (time.perf_counter() - start) / n_batches * 1e3
+
+
+if __name__ == "__main__":
+    main(tyro.cli(BenchmarkConfig))

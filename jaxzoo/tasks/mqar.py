@@ -1,0 +1,269 @@
+"""Multi-query associative recall (MQAR): key-value pairs, then the keys again; at each one, recall its value.
+
+Zoology, Section 4 and Procedure 1 (Appendix E.1). The first `2 n_pairs` tokens are the context `k1 v1 k2 v2
+..`. Behind it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, and the slots of
+the repeated keys are drawn one after the other without replacement. The target *at* a repeated key is its
+value, which is not inserted. Where the paper is silent, the geometry is that of the authors' released code
+(HazyResearch/zoology). The paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
+
+Deviation: no example is in both train and test. Call an example odd if the number of inversions in the order
+of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test
+examples are odd, train examples even; one of the wrong kind has its first two keys swapped or, with one pair
+only, its value replaced by a neighbour. No part of an example betrays its kind: keys, values, slots, and
+pairs up to all but one have the law that they would have without the split; exactly, with two pairs or more
+and values drawn independently from an even number of tokens, else up to O(1 / vocab_size).
+"""
+
+import dataclasses
+import functools
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.tasks import sampling
+
+Fillers = Literal["zero", "random", "any"]
+Split = Literal["train", "test"]
+
+IGNORE = -100
+"""Target of the positions that carry no label."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MQARConfig:
+    """What an MQAR example looks like. Raises `ValueError` where no such example exists."""
+
+    vocab_size: int = 8192
+    """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
+    length: int = 64
+    """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
+    n_pairs: int = 8
+    """Key-value pairs in an example; each key is asked for once."""
+    power: float = 0.1
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    distinct_values: bool = False
+    """Draws the values of an example without replacement (released code), not independently (paper)."""
+    fillers: Fillers = "zero"
+    """Tokens of empty positions. zero: token 0; random: uniform over all tokens but the example's keys; any:
+    uniform over all tokens, so that a filler may equal a key, look like a query without a label, and shadow
+    its pair."""
+
+    def __post_init__(self) -> None:
+        self._require("n_pairs", self.n_pairs >= 1, "must be at least 1")
+        self._require("length", self.length % 2 == 0, "must be even", "add or drop one token")
+        rule = f"must be at least 4 n_pairs={4 * self.n_pairs}"
+        self._require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
+        rule = f"must exceed length={self.length}"
+        self._require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
+        self._require("power", self.power > 0, "must be positive", "1 is uniform, the paper has 0.1")
+        kinds = get_args(Fillers)
+        self._require("fillers", self.fillers in kinds, f"must be one of {', '.join(kinds)}")
+
+    def _require(self, field: str, holds: bool, rule: str, remedy: str = "") -> None:
+        if not holds:
+            remedy = f"; {remedy}" if remedy else ""
+            raise ValueError(f"MQARConfig.{field}={getattr(self, field)!r} {rule}{remedy}")
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens that can be keys: 1 .. n_keys."""
+        return self.vocab_size // 2 - 1
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return self.vocab_size // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values."""
+        return self.vocab_size - self.first_value
+
+    @property
+    def n_slots(self) -> int:
+        """Positions that can hold a repeated key: `2 n_pairs + 2 i` for i below `n_slots`."""
+        return (self.length - 2 * self.n_pairs) // 2
+
+
+def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
+    """The task as Zoology prints it (Appendix E.1, E.2): a = 0.1, values drawn independently."""
+    return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
+
+
+def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
+    """The task as the authors' released code makes it: a = 0.01, distinct values.
+
+    Its configurations for Zoology's Figure 2 leave empty positions at token 0 (`fillers="zero"`), those for
+    Based's Figures 2 and 3 fill them from the whole vocabulary (`fillers="any"`).
+    """
+    config = paper(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
+    return dataclasses.replace(config, power=0.01, distinct_values=True)
+
+
+class MQAR:
+    """Examples of MQAR by number: example i depends on (config, seed, i, split) alone, not on its batch.
+
+    Args:
+      config: the task.
+      batch_size: examples of a batch that is asked for by its number.
+
+    Raises:
+      ValueError: `batch_size` is not positive.
+    """
+
+    def __init__(self, config: MQARConfig, batch_size: int = 64) -> None:
+        if batch_size < 1:
+            raise ValueError(f"MQAR: batch_size={batch_size} must be at least 1")
+        self.config = config
+        self.batch_size = batch_size
+
+    def batch(
+        self,
+        seed_or_key: int | PRNGKeyArray,
+        index: int | Int[Array | np.ndarray, "..."],
+        split: Split = "train",
+    ) -> tuple[Int[Array, "b t"], Int[Array, "b t"]]:
+        """Makes a batch with one target a position.
+
+        Args:
+          seed_or_key: a seed, or a typed key of `jax.random.key`.
+          index: a batch number n (an int or a scalar array), for examples `n * batch_size` and on; or
+            example numbers `(b,)`. May be traced. Example numbers are in [0, 2^32).
+          split: which of the two disjoint sets of examples.
+
+        Returns:
+          tokens and targets, int32; targets are -100 where nothing is asked.
+
+        Raises:
+          ValueError: `index` is negative, too large or of rank above 1, or `split` has another name.
+        """
+        labelled = self.labelled(seed_or_key, index, split)
+        return labelled["tokens"], _spread(self.config.length, labelled["positions"], labelled["targets"])
+
+    def labelled(
+        self,
+        seed_or_key: int | PRNGKeyArray,
+        index: int | Int[Array | np.ndarray, "..."],
+        split: Split = "train",
+    ) -> dict[str, Int[Array, "b _"]]:
+        """The same examples in compact form, for models that compute the head at labelled positions only.
+
+        Takes and raises what `batch` does. Returns int32 `tokens (b, t)`, `positions (b, m)` and `targets (b,
+        m)` with m = n_pairs: pair j of the context is asked for at `positions[:, j]`, so positions are not
+        sorted by time.
+        """
+        if split not in ("train", "test"):
+            raise ValueError(f"MQAR: split={split!r} must be 'train' or 'test'")
+        key = seed_or_key
+        if isinstance(key, int | np.integer):
+            key = jax.random.key(int(key), impl="threefry2x32")
+        return _generate(self.config, key, split == "test", self._example_numbers(index))
+
+    def _example_numbers(self, index: int | Int[Array | np.ndarray, "..."]) -> UInt[Array, "b"]:
+        rule = "must be a batch number, or example numbers of shape (b,), all in [0, 2^32)"
+        if isinstance(index, int | np.integer):
+            first, stop = int(index) * self.batch_size, (int(index) + 1) * self.batch_size
+            if first < 0 or stop > 2**32:
+                raise ValueError(f"MQAR: index={index} with batch_size={self.batch_size} {rule}")
+            return jnp.asarray(np.arange(first, stop).astype(np.uint32))
+        numbers = jnp.asarray(index)
+        if numbers.ndim > 1 or not jnp.issubdtype(numbers.dtype, jnp.integer):
+            raise ValueError(f"MQAR: index of shape {numbers.shape} and dtype {numbers.dtype} {rule}")
+        numbers = numbers.astype(jnp.uint32)
+        if numbers.ndim == 0:
+            return numbers * jnp.uint32(self.batch_size) + jnp.arange(self.batch_size, dtype=jnp.uint32)
+        return numbers
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _spread(length: int, positions: Int[Array, "b m"], targets: Int[Array, "b m"]) -> Int[Array, "b t"]:
+    empty = jnp.full((length,), IGNORE, jnp.int32)
+    return jax.vmap(lambda at, values: empty.at[at].set(values, unique_indices=True))(positions, targets)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(
+    config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""] | bool, numbers: UInt[Array, "b"]
+) -> dict[str, Array]:
+    odd = jnp.asarray(odd)
+    segment = jnp.uint32((config.length << 16 | config.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
+    key = jax.random.fold_in(key, segment)
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> dict[str, Array]:
+    """One example: tokens `(t,)`, positions and targets `(m,)`."""
+    key_rng, value_rng, word_rng = jax.random.split(key, 3)
+    n, behind = config.n_pairs, config.length - 2 * config.n_pairs
+    words = jax.random.bits(word_rng, (n + config.n_slots + behind,), jnp.uint32)
+    value_words, slot_words, filler_words = jnp.split(words, [n, n + config.n_slots])
+    keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
+    if config.distinct_values:
+        values = config.first_value + sampling.distinct(value_rng, n, config.n_values)
+    else:
+        values = config.first_value + sampling.below(value_words, config.n_values)
+    weights = np.arange(1.0, config.n_slots + 1) ** (config.power - 1)
+    slots = sampling.successive(slot_words, weights, n)
+    keys, values = _steer(config, keys, values, slots, odd)
+    context = jnp.stack([keys, values], axis=1).reshape(-1)
+    rest = _fillers(config, filler_words, keys).at[2 * slots].set(keys, unique_indices=True)
+    return {"tokens": jnp.concatenate([context, rest]), "positions": 2 * n + 2 * slots, "targets": values}
+
+
+def _steer(
+    config: MQARConfig,
+    keys: Int[Array, "m"],
+    values: Int[Array, "m"],
+    slots: Int[Array, "m"],
+    odd: Bool[Array, ""],
+) -> tuple[Int[Array, "m"], Int[Array, "m"]]:
+    """Makes the example odd or even (module docstring) by a change that leaves the law of its parts alone."""
+    total = keys.sum() + values.sum() + (slots.sum() if config.n_pairs == 1 else 0)
+    wrong = (sampling.is_odd_order(keys) ^ (total % 2 == 1)) != odd
+    if config.n_pairs == 1:
+        offsets = values - config.first_value
+        neighbours = jnp.where((offsets ^ 1) < config.n_values, offsets ^ 1, offsets - 1)
+        return keys, jnp.where(wrong, config.first_value + neighbours, values)
+    order = np.arange(config.n_pairs)
+    order[:2] = 1, 0
+    return jnp.where(wrong, keys[order], keys), values
+
+
+def _fillers(config: MQARConfig, words: UInt[Array, "n"], keys: Int[Array, "m"]) -> Int[Array, "n"]:
+    """Tokens of everything behind the context, before the repeated keys are written over them."""
+    if config.fillers == "zero":
+        return jnp.zeros(words.shape, jnp.int32)
+    if config.fillers == "any":
+        return sampling.below(words, config.vocab_size)
+    return sampling.below_except(words, config.vocab_size, keys)
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MQARConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: remembers the context, and answers every later token that was a key in it.
+
+    Shares nothing with the generator and never sees targets; it is right at every labelled position. It knows
+    where the context ends; with `fillers="any"` it also answers fillers that equal a key, which have no
+    label.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    predictions = np.full(tokens.shape, IGNORE, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        memory: dict[int, int] = {}
+        for position, token in enumerate(example):
+            if position >= 2 * config.n_pairs:
+                predictions[row, position] = memory.get(token, IGNORE)
+            elif position % 2:
+                memory[example[position - 1]] = token
+    return predictions
+
+
+if __name__ == "__main__":
+    from jaxzoo.tasks.show import main
+
+    main()

@@ -1,0 +1,93 @@
+"""Random draws that recall tasks share, each for one example: `jax.vmap` them over keys or words.
+
+A draw is a function of its key, or of its random words of 32 bits, alone: so an example is the same in every
+batch that holds it. All draws of fixed size take words, because every call of a random generator adds to
+compile time.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+
+
+def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
+    """Random words modulo `size`: their probabilities differ by a share of at most `size / 2^32`."""
+    return (words % jnp.uint32(size)).astype(jnp.int32)
+
+
+def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
+    """Draws an ordered tuple of `n` different integers below `size`, all such tuples equally likely.
+
+    When `2 n <= size`: draw `n` integers, keep the first occurrence of each, redraw all later ones, and
+    repeat until nothing repeats. Renaming the integers renames the law of this procedure along with them,
+    because it looks only at which entries are equal; so tuples that a renaming maps to each other are equally
+    likely, and some renaming maps any tuple of different integers to any other. A redraw succeeds with
+    probability above 1/2, which makes the expected number of rounds O(log n), at `n^2` comparisons a round.
+
+    Otherwise: the first `n` places of the order of `size` random words, O(size log size). Equal words
+    (probability below size^2 / 2^33) leave their integers in order.
+
+    Raises:
+      ValueError: `n` exceeds `size`.
+    """
+    if n > size:
+        raise ValueError(f"distinct: n={n} must be at most size={size}; there are no more different integers")
+    if 2 * n > size:
+        return jnp.argsort(jax.random.bits(key, (size,), jnp.uint32))[:n].astype(jnp.int32)
+
+    def redraw(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        items, repeated, n_rounds = carry
+        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (n,), jnp.uint32)
+        items = jnp.where(repeated, below(words, size), items)
+        return items, _repeats(items), n_rounds + 1
+
+    start = (jnp.zeros(n, jnp.int32), jnp.ones(n, bool), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(lambda carry: carry[1].any(), redraw, start)[0]
+
+
+def _repeats(items: Int[Array, "n"]) -> Bool[Array, "n"]:
+    """True where an equal item stands further left."""
+    return jnp.tril(items[:, None] == items[None, :], -1).any(1)
+
+
+def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n: int) -> Int[Array, "n"]:
+    """Draws `n` different places one by one, each in proportion to its weight among those left.
+
+    This is `numpy.random.choice(size, n, replace=False, p=weights)`, order included, without its loop: place
+    i waits for an exponential time of rate `weights[i]`, and the `n` first to ring are taken in the order of
+    their rings (the exponential race, the same thing as Gumbel top-k). Times are float32.
+
+    Args:
+      words: random words, one a place.
+      weights: positive; they need not sum to 1.
+      n: how many places, at most `size`.
+    """
+    u = words.astype(jnp.float32) * 2.0**-32
+    rates = jnp.asarray(weights / weights.max(), jnp.float32)
+    return jnp.argsort(-jnp.log1p(-u) / rates)[:n].astype(jnp.int32)
+
+
+def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) -> Int[Array, "n"]:
+    """Turns random words into integers below `size` that avoid the `m < size` different ones in `excluded`.
+
+    Draws a rank among the `size - m` allowed integers: rank r stands behind as many excluded integers as
+    there are j with `sorted(excluded)[j] - j <= r`.
+    """
+    ranks = below(words, size - excluded.size)
+    allowed_before = jnp.sort(excluded) - jnp.arange(excluded.size, dtype=jnp.int32)
+    skipped = jnp.searchsorted(allowed_before, ranks, side="right", method="scan_unrolled")
+    return ranks + skipped.astype(jnp.int32)
+
+
+def is_odd_order(items: Int[Array, "n"]) -> Bool[Array, ""]:
+    """True where the different `items` stand in an odd permutation of their sorted order.
+
+    The parity of the number of inversions, `n^2` comparisons; on a CPU their exclusive or is far cheaper than
+    their sum.
+    """
+    inverted = jnp.triu(items[:, None] > items[None, :], 1)
+    per_item = jax.lax.reduce(inverted, np.False_, jax.lax.bitwise_xor, (1,))
+    return jax.lax.reduce(per_item, np.False_, jax.lax.bitwise_xor, (0,))

@@ -1,0 +1,332 @@
+"""MQAR against readings of the task that share nothing with the generator: plain loops, enumeration,
+numpy."""
+
+import dataclasses
+import functools
+import math
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.tasks import MQAR, MQARConfig, mqar, show
+
+CONFIGS = {
+    "one_pair": mqar.paper(6, 1, vocab_size=13),
+    "one_pair_one_slot": mqar.release(4, 1, vocab_size=6, fillers="any"),
+    "paper": mqar.paper(16, 2, vocab_size=64),
+    "paper_random": mqar.paper(26, 3, vocab_size=30, fillers="random"),
+    "release_any": mqar.release(26, 5, vocab_size=27, fillers="any"),
+    "full": mqar.release(32, 8, vocab_size=33, fillers="random"),
+}
+parametrize_configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+
+
+@functools.cache
+def make(
+    config: MQARConfig, n: int = 400, split: mqar.Split = "train", seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    tokens, targets = MQAR(config, batch_size=n).batch(seed, 0, split)
+    return np.asarray(tokens), np.asarray(targets)
+
+
+def assert_law(counts: np.ndarray, probabilities: np.ndarray) -> None:
+    """Chi-square: the statistic has mean k - 1 and variance 2 (k - 1); six deviations are beyond chance."""
+    expected = probabilities / probabilities.sum() * counts.sum()
+    assert expected.min() > 5
+    statistic, dof = ((counts - expected) ** 2 / expected).sum(), counts.size - 1
+    assert statistic < dof + 6 * math.sqrt(2 * dof)
+
+
+def is_odd(tokens: np.ndarray, targets: np.ndarray, n_pairs: int) -> bool:
+    """The parity that tells the splits apart, by plain loops over one example."""
+    keys, values = tokens[: 2 * n_pairs : 2], tokens[1 : 2 * n_pairs : 2]
+    inversions = sum(int(a > b) for i, a in enumerate(keys) for b in keys[i + 1 :])
+    slot = (int(np.flatnonzero(targets >= 0)[0]) - 2) // 2 if n_pairs == 1 else 0
+    return (inversions + int(keys.sum()) + int(values.sum()) + slot) % 2 == 1
+
+
+@parametrize_configs
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_layout_of_every_example(config, split):
+    """Kills misplaced queries, targets shifted by one, inserted values, labels of the wrong pair, wrong
+    ranges."""
+    n, half = config.n_pairs, config.vocab_size // 2
+    tokens, targets = make(config, split=split)
+    assert tokens.shape == targets.shape == (400, config.length)
+    assert tokens.dtype == targets.dtype == np.int32
+    for example, labels in zip(tokens.tolist(), targets.tolist(), strict=True):
+        pairs = dict(zip(example[: 2 * n : 2], example[1 : 2 * n : 2], strict=True))
+        assert len(pairs) == n
+        assert all(1 <= key < half <= value < config.vocab_size for key, value in pairs.items())
+        asked = [t for t, label in enumerate(labels) if label != -100]
+        assert all(t >= 2 * n and t % 2 == 0 for t in asked)
+        assert sorted(example[t] for t in asked) == sorted(pairs)
+        assert all(labels[t] == pairs[example[t]] for t in asked)
+        if config.distinct_values:
+            assert len(set(pairs.values())) == n
+        fillers = [token for t, token in enumerate(example) if t >= 2 * n and t not in asked]
+        assert all(0 <= token < config.vocab_size for token in fillers)
+        if config.fillers == "zero":
+            assert not any(fillers)
+        if config.fillers == "random":
+            assert not set(fillers) & set(pairs)
+
+
+@parametrize_configs
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_oracle_is_right_and_shuffled_labels_are_chance(config, split):
+    """Kills labels that reading cannot give (oracle below 100 %), and an accuracy that is high for any
+    labels."""
+    tokens, targets = make(config, split=split)
+    predictions, asked = mqar.oracle(tokens, config), targets != -100
+    np.testing.assert_array_equal(predictions[asked], targets[asked])
+    if config.fillers != "any":
+        np.testing.assert_array_equal(predictions, targets)
+    if config.n_values < 10:
+        return
+    shuffled = np.random.default_rng(0).permutation(targets[asked])
+    hits, chance = (predictions[asked] == shuffled).mean(), 1 / config.n_values
+    assert abs(hits - chance) < 5 * math.sqrt(chance / asked.sum())
+
+
+def test_oracle_reads_the_worked_example():
+    """Kills an oracle that echoes the generator: a sequence made by hand, with a filler that equals a
+    value."""
+    config = mqar.paper(16, 2, vocab_size=64)
+    tokens = np.array(
+        [[3, 54, 30, 59, 30, 0, 3, 54] + [0] * 8, [30, 33, 3, 33, 0, 0, 3, 0] + [0] * 6 + [30, 9]]
+    )
+    expected = np.full((2, 16), -100)
+    expected[0, [4, 6]], expected[1, [6, 14]] = [59, 54], [33, 33]
+    np.testing.assert_array_equal(mqar.oracle(tokens, config), expected)
+
+
+@pytest.mark.parametrize("preset", [mqar.paper, mqar.release])
+def test_gaps_follow_the_power_law_in_the_order_of_the_pairs(preset):
+    """Kills an exponent off by one, a law that starts at i = 0, and slots that are sorted or shuffled over
+    pairs."""
+    config = preset(26, 3, vocab_size=100)
+    n_slots, n_draws = 10, 20_000
+    batch = MQAR(config, batch_size=n_draws).labelled(5, 0)
+    slots = (np.asarray(batch["positions"]) - 6) // 2
+    law = np.arange(1.0, n_slots + 1) ** (config.power - 1)
+    assert_law(np.bincount(slots[:, 0], minlength=n_slots), law)
+    p, rng = law / law.sum(), np.random.default_rng(1)
+    reference = np.stack([rng.choice(n_slots, 3, replace=False, p=p) for _ in range(n_draws)])
+    for pair in (1, 2):
+        ours, numpys = (np.bincount(s[:, pair], minlength=n_slots) for s in (slots, reference))
+        statistic = ((ours - numpys) ** 2 / (ours + numpys)).sum()
+        assert statistic < 9 + 6 * math.sqrt(18)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("n_pairs", [1, 2, 3])
+def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
+    """Kills a split that sorts the keys, or ties a value to its key, in one of the two sets."""
+    config = mqar.paper(14, n_pairs, vocab_size=34 if n_pairs == 1 else 32)
+    tokens, _ = make(config, 12_000, split)
+    keys, values = tokens[:, : 2 * n_pairs : 2], tokens[:, 1 : 2 * n_pairs : 2]
+    for pair in range(n_pairs):
+        assert_law(np.bincount(keys[:, pair], minlength=config.n_keys + 1)[1:], np.ones(config.n_keys))
+        if n_pairs > 1:
+            assert_law(np.bincount(values[:, pair])[config.first_value :], np.ones(config.n_values))
+            same_parity = (keys[:, pair] + values[:, pair]) % 2 == 0
+            assert abs(same_parity.mean() - 0.5) < 0.025
+    for left in range(n_pairs - 1):
+        assert abs((keys[:, left] < keys[:, left + 1]).mean() - 0.5) < 0.025
+    if n_pairs > 1:
+        assert abs((values[:, 0] == values[:, 1]).mean() - 1 / config.n_values) < 0.015
+
+
+@parametrize_configs
+def test_splits_are_even_and_odd(config):
+    """Kills a swap of keys without their values, a swap in the wrong direction, and a missed neighbour
+    value."""
+    for split in ("train", "test"):
+        kinds = {is_odd(*example, config.n_pairs) for example in zip(*make(config, split=split), strict=True)}
+        assert kinds == {split == "test"}
+
+
+@pytest.mark.parametrize("n_pairs", [1, 2])
+def test_no_example_is_in_both_splits(n_pairs):
+    """Kills leakage where it is likeliest: so few examples exist that each split is seen nearly whole."""
+    config = mqar.paper(8, n_pairs, vocab_size=9)
+    train, test = (
+        {tokens.tobytes() for tokens in make(config, 3000, split)[0]} for split in ("train", "test")
+    )
+    n_examples = len(train) + len(test)
+    assert not train & test
+    assert n_examples == {1: 3 * 5 * 3, 2: 3 * 2 * 5**2 * 2}[n_pairs]
+    assert abs(len(train) - len(test)) <= n_examples // 10
+
+
+def test_example_depends_on_its_number_alone():
+    """Kills draws that depend on the batch: its size, its neighbours, the kind of index, jit or a traced
+    index."""
+    config = mqar.release(26, 5, vocab_size=27, fillers="any")
+    tokens, targets = make(config, 35)
+    task = MQAR(config, batch_size=7)
+    for n in range(5):
+        rows = slice(7 * n, 7 * n + 7)
+        for index in (n, np.int64(n), jnp.uint32(n), np.arange(7 * n, 7 * n + 7)):
+            np.testing.assert_array_equal(task.batch(0, index)[0], tokens[rows])
+            np.testing.assert_array_equal(task.batch(0, index)[1], targets[rows])
+    some = np.array([33, 4, 4, 19, 0, 34, 7])
+    np.testing.assert_array_equal(task.batch(jax.random.key(0), some)[0], tokens[some])
+    jitted = jax.jit(lambda index: task.batch(0, index))
+    np.testing.assert_array_equal(jitted(3)[0], tokens[21:28])
+
+
+def test_traced_index_compiles_once():
+    """Kills a batch number that is baked into the program, one compilation a training step."""
+    task, traces = MQAR(mqar.paper(16, 2, vocab_size=64), batch_size=3), []
+
+    @jax.jit
+    def step(seed_key, index):
+        traces.append(index)
+        return task.labelled(seed_key, index)["tokens"]
+
+    batches = [step(jax.random.key(seed), index) for seed in (0, 1) for index in (0, 1, 2)]
+    assert len(traces) == 1
+    assert len({np.asarray(batch).tobytes() for batch in batches}) == 6
+
+
+@parametrize_configs
+def test_compact_form_equals_the_full_form(config):
+    """Kills positions that do not match their targets, or the order of the pairs."""
+    task = MQAR(config, batch_size=400)
+    tokens, targets = task.batch(2, 4, "test")
+    compact = task.labelled(2, 4, "test")
+    np.testing.assert_array_equal(compact["tokens"], tokens)
+    np.testing.assert_array_equal(np.take_along_axis(targets, compact["positions"], 1), compact["targets"])
+    assert compact["positions"].shape == compact["targets"].shape == (400, config.n_pairs)
+    assert compact["positions"].dtype == compact["targets"].dtype == jnp.int32
+    keys, values = tokens[:, : 2 * config.n_pairs : 2], tokens[:, 1 : 2 * config.n_pairs : 2]
+    np.testing.assert_array_equal(np.take_along_axis(tokens, compact["positions"], 1), keys)
+    np.testing.assert_array_equal(compact["targets"], values)
+    assert (np.asarray(targets) != -100).sum() == 400 * config.n_pairs
+
+
+def test_seeds_splits_and_geometries_draw_apart():
+    """Kills equal random bits under another seed, split or geometry: keys at equal places agree only by
+    chance."""
+    base = make(mqar.paper(64, 8), 200)[0][:, :16:2]
+    others = [
+        make(mqar.paper(64, 8), 200, seed=1)[0],
+        make(mqar.paper(64, 8), 200, split="test")[0],
+        make(mqar.paper(66, 8), 200)[0],
+        make(mqar.paper(64, 9), 200)[0],
+    ]
+    for other in others:
+        assert (other[:, :16:2] == base).mean() < 0.01
+
+
+def test_keys_values_queries_and_fillers_draw_apart():
+    """Kills one random stream that serves two purposes: at equal places, offsets agree only by chance."""
+    config = mqar.release(64, 8, vocab_size=130, fillers="any")
+    tokens, _ = make(config)
+    keys, values, fillers = tokens[:, :16:2], tokens[:, 1:16:2], tokens[:, 17:33:2]
+    for a, b in [(keys, values), (keys, fillers), (values, fillers), (keys[:, 1:], keys[:, :-1])]:
+        assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.1
+
+
+def test_fillers_are_uniform():
+    """Kills fillers from half the vocabulary, without 0, or drawn around the wrong example's keys."""
+    for fillers in ("random", "any"):
+        config = mqar.paper(16, 2, vocab_size=20, fillers=fillers)
+        tokens, targets = make(config, 4000)
+        behind = np.arange(16)[None, :] >= 4
+        counts = np.zeros(20)
+        weights = np.zeros(20)
+        for example, labels in zip(tokens, targets, strict=True):
+            drawn = example[behind[0] & (labels == -100)]
+            allowed = np.ones(20)
+            if fillers == "random":
+                allowed[example[[0, 2]]] = 0
+            counts += np.bincount(drawn, minlength=20)
+            weights += allowed / allowed.sum() * drawn.size
+        assert_law(counts, weights)
+
+
+def test_examples_stay_what_they_are():
+    """Kills a change of the random streams: published numbers must keep meaning the same examples."""
+    tokens, targets = MQAR(mqar.release(12, 2, vocab_size=64, fillers="random"), batch_size=2).batch(7, 3)
+    pinned = [[8, 40, 23, 57, 8, 56, 23, 19, 7, 46, 38, 30], [21, 40, 31, 42, 36, 59, 21, 7, 20, 60, 31, 53]]
+    np.testing.assert_array_equal(tokens, pinned)
+    answers = np.full((2, 12), -100)
+    answers[0, [4, 6]], answers[1, [6, 10]] = [40, 57], [40, 42]
+    np.testing.assert_array_equal(targets, answers)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_pairs": 0}, "MQARConfig.n_pairs=0 must be at least 1"),
+        ({"length": 63}, "MQARConfig.length=63 must be even"),
+        ({"length": 30}, "MQARConfig.length=30 must be at least 4 n_pairs=32; raise length or lower n_pairs"),
+        ({"vocab_size": 64}, "MQARConfig.vocab_size=64 must exceed length=64"),
+        ({"power": 0.0}, "MQARConfig.power=0.0 must be positive"),
+        ({"fillers": "noise"}, "MQARConfig.fillers='noise' must be one of zero, random, any"),
+    ],
+)
+def test_config_refuses_what_has_no_examples(fields, message):
+    """Kills a check that is missing or names the wrong field."""
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(MQARConfig(), **fields)
+
+
+def test_generator_refuses_bad_numbers():
+    """Kills wrapped or truncated example numbers, and a misspelt split that would be taken for train."""
+    task = MQAR(MQARConfig(), batch_size=64)
+    for index in (-1, 2**26):
+        with pytest.raises(ValueError, match=f"index={index} with batch_size=64 must be"):
+            task.batch(0, index)
+    for index in (np.zeros((2, 2), np.int32), np.zeros(2, np.float32)):
+        with pytest.raises(ValueError, match=r"index of shape \(2.*must be"):
+            task.batch(0, index)
+    with pytest.raises(ValueError, match="split='valid' must be 'train' or 'test'"):
+        task.batch(0, 0, "valid")
+    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
+        MQAR(MQARConfig(), batch_size=0)
+    assert task.batch(0, 2**26 - 1)[0].shape == (64, 64)
+
+
+def test_show_prints_the_examples(capsys):
+    """Kills a printout of other examples than the generator's, and columns that do not line up."""
+    task = ["--length", "20", "--n-pairs", "3", "--variant", "release", "--fillers", "any"]
+    show.main(["--show", "2", "--seed", "5", "--split", "test", *task])
+    out = capsys.readouterr().out
+    tokens, targets = make(mqar.release(20, 3, vocab_size=64, fillers="any"), 2, "test", seed=5)
+    rows = {
+        name: [line for line in out.splitlines() if line.startswith(name)] for name in ("token", "target")
+    }
+    printed = [cell for line in rows["token"] for cell in line.split()[1:]]
+    labels = [cell for line in rows["target"] for cell in line.split()[1:]]
+    assert printed == [str(token) for token in tokens.ravel()]
+    assert labels == ["." if label == -100 else str(label) for label in targets.ravel()]
+    assert {len(a) - len(b) for a, b in zip(rows["token"], rows["target"], strict=True)} == {0}
+
+
+@pytest.mark.parametrize(
+    ("args", "field"), [(["--n-pairs", "9"], "MQARConfig.length"), (["--show", "0"], "ShowConfig.show")]
+)
+def test_show_refuses_in_one_line(capsys, args, field):
+    """Kills a traceback for values that fit no task."""
+    with pytest.raises(SystemExit) as stopped:
+        show.main(args)
+    assert stopped.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {field}=")
+    assert err.count("\n") == 1
+
+
+def test_module_runs_without_a_second_import():
+    """Kills an eager package import, at which `python -m` warns that the module is loaded twice."""
+    command = [sys.executable, "-W", "error", "-m", "jaxzoo.tasks.mqar", "--show", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "train example 0" in done.stdout

@@ -1,0 +1,108 @@
+"""The laws of the draws, against enumeration and numpy; seeds are fixed, so that no test is flaky."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.tasks import sampling
+
+
+def assert_law(counts: np.ndarray, probabilities: np.ndarray) -> None:
+    """Chi-square: the statistic has mean k - 1 and variance 2 (k - 1); six deviations are beyond chance."""
+    expected = probabilities / probabilities.sum() * counts.sum()
+    assert expected.min() > 5
+    statistic, dof = ((counts - expected) ** 2 / expected).sum(), counts.size - 1
+    assert statistic < dof + 6 * math.sqrt(2 * dof)
+
+
+def draw(function, n_draws: int) -> np.ndarray:
+    return np.asarray(jax.jit(jax.vmap(function))(jax.random.split(jax.random.key(0), n_draws)))
+
+
+def draw_words(function, n_draws: int, n_words: int) -> np.ndarray:
+    words = jax.random.bits(jax.random.key(1), (n_draws, n_words), jnp.uint32)
+    return np.asarray(jax.jit(jax.vmap(function))(words))
+
+
+def tuple_counts(rows: np.ndarray, tuples: list[tuple[int, ...]]) -> np.ndarray:
+    found, counts = np.unique(rows, axis=0, return_counts=True)
+    by_tuple = dict(zip(map(tuple, found.tolist()), counts.tolist(), strict=True))
+    assert set(by_tuple) <= set(tuples)
+    return np.array([by_tuple.get(t, 0) for t in tuples])
+
+
+@pytest.mark.parametrize(("n", "size"), [(2, 4), (2, 5), (3, 6), (3, 4), (4, 4), (1, 2)])
+def test_distinct_tuples_are_equally_likely(n, size):
+    """Kills a redraw that favours some tuple: one that sorts, or counts up to the next free integer."""
+    tuples = list(itertools.permutations(range(size), n))
+    counts = tuple_counts(draw(lambda key: sampling.distinct(key, n, size), 200 * len(tuples)), tuples)
+    assert_law(counts, np.ones(len(tuples)))
+
+
+def test_distinct_draw_does_not_depend_on_its_neighbours():
+    """Kills a redraw whose rounds or bits are shared by the batch: lanes finish after different rounds."""
+    keys = jax.random.split(jax.random.key(3), 40)
+    one = jax.jit(lambda key: sampling.distinct(key, 9, 18))
+    together, alone = jax.vmap(one)(keys), jnp.stack([one(key) for key in keys])
+    np.testing.assert_array_equal(together, alone)
+    assert together.dtype == jnp.int32
+
+
+def test_distinct_refuses_more_than_there_are():
+    """Kills an endless loop or a short answer."""
+    with pytest.raises(ValueError, match="n=5 must be at most size=4"):
+        sampling.distinct(jax.random.key(0), 5, 4)
+
+
+def test_successive_is_sampling_without_replacement():
+    """Kills a race of the wrong rates, reversed or sorted places; numpy is held to the same law."""
+    weights, n, n_draws = np.arange(1.0, 6) ** -0.9, 3, 20_000
+    tuples = list(itertools.permutations(range(5), n))
+    law = np.array([_successive_probability(weights, t) for t in tuples])
+    assert law.sum() == pytest.approx(1)
+    assert_law(
+        tuple_counts(draw_words(lambda words: sampling.successive(words, weights, n), n_draws, 5), tuples),
+        law,
+    )
+    rng, p = np.random.default_rng(0), weights / weights.sum()
+    ours = np.stack([rng.choice(5, n, replace=False, p=p) for _ in range(n_draws)])
+    assert_law(tuple_counts(ours, tuples), law)
+
+
+def _successive_probability(weights: np.ndarray, places: tuple[int, ...]) -> float:
+    probability, left = 1.0, weights.sum()
+    for place in places:
+        probability *= weights[place] / left
+        left -= weights[place]
+    return probability
+
+
+def test_successive_can_take_every_place():
+    """Kills a race in which a steep law lets a place never ring, or ring twice."""
+    places = draw_words(lambda words: sampling.successive(words, np.arange(1.0, 65) ** 20, 64), 50, 64)
+    np.testing.assert_array_equal(np.sort(places, axis=1), np.tile(np.arange(64), (50, 1)))
+
+
+@pytest.mark.parametrize("excluded", [[4, 3, 0], [7], [7, 1, 6, 2], [0, 1, 2, 3]])
+def test_below_except_is_uniform_over_the_rest(excluded):
+    """Kills an off-by-one in the ranks, unsorted exclusions, and a skip that piles up behind them."""
+    items = draw_words(lambda words: sampling.below_except(words, 8, jnp.array(excluded)), 2000, 7)
+    counts = np.bincount(items.ravel(), minlength=8)
+    assert not counts[excluded].any()
+    rest = np.setdiff1d(np.arange(8), excluded)
+    assert_law(counts[rest], np.ones(rest.size))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 9])
+def test_odd_order_is_the_sign_of_the_permutation(n):
+    """Kills a parity of something else (descents, fixed points): the determinant of the matrix knows the
+    sign."""
+    rng = np.random.default_rng(n)
+    permutations = np.stack([rng.permutation(n) for _ in range(40)])
+    signs = np.array([np.linalg.det(np.eye(n)[permutation]) for permutation in permutations])
+    odd = jax.vmap(sampling.is_odd_order)(jnp.asarray(3 * permutations + 1))
+    np.testing.assert_array_equal(odd, signs < 0)
