@@ -1,0 +1,1 @@
+"""Data for the trainer: `base` is its contract, the other modules are text from files."""

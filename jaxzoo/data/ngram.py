@@ -1,0 +1,98 @@
+"""Unigram and bigram baselines: what a model must beat before it has learnt anything about text.
+
+Both are counted on the training tokens and scored on exactly the targets that the model is scored on.
+
+- unigram, add-one: `p(w) = (c(w) + 1) / (N + V)`, N training tokens, V the vocabulary;
+- bigram, interpolated with it by Witten-Bell smoothing (Witten and Bell 1991; Chen and Goodman 1998):
+  `p(w | v) = (c(v, w) + u(v) p(w)) / (c(v) + u(v))`, where `u(v)` is the number of different tokens seen
+  after v and `c(v)` how often v was followed by any; `p(w)` itself where v was never followed. The lower
+  order `p(w)` is the add-one unigram above.
+
+The token before is always the input token, so the first target of a window has its true predecessor. Pairs
+with an end-of-text token count like any others, as the model sees them.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64, Integer
+
+CHUNK = 2**22
+"""Training pairs counted at once: bounds the memory of the int64 copies to some 100 MB."""
+
+
+class Score(NamedTuple):
+    """How well a model predicts the validation targets; lower is better."""
+
+    nats_per_token: float
+    """Mean of `-log p(target)`."""
+    bits_per_byte: float
+    """See `bits_per_byte`."""
+    perplexity: float
+    """`exp(nats_per_token)`."""
+
+
+def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
+    """Total nats / ln 2 / total bytes of text.
+
+    The nats are those of all target tokens, end-of-text included: a model pays for saying where a document
+    ends. The bytes are those that the targets stand for, and end-of-text stands for none.
+
+    Args:
+        nats_per_token: mean cross-entropy over the validation targets.
+        bytes_per_token: bytes over tokens of the same targets, as in `Dataset.bytes_per_token`; positive.
+    """
+    return nats_per_token / math.log(2) / bytes_per_token
+
+
+def ngram_baselines(
+    train: Integer[np.ndarray, "t"],
+    tokens: Integer[np.ndarray, "..."],
+    targets: Integer[np.ndarray, "..."],
+    *,
+    vocab_size: int,
+    n_bytes: int,
+) -> dict[str, Score]:
+    """Scores of the baselines, `{"unigram": ..., "bigram": ...}`.
+
+    Args:
+        train: training tokens, at least 1, ids in `[0, vocab_size)`.
+        tokens: input tokens of the validation windows.
+        targets: the token after each of `tokens`, of the same shape.
+        vocab_size: V; memory is `8 V^2` bytes a table, meant for bytes (0.5 MB) and small vocabularies.
+        n_bytes: how many bytes of text `targets` stand for, positive.
+    """
+    bytes_per_token = n_bytes / targets.size
+    pairs = _count_pairs(train, vocab_size)
+    counts = pairs.sum(axis=0)
+    counts[train[0]] += 1  # the only token that is no pair's second
+    unigram = (counts + 1) / (len(train) + vocab_size)
+    bigram = _witten_bell(pairs, unigram)
+    return {
+        "unigram": _score(unigram[targets], bytes_per_token),
+        "bigram": _score(bigram[tokens, targets], bytes_per_token),
+    }
+
+
+def _count_pairs(train: Integer[np.ndarray, "t"], vocab_size: int) -> Int64[np.ndarray, "vocab vocab"]:
+    """How often each token (column) follows each token (row)."""
+    counts = np.zeros(vocab_size**2, np.int64)
+    for start in range(0, len(train) - 1, CHUNK):
+        chunk = train[start : start + CHUNK + 1].astype(np.int64)
+        counts += np.bincount(chunk[:-1] * vocab_size + chunk[1:], minlength=vocab_size**2)
+    return counts.reshape(vocab_size, vocab_size)
+
+
+def _witten_bell(
+    pairs: Int64[np.ndarray, "vocab vocab"], unigram: Float64[np.ndarray, "vocab"]
+) -> Float64[np.ndarray, "vocab vocab"]:
+    """`p(column | row)`, see the module docstring."""
+    followers = np.count_nonzero(pairs, axis=1, keepdims=True)
+    followers[followers == 0] = 1  # a row without counts is then the unigram, not 0 / 0
+    return (pairs + followers * unigram[None, :]) / (pairs.sum(axis=1, keepdims=True) + followers)
+
+
+def _score(probability: Float64[np.ndarray, "..."], bytes_per_token: float) -> Score:
+    nats = -float(np.mean(np.log(probability)))
+    return Score(nats, bits_per_byte(nats, bytes_per_token), math.exp(nats))

@@ -1,0 +1,193 @@
+"""Text as training batches and validation windows.
+
+The tokens of a split, every document followed by end-of-text, are one uint16 array in memory: 2 bytes a
+token, for corpora up to some GB. Training batch i is a pure function of (corpus, config, batch size, i);
+grain makes it ahead of time in a thread, and its index is the whole cursor.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+
+import grain
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt16
+
+from jaxzoo.data.base import Batch, ValidSet
+from jaxzoo.data.corpus import Document, read_corpus
+from jaxzoo.data.ngram import Score, ngram_baselines
+from jaxzoo.data.tokenizer import ByteTokenizer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextDataConfig:
+    """Byte-level text: where it lies and how it is cut."""
+
+    path: str = ""
+    """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
+    length: int = 256
+    """Tokens of a window."""
+    valid_fraction: float = 0.05
+    """Share of the files, chosen by a hash of the name, kept for validation; of a single file, its end."""
+    valid_tokens: int = 100_000
+    """Upper bound of the validation tokens that are scored; the files come in the order of their hashes."""
+    seed: int = 0
+    """Seed of the split and of the training windows."""
+
+    def __post_init__(self) -> None:
+        self._require("length", self.length > 0, "must be positive")
+        self._require("valid_fraction", 0 < self.valid_fraction < 1, "must be in (0, 1)")
+        enough = self.valid_tokens >= self.length
+        self._require("valid_tokens", enough, f"must be at least one window, length={self.length}")
+        self._require("seed", self.seed >= 0, "must not be negative")
+
+    def _require(self, field: str, holds: bool, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"TextDataConfig.{field}={getattr(self, field)!r} {rule}")
+
+
+class TextData:
+    """A `Dataset` of byte-level text: batches of `tokens (b, t)` and the next tokens `targets (b, t)`, int32.
+
+    Attributes:
+        summary: files and bytes of each split, in one line.
+        fingerprint: changes with the tokenizer, the files, their content or the split.
+        bytes_per_token: bytes of text over tokens of the validation targets; see `ngram.bits_per_byte`.
+
+    Args:
+        config: what to read and how to cut it.
+        batch_size: windows of a training batch, positive.
+        valid_batch_size: windows of a validation batch, positive; the last one may have fewer.
+
+    Raises:
+        ValueError: the path holds no readable text, or a split is too short for one window.
+    """
+
+    def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):
+        for name, size in (("batch_size", batch_size), ("valid_batch_size", valid_batch_size)):
+            if size < 1:
+                raise ValueError(f"TextData.{name}={size!r} must be positive")
+        corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
+        self.config = config
+        self.tokenizer = ByteTokenizer()
+        self.vocab_size = self.tokenizer.vocab_size
+        self.max_length = config.length
+        self.summary = corpus.summary()
+        self.fingerprint = f"{self.tokenizer.fingerprint}:{corpus.fingerprint()}"
+        self._manifest = corpus.manifest()
+        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self._train = self._flatten("train", corpus.train)
+        self._valid_tokens, self._valid_targets = self._valid_windows(self._flatten("valid", corpus.valid))
+        self._valid_bytes = self.tokenizer.count_bytes(self._valid_targets)
+        self.bytes_per_token: float | None = self._valid_bytes / self._valid_targets.size
+
+    def manifest(self) -> dict[str, list[list]]:
+        """The files behind the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
+        return self._manifest
+
+    def train(self) -> "TextStream":
+        """A new stream at batch 0; a batch is `batch_size` windows at independent, uniform random offsets."""
+        source = _RandomWindows(
+            self._train, length=self.config.length, batch_size=self._batch_size, seed=self.config.seed
+        )
+        return TextStream(source, self.fingerprint)
+
+    def valid(self) -> Sequence[ValidSet]:
+        """One set: consecutive windows from the beginning of the validation text, every target scored once.
+
+        The remainder that fills no window is left out. Each window starts without context, so that its first
+        targets are harder than in a running text.
+        """
+        n_batches = -(-len(self._valid_tokens) // self._valid_batch_size)
+
+        def batch(i: int) -> Batch:
+            if not 0 <= i < n_batches:
+                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
+            rows = slice(i * self._valid_batch_size, (i + 1) * self._valid_batch_size)
+            return _as_batch(self._valid_tokens[rows], self._valid_targets[rows])
+
+        return [ValidSet(slices={}, n_batches=n_batches, batch=batch)]
+
+    def baselines(self) -> dict[str, Score]:
+        """Unigram and bigram scores on the targets of `valid`."""
+        return ngram_baselines(
+            self._train,
+            self._valid_tokens,
+            self._valid_targets,
+            vocab_size=self.vocab_size,
+            n_bytes=self._valid_bytes,
+        )
+
+    def _flatten(self, split: str, documents: Sequence[Document]) -> UInt16[np.ndarray, "t"]:
+        """All documents, each followed by end-of-text; checked to hold one window and its last target."""
+        end = np.array([self.tokenizer.end_of_text], np.uint16)
+        tokens = np.concatenate([part for d in documents for part in (self.tokenizer.encode(d.data), end)])
+        if len(tokens) < self.config.length + 1:
+            raise ValueError(
+                f"TextDataConfig.length={self.config.length} must be below the {len(tokens)} tokens of the "
+                f"{split} split of path={self.config.path!r}; take more text, a shorter length or another "
+                "valid_fraction"
+            )
+        return tokens
+
+    def _valid_windows(
+        self, tokens: UInt16[np.ndarray, "t"]
+    ) -> tuple[UInt16[np.ndarray, "n t"], UInt16[np.ndarray, "n t"]]:
+        """Inputs and targets of the consecutive windows that are scored."""
+        length = self.config.length
+        used = min(self.config.valid_tokens, len(tokens) - 1) // length * length
+        return tokens[:used].reshape(-1, length), tokens[1 : used + 1].reshape(-1, length)
+
+
+class TextStream:
+    """An endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to."""
+
+    def __init__(self, source: "_RandomWindows", fingerprint: str):
+        ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+        self._windows = iter(grain.MapDataset.source(source).to_iter_dataset(ahead))
+        self._fingerprint = fingerprint
+
+    def __iter__(self) -> "TextStream":
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch."""
+        windows = next(self._windows)
+        return _as_batch(windows[:, :-1], windows[:, 1:])
+
+    def get_state(self) -> dict:
+        """The cursor, JSON-able; batches that were made ahead but not taken are still to come."""
+        return {"fingerprint": self._fingerprint, "windows": self._windows.get_state()}
+
+    def set_state(self, state: dict) -> None:
+        """Moves to a saved cursor.
+
+        Raises:
+            ValueError: the cursor was saved on other files, another split or another tokenizer.
+        """
+        if state["fingerprint"] != self._fingerprint:
+            raise ValueError(
+                f"TextStream state fingerprint={state['fingerprint']!r} must equal {self._fingerprint!r}, "
+                "that of the text as it is now; restore the files (compare the manifests), or start a new run"
+            )
+        self._windows.set_state(state["windows"])
+
+
+class _RandomWindows:
+    """A grain source: element number i is batch i, `length + 1` tokens a row."""
+
+    def __init__(self, tokens: UInt16[np.ndarray, "t"], *, length: int, batch_size: int, seed: int):
+        self._tokens, self._length, self._batch_size, self._seed = tokens, length, batch_size, seed
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> UInt16[np.ndarray, "b t+1"]:
+        rng = np.random.default_rng((self._seed, index))
+        starts = rng.integers(0, len(self._tokens) - self._length, size=self._batch_size)
+        return self._tokens[starts[:, None] + np.arange(self._length + 1)[None, :]]
+
+
+def _as_batch(tokens: UInt16[np.ndarray, "b t"], targets: UInt16[np.ndarray, "b t"]) -> Batch:
+    return {"tokens": jnp.asarray(tokens, jnp.int32), "targets": jnp.asarray(targets, jnp.int32)}

@@ -1,0 +1,46 @@
+"""Bytes as tokens: nothing to download, nothing to train, and bits per byte without a conversion."""
+
+import numpy as np
+from jaxtyping import Integer, UInt16
+
+END_OF_TEXT = "<|endoftext|>"
+"""How `decode` shows the end-of-text token; the same characters in a text stay 13 bytes."""
+
+
+class ByteTokenizer:
+    """Id = byte of the UTF-8 text, 0 to 255; id 256 ends a document and stands for no byte."""
+
+    name = "bytes"
+    end_of_text = 256
+    vocab_size = 257
+    fingerprint = "bytes-257"
+    """Changes when an id gets another meaning: a saved cursor is valid under one meaning only."""
+
+    def encode(self, text: str | bytes) -> UInt16[np.ndarray, "t"]:
+        """The bytes of `text` (a str as UTF-8), without an end-of-text token."""
+        data = text.encode("utf-8") if isinstance(text, str) else text
+        return np.frombuffer(data, np.uint8).astype(np.uint16)
+
+    def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
+        """The text of `ids` (any one-dimensional array or list of integers).
+
+        Bytes that are no UTF-8 become U+FFFD, since a sample may stop inside a character; end-of-text is
+        shown as `END_OF_TEXT`, since a sample that hides where a document ends misleads.
+
+        Raises:
+            ValueError: an id is outside `[0, 257)`.
+        """
+        ids = np.asarray(ids, np.int64)
+        wrong = ids[(ids < 0) | (ids >= self.vocab_size)]
+        if wrong.size:
+            raise ValueError(
+                f"ByteTokenizer.decode ids={wrong[:3].tolist()} must be in [0, {self.vocab_size}); "
+                "mask the padding of the model's vocabulary before sampling"
+            )
+        documents = np.split(ids, np.flatnonzero(ids == self.end_of_text))
+        texts = [bytes(d[d != self.end_of_text].astype(np.uint8)) for d in documents]
+        return END_OF_TEXT.join(text.decode("utf-8", errors="replace") for text in texts)
+
+    def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
+        """How many bytes of text `ids` stand for: all but end-of-text count one."""
+        return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))

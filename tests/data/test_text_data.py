@@ -1,0 +1,232 @@
+"""Batches against slices of the text itself; the cursor against an uninterrupted stream."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jaxzoo.data.corpus import read_corpus
+from jaxzoo.data.text_data import TextData, TextDataConfig
+
+LENGTH = 7
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """40 files of random letters, 0 to 40 bytes above a minimum of 5."""
+    rng = np.random.default_rng(1)
+    for i in range(40):
+        data = rng.integers(97, 123, rng.integers(5, 45)).astype(np.uint8)
+        (tmp_path / f"{i:02d}.txt").write_bytes(data.tobytes())
+    return tmp_path
+
+
+def make(folder: Path, *, batch_size=5, valid_batch_size=3, **fields) -> TextData:
+    config = TextDataConfig(
+        **{"path": str(folder), "length": LENGTH, "valid_fraction": 0.3, "seed": 2, **fields}
+    )
+    return TextData(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
+
+
+def flat(folder: Path, split: str, seed: int = 2) -> list[int]:
+    """The tokens of a split, built without the code under test but for the split itself."""
+    documents = getattr(read_corpus(str(folder), valid_fraction=0.3, seed=seed), split)
+    return [token for d in documents for token in [*d.data, 256]]
+
+
+def take(stream, n: int) -> list[dict[str, np.ndarray]]:
+    return [{k: np.asarray(v) for k, v in next(stream).items()} for _ in range(n)]
+
+
+def assert_same(got, expected) -> None:
+    for a, b in zip(got, expected, strict=True):
+        for key in ("tokens", "targets"):
+            np.testing.assert_array_equal(a[key], b[key])
+
+
+def test_training_rows_are_windows_of_the_training_text(folder):
+    """Kills targets that are off by one, windows of validation text, and an end that is never drawn."""
+    text = flat(folder, "train")
+    windows = {tuple(text[i : i + LENGTH + 1]): i for i in range(len(text) - LENGTH)}
+    seen = set()
+    for batch in take(make(folder, batch_size=64).train(), 300):
+        assert batch["tokens"].shape == batch["targets"].shape == (64, LENGTH)
+        assert batch["tokens"].dtype == batch["targets"].dtype == np.int32
+        rows = np.concatenate([batch["tokens"], batch["targets"][:, -1:]], axis=1)
+        np.testing.assert_array_equal(batch["targets"][:, :-1], batch["tokens"][:, 1:])
+        seen |= {windows[tuple(row.tolist())] for row in rows}
+    assert seen == set(windows.values())
+
+
+def test_batches_depend_on_seed_and_number_only(folder):
+    """Kills a generator that runs on from batch to batch, equal batches, and an ignored seed."""
+    batches = take(make(folder).train(), 6)
+    assert_same(take(make(folder).train(), 6), batches)
+    assert len({b["tokens"].tobytes() for b in batches}) == 6
+    jumped = make(folder).train()
+    jumped.set_state({**jumped.get_state(), "windows": {"next_index": 4}})
+    assert_same(take(jumped, 2), batches[4:])
+    one = make(folder, path=str(folder / "00.txt"), length=2)
+    other = make(folder, path=str(folder / "00.txt"), length=2, seed=3)
+    assert not np.array_equal(take(one.train(), 1)[0]["tokens"], take(other.train(), 1)[0]["tokens"])
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_a_saved_cursor_resumes_exactly(folder, taken):
+    """Kills a cursor that counts batches made ahead, so that a resumed run skips them."""
+    expected = take(make(folder).train(), 12)
+    stream = make(folder).train()
+    take(stream, taken)
+    time.sleep(0.05)  # the thread fills its buffer beyond what was taken
+    state = json.loads(json.dumps(stream.get_state()))
+    assert_same(take(stream, 2), expected[taken : taken + 2])
+    restored = make(folder).train()
+    take(restored, 3)
+    restored.set_state(state)
+    assert_same(take(restored, 4), expected[taken : taken + 4])
+    stream.set_state(state)
+    assert_same(take(stream, 4), expected[taken : taken + 4])
+
+
+def test_streams_of_one_dataset_are_independent(folder):
+    """Kills a cursor shared between two streams."""
+    data = make(folder)
+    first, second = data.train(), data.train()
+    expected = take(first, 3)
+    assert_same(take(second, 3), expected)
+
+
+def test_a_cursor_of_other_text_is_refused(folder):
+    """Kills a resume that goes on silently over changed files."""
+    state = make(folder).train().get_state()
+    (folder / "00.txt").write_text("changed")
+    with pytest.raises(ValueError, match=r"state fingerprint='bytes-257:\w{12}' must equal 'bytes-.*restore"):
+        make(folder).train().set_state(state)
+
+
+@pytest.mark.parametrize("valid_tokens", [LENGTH, 5 * LENGTH - 1, 100_000])
+def test_validation_is_the_text_from_its_beginning(folder, valid_tokens):
+    """Kills overlapping or skipped targets, a lost last batch, and a bound on windows for tokens."""
+    text = flat(folder, "valid")
+    n = min(valid_tokens, len(text) - 1) // LENGTH
+    (valid,) = make(folder, valid_tokens=valid_tokens).valid()
+    assert valid.slices == {}
+    assert valid.n_batches == -(-n // 3)
+    batches = [valid.batch(i) for i in range(valid.n_batches)]
+    assert [len(b["tokens"]) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
+    assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in b.values())
+    tokens, targets = (
+        np.concatenate([np.asarray(b[k]).ravel() for b in batches]) for k in ("tokens", "targets")
+    )
+    assert tokens.tolist() == text[: n * LENGTH]
+    assert targets.tolist() == text[1 : n * LENGTH + 1]
+    with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
+        valid.batch(valid.n_batches)
+
+
+def test_a_text_of_one_window_exactly(tmp_path):
+    """Kills an off-by-one in the bound of offsets and windows: length + 1 tokens are enough."""
+    for name in "ab":
+        (tmp_path / name).write_text("x" * LENGTH)  # and end-of-text
+    data = make(tmp_path)
+    assert take(data.train(), 1)[0]["targets"].tolist() == [[120] * (LENGTH - 1) + [256]] * 5
+    assert np.asarray(data.valid()[0].batch(0)["tokens"]).tolist() == [[120] * LENGTH]
+    assert data.bytes_per_token == pytest.approx(1 - 1 / LENGTH, rel=1e-12)  # of the inputs it would be 1
+
+
+def test_a_window_without_its_last_target_is_left_out(tmp_path):
+    """Kills a count of windows by tokens instead of targets: 2 length tokens have 2 length - 1 targets."""
+    for name in "ab":
+        (tmp_path / name).write_text("x" * (2 * LENGTH - 1))
+    (valid,) = make(tmp_path).valid()
+    assert valid.n_batches == 1
+    assert valid.batch(0)["targets"].shape == (1, LENGTH)
+
+
+def test_bytes_per_token_is_that_of_the_scored_targets(folder):
+    """Kills end-of-text counted as a byte, and a ratio over the inputs or over the unscored rest."""
+    data = make(folder, valid_tokens=10 * LENGTH)
+    targets = flat(folder, "valid")[1 : 10 * LENGTH + 1]
+    n_ends = targets.count(256)
+    assert n_ends > 0
+    assert data.bytes_per_token == pytest.approx(1 - n_ends / (10 * LENGTH), rel=1e-12)
+    scores = data.baselines()
+    ratio = scores["bigram"].nats_per_token / np.log(2) / scores["bigram"].bits_per_byte
+    assert ratio == pytest.approx(data.bytes_per_token, rel=1e-12)
+
+
+def test_baselines_are_scored_on_the_validation_windows(folder):
+    """Kills baselines counted on validation text or scored on training text."""
+    text, data = flat(folder, "train"), make(folder)
+    targets = np.concatenate(
+        [np.asarray(s.batch(i)["targets"]) for s in data.valid() for i in range(s.n_batches)]
+    )
+    p = [(text.count(w) + 1) / (len(text) + 257) for w in targets.ravel().tolist()]
+    assert data.baselines()["unigram"].nats_per_token == pytest.approx(-np.mean(np.log(p)), rel=1e-12)
+
+
+def test_default_corpus_orders_the_baselines():
+    """Kills a default corpus that is broken: on source code a bigram beats a unigram beats uniform by far."""
+    data = TextData(TextDataConfig(valid_tokens=50_000), batch_size=2, valid_batch_size=64)
+    scores = data.baselines()
+    assert scores["bigram"].bits_per_byte + 0.5 < scores["unigram"].bits_per_byte < 7
+    assert data.max_length == 256
+    assert len(data.manifest()["train"]) > 10 * len(data.manifest()["valid"]) > 0
+    assert take(data.train(), 1)[0]["tokens"].shape == (2, 256)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"length": 0}, "length=0 must be positive"),
+        ({"valid_fraction": 0.0}, "valid_fraction=0.0 must be in (0, 1)"),
+        ({"valid_fraction": 1.0}, "valid_fraction=1.0 must be in (0, 1)"),
+        ({"valid_tokens": 6, "length": 7}, "valid_tokens=6 must be at least one window, length=7"),
+        ({"seed": -1}, "seed=-1 must not be negative"),
+    ],
+)
+def test_config_errors(fields, message):
+    """Kills a config that fails only after minutes of reading."""
+    with pytest.raises(ValueError, match=re.escape(f"TextDataConfig.{message}")):
+        TextDataConfig(**fields)
+
+
+@pytest.mark.parametrize(("train", "valid", "split"), [(6, 99, "train"), (99, 6, "valid")])
+def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split):
+    """Kills an endless or empty epoch over a text of `length` tokens."""
+    for name in "ab":
+        (tmp_path / name).write_text(name)
+    for d in read_corpus(str(tmp_path), valid_fraction=0.3, seed=2).train:
+        (tmp_path / d.name).write_text("x" * train)
+    for d in read_corpus(str(tmp_path), valid_fraction=0.3, seed=2).valid:
+        (tmp_path / d.name).write_text("x" * valid)
+    with pytest.raises(
+        ValueError, match=f"length=7 must be below the 7 tokens of the {split} split of path=.*; take"
+    ):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("field", ["batch_size", "valid_batch_size"])
+def test_batch_sizes_must_be_positive(folder, field):
+    """Kills a division by zero, or empty batches, far from the cause."""
+    with pytest.raises(ValueError, match=rf"TextData\.{field}=0 must be positive"):
+        make(folder, **{field: 0})
+
+
+def test_an_open_stream_does_not_hold_or_crash_the_interpreter(folder):
+    """Kills a prefetch thread that blocks the exit of a script or prints a traceback there."""
+    code = (
+        "import sys; from jaxzoo.data.text_data import *\n"
+        "config = TextDataConfig(path=sys.argv[1], length=7, valid_fraction=0.3)\n"
+        "stream = TextData(config, batch_size=2, valid_batch_size=2).train(); next(stream); print('taken')\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", code, str(folder)]
+    root = Path(__file__).parents[2]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=root)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "taken\n", "")
