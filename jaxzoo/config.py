@@ -1,0 +1,98 @@
+"""Everything that an experiment can say, as frozen dataclasses; files under `configs/` return one.
+
+Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
+training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
+"""
+
+import dataclasses
+from typing import Literal
+
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.models.language_model import LanguageModelConfig
+from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.recall_data import RecallDataConfig
+
+
+def _require(config: object, field: str, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"{type(config).__name__}.{field}={getattr(config, field)!r} {rule}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm."""
+
+    learning_rate: float = 1e-3
+    """Peak learning rate."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Course of the learning rate after the warmup, down to `final_fraction` of the peak at the last step."""
+    warmup_fraction: float = 0.1
+    """Share of all steps over which the learning rate rises linearly from 0."""
+    final_fraction: float = 0.0
+    """Learning rate of the last step as a share of the peak."""
+    b1: float = 0.9
+    """Decay of the mean of gradients."""
+    b2: float = 0.999
+    """Decay of the mean of squared gradients."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.1
+    """Decoupled weight decay, scaled by the learning rate; on matrices and filters."""
+    decay_embeddings: bool = True
+    """Also decays the embedding (and so a tied head)."""
+    decay_vectors: bool = False
+    """Also decays norms and biases, as the released Zoology code does."""
+    clip_norm: float = 1.0
+    """Largest global gradient norm; 0: no clipping."""
+
+    def __post_init__(self) -> None:
+        _require(self, "learning_rate", self.learning_rate > 0, "must be positive")
+        _require(self, "warmup_fraction", 0 <= self.warmup_fraction <= 1, "must be in [0, 1]")
+        _require(self, "final_fraction", 0 <= self.final_fraction <= 1, "must be in [0, 1]")
+        for name in ("weight_decay", "clip_norm"):
+            _require(self, name, getattr(self, name) >= 0, "must not be negative")
+        for name in ("b1", "b2"):
+            _require(self, name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
+        _require(self, "eps", self.eps > 0, "must be positive")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The loop: how long, how often, when to stop."""
+
+    steps: int = 1000
+    """Optimizer steps in all."""
+    batch_size: int = 64
+    """Examples a step, over all devices."""
+    valid_batch_size: int = 256
+    """Examples a validation step."""
+    seed: int = 0
+    """Seed of parameters and dropout; the data have their own."""
+    log_every: int = 10
+    """Steps between two metric rows."""
+    eval_every: int = 100
+    """Steps between two validations; there is one at the end as well. 0: only at the end."""
+    checkpoint_every: int = 100
+    """Steps between two checkpoints; there is one at the end as well. 0: only at the end."""
+    keep_checkpoints: int = 2
+    """How many checkpoints stay on disk."""
+    stop_at_accuracy: float = 0.0
+    """Stops after a validation whose accuracy reaches this; 0: never."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "valid_batch_size", "log_every", "keep_checkpoints"):
+            _require(self, name, getattr(self, name) > 0, "must be positive")
+        for name in ("eval_every", "checkpoint_every", "seed"):
+            _require(self, name, getattr(self, name) >= 0, "must not be negative")
+        _require(self, "stop_at_accuracy", 0 <= self.stop_at_accuracy <= 1, "must be in [0, 1]")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExperimentConfig:
+    """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh."""
+
+    model: LanguageModelConfig
+    data: RecallDataConfig | TextDataConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    mesh: MeshConfig = MeshConfig()

@@ -1,0 +1,136 @@
+"""Configs as JSON and back: what a run directory remembers, and what a resumed run is compared with.
+
+A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice
+(a union, an abstract mixer config) the object also names its class: `{"type": "BaseConvConfig", ...}`.
+"""
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Collection, Iterable
+from typing import Any, TypeVar
+
+Json = Any
+"""What `json.dumps` takes: dict, list, str, int, float, bool, None."""
+
+Config = TypeVar("Config")
+
+TYPE = "type"
+"""Key of the class name, where the declared type leaves a choice."""
+
+
+def to_json(config: Any) -> dict[str, Json]:
+    """A dataclass as nested dicts and lists; `from_json` of the result and its class gives it back."""
+    return _encode(config, type(config))
+
+
+def from_json(value: Json, declared: type[Config]) -> Config:
+    """Rebuilds the dataclass `declared` from `to_json`; a field that is left out takes its default.
+
+    Raises:
+      ValueError: an unknown field or class (with the nearest name), a value of the wrong type, a missing
+        field, or what the dataclasses themselves refuse. The message begins with the dotted path.
+    """
+    return _decode(value, declared, declared.__name__)
+
+
+def first_difference(
+    old: Json, new: Json, *, ignore: Collection[str] = (), path: str = ""
+) -> tuple[str, Json, Json] | None:
+    """The first place where two JSON values differ, as (dotted path, old, new); None where they are equal.
+
+    Args:
+      old: one value.
+      new: the other.
+      ignore: dotted paths that may differ, with all below them.
+      path: where the two values stand.
+    """
+    if path in ignore or old == new:
+        return None
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys: Iterable[Any] = [*old, *(key for key in new if key not in old)]
+        pairs = [(key, old.get(key), new.get(key)) for key in keys]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = [(i, *pair) for i, pair in enumerate(zip(old, new, strict=True))]
+    else:
+        return path, old, new
+    for key, left, right in pairs:
+        found = first_difference(left, right, ignore=ignore, path=f"{path}.{key}" if path else str(key))
+        if found:
+            return found
+    return None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'd_model'?` for the known name closest to `name`; empty where none is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _encode(value: Any, declared: Any) -> Json:
+    if dataclasses.is_dataclass(value):
+        hints = typing.get_type_hints(type(value))
+        fields = {f.name: _encode(getattr(value, f.name), hints[f.name]) for f in dataclasses.fields(value)}
+        return fields if declared is type(value) else {TYPE: type(value).__name__, **fields}
+    if isinstance(value, tuple):
+        declared = next(d for d in _members(declared) if typing.get_origin(d) is tuple)
+        return [_encode(item, hint) for item, hint in zip(value, _items(declared, len(value)), strict=True)]
+    return value
+
+
+def _decode(value: Json, declared: Any, path: str) -> Any:
+    members = _members(declared)
+    if isinstance(value, dict):
+        return _decode_dataclass(value, members, path)
+    for member in members:
+        if isinstance(value, list) and typing.get_origin(member) is tuple:
+            hints = _items(member, len(value))
+            if len(hints) == len(value):
+                items = enumerate(zip(value, hints, strict=True))
+                return tuple(_decode(item, hint, f"{path}.{i}") for i, (item, hint) in items)
+        if typing.get_origin(member) is typing.Literal and value in typing.get_args(member):
+            return value
+        if member is float and type(value) is int:
+            return float(value)
+        if type(value) is member:
+            return value
+    expected = " or ".join(getattr(m, "__name__", str(m)) if isinstance(m, type) else str(m) for m in members)
+    raise ValueError(f"{path}={value!r} must be of type {expected}")
+
+
+def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
+    classes = {
+        c.__name__: c for member in members if isinstance(member, type) for c in _with_subclasses(member)
+    }
+    name = value.get(TYPE, next(iter(classes), ""))
+    if name not in classes or not dataclasses.is_dataclass(classes[name]):
+        raise ValueError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
+    chosen = classes[name]
+    hints = typing.get_type_hints(chosen)
+    fields = {field.name: field for field in dataclasses.fields(chosen)}
+    given = {key: item for key, item in value.items() if key != TYPE}
+    for key in given:
+        if key not in fields:
+            raise ValueError(f"{path}: {name} has no field {key!r}{nearest(key, fields)}")
+    missing = (dataclasses.MISSING, dataclasses.MISSING)
+    for key, field in fields.items():
+        if key not in given and (field.default, field.default_factory) == missing:
+            raise ValueError(f"{path}: {name} needs the field {key!r}")
+    return chosen(**{key: _decode(item, hints[key], f"{path}.{key}") for key, item in given.items()})
+
+
+def _members(declared: Any) -> tuple[Any, ...]:
+    """The members of a union; of any other type, itself."""
+    is_union = typing.get_origin(declared) in (typing.Union, types.UnionType)
+    return typing.get_args(declared) if is_union else (declared,)
+
+
+def _items(declared: Any, n: int) -> tuple[Any, ...]:
+    """The declared types of the `n` items of a tuple."""
+    args = typing.get_args(declared)
+    return args[:1] * n if args[-1:] == (Ellipsis,) else args
+
+
+def _with_subclasses(cls: type) -> list[type]:
+    return [cls, *(c for sub in cls.__subclasses__() for c in _with_subclasses(sub))]

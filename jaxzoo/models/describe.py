@@ -1,0 +1,164 @@
+"""A language model as a table: its layers, and what each costs in parameters, state and FLOPs."""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator
+
+from jaxzoo.mixers.base import MixerConfig
+from jaxzoo.models.accounting import (
+    abstract_model,
+    count_parameters,
+    flops_per_token,
+    head_flops,
+    layer_flops_per_token,
+    mixer_state_bytes,
+    papers_flops_per_token,
+    papers_state_size,
+    state_bytes,
+)
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.layout import Fold, fold_layers
+
+WIDTHS = (48, 16, 16, 16)
+"""Columns of the table: what, parameters, state bytes, FLOPs a token; 99 characters with the gaps."""
+
+
+def describe(config: LanguageModelConfig, length: int | None = None) -> str:
+    """The model as an aligned plain-text table of at most 100 columns.
+
+    One row a block of each scanned period (all its repeats together: mixer, norms and MLP), then embedding,
+    final norm, head and totals, then the papers' formulas where they have one. Nothing is allocated.
+
+    Args:
+      config: what the model is.
+      length: tokens for which FLOPs, and the state of a model with room for them, are given; None:
+        `max_length`.
+
+    Raises:
+      ValueError: `length` is not positive.
+    """
+    length = config.max_length if length is None else length
+    if length < 1:
+        raise ValueError(f"describe: length={length} must be positive")
+    model = abstract_model(config)
+    lines = [
+        _title(config),
+        f"State of one sequence and forward FLOPs a token at length {length}.",
+        "",
+        _row("layers", "parameters", "state bytes", "FLOPs/token"),
+        "-" * (sum(WIDTHS) + len(WIDTHS) - 1),
+        *_layer_lines(config, model, length),
+        *_total_lines(config, model, length),
+        *_formula_lines(config, length),
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _title(config: LanguageModelConfig) -> str:
+    mlp = f"{config.mlp} {config.hidden_width}" if config.hidden_width else f"{config.mlp} as MLP"
+    return (
+        f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm, "
+        f"{config.vocab_size} tokens ({config.padded_vocab_size} rows), {config.dtype}"
+    )
+
+
+def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
+    sized = dataclasses.replace(config, max_length=length).layers
+    start = 0
+    for fold, stack in zip(fold_layers(config.layers), model.stacks, strict=True):
+        width = len(fold.period)
+        if fold.repeats > 1:
+            layers = f"{width} layer" + "s" * (width > 1)
+            yield f"{_span(start, width * fold.repeats)}: {layers} scanned {fold.repeats} times"
+        for i, (mixer, block) in enumerate(zip(fold.period, stack.blocks, strict=True)):
+            state = _state_of_layers(sized[start + i :: width][: fold.repeats], config)
+            flops = fold.repeats * layer_flops_per_token(config, mixer, length)
+            name, *rest = _wrap(
+                f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1)
+            )
+            yield _row(name, f"{count_parameters(block):,}", state, f"{flops:,.0f}")
+            yield from rest
+        start += width * fold.repeats
+
+
+def _state_of_layers(mixers: tuple[MixerConfig, ...], config: LanguageModelConfig) -> str:
+    if not all(mixer.causal for mixer in mixers):
+        return "not causal"
+    return f"{len(mixers) * mixer_state_bytes(mixers[0], config.compute_dtype):,}"
+
+
+def _span(start: int, count: int) -> str:
+    return f"{start}-{start + count - 1}" if count > 1 else f"{start}"
+
+
+def _places(first: int, fold: Fold) -> str:
+    """The layers of one block of a period: `3`, `25-26`, `1,6` or `1,6..21`."""
+    width, repeats = len(fold.period), fold.repeats
+    if repeats == 1 or width == 1:
+        return _span(first, repeats)
+    last = first + width * (repeats - 1)
+    return f"{first},{first + width}" + (f"..{last}" if repeats > 2 else "")
+
+
+def _settings(mixer: MixerConfig) -> str:
+    """The mixer's name, and its own fields: counts and choices that are on, numbers that were changed."""
+    shared = {field.name for field in dataclasses.fields(MixerConfig)} | {"max_length"}
+    words = []
+    for field in dataclasses.fields(mixer):
+        value = getattr(mixer, field.name)
+        shown = value != field.default if isinstance(value, bool | float) else value not in (0, "none")
+        if field.name not in shared and shown:
+            words.append(f"{field.name}={value:.4g}" if isinstance(value, float) else f"{field.name}={value}")
+    return " ".join([type(mixer).__name__.removesuffix("Config"), *words])
+
+
+def _wrap(text: str, indent: str) -> list[str]:
+    following = indent + " " * 4
+    return textwrap.wrap(
+        text, WIDTHS[0], initial_indent=indent, subsequent_indent=following, break_on_hyphens=False
+    )
+
+
+def _row(*cells: str) -> str:
+    first, *numbers = cells
+    columns = [f"{first:<{WIDTHS[0]}}"]
+    columns += [f"{cell:>{width}}" for cell, width in zip(numbers, WIDTHS[1:], strict=True)]
+    return " ".join(columns)
+
+
+def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
+    yield "-" * (sum(WIDTHS) + len(WIDTHS) - 1)
+    layers = count_parameters(model.stacks)
+    yield _row(
+        "all layers", f"{layers:,}", "", f"{flops_per_token(config, length) - head_flops(config):,.0f}"
+    )
+    head = 0 if config.tie_embeddings else config.padded_vocab_size * config.d_model
+    norm = count_parameters(model.final_norm)
+    embedding = count_parameters(model) - layers - norm - head
+    name = "embedding, learned positions" if config.learned_positions else "embedding"
+    yield _row(name, f"{embedding:,}", "", "0")
+    yield _row("final norm", f"{norm:,}", "", "")
+    yield _row(
+        "head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}"
+    )
+    causal = all(layer.causal for layer in config.layers)
+    state = f"{state_bytes(config, length):,}" if causal else "not causal"
+    yield _row("model", f"{count_parameters(model):,}", state, f"{flops_per_token(config, length):,.0f}")
+
+
+def _formula_lines(config: LanguageModelConfig, length: int) -> Iterator[str]:
+    """The papers' own numbers, which count other things than ours; see `accounting`."""
+    sizes = [papers_state_size(layer, length) for layer in config.layers]
+    known = [size for size in sizes if size is not None]
+    yield ""
+    if known:
+        yield (
+            f"state by Based, App. E.2: {sum(known):,} elements in {len(known)} of {len(sizes)} layers "
+            "(it has no formula for others)"
+        )
+    flops = papers_flops_per_token(config, length)
+    if flops is None:
+        yield "FLOPs/token by Zoology, App. C.2: no formula for this kind of model"
+    else:
+        yield f"FLOPs/token by Zoology, App. C.2: {flops:,.0f} (a multiply-add counts once)"

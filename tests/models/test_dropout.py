@@ -1,0 +1,48 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.mixers import GatedShortConvConfig
+from jaxzoo.models import block, language_model
+from tests.models.hybrids import hybrid_config, make_model, random_tokens, run
+
+
+def test_dropout_keeps_the_expectation():
+    """Kills a missing or doubled 1 / (1 - rate), and a rate taken for the share that is kept."""
+    x = jnp.array([-2.0, 0.5, 3.0])
+    dropped = block.dropout(jnp.broadcast_to(x[None], (20_000, 3)), 0.2, jax.random.key(0))
+    np.testing.assert_allclose(dropped.mean(0), x, rtol=0.02)
+    np.testing.assert_allclose((dropped == 0).mean(0), 0.2, atol=0.01)
+    np.testing.assert_allclose(np.unique(np.asarray(dropped)), [-2.5, 0, 0.625, 3.75])
+
+
+def test_dropout_is_off_without_a_key():
+    """Kills dropout at evaluation, and a key that is ignored in training."""
+    pattern = (GatedShortConvConfig(),)
+    without = make_model(hybrid_config(pattern=pattern))
+    model = make_model(hybrid_config(pattern=pattern, embed_dropout=0.3, residual_dropout=0.3))
+    tokens = random_tokens(model.config)
+    np.testing.assert_array_equal(run(model, tokens), run(without, tokens))
+    first, again, other = (run(model, tokens, jax.random.key(seed)) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.all(np.any(np.asarray(first != other)[..., :13], axis=-1))
+    assert np.all(np.any(np.asarray(first != run(model, tokens))[..., :13], axis=-1))
+
+
+def test_every_branch_of_every_layer_has_its_own_mask(monkeypatch):
+    """Kills a key shared by the repeats of a scan, by two stacks, by mixer and MLP, or with the embedding."""
+    keys = []
+
+    def record(x, rate, key):
+        keys.append((rate, *np.asarray(jax.random.key_data(key)).tolist()))
+        return x
+
+    monkeypatch.setattr(block, "dropout", record)
+    monkeypatch.setattr(language_model, "dropout", record)
+    pattern = (GatedShortConvConfig(kernel_size=2), GatedShortConvConfig())
+    model = make_model(hybrid_config(pattern=pattern, n_layers=5, embed_dropout=0.25, residual_dropout=0.5))
+    assert [stack.repeats for stack in model.stacks] == [2, 1]
+    with jax.disable_jit():
+        model(random_tokens(model.config, length=3), dropout_key=jax.random.key(7))
+    assert [rate for rate, *_ in keys] == [0.25] + [0.5] * 2 * model.config.n_layers
+    assert len({tuple(key) for _, *key in keys}) == len(keys)

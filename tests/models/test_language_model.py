@@ -1,0 +1,282 @@
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.linear import linear
+from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
+from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.models import LanguageModel, LanguageModelConfig, ModelState
+from tests.models.hybrids import LENGTH, hybrid_config, make_model, random_tokens, run
+
+assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+"""float32 through eleven layers with weights of order 0.3, logits of order 10."""
+
+
+@nnx.jit
+def prefill(model: LanguageModel, tokens: jax.Array, state: ModelState) -> tuple[jax.Array, ModelState]:
+    return model.prefill(tokens, state)
+
+
+@nnx.jit
+def step(model: LanguageModel, token: jax.Array, state: ModelState) -> tuple[jax.Array, ModelState]:
+    return model.step(token, state)
+
+
+def unrolled_logits(model: LanguageModel, tokens: jax.Array) -> np.ndarray:
+    """The pre-norm equations, written out layer by layer with each repeat's own slice of the parameters."""
+    residual = model.embedding[...][tokens]
+    if model.config.learned_positions:
+        residual = residual + jnp.broadcast_to(
+            model.position_embedding[...][: tokens.shape[1]][None], residual.shape
+        )
+    for stack in model.stacks:
+        definition, parameters = nnx.split(stack.blocks)
+        for i in range(stack.repeats):
+            own = parameters if stack.repeats == 1 else jax.tree.map(lambda x, i=i: x[i], parameters)
+            for block in nnx.merge(definition, own):
+                residual = residual + block.mixer(block.mixer_norm(residual))
+                hidden = block.mlp_norm(residual)
+                residual = residual + (block.mlp(hidden) if model.config.mlp == "swiglu" else hidden)
+    features = np.asarray(model.final_norm(residual), np.float64)
+    table = model.embedding if model.config.tie_embeddings else model.head
+    return features @ np.asarray(table[...], np.float64).T[:, : model.config.vocab_size]
+
+
+PAIR = {
+    "pattern": (TaylorLinearAttentionConfig(n_heads=2, feature_dim=3), GatedShortConvConfig()),
+    "n_layers": 5,
+}
+"""Two mixers twice, scanned, and the first once more: enough where the mixers do not matter, and quick to
+compile."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "width"),
+    [
+        ({}, 5),
+        ({**PAIR, "learned_positions": True, "mlp": "identity"}, 2),
+        ({**PAIR, "tie_embeddings": False, "norm": "rms"}, 2),
+    ],
+)
+def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
+    """Kills a scan that runs periods in another order or with another period's weights, a post-norm block, a
+    position counted from 1, and a head that reads the wrong table."""
+    config = hybrid_config(**fields)
+    model, tokens = make_model(config), random_tokens(config)
+    assert [(len(stack.blocks), stack.repeats) for stack in model.stacks] == [(width, 2), (1, 1)]
+    logits = run(model, tokens)
+    assert_close(logits[..., : config.vocab_size], unrolled_logits(model, tokens))
+
+
+@pytest.mark.parametrize(
+    ("learned_positions", "cuts"), [(False, [(5, 8)]), (True, [(0, 4), (4, 4), (4, LENGTH)])]
+)
+def test_prefill_cut_anywhere_and_steps_equal_the_full_pass(learned_positions, cuts):
+    """Kills a state that is lost between periods of a scan, and a learned position that restarts at a cut."""
+    config = hybrid_config(n_layers=10, learned_positions=learned_positions)
+    model, tokens = make_model(config), random_tokens(config)
+    expected = run(model, tokens)
+    for first, second in cuts:
+        logits, state = prefill(model, tokens[:, :first], model.init_state(2))
+        assert_close(logits, expected[:, :first])
+        logits, state = prefill(model, tokens[:, first:second], state)
+        assert_close(logits, expected[:, first:second])
+        for t in range(second, LENGTH):
+            logits, state = step(model, tokens[:, t], state)
+            assert_close(logits, expected[:, t])
+        np.testing.assert_array_equal(state.position, [LENGTH, LENGTH])
+
+
+def test_rows_may_stand_at_different_positions():
+    """Kills a position, or a cache slot, that all rows of a batch share."""
+    config = hybrid_config(n_layers=10, learned_positions=True)
+    model, tokens = make_model(config), random_tokens(config)
+    _, early = prefill(model, tokens[:, :4], model.init_state(2))
+    _, late = prefill(model, tokens[:, :7], model.init_state(2))
+
+    def rows(early, late, axis):
+        pick = [jax.lax.slice_in_dim(early, 0, 1, axis=axis), jax.lax.slice_in_dim(late, 1, 2, axis=axis)]
+        return jnp.concatenate(pick, axis)
+
+    layers = tuple(
+        jax.tree.map(lambda a, b, axis=int(stack.repeats > 1): rows(a, b, axis), first, second)
+        for stack, first, second in zip(model.stacks, early.layers, late.layers, strict=True)
+    )
+    mixed = ModelState(layers, rows(early.position, late.position, 0))
+    logits, _ = step(model, jnp.stack([tokens[0, 4], tokens[1, 7]]), mixed)
+    expected = run(model, tokens)
+    assert_close(logits, jnp.stack([expected[0, 4], expected[1, 7]]))
+
+
+def test_remat_changes_neither_values_nor_gradients():
+    """Kills a checkpointed period that drops an input (the dropout key, a state) or doubles a gradient."""
+    config = hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=3, residual_dropout=0.3)
+    tokens, weights = (
+        random_tokens(config),
+        jax.random.normal(jax.random.key(2), (2, LENGTH, config.vocab_size)),
+    )
+
+    def loss(model):
+        return jnp.sum(weights * model(tokens, dropout_key=jax.random.key(3))[..., : config.vocab_size])
+
+    plain, recomputed = (make_model(dataclasses.replace(config, remat=remat)) for remat in (False, True))
+    value, gradients = nnx.jit(nnx.value_and_grad(loss))(plain)
+    again, gradients_again = nnx.jit(nnx.value_and_grad(loss))(recomputed)
+    np.testing.assert_allclose(again, value, rtol=1e-5)
+    for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(gradients_again), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4 * np.abs(a).max())
+
+
+def test_padding_rows_get_no_probability_and_no_gradient():
+    """Kills a softmax over 16 rows of a vocabulary of 13, and an embedding whose padding drifts."""
+    config = hybrid_config(pattern=(GatedShortConvConfig(),))
+    model, tokens = make_model(config), random_tokens(config)
+    probabilities = jax.nn.softmax(run(model, tokens), axis=-1)
+    assert probabilities.shape == (2, LENGTH, 16)
+    np.testing.assert_array_equal(probabilities[..., 13:], 0)
+    np.testing.assert_allclose(probabilities[..., :13].sum(-1), 1, rtol=1e-5)
+
+    def loss(model):
+        return -jax.nn.log_softmax(model(tokens), axis=-1)[..., 1].mean()
+
+    gradient = nnx.jit(nnx.grad(loss))(model).embedding[...]
+    np.testing.assert_array_equal(gradient[13:], 0)
+    assert np.all(np.any(np.asarray(gradient[:13]) != 0, axis=1))
+
+
+@pytest.mark.parametrize("outside", [-1, 13, 15, 16, 1000])
+def test_a_token_outside_the_vocabulary_gives_nan(outside):
+    """Kills the look-up of another row: -1 wraps round to the last, 13 is padding, 16 is clipped."""
+    config = hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=2)
+    model, tokens = make_model(config), random_tokens(config)
+    logits, expected = run(model, tokens.at[0, 5].set(outside)), run(model, tokens)
+    assert np.all(np.isnan(logits[0, 5, :13]))
+    np.testing.assert_array_equal(logits[0, :5], expected[0, :5])
+    np.testing.assert_array_equal(logits[1], expected[1])
+
+
+def test_bfloat16_rounds_branches_and_nothing_else():
+    """Kills parameters, residual or logits that follow the compute dtype, and a dtype that is ignored."""
+    config = hybrid_config(**PAIR, dtype="bfloat16")
+    model, tokens = make_model(config), random_tokens(config)
+    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {jnp.dtype("float32")}
+    assert jax.eval_shape(model.features, tokens).dtype == jnp.bfloat16
+    logits, exact = run(model, tokens), run(make_model(hybrid_config(**PAIR)), tokens)
+    assert logits.dtype == jnp.float32
+    error = jnp.linalg.norm((logits - exact)[..., :13]) / jnp.linalg.norm(exact[..., :13])
+    assert 1e-3 < error < 1e-1, "bfloat16 keeps 8 bits: 0.4 % an operation, over five layers"
+    nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
+    residual = jax.random.normal(jax.random.key(0), (2, LENGTH, 8))
+    states = (None,) * len(model.stacks[0].blocks)
+    unchanged, _ = jax.jit(model.stacks[0], static_argnums=(1,))(
+        residual, lambda mixer, x, _: (mixer(x), None), states, None
+    )
+    np.testing.assert_array_equal(unchanged, residual)
+
+
+def test_bfloat16_states_have_bfloat16_caches():
+    """Kills a cache that is kept in float32 (twice the memory), and a scan whose state changes dtype."""
+    model = make_model(hybrid_config(dtype="bfloat16"))
+    state = jax.eval_shape(lambda: model.init_state(2))
+    _, after = jax.eval_shape(model.prefill, random_tokens(model.config), state)
+    assert [leaf.dtype for leaf in jax.tree.leaves(state)] == [leaf.dtype for leaf in jax.tree.leaves(after)]
+    attention = state.layers[0][4]
+    assert (attention.k.dtype, attention.k.shape[0]) == (jnp.bfloat16, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeesTheFutureConfig(MixerConfig):
+    """A mixer that averages over all tokens."""
+
+    causal = False
+
+    @classmethod
+    def tiny(cls):
+        return cls(d_model=4)
+
+    def flops_per_token(self, length: int) -> float:
+        return 0.0
+
+
+class SeesTheFuture(Mixer):
+    """Averages over all tokens."""
+
+    def __init__(self, config: SeesTheFutureConfig, *, rngs: nnx.Rngs):
+        self.proj = linear(config.d_model, config.d_model, axes=("embed", "embed"), rngs=rngs)
+
+    def __call__(self, x):
+        return jnp.broadcast_to(self.proj(x).mean(1, keepdims=True), x.shape)
+
+
+def test_a_mixer_that_sees_the_future_cannot_stream(monkeypatch):
+    """Kills a model that generates with a bidirectional mixer, and one that cannot run it at all."""
+    monkeypatch.setitem(MIXERS, SeesTheFutureConfig, SeesTheFuture)
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), SeesTheFutureConfig()), n_layers=4))
+    assert np.all(np.isfinite(run(model, random_tokens(model.config))))
+    with pytest.raises(ValueError, match="layer 1: SeesTheFutureConfig sees the future and cannot stream"):
+        model.init_state(2)
+
+
+def test_more_tokens_than_learned_positions():
+    """Kills a position beyond the table that takes another row: the call raises, a step gives NaN."""
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=1, learned_positions=True))
+    long = random_tokens(model.config, length=13)
+    with pytest.raises(ValueError, match="13 tokens exceed max_length=12"):
+        model(long)
+    _, state = prefill(model, long[:, :12], model.init_state(2))
+    logits, _ = step(model, long[:, 12], state)
+    assert np.all(np.isnan(logits[:, :13]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"pattern": (AttentionConfig(d_model=9),)},
+            "AttentionConfig.d_model=9 must equal the model's d_model=8",
+        ),
+        ({"pattern": ()}, r"LanguageModelConfig.pattern=\(\) must name at least one mixer"),
+        ({"n_layers": 0}, "LanguageModelConfig.n_layers=0 must be positive"),
+        ({"embed_dropout": 1.0}, r"LanguageModelConfig.embed_dropout=1.0 must be in \[0, 1\)"),
+        ({"mlp_width": -1}, "LanguageModelConfig.mlp_width=-1 must not be negative"),
+        (
+            {"mlp": "relu"},
+            "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'gelu', 'identity', 'none'",
+        ),
+        ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
+        ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
+    ],
+)
+def test_configs_that_cannot_be_built_say_why_in_one_line(fields, message):
+    """Kills a shape error from deep inside a layer where the config is to blame."""
+    with pytest.raises(ValueError, match=message) as raised:
+        hybrid_config(**fields)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_mlp_kind_is_what_it_says():
+    """Kills an option that is accepted and ignored: the four second branches give four models."""
+    parameters, outputs = {}, {}
+    for kind in ("swiglu", "gelu", "identity", "none"):
+        config = LanguageModelConfig(
+            pattern=(GatedShortConvConfig(),),
+            d_model=6,
+            vocab_size=7,
+            n_layers=1,
+            mlp=kind,
+            mlp_width=5,
+            mlp_bias=True,
+        )
+        model = make_model(config)
+        parameters[kind] = sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model.stacks, nnx.Param)))
+        outputs[kind] = np.asarray(run(model, random_tokens(config, length=5)))
+    base = parameters["none"]
+    assert parameters["identity"] == base + 2 * 6
+    assert parameters["gelu"] == base + 2 * 6 + 2 * 6 * 5 + 5 + 6
+    assert parameters["swiglu"] == base + 2 * 6 + 3 * 6 * 5 + 5 + 5 + 6
+    assert len({values.tobytes() for values in outputs.values()}) == 4

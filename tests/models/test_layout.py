@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+
+from jaxzoo.models import presets
+from jaxzoo.models.layout import Fold, fold_layers
+
+
+def unfold(folds: tuple[Fold, ...]) -> tuple:
+    return tuple(layer for fold in folds for layer in fold.period * fold.repeats)
+
+
+@pytest.mark.parametrize("n_kinds", [1, 2, 3])
+def test_folds_join_up_to_the_layers(n_kinds):
+    """Kills folds that lose, repeat or reorder a layer at the seam between two runs."""
+    rng = np.random.default_rng(n_kinds)
+    for n_layers in range(1, 40):
+        layers = rng.integers(n_kinds, size=n_layers).tolist()
+        assert unfold(fold_layers(layers)) == tuple(layers)
+
+
+def test_every_fold_is_the_longest_run_from_its_start():
+    """Kills a search that stops at the first period, or misses the last repeat and compiles it apart."""
+    rng = np.random.default_rng(7)
+    for _ in range(50):
+        period, repeats, tail = rng.integers(2, size=4).tolist(), int(rng.integers(2, 5)), [2, 0, 0]
+        layers = tuple(period * repeats + tail)
+        start = 0
+        for fold in fold_layers(layers):
+            reach = {
+                w * r: w
+                for w in range(len(layers), 0, -1)
+                for r in range(2, len(layers) // w + 1)
+                if layers[start : start + w * r] == layers[start : start + w] * r
+            }
+            covered = max(reach, default=1)
+            assert len(fold.period) * fold.repeats == covered
+            assert len(fold.period) == reach.get(covered, 1)
+            start += covered
+
+
+@pytest.mark.parametrize(
+    ("layers", "folds"),
+    [
+        ("aaaa", [("a", 4)]),
+        ("abcabc", [("abc", 2)]),
+        ("abaab", [("a", 1), ("b", 1), ("a", 2), ("b", 1)]),
+        ("abababc", [("ab", 3), ("c", 1)]),
+        ("a", [("a", 1)]),
+    ],
+)
+def test_hand_worked_folds(layers, folds):
+    """Kills a tie that takes `aa` twice for `a` four times."""
+    assert fold_layers(layers) == tuple(Fold(tuple(period), repeats) for period, repeats in folds)
+
+
+def test_based_360m_folds_into_two_scans():
+    """Kills a preset whose layers sit one off: Table 7 has period 5, then two convolutions."""
+    layers = presets.based_360m().layers
+    first, second = fold_layers(layers)
+    assert (len(first.period), first.repeats) == (5, 5)
+    assert (len(second.period), second.repeats) == (1, 2)
+    names = [type(mixer).__name__.removesuffix("Config") for mixer in first.period]
+    assert (
+        names
+        == ["GatedShortConv", "TaylorLinearAttention", "SlidingWindowAttention"] + ["GatedShortConv"] * 2
+    )
+    assert second.period[0] == first.period[0]

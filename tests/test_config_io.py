@@ -1,0 +1,94 @@
+"""Configs survive JSON, and what JSON gets wrong is named."""
+
+import dataclasses
+import json
+from typing import Literal
+
+import pytest
+
+from jaxzoo.config import ExperimentConfig, OptimizerConfig
+from jaxzoo.config_io import first_difference, from_json, to_json
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.mixers import AttentionConfig, BaseConvConfig, TaylorLinearAttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks.recall_data import based_figure2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leaf:
+    rate: float
+    kind: Literal["a", "b"] = "a"
+    sizes: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtherLeaf:
+    rate: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tree:
+    leaf: Leaf | OtherLeaf
+    pair: tuple[int, str] = (1, "x")
+
+
+def experiment(data) -> ExperimentConfig:
+    pattern = (BaseConvConfig(filter="long"), TaylorLinearAttentionConfig(feature_dim=5), AttentionConfig())
+    return ExperimentConfig(model=LanguageModelConfig(pattern=pattern, d_model=48), data=data)
+
+
+@pytest.mark.parametrize("data", [based_figure2(), TextDataConfig(path="x", length=31)])
+def test_experiment_survives_json(data):
+    """Kills: lost classes of mixers or data, tuples that come back as lists, fields left at defaults."""
+    config = experiment(data)
+    assert from_json(json.loads(json.dumps(to_json(config))), ExperimentConfig) == config
+
+
+def test_union_keeps_its_class_though_fields_agree():
+    """Kills: a loader that takes the first member of a union whose fields fit."""
+    tree = Tree(leaf=OtherLeaf(rate=0.5))
+    assert to_json(tree) == {"leaf": {"type": "OtherLeaf", "rate": 0.5}, "pair": [1, "x"]}
+    assert from_json(to_json(tree), Tree) == tree
+
+
+def test_left_out_field_takes_its_default_and_whole_number_is_a_float():
+    """Kills: refusing the config of an older version, or one that a person edited by hand."""
+    loaded = from_json({"leaf": {"rate": 2}}, Tree)
+    assert loaded == Tree(leaf=Leaf(rate=2.0))
+    assert isinstance(loaded.leaf.rate, float)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"leaf": {"ratee": 1.0}}, r"^Tree.leaf: Leaf has no field 'ratee'; did you mean 'rate'\?$"),
+        ({"leaf": {"type": "OtherLef", "rate": 1.0}}, r"unknown type 'OtherLef'; did you mean 'OtherLeaf'"),
+        ({"leaf": {}}, "^Tree.leaf: Leaf needs the field 'rate'$"),
+        ({"leaf": {"rate": "high"}}, "^Tree.leaf.rate='high' must be of type float$"),
+        ({"leaf": {"rate": True}}, "^Tree.leaf.rate=True must be of type float$"),
+        ({"leaf": {"rate": 1.0, "kind": "c"}}, r"^Tree.leaf.kind='c' must be of type .*Literal\['a', 'b'\]$"),
+        ({"leaf": {"rate": 1.0, "sizes": [1, "2"]}}, "^Tree.leaf.sizes.1='2' must be of type int$"),
+        ({"leaf": {"rate": 1.0}, "pair": [1, "x", 2]}, r"^Tree.pair=\[1, 'x', 2\] must be of type"),
+    ],
+)
+def test_bad_json_is_refused_by_path(value, message):
+    """Kills: unknown fields dropped in silence, wrong types let through until they fail far away."""
+    with pytest.raises(ValueError, match=message):
+        from_json(value, Tree)
+
+
+def test_own_checks_of_the_dataclass_still_run():
+    """Kills: building objects around `__post_init__`."""
+    with pytest.raises(ValueError, match=r"OptimizerConfig\.learning_rate=-1\.0 must be positive"):
+        from_json({"learning_rate": -1.0}, OptimizerConfig)
+
+
+def test_first_difference_names_the_deepest_field():
+    """Kills: stopping at the first differing object; a path that hides all names that begin like it."""
+    old = {"a": {"b": [1, {"c": 2}]}, "mesh": {"d": 1}, "mesh2": 1, "n": [1]}
+    assert first_difference(old, old) is None
+    assert first_difference(old, {**old, "a": {"b": [1, {"c": 3}]}}) == ("a.b.1.c", 2, 3)
+    assert first_difference(old, {**old, "mesh": {"d": 2}}, ignore={"mesh"}) is None
+    assert first_difference(old, {**old, "mesh2": 2}, ignore={"mesh"}) == ("mesh2", 1, 2)
+    assert first_difference(old, {**old, "n": [1, 2]}) == ("n", [1], [1, 2])
+    assert first_difference(old, {**old, "new": 5}) == ("new", None, 5)
