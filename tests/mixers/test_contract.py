@@ -94,8 +94,7 @@ def test_causal_by_jacobian(case):
     rounding = 1e-5 * strength.max() if getattr(CASES[case], "filter", "short") != "short" else 0.0
     assert future.max() <= rounding
     assert np.diagonal(strength).min() > 1e-4
-    if getattr(CASES[case], "window", 2) > 1:
-        assert np.diagonal(strength, -1).min() > 1e-4
+    assert np.diagonal(strength, -1).min() > 1e-4
 
 
 def test_state_keeps_structure_and_dtype(case):
