@@ -32,10 +32,10 @@ class MixerConfig(abc.ABC):
 
     d_model: int = 0
     """Model width; 0: that of the model around the mixer."""
-    init_std: float = 0.02
-    """Standard deviation of the normal initialisation of the projections."""
+    init_std: float = 0.0
+    """Standard deviation of the normal initialisation of the projections; 0: the model's, 0.02 outside a model."""
     out_init_std: float = 0.0
-    """The same for the output projection; 0: the model's 0.02 / sqrt(2 n_layers), or `init_std` outside a model."""
+    """The same for the output projection; 0: the model's over sqrt(2 n_layers), or `init_std` outside a model."""
 
     causal: ClassVar[bool] = True
     """False: the mixer sees the future and cannot stream; a language model refuses to generate with it."""
@@ -64,9 +64,14 @@ class MixerConfig(abc.ABC):
         return dataclasses.replace(self, **gaps)
 
     @property
+    def std(self) -> float:
+        """`init_std`, with the default filled in."""
+        return self.init_std or 0.02
+
+    @property
     def out_std(self) -> float:
-        """Standard deviation for the output projection."""
-        return self.out_init_std or self.init_std
+        """`out_init_std`, with the default filled in."""
+        return self.out_init_std or self.std
 
     @classmethod
     @abc.abstractmethod

@@ -120,7 +120,7 @@ class BaseConv(Mixer):
                 "max_length", config.max_length > 0, f"must be positive for a {config.filter} filter"
             )
         d, n_taps, axes = config.d_model, config.n_taps, ("channels",)
-        self.projection = linear(d, d, axes=("embed", *axes), std=config.init_std, bias=True, rngs=rngs)
+        self.projection = linear(d, d, axes=("embed", *axes), std=config.std, bias=True, rngs=rngs)
         if config.filter == "short":
             self.taps = uniform_parameter((n_taps, d), n_taps, (None, *axes), rngs=rngs)
             self.conv_bias = uniform_parameter((d,), n_taps, axes, rngs=rngs)
@@ -133,7 +133,7 @@ class BaseConv(Mixer):
                 max_length=n_taps,
                 emb_dim=config.emb_dim,
                 hidden_width=config.filter_width,
-                std=config.init_std if config.form == "release" else None,
+                std=config.std if config.form == "release" else None,
                 axes=axes,
                 rngs=rngs,
             )

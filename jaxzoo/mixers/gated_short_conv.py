@@ -86,7 +86,7 @@ class GatedShortConv(Mixer):
         config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
         d, width, n_taps = config.d_model, config.branch_width, config.kernel_size
         axes, out_axes = ("embed", "channels"), ("channels", "embed")
-        self.in_proj = linear(d, 2 * width, axes=axes, std=config.init_std, bias=True, rngs=rngs)
+        self.in_proj = linear(d, 2 * width, axes=axes, std=config.std, bias=True, rngs=rngs)
         self.taps = uniform_parameter((n_taps, width), n_taps, (None, "channels"), rngs=rngs)
         if config.conv_bias:
             self.conv_bias = uniform_parameter((width,), n_taps, ("channels",), rngs=rngs)

@@ -81,7 +81,7 @@ class MultiHeadMixer(Mixer):
 
     def __init__(self, config: MultiHeadConfig, *, rngs: nnx.Rngs) -> None:
         config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        d, std, bias = config.d_model, config.init_std, config.qkv_bias
+        d, std, bias = config.d_model, config.std, config.qkv_bias
         q_width, kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
         inward, outward = ("embed", "heads"), ("heads", "embed")
         self.q_proj = linear(d, q_width, axes=inward, std=std, bias=bias, rngs=rngs)

@@ -117,7 +117,7 @@ class TaylorLinearAttention(Mixer):
 
     def __init__(self, config: TaylorLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
         config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        d, std, h, g = config.d_model, config.init_std, config.n_heads, config.kv_heads
+        d, std, h, g = config.d_model, config.std, config.n_heads, config.kv_heads
         axes, out_axes = ("embed", "heads"), ("heads", "embed")
         self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
         self.k_proj = linear(d, g * config.feature_dim, axes=axes, std=std, rngs=rngs)

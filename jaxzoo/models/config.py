@@ -75,7 +75,12 @@ class LanguageModelConfig:
         Raises:
           ValueError: a mixer refuses the width, or names another one.
         """
-        inherited = {"d_model": self.d_model, "max_length": self.max_length, "out_init_std": self.out_std}
+        inherited = {
+            "d_model": self.d_model,
+            "max_length": self.max_length,
+            "init_std": self.init_std,
+            "out_init_std": self.out_std,
+        }
         layers = tuple(self.pattern[i % len(self.pattern)].resolve(**inherited) for i in range(self.n_layers))
         for layer in layers:
             layer.require(
