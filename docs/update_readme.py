@@ -1,0 +1,104 @@
+"""Renews the tables and pictures of README.md from runs and benchmark results: `python docs/update_readme.py`.
+
+Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny` and
+`benchmarks/results/mqar_cpu.json`; what is missing keeps its old text. Each block of the README stands between the
+comments `<!-- NAME -->` and `<!-- /NAME -->`.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+RUNS, RESULTS, IMAGES, README = (
+    Path("runs"),
+    Path("benchmarks/results"),
+    Path("docs/images"),
+    Path("README.md"),
+)
+RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
+TEXT_RUN = "lm-based_tiny"
+
+
+def main() -> None:
+    """Writes README.md and the pictures beside it."""
+    text = README.read_text()
+    blocks: dict[str, Callable[[], str]] = {"RECALL": recall_table, "TEXT": text_table, "CPU": cpu_table}
+    for name, make in blocks.items():
+        try:
+            body = make()
+        except FileNotFoundError as error:
+            print(f"{name}: kept, {error.filename} is missing")
+            continue
+        text = re.sub(
+            rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)",
+            lambda found, body=body: found[1] + body + found[2],
+            text,
+            flags=re.DOTALL,
+        )
+    README.write_text(text)
+
+
+def recall_table() -> str:
+    """Accuracy and cost of the MQAR runs."""
+    rows = [_recall_row(run) for run in RECALL_RUNS]
+    _copy_picture(RECALL_RUNS[0])
+    head = "| config | held-out accuracy, 8 pairs | after steps |\n| --- | --- | --- |"
+    return "\n".join([head, *rows])
+
+
+def text_table() -> str:
+    """Bits per byte of the language model beside its baselines."""
+    rows = _rows(TEXT_RUN)
+    baseline = next(row for row in rows if "baseline/unigram/bits_per_byte" in row)
+    last = [row for row in rows if "valid/bits_per_byte" in row][-1]
+    _copy_picture(TEXT_RUN)
+    return "\n".join(
+        [
+            "| model | validation bits per byte | perplexity |",
+            "| --- | --- | --- |",
+            *(
+                f"| {name} | {baseline[f'baseline/{name}/bits_per_byte']:.2f} "
+                f"| {baseline[f'baseline/{name}/perplexity']:.1f} |"
+                for name in ("unigram", "bigram")
+            ),
+            f"| `configs/lm/based_tiny.py`, {last['step']} steps | {last['valid/bits_per_byte']:.2f} "
+            f"| {last['valid/perplexity']:.1f} |",
+        ]
+    )
+
+
+def cpu_table() -> str:
+    """CPU cost of a training step beside the authors'."""
+    report = json.loads((RESULTS / "mqar_cpu.json").read_text())
+    rows = [
+        f"| {row['model']} | {row['length']} | {row['cpu_ms']:.0f} | {row['authors_cpu_ms']} "
+        f"| {row['authors_cpu_ms'] / row['cpu_ms']:.1f}x |"
+        for row in report["rows"]
+    ]
+    note = (
+        f"({report['device']}, jax {report['versions']['jax']}, {report['date']}, {report['commit']}; "
+        "`python benchmarks/mqar_cpu.py`)"
+    )
+    head = "| model | tokens | CPU-ms a step | authors' PyTorch | ratio |\n| --- | --- | --- | --- | --- |"
+    return "\n".join([head, *rows, "", note])
+
+
+def _recall_row(run: str) -> str:
+    last = [row for row in _rows(run) if "valid/accuracy" in row][-1]
+    config = run.replace("-", "/", 1)
+    return f"| `configs/{config}.py` | {last['valid/accuracy/pairs=8']:.3f} | {last['step']} |"
+
+
+def _rows(run: str) -> list[dict]:
+    return [json.loads(line) for line in (RUNS / run / "metrics.jsonl").read_text().splitlines()]
+
+
+def _copy_picture(run: str) -> None:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(RUNS / run / "learning_curve.png", IMAGES / f"{run}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Training: `python -m jaxzoo.train --config FILE`."""

@@ -1,0 +1,97 @@
+"""Validation: all sets of a data set, overall and by slice."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.data.base import Batch, ValidSet
+from jaxzoo.data.ngram import bits_per_byte
+from jaxzoo.train.step import UNLABELLED, Scores
+
+
+class Total(NamedTuple):
+    """`Scores` on the host, which add up."""
+
+    nats: float
+    labels: float
+    accuracy: float
+    examples: float
+
+    def plus(self, other: "Total") -> "Total":
+        """The sums over both."""
+        return Total(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def evaluate(
+    score: Callable[[Batch], Scores],
+    valid_sets: Sequence[ValidSet],
+    *,
+    row_multiple: int,
+    bytes_per_token: float | None = None,
+) -> dict[str, float]:
+    """Metrics of all validation sets.
+
+    `valid/loss` is the mean over labelled positions (nats), `valid/accuracy` the mean over examples of the
+    share of hits among the labelled positions of each; `valid/accuracy/pairs=8` the same over the sets of
+    that slice. Text adds `valid/bits_per_byte` and `valid/perplexity`.
+
+    Args:
+      score: sums over one batch.
+      valid_sets: the sets.
+      row_multiple: rows of a batch are padded to a multiple of this, and to those of the first batch of
+        its set.
+      bytes_per_token: of the validation text, or None.
+    """
+    totals = [_score_set(score, valid_set, row_multiple) for valid_set in valid_sets]
+    overall = _sum(totals)
+    loss = overall.nats / overall.labels
+    metrics = {"valid/loss": loss, "valid/accuracy": overall.accuracy / overall.examples}
+    for key, value in _slices(valid_sets):
+        chosen = [t for t, s in zip(totals, valid_sets, strict=True) if s.slices.get(key) == value]
+        part = _sum(chosen)
+        metrics[f"valid/accuracy/{key}={value}"] = part.accuracy / part.examples
+    if bytes_per_token is not None:
+        metrics["valid/bits_per_byte"] = bits_per_byte(loss, bytes_per_token)
+        metrics["valid/perplexity"] = math.exp(min(loss, 700.0))
+    return metrics
+
+
+def pad_rows(batch: Batch, rows: int) -> Batch:
+    """Adds rows without labels, so that every batch of a set has one shape (and one compilation)."""
+
+    def pad(name: str, x: jax.Array) -> jax.Array:
+        fill = UNLABELLED if name == "targets" else 0
+        widths = [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
+        return jnp.pad(x, widths, constant_values=fill)
+
+    return {name: pad(name, x) if x.shape[0] < rows else x for name, x in batch.items()}
+
+
+def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multiple: int) -> Total:
+    rows = 0
+    scores: list[Scores] = []
+    for i in range(valid_set.n_batches):
+        batch = valid_set.batch(i)
+        rows = rows or -(-batch["tokens"].shape[0] // row_multiple) * row_multiple
+        scores.append(score(pad_rows(batch, rows)))
+    return _sum([Total(*map(float, s)) for s in jax.device_get(scores)])
+
+
+def _sum(totals: Sequence[Total]) -> Total:
+    total = Total(0.0, 0.0, 0.0, 0.0)
+    for other in totals:
+        total = total.plus(other)
+    return total
+
+
+def _slices(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:
+    """All (key, value) of all sets: keys as they come, values of a key rising."""
+    keys = list(dict.fromkeys(key for s in valid_sets for key in s.slices))
+    return [
+        (key, value)
+        for key in keys
+        for value in sorted({s.slices[key] for s in valid_sets if key in s.slices})
+    ]

@@ -1,0 +1,83 @@
+"""Metric rows on disk: one JSON object a line, and the same numbers as TensorBoard events."""
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
+from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
+from tensorboardX.summary import scalar
+
+from jaxzoo.train.run_dir import unfinished
+
+Row = dict[str, float]
+"""`{"step": 10, "train/loss": 2.5, ...}`."""
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a metrics file, without a last line that a killed process left unfinished."""
+    rows: list[Row] = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        rows.append(json.loads(line))
+    return rows
+
+
+class MetricsLog:
+    """Appends rows to `metrics.jsonl` and to a TensorBoard event file, unbuffered.
+
+    Attributes:
+      rows: all rows of the run, those of before a resume included.
+
+    Args:
+      path: of `metrics.jsonl`; the event file is made beside it.
+      keep_until: rows of later steps, which a resumed run will write again, are cut; -1 cuts all.
+    """
+
+    def __init__(self, path: Path, keep_until: int = -1):
+        self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if path.exists() else []
+        unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
+        os.replace(unfinished(path), path)
+        self._file = path.open("ab", buffering=0)
+        self._events = EventsWriter(str(path.parent / "events"), f".{os.getpid()}")
+        restart = SessionLog(status=SessionLog.START)
+        self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ):
+        self._file.close()
+        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
+            self._events.close()
+
+    def write(self, step: int, metrics: dict[str, float]) -> Row:
+        """Writes one row, `{"step": step, **metrics}`, and returns it.
+
+        Raises:
+          OSError: it could not be written whole.
+        """
+        row: Row = {"step": step, **metrics}
+        line = (json.dumps(row) + "\n").encode()
+        if self._file.write(line) != len(line):
+            raise OSError(f"{self._file.name}: no space left for a row of {len(line)} bytes")
+        self.rows.append(row)
+        values = [scalar(name, value).value[0] for name, value in metrics.items()]
+        self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+        return row
+
+    def last(self, name: str) -> Row | None:
+        """The newest row that holds `name`."""
+        return next((row for row in reversed(self.rows) if name in row), None)
+
+    def _write_event(self, event: Event) -> None:
+        self._events.write_event(event)
+        self._events.flush()

@@ -1,0 +1,113 @@
+"""What a run tells its user: one live line on a terminal, plain lines elsewhere, a table at the end."""
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TextIO
+
+LIVE_SECONDS = 0.1
+"""Shortest time between two drawings of the live line."""
+
+PLAIN_SECONDS = 2.0
+"""Shortest time between two plain lines of training progress."""
+
+SLICE = "valid/accuracy/"
+
+
+class Progress:
+    """Prints the course of a run.
+
+    Args:
+      stream: where to; a terminal gets one line that is drawn over and over.
+      steps: steps of the whole run.
+      start_step: step at which this process begins.
+      batch_size: examples a step.
+      log_every: steps between two plain lines at least.
+    """
+
+    def __init__(self, stream: TextIO, *, steps: int, start_step: int, batch_size: int, log_every: int):
+        self._stream, self._live = stream, stream.isatty()
+        self._steps, self._start_step, self._batch_size = steps, start_step, batch_size
+        self._log_every = log_every
+        self._start, self._idle, self._printed = time.monotonic(), 0.0, 0.0
+        self._valid = ""
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._clear()
+        print(text, file=self._stream, flush=True)
+
+    def train(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows the metrics of a training step, where it is time to."""
+        now = time.monotonic()
+        if self._live and now - self._printed >= LIVE_SECONDS:
+            width = shutil.get_terminal_size().columns - 1
+            self._stream.write("\r" + self._line(step, metrics)[:width].ljust(width))
+            self._stream.flush()
+        elif not self._live and step % self._log_every == 0 and now - self._printed >= PLAIN_SECONDS:
+            self.say(self._line(step, metrics))
+        else:
+            return
+        self._printed = now
+
+    def valid(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Takes up the metrics of a validation: into the live line, or as a plain line."""
+        self._valid = "valid " + _in_short(metrics)
+        if not self._live:
+            self.say(
+                f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}"
+            )
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leaves the time of the block out of the speed and the estimate of the time left."""
+        start = time.monotonic()
+        yield
+        self._idle += time.monotonic() - start
+
+    def _line(self, step: int, metrics: Mapping[str, float]) -> str:
+        seconds = max(time.monotonic() - self._start - self._idle, 1e-9)
+        rate = max(step - self._start_step, 1) / seconds
+        parts = [
+            f"step {step}/{self._steps}",
+            f"loss {metrics['loss']:.4f}",
+            f"accuracy {metrics['accuracy']:.3f}",
+            *([self._valid] if self._valid and self._live else []),
+            f"{rate * self._batch_size:.0f} examples/s",
+            f"{duration((self._steps - step) / rate)} left",
+        ]
+        return "  ".join(parts)
+
+    def _clear(self) -> None:
+        if self._live:
+            self._stream.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+
+
+def duration(seconds: float) -> str:
+    """`45s`, `3m20s`, `2h05m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def table(metrics: Mapping[str, float]) -> str:
+    """Validation metrics as two columns, slices beneath the whole."""
+    rows = [
+        (name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"  {name:<{width}}  {value:.4f}" for name, value in rows)
+
+
+def _in_short(metrics: Mapping[str, float]) -> str:
+    """Bits per byte; else accuracy by number of pairs, or overall where there are no pairs."""
+    if "valid/bits_per_byte" in metrics:
+        return f"{metrics['valid/bits_per_byte']:.3f} bits/byte"
+    pairs = {k.removeprefix(SLICE): v for k, v in metrics.items() if k.startswith(f"{SLICE}pairs=")}
+    if not pairs:
+        return f"accuracy {metrics['valid/accuracy']:.3f}"
+    return " ".join(f"{name} {value:.3f}" for name, value in pairs.items())

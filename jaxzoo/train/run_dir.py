@@ -1,0 +1,148 @@
+"""A run's directory: what lies in it, and the care that no run is lost."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+from jaxzoo.config_io import Json, first_difference
+
+EVENTS = "events.out.tfevents."
+"""Beginning of the names of TensorBoard's files."""
+
+MAY_CHANGE = frozenset(
+    {
+        "train.log_every",
+        "train.eval_every",
+        "train.checkpoint_every",
+        "train.keep_checkpoints",
+        "train.stop_at_accuracy",
+        "mesh",
+    }
+)
+"""Fields that a resumed run may change: when to log, validate, save and stop, and on which devices it
+runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
+
+
+def default_run_dir(config_file: Path) -> Path:
+    """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone."""
+    parts = config_file.with_suffix("").parts
+    if "configs" in parts:
+        last = len(parts) - 1 - parts[::-1].index("configs")
+        return Path("runs", "-".join(parts[last + 1 :]))
+    return Path("runs", parts[-1])
+
+
+class RunDirectory:
+    """The files of one run.
+
+    Args:
+      path: the directory, which need not exist.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.config = path / "config.json"
+        self.manifest = path / "manifest.json"
+        self.metrics = path / "metrics.jsonl"
+        self.picture = path / "learning_curve.png"
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether a run began here: its config is the first file that it writes."""
+        return self.config.is_file()
+
+    def check(self, *, resume: bool, overwrite: bool) -> None:
+        """Refuses to start where a run, or anything else, would be lost. Writes nothing.
+
+        Raises:
+          ValueError: see there.
+        """
+        if resume and overwrite:
+            raise ValueError("--resume and --overwrite exclude each other")
+        if resume and not self.holds_run:
+            raise ValueError(f"{self.path} holds no run to resume; start it without --resume")
+        if self.holds_run and not (resume or overwrite):
+            raise ValueError(
+                f"{self.path} holds a run; continue it with --resume or replace it with --overwrite"
+            )
+        strangers = self._strangers()
+        if strangers and not resume:
+            raise ValueError(
+                f"{self.path} holds {strangers[0]!r}, which no run wrote; choose another place with --run-dir"
+            )
+
+    def check_same(self, config: Json) -> None:
+        """Refuses to resume with another config than the run's.
+
+        Raises:
+          ValueError: names the first field that differs and is not in `MAY_CHANGE`.
+        """
+        found = first_difference(json.loads(self.config.read_text()), config, ignore=MAY_CHANGE)
+        if found:
+            field, old, new = found
+            raise ValueError(
+                f"--resume: {field} is {_short(new)} but the run in {self.path} has {_short(old)}; only "
+                f"{', '.join(sorted(MAY_CHANGE))} may change"
+            )
+
+    def create(self, config: Json, manifest: Json | None) -> None:
+        """Makes the directory anew; a run that it held is removed.
+
+        Raises:
+          OSError: it cannot be written; a directory that was made for it is removed again.
+        """
+        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._remove_run()
+            self.write_config(config)
+            if manifest is not None:
+                _write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._remove_run()
+                for made in missing:
+                    made.rmdir()
+            raise
+
+    def write_config(self, config: Json) -> None:
+        """Writes `config.json`, whole or not at all."""
+        _write_whole(self.config, json.dumps(config, indent=2) + "\n")
+
+    def _remove_run(self) -> None:
+        """Removes what a run writes, its config last: half removed, it is still known as a run."""
+        if self.checkpoints.is_dir():
+            shutil.rmtree(self.checkpoints)
+        for file in (*self.path.glob(f"{EVENTS}*"), *self._files()):
+            file.unlink(missing_ok=True)
+
+    def _files(self) -> list[Path]:
+        """The files of a run but for its events, unfinished ones first and the config last."""
+        files = [self.metrics, self.picture, self.manifest, self.config]
+        return [*map(unfinished, files), *files]
+
+    def _strangers(self) -> list[str]:
+        """Names in the directory that no run wrote."""
+        if not self.path.exists():
+            return []
+        ours = {file.name for file in self._files()} | ({self.checkpoints.name} if self.holds_run else set())
+        names = (p.name for p in self.path.iterdir())
+        return sorted(name for name in names if name not in ours and not name.startswith(EVENTS))
+
+
+def unfinished(path: Path) -> Path:
+    """Where `path` is written before it is renamed, so that a killed process leaves no half of it."""
+    return path.with_name(path.name + ".tmp")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished(path).write_text(text)
+    os.replace(unfinished(path), path)
+
+
+def _short(value: Json) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,163 @@
+"""What a run needs before it has a directory: mesh, data, compiled steps; nothing here is written to disk."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.data.base import Batch, Dataset
+from jaxzoo.data.text_data import TextData, TextDataConfig
+from jaxzoo.sharding import RULES, make_mesh
+from jaxzoo.tasks.recall_data import RecallData
+from jaxzoo.train.evaluate import evaluate
+from jaxzoo.train.optimizer import make_optimizer, make_schedule
+from jaxzoo.train.state import TrainState, init_state, make_blueprint, state_shardings
+from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
+
+
+def make_dataset(config: ExperimentConfig) -> Dataset:
+    """The data that `config.data` describes."""
+    sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
+    if isinstance(config.data, TextDataConfig):
+        return TextData(config.data, **sizes)
+    return RecallData(config.data, **sizes)
+
+
+class PerShape:
+    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch.
+
+    Attributes:
+      seconds: time spent in compilation so far.
+      n_compiled: number of compilations so far.
+    """
+
+    def __init__(self, jitted: Any):
+        self._jitted = jitted
+        self._compiled: dict[tuple, Callable] = {}
+        self.seconds = 0.0
+
+    def __call__(self, state: Any, batch: Batch) -> Any:
+        """The function's result; compiles first where this shape of batch is new."""
+        return self.compile(state, batch)(state, batch)
+
+    def compile(self, state: Any, batch: Batch) -> Callable:
+        """The executable for this shape of batch; `state` may be shapes alone."""
+        shapes = tuple(sorted((name, x.shape) for name, x in batch.items()))
+        if shapes not in self._compiled:
+            start = time.perf_counter()
+            self._compiled[shapes] = self._jitted.lower(state, batch).compile()
+            self.seconds += time.perf_counter() - start
+        return self._compiled[shapes]
+
+    @property
+    def n_compiled(self) -> int:
+        return len(self._compiled)
+
+
+class Session:
+    """Mesh, data and the compiled functions of one experiment. Use it inside `jax.set_mesh(session.mesh)`.
+
+    Attributes:
+      config: the experiment.
+      mesh: its devices.
+      dataset: its data.
+      blueprint: its model.
+      abstract_state: shape, dtype and sharding of the train state.
+      train_step: `(state, batch) -> (state, metrics)`; the state that it is given is donated.
+
+    Args:
+      config: the experiment.
+      devices: those of the mesh; None: all.
+
+    Raises:
+      ValueError: sizes that do not fit together, or what the data refuse.
+    """
+
+    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None):
+        self.config = config
+        self.mesh = make_mesh(config.mesh, devices)
+        self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
+        self._check_batch_size()
+        self.dataset = make_dataset(config)
+        self._check_data()
+        self.blueprint = make_blueprint(config.model)
+        schedule = make_schedule(config.optimizer, config.train.steps)
+        self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.axes)
+
+        key_data = jax.random.key_data(jax.random.key(config.train.seed))
+        shapes = jax.eval_shape(self._init, key_data)
+        self._shardings = state_shardings(self.blueprint, self._optimizer, shapes, self.mesh)
+        self.abstract_state: TrainState = jax.tree.map(
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings
+        )
+        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
+        self._rows = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
+        self.train_step = PerShape(
+            jax.jit(
+                make_train_step(self.blueprint, self._optimizer, schedule),
+                donate_argnums=0,
+                in_shardings=(self._shardings, self._rows),
+                out_shardings=(self._shardings, self._everywhere),
+            )
+        )
+        self.eval_step = PerShape(
+            jax.jit(
+                make_eval_step(self.blueprint),
+                in_shardings=(self._shardings.params, self._rows),
+                out_shardings=self._everywhere,
+            )
+        )
+
+    def init_state(self) -> TrainState:
+        """The state before the first update, born where it stays."""
+        key_data = jax.random.key_data(jax.random.key(self.config.train.seed))
+        return jax.jit(self._init, out_shardings=self._shardings)(key_data)
+
+    def place(self, batch: Batch) -> Batch:
+        """The batch with its rows shared out over the devices of the mesh."""
+        return jax.device_put(dict(batch), self._rows)
+
+    def compile(self) -> None:
+        """Compiles the train step for the first batch, whose place in the stream is kept."""
+        first = next(self.dataset.train())
+        self.train_step.compile(self.abstract_state, self.place(first))
+
+    def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        """One train step on a batch as the stream gives it."""
+        return self.train_step(state, self.place(batch))
+
+    def evaluate(self, params: dict) -> dict[str, float]:
+        """Metrics on all validation sets; see `jaxzoo.train.evaluate`."""
+        return evaluate(
+            lambda batch: self.eval_step(params, self.place(batch)),
+            self.dataset.valid(),
+            row_multiple=self._row_devices,
+            bytes_per_token=self.dataset.bytes_per_token,
+        )
+
+    def _init(self, key_data: jax.Array) -> TrainState:
+        return init_state(self.config.model, self._optimizer, key_data)
+
+    def _check_batch_size(self) -> None:
+        size, n = self.config.train.batch_size, self._row_devices
+        if size % n:
+            raise ValueError(
+                f"TrainConfig.batch_size={size} must be divisible by {n}, the devices that share it out "
+                f"(mesh data x fsdp); take {-(-size // n) * n}"
+            )
+
+    def _check_data(self) -> None:
+        model, data = self.config.model, self.dataset
+        for field, needed, what in (
+            ("vocab_size", data.vocab_size, "token ids of the data"),
+            ("max_length", data.max_length, "tokens of the data's longest sequence"),
+        ):
+            value = getattr(model, field)
+            if value < needed:
+                flag = f"--model.{field.replace('_', '-')} {needed}"
+                raise ValueError(
+                    f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}"
+                )

@@ -1,0 +1,112 @@
+"""One update and one validation batch, as pure functions of arrays."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.data.base import Batch
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.sharding import constrain
+from jaxzoo.train.state import Blueprint, TrainState
+
+UNLABELLED = -100
+"""Target of a position that is neither learned nor scored."""
+
+Metrics = dict[str, Array]
+
+
+def labelled_logits(
+    model: LanguageModel, batch: Batch, dropout_key: PRNGKeyArray | None = None
+) -> Float[Array, "b m vocab"]:
+    """Logits for the targets of the batch.
+
+    Where the batch names `positions`, features are gathered there before the head: the head is most of a
+    recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
+    positions with the others unlabelled.
+    """
+    features = model.features(batch["tokens"], dropout_key=dropout_key)
+    if "positions" in batch:
+        features = jnp.take_along_axis(features, batch["positions"][:, :, None], axis=1)
+    # Left open, the layout of the cotangent here let XLA drop a part of the gradient on data x fsdp x tensor.
+    return model.logits(constrain(features, "batch", None, None))
+
+
+def cross_entropy(
+    logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"]
+) -> tuple[Float[Array, "b m"], Bool[Array, "b m"], Bool[Array, "b m"]]:
+    """Nats, hits (no token is likelier), and which positions count; the first two are 0 and False elsewhere.
+
+    Args:
+      logits: float32.
+      targets: ids, or `UNLABELLED`.
+    """
+    labelled = targets != UNLABELLED
+    wanted = jnp.where(labelled, targets, jnp.zeros_like(targets))
+    picked = jnp.take_along_axis(logits, wanted[:, :, None], axis=-1)[:, :, 0]
+    peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    nats = jnp.log(jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)) + peak - picked
+    hits = labelled & (picked >= peak)  # argmax would cost as much as the head on a CPU
+    return jnp.where(labelled, nats, jnp.zeros_like(nats)), hits, labelled
+
+
+def make_train_step(
+    blueprint: Blueprint, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
+    """`train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
+
+    Metrics are float32 scalars of the parameters before the update: `loss` (nats), `accuracy` over labelled
+    positions, `grad_norm` (before clipping), `learning_rate`.
+    """
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+
+        def loss_of(params: dict) -> tuple[Array, Array]:
+            logits = labelled_logits(blueprint.model(params), batch, dropout_key)
+            nats, hits, labelled = cross_entropy(logits, batch["targets"])
+            n = jnp.maximum(jnp.sum(labelled, dtype=jnp.float32), 1.0)
+            return jnp.sum(nats) / n, jnp.sum(hits, dtype=jnp.float32) / n
+
+        (loss, accuracy), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        params: Any = optax.apply_updates(state.params, updates)
+        metrics = {
+            "loss": loss,
+            "accuracy": accuracy,
+            "grad_norm": optax.tree.norm(gradients),
+            "learning_rate": schedule(state.step),
+        }
+        return TrainState(params, opt_state, state.step + 1, state.key), metrics
+
+    return train_step
+
+
+class Scores(NamedTuple):
+    """Sums over one validation batch, float32 scalars."""
+
+    nats: Float[Array, ""]
+    """Loss over labelled positions."""
+    labels: Float[Array, ""]
+    """Number of labelled positions."""
+    accuracy: Float[Array, ""]
+    """Share of hits among its labelled positions, over examples."""
+    examples: Float[Array, ""]
+    """Number of examples with a label."""
+
+
+def make_eval_step(blueprint: Blueprint) -> Callable[[dict, Batch], Scores]:
+    """`eval_step(params, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
+
+    def eval_step(params: dict, batch: Batch) -> Scores:
+        logits = labelled_logits(blueprint.model(params), batch)
+        nats, hits, labelled = cross_entropy(logits, batch["targets"])
+        labels = jnp.sum(labelled, axis=1, dtype=jnp.float32)
+        accuracy = jnp.sum(hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
+        examples = jnp.sum(labels > 0, dtype=jnp.float32)
+        return Scores(jnp.sum(nats), jnp.sum(labels), jnp.sum(accuracy), examples)
+
+    return eval_step

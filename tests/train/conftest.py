@@ -1,0 +1,135 @@
+"""A tiny experiment as a config file, and the command line run inside the test's own process."""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.app import main
+
+CONFIG = """
+    import dataclasses
+    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.data.text_data import TextDataConfig
+    from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
+    from jaxzoo.models import LanguageModelConfig
+    from jaxzoo.tasks.mqar import MQARConfig
+    from jaxzoo.tasks.recall_data import RecallDataConfig
+
+    mqar = RecallDataConfig(
+        task=MQARConfig(vocab_size=40, length=16, n_pairs=2),
+        train=((16, 2, 64), (12, 3, 64)),
+        valid=((16, 2, 13), (12, 3, 9)),
+    )
+    text = TextDataConfig(length=16, valid_tokens=64, valid_fraction=0.3)
+
+    def config():
+        return ExperimentConfig(
+            model=LanguageModelConfig(
+                pattern=(BaseConvConfig(), TaylorLinearAttentionConfig(feature_dim=3)),
+                d_model=8, vocab_size=257, max_length=16, mlp_width=8, residual_dropout=0.2,
+            ),
+            data=DATA,
+            optimizer=OptimizerConfig(learning_rate=1e-2),
+            train=TrainConfig(steps=9, batch_size=8, valid_batch_size=8, log_every=1, eval_every=4,
+                              checkpoint_every=3),
+        )
+"""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Tests share compilations, keep away from the user's own cache, and compile quickly what they run once.
+
+    Returns the environment that makes another process compile, and so compute, the very same.
+    """
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+        "jax_disable_most_optimizations": True,
+    }
+    before = {name: jax.config.values[name] for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    yield {name.upper(): str(value) for name, value in settings.items()}
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture
+def mqar_file(tmp_path: Path) -> Path:
+    """A config file of a tiny MQAR experiment: two shapes of batch, ragged validation sets, dropout."""
+    file = tmp_path / "configs" / "tiny" / "mqar.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mqar"))
+    return file
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    """A config file of a tiny experiment on text."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i in range(4):
+        (corpus / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * (5 + i))
+    file = tmp_path / "text.py"
+    text = textwrap.dedent(CONFIG).replace(
+        "data=DATA", f"data=dataclasses.replace(text, path={str(corpus)!r})"
+    )
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures cost a third of a tiny run: only tests marked by `pictures` in their name draw them."""
+    if "pictures" not in request.node.name:
+        monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., int]:
+    """`run(file, name, *flags)`: the command line on run directory `name` below the test's own."""
+
+    def run(file: Path, name: str, *flags: str) -> int:
+        return main(["--config", str(file), "--run-dir", str(tmp_path / name), *flags])
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
+    """`rows(name)`: the metric rows of run directory `name`."""
+    return lambda name: [
+        json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> ExperimentConfig:
+    """Based on tiny MQAR, wide enough for every mesh of 8 devices."""
+    return ExperimentConfig(
+        model=LanguageModelConfig(
+            pattern=(BaseConvConfig(), TaylorLinearAttentionConfig(n_heads=2, feature_dim=4)),
+            d_model=16,
+            n_layers=4,
+            vocab_size=40,
+            max_length=16,
+            mlp_width=8,
+            residual_dropout=0.1,
+        ),
+        data=RecallDataConfig(
+            task=MQARConfig(vocab_size=40, length=16, n_pairs=2), train=((16, 2, 64),), valid=((16, 2, 13),)
+        ),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0, schedule="constant"),
+        train=TrainConfig(steps=20, batch_size=16, valid_batch_size=8),
+    )

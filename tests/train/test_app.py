@@ -1,0 +1,261 @@
+"""Whole runs through the command line: what they leave behind, how they stop, what they refuse."""
+
+import json
+import math
+import os
+import signal
+
+import jax.numpy as jnp
+import pytest
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import from_json
+from jaxzoo.data.ngram import ngram_baselines
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.cli import load_config
+from jaxzoo.train.loop import Recorder
+from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.session import Session
+
+
+@pytest.fixture
+def at_step(monkeypatch):
+    """`at_step(n, action)`: calls `action(state, metrics) -> (state, metrics)` behind the n-th update."""
+
+    def at_step(n, action):
+        update, count = Session.update, [0]
+
+        def counted(self, state, batch):
+            count[0] += 1
+            result = update(self, state, batch)
+            return action(*result) if count[0] == n else result
+
+        monkeypatch.setattr(Session, "update", counted)
+
+    return at_step
+
+
+def signalled(number):
+    def action(state, metrics):
+        os.kill(os.getpid(), number)
+        return state, metrics
+
+    return action
+
+
+def test_mqar_run_leaves_what_is_promised_with_pictures(mqar_file, run, rows, tmp_path, capsys):
+    """Kills: rows or files that are missing or misnamed, a config.json that does not give it back, a last
+    step without validation or checkpoint."""
+    assert run(mqar_file, "r") == 0
+    names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
+    assert names == {"config.json", "metrics.jsonl", "learning_curve.png", "checkpoints"}
+    loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
+    assert loaded == load_config(mqar_file)
+    train = [row for row in rows("r") if "train/loss" in row]
+    valid = [row for row in rows("r") if "valid/loss" in row]
+    assert [row["step"] for row in train] == list(range(1, 10))
+    assert [row["step"] for row in valid] == [4, 8, 9]
+    assert train[0].keys() == {
+        "step",
+        *(f"train/{n}" for n in ("loss", "accuracy", "grad_norm", "learning_rate")),
+    }
+    slices = [f"valid/accuracy/{s}" for s in ("length=12", "length=16", "pairs=2", "pairs=3")]
+    assert valid[0].keys() == {"step", "valid/loss", "valid/accuracy", *slices}
+    assert train[0]["train/loss"] == pytest.approx(math.log(257), rel=0.01)
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 9
+    out = capsys.readouterr().out
+    for text in ("parameters", "compiled in", "step 9/9", "examples/s", "validation at step 9", "pairs=3"):
+        assert text in out
+
+
+def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path, capsys):
+    """Kills: baselines of other tokens than those that the model is scored on, bits per token for byte."""
+    assert run(text_file, "r") == 0
+    data = Session(load_config(text_file)).dataset
+    batch = data.valid()[0].batch(0)
+    n_bytes = round(data.bytes_per_token * batch["targets"].size)
+    scores = ngram_baselines(data._train, batch["tokens"], batch["targets"], vocab_size=257, n_bytes=n_bytes)
+    first, out = rows("r")[0], capsys.readouterr().out
+    assert first["step"] == 0
+    for name in ("unigram", "bigram"):
+        assert first[f"baseline/{name}/bits_per_byte"] == pytest.approx(scores[name].bits_per_byte)
+        assert f"{name} {scores[name].bits_per_byte:.3f}" in out
+    last = rows("r")[-1]
+    assert last["valid/perplexity"] == pytest.approx(math.exp(last["valid/loss"]))
+    expected = last["valid/loss"] / math.log(2) / data.bytes_per_token
+    assert last["valid/bits_per_byte"] == pytest.approx(expected)
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(
+        json.dumps(data.manifest())
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "step"), [("mqar_file", signal.SIGTERM, 4), ("text_file", signal.SIGINT, 5)]
+)
+def test_signal_then_resume_equals_unbroken(name, number, step, request, run, rows, at_step, capsys):
+    """Kills: a cursor off by one batch, a dropout key or optimizer state that starts anew, rows lost or twice
+    where a validation was due when the signal came, and a signal that is no clean end."""
+    file = request.getfixturevalue(name)
+    assert run(file, "whole") == 0
+    at_step(step, signalled(number))
+    assert run(file, "broken") == 0
+    assert (
+        f"stopped at step {step}, saved; continue with the same command and --resume"
+        in capsys.readouterr().out
+    )
+    assert rows("broken")[-1]["step"] == step
+    assert run(file, "broken", "--resume", "--train.keep-checkpoints", "1") == 0
+    assert f"resumed at step {step}" in capsys.readouterr().out
+    assert rows("broken") == rows("whole")
+
+
+def test_second_signal_kills(mqar_file, run, at_step, monkeypatch):
+    """Kills: a run that cannot be stopped while it saves."""
+    handlers = []
+    monkeypatch.setattr(
+        Recorder,
+        "draw",
+        lambda self: handlers.append([signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]),
+    )
+    at_step(3, signalled(signal.SIGINT))
+    before = signal.getsignal(signal.SIGINT)
+    assert run(mqar_file, "r") == 0
+    assert handlers == [[signal.SIG_DFL, signal.SIG_DFL]]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, at_step, capsys):
+    """Kills: a checkpoint of a broken state in place of the last good one: step 6 is due to be saved."""
+    at_step(6, lambda state, metrics: (state, {**metrics, "loss": jnp.float32(jnp.nan)}))
+    assert run(mqar_file, "r") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: loss is nan at step 6; the last good checkpoint is that of step 3 in ")
+    assert message.count("\n") == 1
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
+    assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
+
+
+def test_infinite_gradient_stops_too(mqar_file, run, at_step, capsys):
+    """Kills: watching the loss alone, which is finite one step longer than the parameters."""
+    at_step(2, lambda state, metrics: (state, {**metrics, "grad_norm": jnp.float32(jnp.inf)}))
+    assert run(mqar_file, "r") == 1
+    assert "grad_norm is inf at step 2; no checkpoint had been written" in capsys.readouterr().err
+
+
+def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
+    """Kills: a threshold that is not looked at, an end without checkpoint, a resume that trains on."""
+    flags = (
+        "--train.stop-at-accuracy",
+        "0.000001",
+        "--optimizer.learning-rate",
+        "0.05",
+        "--train.steps",
+        "100",
+    )
+    assert run(mqar_file, "r", *flags) == 0
+    steps = [row["step"] for row in rows("r") if "valid/loss" in row]
+    assert rows("r")[-1]["valid/accuracy"] > 0
+    assert steps[-1] == rows("r")[-1]["step"] < 100
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == steps[-1]
+    before = rows("r")
+    assert run(mqar_file, "r", *flags, "--resume") == 0
+    assert rows("r") == before
+
+
+@pytest.mark.parametrize("where", ["metrics", "checkpoint"])
+def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp_path, monkeypatch, capsys):
+    """Kills: a traceback, an exit status of success, an older checkpoint deleted for one that failed."""
+    full = OSError(28, "No space left on device")
+
+    def fail_at_six(original):
+        def method(self, step, *args, **kwargs):
+            if step == 6:
+                raise full
+            return original(self, step, *args, **kwargs)
+
+        return method
+
+    owner, name = (MetricsLog, "write") if where == "metrics" else (Checkpoints, "save")
+    monkeypatch.setattr(owner, name, fail_at_six(getattr(owner, name)))
+    assert run(mqar_file, "r") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(
+        "error: [Errno 28] No space left on device; stopped, complete checkpoints are kept in "
+    )
+    assert message.count("\n") == 1
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
+    monkeypatch.undo()
+    assert run(mqar_file, "r", "--resume") == 0
+
+
+def refused(run, file, capsys, tmp_path, *flags):
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    assert run(file, "r", *flags) == 2
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
+
+
+def test_what_is_refused_writes_nothing(mqar_file, text_file, run, tmp_path, capsys):
+    """Kills: a run directory made before the input was checked; messages of many lines."""
+    empty, binary = tmp_path / "empty", tmp_path / "binary"
+    empty.mkdir()
+    binary.write_bytes(b"\xff\xfe\xfd")
+    for file, flags, text in [
+        (mqar_file, ("--model.d-modle", "4"), "did you mean --model.d-model?"),
+        (
+            mqar_file,
+            ("--model.vocab-size", "39"),
+            "LanguageModelConfig.vocab_size=39 must be at least the 40",
+        ),
+        (mqar_file, ("--train.batch-size", "12", "--mesh.fsdp", "2"), "must be divisible by 8"),
+        (mqar_file, ("--mesh.data", "3"), "does not fit 8 devices"),
+        (mqar_file, ("--resume",), "holds no run to resume"),
+        (text_file, ("--data.path", str(tmp_path / "none")), "TextDataConfig.path="),
+        (text_file, ("--data.path", str(empty)), "TextDataConfig.path="),
+        (text_file, ("--data.path", str(binary)), "TextDataConfig.path="),
+    ]:
+        assert text in refused(run, file, capsys, tmp_path, *flags)
+
+
+def test_place_that_cannot_be_written_is_refused(mqar_file, tmp_path, capsys, run):
+    """Kills: a traceback where the run directory cannot be made, here because its parent is a file."""
+    (tmp_path / "file").write_text("")
+    assert run(mqar_file, "file/r") == 2
+    message = capsys.readouterr().err
+    assert "Not a directory" in message
+    assert message.count("\n") == 1
+
+
+def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, rows, tmp_path, capsys):
+    """Kills: an overwritten run, a resume with another model or other data, old rows kept by --overwrite."""
+    assert run(mqar_file, "r", "--train.steps", "3") == 0
+    capsys.readouterr()
+    assert "continue it with --resume or replace it with --overwrite" in refused(
+        run, mqar_file, capsys, tmp_path
+    )
+    flags = ("--resume", "--train.steps", "3")
+    message = refused(run, mqar_file, capsys, tmp_path, *flags, "--model.pattern.1.feature-dim", "4")
+    assert "--resume: model.pattern.1.feature_dim is 4 but the run in" in message
+    assert "data.type is" in refused(run, text_file, capsys, tmp_path, *flags)
+    assert "train.steps is 9 but" in refused(run, mqar_file, capsys, tmp_path, "--resume")
+    assert run(mqar_file, "r", "--overwrite", "--train.steps", "2") == 0
+    assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2]
+
+
+def test_changed_text_is_refused(text_file, run, tmp_path, capsys):
+    """Kills: resuming on other text, where the cursor means other batches."""
+    assert run(text_file, "r", "--train.steps", "3") == 0
+    capsys.readouterr()
+    (tmp_path / "corpus" / "1.txt").write_text("quite another text " * 9)
+    assert run(text_file, "r", "--train.steps", "3", "--resume") == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+def test_print_model_writes_nothing(mqar_file, run, tmp_path, capsys):
+    """Kills: a run directory made by a look at the model."""
+    before = set(tmp_path.rglob("*"))
+    assert run(mqar_file, "r", "--print-model") == 0
+    assert set(tmp_path.rglob("*")) == before
+    assert "TaylorLinearAttention" in capsys.readouterr().out

@@ -1,0 +1,113 @@
+"""The command line: what it takes, and one line for what it does not."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.train.cli import UsageError, flags_of, load_config, parse_command
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_flags_reach_every_depth(mqar_file):
+    """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
+    flags = (
+        "--model.pattern.1.feature-dim 5 --model.d_model 12 --data.train 16 2 32 --optimizer.schedule linear"
+    )
+    command = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
+    config, before = command.config, load_config(mqar_file)
+    assert (command.resume, command.overwrite, command.print_model) == (True, False, False)
+    assert command.run_dir == Path("runs/tiny-mqar")
+    feature_dims = [getattr(mixer, "feature_dim", None) for mixer in config.model.pattern]
+    assert feature_dims == [None, 5]
+    assert config.data == dataclasses.replace(before.data, train=((16, 2, 32),))
+    assert config.optimizer == dataclasses.replace(before.optimizer, schedule="linear")
+    assert (config.model.d_model, config.model.mlp_width) == (12, 8)
+    assert config.train == before.train
+
+
+def test_every_field_is_a_flag_of_the_help(mqar_file, capsys):
+    """Kills: fields that the help hides, or shows without their meaning and value."""
+    with pytest.raises(SystemExit) as stopped:
+        parse_command(["--config", str(mqar_file), "--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    config = load_config(mqar_file)
+    assert [flag for flag in flags_of(config) if flag not in out] == []
+    for text in ("--run-dir", "--overwrite", "Peak learning rate.", "(default: 0.01)"):
+        assert text in out
+
+
+def test_help_without_config_explains_itself(capsys):
+    """Kills: an error where a newcomer asks for help."""
+    with pytest.raises(SystemExit) as stopped:
+        parse_command(["--help"])
+    assert stopped.value.code == 0
+    assert "--config FILE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--model.d-modle 4", r"^unknown option --model\.d-modle; did you mean --model\.d-model\?$"),
+        ("--model.d_modle=4", r"^unknown option --model\.d_modle; did you mean --model\.d-model\?$"),
+        ("--data.path x", r"^unknown option --data\.path"),
+        ("--resum", "^unknown option --resum"),
+        ("stray", "^unexpected argument 'stray'"),
+        ("--model.d-model wide", r"^--model\.d-model: invalid literal for int.*'wide'$"),
+        ("--train.steps", r"^Missing value for argument '--train\.steps'"),
+        ("--optimizer.schedule cosin", r"^invalid choice 'cosin' for argument '--optimizer\.schedule'"),
+        ("--optimizer.learning-rate -1", r"^OptimizerConfig\.learning_rate=-1\.0 must be positive$"),
+        (
+            "--model.pattern.1.n-heads 3",
+            r"^TaylorLinearAttentionConfig\.d_model=8 must be divisible by n_heads=3",
+        ),
+        ("--data.train 16 5 64", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
+        ("--data.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),
+        ("--mesh.data -2", "^MeshConfig: data=-2"),
+    ],
+)
+def test_mistakes_are_one_line(mqar_file, capsys, flags, message):
+    """Kills: tracebacks, boxes, help texts and silence in place of the one line that helps."""
+    with pytest.raises(UsageError, match=message) as raised:
+        parse_command(["--config", str(mqar_file), *flags.split()])
+    assert "\n" not in str(raised.value)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError: division by zero$"),
+        ("x = = 1\n", "line 1: SyntaxError: invalid syntax$"),
+        ("def config():\n    return 1 + ''\n", "line 2: TypeError: unsupported operand"),
+        ("from jaxzoo.mixers import NoMixer\n", "line 1: ImportError: cannot import name 'NoMixer'"),
+        ("cnfig = 1\n", "must define `config`, an ExperimentConfig"),
+        (
+            "from jaxzoo.config import OptimizerConfig\n\nconfig = OptimizerConfig(b1=2)\n",
+            r"line 3: ValueError: OptimizerConfig\.b1=2 must be in",
+        ),
+    ],
+)
+def test_failing_config_file_names_its_line(tmp_path, text, message):
+    """Kills: a traceback through importlib, a message without the place."""
+    file = tmp_path / "broken.py"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        load_config(file)
+
+
+def test_missing_config(tmp_path):
+    """Kills: a message that leaves open what to give."""
+    with pytest.raises(UsageError, match=r"^--config FILE is required, such as"):
+        parse_command([])
+    with pytest.raises(UsageError, match=r"^config file .*nothing\.py does not exist$"):
+        parse_command(["--config", str(tmp_path / "nothing.py")])
+
+
+@pytest.mark.parametrize("file", sorted((REPOSITORY / "configs").rglob("*.py")), ids=lambda file: file.stem)
+def test_every_config_of_the_repository_loads(file):
+    """Kills: a config that an interface has left behind, and one that the list does not name."""
+    load_config(file)
+    assert f"`{file.relative_to(REPOSITORY)}`" in (REPOSITORY / "configs" / "README.md").read_text()

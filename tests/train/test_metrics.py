@@ -1,0 +1,98 @@
+"""Rows on disk: exact, cut where a resumed run begins, whole or refused."""
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.plot import draw_learning_curve
+
+
+def events(path: Path) -> list:
+    """All events of a TensorBoard file: length (8 bytes), checksum (4), event, checksum (4)."""
+    data, found = path.read_bytes(), []
+    while data:
+        size = struct.unpack("<Q", data[:8])[0]
+        found.append(Event.FromString(data[12 : 12 + size]))
+        data = data[16 + size :]
+    return found
+
+
+def test_rows_are_exact_and_at_once_on_disk(tmp_path):
+    """Kills: rounding, buffered rows that a kill takes along, another spelling of a row."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write(1, {"train/loss": 0.1 + 0.2})
+        assert path.read_text() == '{"step": 1, "train/loss": 0.30000000000000004}\n'
+        log.write(2, {"valid/loss": 3.0, "valid/accuracy": 0.5})
+        assert json.loads(path.read_text().splitlines()[1]) == log.last("valid/loss")
+        assert log.last("train/loss") == log.rows[0]
+        assert log.last("nothing") is None
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    values = [(e.step, v.tag, v.simple_value) for e in events(file) for v in e.summary.value]
+    assert values == [
+        (1, "train/loss", pytest.approx(0.3)),
+        (2, "valid/loss", 3.0),
+        (2, "valid/accuracy", 0.5),
+    ]
+
+
+def test_resume_cuts_later_rows_and_half_a_line(tmp_path):
+    """Kills: rows twice after a resume, half a line that makes the file unreadable, a TensorBoard curve that
+    runs back and forth."""
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        for step in (0, 2, 4, 6):
+            log.write(step, {"train/loss": step / 7})
+    with path.open("a") as file:
+        file.write('{"step": 7, "train/lo')
+    before = set(tmp_path.glob("events*"))
+    for file in before:
+        file.rename(file.with_name(file.name + ".first"))
+    with MetricsLog(path, keep_until=4) as log:
+        assert [row["step"] for row in log.rows] == [0, 2, 4]
+        log.write(5, {"train/loss": 1.0})
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [0, 2, 4, 5]
+    (file,) = set(tmp_path.glob("events*")) - {f.with_name(f.name + ".first") for f in before}
+    assert [e.step for e in events(file) if e.HasField("session_log")] == [5]
+
+
+def test_new_run_keeps_no_row(tmp_path):
+    """Kills: baselines (step 0) twice, when a run is killed before its first checkpoint and started again."""
+    path = tmp_path / "metrics.jsonl"
+    for _ in range(2):
+        with MetricsLog(path) as log:
+            log.write(0, {"baseline/unigram/bits_per_byte": 4.0})
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_full_disk_is_an_oserror(tmp_path):
+    """Kills: rows that are lost in silence."""
+    with MetricsLog(tmp_path / "metrics.jsonl") as log, open("/dev/full", "ab", buffering=0) as full:
+        log._file.close()
+        log._file = full
+        with pytest.raises(OSError, match="No space left"):
+            log.write(1, {"train/loss": 1.0})
+    assert log.rows == []
+
+
+def test_picture_of_every_kind_of_run(tmp_path):
+    """Kills: a crash on a run without pairs, without baselines or without any row; a file that is no PNG."""
+    valid = {"step": 2, "valid/loss": 1.0, "valid/accuracy": 0.5}
+    cases = [
+        [],
+        [{"step": 1, "train/loss": 2.0}, valid],
+        [{**valid, "valid/accuracy/pairs=8": 0.5, "valid/accuracy/pairs=16": 0.4}],
+        [{"step": 0, "baseline/unigram/bits_per_byte": 4.0}, {**valid, "valid/bits_per_byte": 3.0}],
+    ]
+    sizes = set()
+    for rows in cases:
+        path = tmp_path / "curve.png"
+        draw_learning_curve(rows, path, title="run")
+        assert path.read_bytes().startswith(b"\x89PNG")
+        sizes.add(path.stat().st_size)
+    assert len(sizes) == len(cases)
+    assert [p.name for p in tmp_path.iterdir()] == ["curve.png"]

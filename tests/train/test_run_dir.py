@@ -1,0 +1,112 @@
+"""The care for what lies in a run directory."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.train.run_dir import RunDirectory, default_run_dir
+
+CONFIG = {
+    "model": {"d_model": 8, "pattern": [{"type": "A"}]},
+    "train": {"steps": 5, "log_every": 1},
+    "mesh": {"data": 1},
+}
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A run with one of each file, an unfinished one among them."""
+    run = RunDirectory(tmp_path / "deep" / "run")
+    run.create(CONFIG, {"train": [["a", 1, "x"]]})
+    (run.checkpoints / "3").mkdir(parents=True)
+    (run.checkpoints / "3" / "data").write_text("x")
+    (run.path / "metrics.jsonl.tmp").write_text("")
+    (run.path / "events.out.tfevents.1.host").write_text("")
+    return run
+
+
+def snapshot(path: Path) -> set[str]:
+    return {str(p.relative_to(path)) for p in path.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("configs/mqar/based.py", "runs/mqar-based"),
+        ("/home/x/configs/lm/a/b.py", "runs/lm-a-b"),
+        ("elsewhere/try.py", "runs/try"),
+    ],
+)
+def test_default_name(file, expected):
+    """Kills: two configs of one name in different folders that share a directory."""
+    assert default_run_dir(Path(file)) == Path(expected)
+
+
+def test_a_run_is_never_lost(directory):
+    """Kills: starting over a run without being told to."""
+    with pytest.raises(
+        ValueError, match="holds a run; continue it with --resume or replace it with --overwrite"
+    ):
+        directory.check(resume=False, overwrite=False)
+    directory.check(resume=True, overwrite=False)
+    directory.check(resume=False, overwrite=True)
+    with pytest.raises(ValueError, match="--resume and --overwrite exclude each other"):
+        directory.check(resume=True, overwrite=True)
+
+
+def test_overwrite_removes_the_run_and_only_that(directory):
+    """Kills: metrics, events or checkpoints of the old run that a new one would take for its own."""
+    directory.create({"new": 1}, None)
+    assert snapshot(directory.path) == {"config.json"}
+    assert json.loads(directory.config.read_text()) == {"new": 1}
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "notes.tmp", "checkpoints_old", "other.jsonl.tmp"])
+def test_a_stranger_s_files_are_not_deleted(directory, name):
+    """Kills: --overwrite on a directory that holds more than a run."""
+    (directory.path / name).write_text("dear")
+    before = snapshot(directory.path)
+    with pytest.raises(ValueError, match=f"holds '{name}', which no run wrote; choose another place with"):
+        directory.check(resume=False, overwrite=True)
+    directory.check(resume=True, overwrite=False)
+    assert snapshot(directory.path) == before
+
+
+def test_checkpoints_without_a_run_are_a_stranger_s(tmp_path):
+    """Kills: deleting `checkpoints/` of some other program."""
+    (tmp_path / "checkpoints").mkdir()
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match="holds 'checkpoints', which no run wrote"):
+            RunDirectory(tmp_path).check(resume=False, overwrite=overwrite)
+
+
+def test_nothing_to_resume(tmp_path):
+    """Kills: --resume with a misspelt directory that trains from the beginning."""
+    with pytest.raises(ValueError, match="holds no run to resume; start it without --resume"):
+        RunDirectory(tmp_path / "typo").check(resume=True, overwrite=False)
+
+
+def test_resume_refuses_another_experiment(directory):
+    """Kills: a resumed run that is neither the old nor the new one; cadence and mesh must stay free."""
+    directory.check_same({**CONFIG, "train": {"steps": 5, "log_every": 7}, "mesh": {"data": 8}})
+    with pytest.raises(
+        ValueError, match=r"^--resume: train\.steps is 6 but the run in .* has 5; only mesh, "
+    ):
+        directory.check_same({**CONFIG, "train": {"steps": 6, "log_every": 1}})
+    with pytest.raises(
+        ValueError, match=r'^--resume: model\.pattern\.0\.type is "B" but the run in .* has "A";'
+    ):
+        directory.check_same({**CONFIG, "model": {"d_model": 8, "pattern": [{"type": "B"}]}})
+
+
+def test_full_disk_leaves_no_directory(tmp_path, monkeypatch):
+    """Kills: an empty run directory that the next start refuses to touch."""
+
+    def full(self, text):
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        RunDirectory(tmp_path / "a" / "b").create(CONFIG, None)
+    assert list(tmp_path.iterdir()) == []

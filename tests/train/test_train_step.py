@@ -1,0 +1,129 @@
+"""One update: the loss against float64 numpy, the gathered head against the full one, dropout by step."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.train.optimizer import make_optimizer, make_schedule
+from jaxzoo.train.state import init_state, make_blueprint
+from jaxzoo.train.step import cross_entropy, make_eval_step, make_train_step
+
+
+def without_dropout(config):
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, residual_dropout=0.0))
+
+
+def make_step(config):
+    """The train step and a state whose parameters, moments and step count are all random."""
+    blueprint = make_blueprint(config.model)
+    schedule = make_schedule(config.optimizer, config.train.steps)
+    optimizer = make_optimizer(config.optimizer, schedule, blueprint.axes)
+    state = init_state(config.model, optimizer, jax.random.key_data(jax.random.key(3)))
+    shifted = jax.tree.map(lambda x: x * 5.0, state.params)
+    return blueprint, make_train_step(blueprint, optimizer, schedule), state._replace(params=shifted)
+
+
+def recall_batch():
+    """Four rows that differ; positions are unsorted, one answer is absent."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, 40, (4, 15))
+    positions = np.stack([rng.permutation(15)[:3] for _ in range(4)])
+    targets = rng.integers(0, 40, (4, 3))
+    targets[2, 1] = -100
+    return {
+        k: jnp.asarray(v, jnp.int32)
+        for k, v in [("tokens", tokens), ("positions", positions), ("targets", targets)]
+    }
+
+
+def spread(batch):
+    """The same labels with one target a position, -100 elsewhere."""
+    targets = np.full(batch["tokens"].shape, -100, np.int32)
+    np.put_along_axis(targets, np.asarray(batch["positions"]), np.asarray(batch["targets"]), axis=1)
+    return {"tokens": batch["tokens"], "targets": jnp.asarray(targets)}
+
+
+def test_cross_entropy_equals_numpy():
+    """Kills: scoring unlabelled positions, an index of -100 that wraps around, a softmax that overflows."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 3, 7)) * 50
+    targets = np.array([[1, -100, 6], [0, 3, -100]])
+    logits[1, 1, 3] = 400.0
+    nats, hits, labelled = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32))
+    for b, m in np.ndindex(2, 3):
+        row, target = logits[b, m], targets[b, m]
+        if target == -100:
+            assert (nats[b, m], hits[b, m], labelled[b, m]) == (0, False, False)
+        else:
+            expected = np.log(np.exp(row - row.max()).sum()) + row.max() - row[target]
+            np.testing.assert_allclose(nats[b, m], expected, rtol=1e-5, atol=1e-4)
+            assert bool(hits[b, m]) == (row.argmax() == target)
+            assert labelled[b, m]
+
+
+def test_gathered_head_equals_full_head(tiny_config):
+    """Kills: gathering along the wrong axis, a mean over padding or over all positions, a lost gradient."""
+    config = without_dropout(tiny_config)
+    _, step, state = make_step(config)
+    batch = recall_batch()
+    short, short_metrics = jax.jit(step)(state, batch)
+    full, full_metrics = jax.jit(step)(state, spread(batch))
+    assert short_metrics.keys() == {"loss", "accuracy", "grad_norm", "learning_rate"}
+    for name in short_metrics:
+        np.testing.assert_allclose(short_metrics[name], full_metrics[name], rtol=1e-5)
+    moments = [jax.tree.leaves(s.opt_state[1].mu) for s in (short, full)]
+    for a, b in zip(*moments, strict=True):
+        assert np.abs(a).max() > 0
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6 * np.abs(a).max() + 1e-9)
+
+
+def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
+    """Kills: a mean of row means, which weighs a row with one absent answer too much."""
+    config = without_dropout(tiny_config)
+    blueprint, step, state = make_step(config)
+    batch = recall_batch()
+    forward = jax.jit(lambda params, tokens: blueprint.model(params)(tokens))
+    logits = np.asarray(forward(state.params, batch["tokens"]), np.float64)
+    nats = []
+    for b, (where, wanted) in enumerate(zip(batch["positions"], batch["targets"], strict=True)):
+        for position, target in zip(where, wanted, strict=True):
+            if target != -100:
+                row = logits[b, position]
+                nats.append(np.log(np.exp(row).sum()) - row[target])
+    assert len(nats) == 11
+    _, metrics = jax.jit(step)(state, batch)
+    np.testing.assert_allclose(metrics["loss"], np.mean(nats), rtol=1e-5)
+
+
+def test_dropout_follows_step_and_key_alone(tiny_config):
+    """Kills: one mask for all steps, a mask that a resumed run would not see again, dropout in validation."""
+    blueprint, step, state = make_step(tiny_config)
+    step, batch = jax.jit(step), recall_batch()
+
+    def loss(n, key):
+        key_data = jax.random.key_data(jax.random.key(key))
+        return float(step(state._replace(step=jnp.asarray(n, jnp.int32), key=key_data), batch)[1]["loss"])
+
+    assert loss(4, 7) == loss(4, 7)
+    assert len({loss(4, 7), loss(5, 7), loss(4, 8)}) == 3
+    scores = [jax.jit(make_eval_step(blueprint))(state.params, batch).nats for _ in range(2)]
+    assert scores[0] == scores[1] != 11 * loss(4, 7)
+
+
+def test_state_counts_and_keeps_its_key(tiny_config):
+    """Kills: a step that is not counted, a key that drifts."""
+    _, step, state = make_step(tiny_config)
+    after, metrics = jax.jit(step)(state, recall_batch())
+    assert int(after.step) == 1
+    np.testing.assert_array_equal(after.key, state.key)
+    assert metrics["loss"].dtype == jnp.float32
+
+
+def test_parameter_without_axes_is_named(tiny_config, monkeypatch):
+    """Kills: a parameter that is silently replicated and treated as a bias."""
+    monkeypatch.setattr("jaxzoo.train.state.LOGICAL_AXES", "other_axes")
+    with pytest.raises(ValueError, match="parameter embedding has no other_axes"):
+        make_blueprint(tiny_config.model)
