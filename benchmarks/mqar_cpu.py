@@ -70,9 +70,7 @@ def main(config: BenchmarkConfig) -> None:
                 flush=True,
             )
     config.out.parent.mkdir(parents=True, exist_ok=True)
-    config.out.write_text(
-        json.dumps({**_environment(), "steps": config.steps, "rows": rows}, indent=1) + "\n"
-    )
+    config.out.write_text(json.dumps({**_environment(), "steps": config.steps, "rows": rows}, indent=1) + "\n")
 
 
 def _measure(name: str, length: int, steps: int) -> dict:
@@ -87,12 +85,12 @@ def _measure(name: str, length: int, steps: int) -> dict:
     with jax.set_mesh(session.mesh):
         state, stream = session.init_state(), session.dataset.train()
         for _ in range(3):
-            state, metrics = session.update(state, next(stream))
-        jax.block_until_ready((state, metrics))
+            state, _ = session.update(state, next(stream))
+        jax.block_until_ready(state)
         cpu, wall = time.process_time(), time.perf_counter()
         for _ in range(steps):
-            state, metrics = session.update(state, next(stream))
-        jax.block_until_ready((state, metrics))
+            state, _ = session.update(state, next(stream))
+        jax.block_until_ready(state)
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return {
         "model": name,
@@ -106,9 +104,7 @@ def _measure(name: str, length: int, steps: int) -> dict:
 
 
 def _environment() -> dict:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
-    )
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
         "device": f"{platform.machine()} CPU, 1 thread of {os.cpu_count()} cores",
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),

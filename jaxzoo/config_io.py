@@ -100,9 +100,7 @@ def _decode(value: Json, declared: Any, path: str) -> Any:
 
 
 def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
-    classes = {
-        c.__name__: c for member in members if isinstance(member, type) for c in _with_subclasses(member)
-    }
+    classes = {c.__name__: c for member in members if isinstance(member, type) for c in _with_subclasses(member)}
     name = value.get(TYPE, next(iter(classes), ""))
     if name not in classes or not dataclasses.is_dataclass(classes[name]):
         raise ValueError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")

@@ -72,9 +72,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
     return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=axis_types, devices=devices)
 
 
-def partition_spec(
-    shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh
-) -> PartitionSpec:
+def partition_spec(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
     """The table applied to one array: `axes` names its trailing dimensions, leading ones are stacked layers.
 
     A dimension that the product of its mesh axes does not divide is left whole.

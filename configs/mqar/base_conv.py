@@ -6,15 +6,12 @@ Zoology's Figure 2: filters that do not depend on the input need a width that gr
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import RecallDataConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(
-        pattern=(
-            BaseConvConfig(kernel_size=3, form="release"),
-            BaseConvConfig(filter="implicit", form="release"),
-        ),
+        pattern=(BaseConvConfig(kernel_size=3), BaseConvConfig(filter="implicit")),
         d_model=64,
         n_layers=2,
         vocab_size=8192,
@@ -22,10 +19,10 @@ config = ExperimentConfig(
         mlp="none",
     ),
     data=RecallDataConfig(
-        task=MQARConfig(vocab_size=8192),
+        task=mqar.paper(length=64, n_pairs=8),
         train=((64, 8, 100_000),),
         valid=((64, 8, 1_000),),
     ),
     optimizer=OptimizerConfig(learning_rate=1e-2, b2=0.95, decay_embeddings=False),
-    train=TrainConfig(steps=800, batch_size=64, eval_every=50, checkpoint_every=200, stop_at_accuracy=0.995),
+    train=TrainConfig(steps=500, eval_every=100, checkpoint_every=250),
 )

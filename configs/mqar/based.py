@@ -1,8 +1,8 @@
 """Based learns associative recall: 64 tokens, 8 pairs, 8192 tokens, 2 layers of width 64 (Zoology, App. E.2).
 
-A short convolution, then Taylor linear attention, as in Based, Figure 2. No MLP, and projections of the linear
-attention that start five times larger than the papers' 0.02: it then learns within 200 steps what otherwise takes it
-400, see the README beside this folder.
+A short convolution, then Taylor linear attention, as in Based, Figure 2, without MLP. Where it departs from the
+papers, it does so to learn in under a minute: a higher learning rate, no weight decay on the embedding, and projections
+of the linear attention that start at 0.1 instead of 0.02, which halves the steps to recall.
 """
 
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig

@@ -64,9 +64,7 @@ def causal_conv_step(
     return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
 
 
-def empty_history(
-    batch_size: int, n_taps: int, width: int, dtype: DTypeLike = jnp.float32
-) -> Float[Array, "b w-1 d"]:
+def empty_history(batch_size: int, n_taps: int, width: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "b w-1 d"]:
     """The history before the first token: zeros."""
     return jnp.zeros((batch_size, n_taps - 1, width), dtype)
 
@@ -129,9 +127,7 @@ def _is_smooth(n: int) -> bool:
 
 def _check(width: int, taps: jax.Array, history: jax.Array | None) -> None:
     if taps.shape[1] != width:
-        raise ValueError(
-            f"causal_conv: taps of shape {taps.shape} must be (w, {width}), one column a channel"
-        )
+        raise ValueError(f"causal_conv: taps of shape {taps.shape} must be (w, {width}), one column a channel")
     if history is not None and history.shape[1] != taps.shape[0] - 1:
         raise ValueError(
             f"causal_conv: history of {history.shape[1]} inputs must hold {taps.shape[0] - 1}, "

@@ -1,6 +1,6 @@
 """Linear maps whose parameters stay float32 and whose compute follows the dtype of their input."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from flax import nnx
 from jaxzoo.sharding import LOGICAL_AXES
 
 
-def _follow_input(arrays: Sequence[jax.Array | None], **_: object) -> tuple[jax.Array | None, ...]:
+def _follow_input(arrays: Any, /, **_: Any) -> Any:
     """Casts parameters to the dtype of the first array, the layer's input, instead of promoting both."""
     dtype = jnp.asarray(arrays[0]).dtype
     return tuple(None if array is None else array.astype(dtype) for array in arrays)
@@ -48,4 +48,5 @@ def linear(
 
 def parameter(value: jax.Array, axes: tuple[str | None, ...]) -> nnx.Param:
     """A parameter with its logical axes, one a dimension of `value`."""
-    return nnx.Param(value, **{LOGICAL_AXES: axes})
+    metadata: dict[str, Any] = {LOGICAL_AXES: axes}
+    return nnx.Param(value, **metadata)

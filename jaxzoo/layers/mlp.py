@@ -42,11 +42,10 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.kind = kind
-        axes = ("embed", "mlp")
         if kind == "swiglu":
-            self.gate_proj = linear(d_model, width, axes=axes, std=std, bias=bias, rngs=rngs)
-        self.up_proj = linear(d_model, width, axes=axes, std=std, bias=bias, rngs=rngs)
-        self.down_proj = linear(width, d_model, axes=axes[::-1], std=out_std, bias=bias, rngs=rngs)
+            self.gate_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
+        self.up_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
+        self.down_proj = linear(width, d_model, axes=("mlp", "embed"), std=out_std, bias=bias, rngs=rngs)
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """`(..., d) -> (..., d)` in the dtype of `x`."""

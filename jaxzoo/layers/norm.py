@@ -7,9 +7,7 @@ from flax import nnx
 from jaxzoo.sharding import LOGICAL_AXES
 
 
-def norm(
-    kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs
-) -> nnx.LayerNorm | nnx.RMSNorm:
+def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
     """The norm of `kind` over the last axis of float32 input; `eps` is added to the (mean) square."""
     metadata = {LOGICAL_AXES: ("embed",)}
     if kind == "rms":

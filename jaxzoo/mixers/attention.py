@@ -92,13 +92,9 @@ class Attention(MultiHeadMixer):
         config = self.config
         config.require("max_length", config.max_length > 0, "must be positive for a KV cache", "set it")
         shape = (batch_size, config.max_length, config.kv_heads, config.head_width)
-        return AttentionState(
-            jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32)
-        )
+        return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: AttentionState
-    ) -> tuple[Float[Array, "b t d"], AttentionState]:
+    def prefill(self, x: Float[Array, "b t d"], state: AttentionState) -> tuple[Float[Array, "b t d"], AttentionState]:
         """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
@@ -124,9 +120,7 @@ class Attention(MultiHeadMixer):
         fits = (state.position <= capacity)[:, None, None]
         return jnp.where(fits, y, jnp.nan), state
 
-    def step(
-        self, x_t: Float[Array, "b d"], state: AttentionState
-    ) -> tuple[Float[Array, "b d"], AttentionState]:
+    def step(self, x_t: Float[Array, "b d"], state: AttentionState) -> tuple[Float[Array, "b d"], AttentionState]:
         y, state = self.prefill(x_t[:, None, :], state)
         return y[:, 0], state
 
@@ -159,7 +153,5 @@ def _write(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: 
 
     Past the end the update is shifted back over older slots: such a row's outputs are NaN for good.
     """
-    update = jax.vmap(
-        lambda row, tokens, slot: jax.lax.dynamic_update_slice_in_dim(row, tokens, slot, axis=0)
-    )
+    update = jax.vmap(lambda row, tokens, slot: jax.lax.dynamic_update_slice_in_dim(row, tokens, slot, axis=0))
     return update(cache, new.astype(cache.dtype), start)

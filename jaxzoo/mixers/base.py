@@ -87,6 +87,9 @@ class MixerConfig(abc.ABC):
 class Mixer(nnx.Module):
     """Base of all mixers; see the module docstring. Subclasses are final: wrap one, never subclass it."""
 
+    def __init__(self, config: Any, *, rngs: nnx.Rngs):
+        raise NotImplementedError
+
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
         raise NotImplementedError

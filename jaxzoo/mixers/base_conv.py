@@ -70,14 +70,10 @@ class BaseConvConfig(MixerConfig):
         self.require("filter", self.filter in filters, "must be 'short', 'long' or 'implicit'")
         self.require("form", self.form in forms, "must be 'paper', 'listing' or 'release'")
         self.require("kernel_size", self.kernel_size >= 1, "must be positive", "it counts the current token")
-        self.require(
-            "max_length", self.max_length >= 0, "must be positive", "set it, or leave 0 inside a model"
-        )
+        self.require("max_length", self.max_length >= 0, "must be positive", "set it, or leave 0 inside a model")
         self.require("long_init_std", self.long_init_std >= 0, "must be positive", "or 0 for the form's own")
         odd = self.emb_dim >= 3 and self.emb_dim % 2 == 1
-        self.require(
-            "emb_dim", odd, "must be odd and at least 3", "time, and a cosine and a sine a frequency"
-        )
+        self.require("emb_dim", odd, "must be odd and at least 3", "time, and a cosine and a sine a frequency")
         self.require("filter_width", self.filter_width >= 1, "must be positive")
 
     @property
@@ -116,9 +112,7 @@ class BaseConv(Mixer):
     def __init__(self, config: BaseConvConfig, *, rngs: nnx.Rngs) -> None:
         config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
         if config.filter != "short":
-            config.require(
-                "max_length", config.max_length > 0, f"must be positive for a {config.filter} filter"
-            )
+            config.require("max_length", config.max_length > 0, f"must be positive for a {config.filter} filter")
         d, n_taps, axes = config.d_model, config.n_taps, ("channels",)
         self.projection = linear(d, d, axes=("embed", *axes), std=config.std, bias=True, rngs=rngs)
         if config.filter == "short":
@@ -148,15 +142,11 @@ class BaseConv(Mixer):
         """A history of zeros."""
         return BaseConvState(empty_history(batch_size, self.config.n_taps, self.config.d_model, dtype))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: BaseConvState
-    ) -> tuple[Float[Array, "b t d"], BaseConvState]:
+    def prefill(self, x: Float[Array, "b t d"], state: BaseConvState) -> tuple[Float[Array, "b t d"], BaseConvState]:
         y = self._gate(x, causal_conv(x, self._taps(), state.history))
         return y, BaseConvState(push_history(state.history, x))
 
-    def step(
-        self, x_t: Float[Array, "b d"], state: BaseConvState
-    ) -> tuple[Float[Array, "b d"], BaseConvState]:
+    def step(self, x_t: Float[Array, "b d"], state: BaseConvState) -> tuple[Float[Array, "b d"], BaseConvState]:
         """One token. An implicit filter is computed anew by every call."""
         convolved, history = causal_conv_step(x_t, self._taps(), state.history)
         return self._gate(x_t, convolved), BaseConvState(history)

@@ -62,9 +62,7 @@ class GatedShortConvConfig(MixerConfig):
 
     def flops_per_token(self, length: int) -> float:
         """The two projections, `3 expansion d^2` together, and the convolution of one branch."""
-        return 3.0 * self.expansion * self.d_model**2 + self.branch_width * conv_flops(
-            self.kernel_size, length
-        )
+        return 3.0 * self.expansion * self.d_model**2 + self.branch_width * conv_flops(self.kernel_size, length)
 
 
 class GatedShortConvState(NamedTuple):
@@ -99,9 +97,7 @@ class GatedShortConv(Mixer):
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> GatedShortConvState:
         """A history of zeros."""
-        return GatedShortConvState(
-            empty_history(batch_size, self.config.kernel_size, self.config.branch_width, dtype)
-        )
+        return GatedShortConvState(empty_history(batch_size, self.config.kernel_size, self.config.branch_width, dtype))
 
     def prefill(
         self, x: Float[Array, "b t d"], state: GatedShortConvState

@@ -38,9 +38,7 @@ class MultiHeadConfig(MixerConfig):
         self.require("n_heads", self.n_heads >= 1, "must be positive")
         self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
         self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
-        self.require(
-            "n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0"
-        )
+        self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0")
         if not self.head_dim:
             self.require_divisible("d_model", by="n_heads")
         if self.positions == "rotary":

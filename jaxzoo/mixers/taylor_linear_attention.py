@@ -175,8 +175,7 @@ class TaylorLinearAttention(Mixer):
         projections = (self.q_proj, self.k_proj, self.v_proj)
         widths = (self.config.feature_dim, self.config.feature_dim, self.config.value_width)
         q, k, v = (
-            p(x).reshape(*x.shape[:-1], n, width)
-            for p, n, width in zip(projections, heads, widths, strict=True)
+            p(x).reshape(*x.shape[:-1], n, width) for p, n, width in zip(projections, heads, widths, strict=True)
         )
         return q, k, v
 

@@ -91,9 +91,7 @@ class Stack(nnx.Module):
         if fold.repeats == 1:
             self.blocks = make_period(rngs)
         else:
-            self.blocks = nnx.split_rngs(splits=fold.repeats)(nnx.vmap(make_period, in_axes=0, out_axes=0))(
-                rngs
-            )
+            self.blocks = nnx.split_rngs(splits=fold.repeats)(nnx.vmap(make_period, in_axes=0, out_axes=0))(rngs)
 
     def __call__(
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], key: PRNGKeyArray | None

@@ -83,9 +83,7 @@ class LanguageModelConfig:
         }
         layers = tuple(self.pattern[i % len(self.pattern)].resolve(**inherited) for i in range(self.n_layers))
         for layer in layers:
-            layer.require(
-                "d_model", layer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}"
-            )
+            layer.require("d_model", layer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}")
         return layers
 
     @property

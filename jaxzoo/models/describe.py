@@ -74,9 +74,7 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
         for i, (mixer, block) in enumerate(zip(fold.period, stack.blocks, strict=True)):
             state = _state_of_layers(sized[start + i :: width][: fold.repeats], config)
             flops = fold.repeats * layer_flops_per_token(config, mixer, length)
-            name, *rest = _wrap(
-                f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1)
-            )
+            name, *rest = _wrap(f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1))
             yield _row(name, f"{count_parameters(block):,}", state, f"{flops:,.0f}")
             yield from rest
         start += width * fold.repeats
@@ -115,9 +113,7 @@ def _settings(mixer: MixerConfig) -> str:
 
 def _wrap(text: str, indent: str) -> list[str]:
     following = indent + " " * 4
-    return textwrap.wrap(
-        text, WIDTHS[0], initial_indent=indent, subsequent_indent=following, break_on_hyphens=False
-    )
+    return textwrap.wrap(text, WIDTHS[0], initial_indent=indent, subsequent_indent=following, break_on_hyphens=False)
 
 
 def _row(*cells: str) -> str:
@@ -130,18 +126,14 @@ def _row(*cells: str) -> str:
 def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
     yield "-" * (sum(WIDTHS) + len(WIDTHS) - 1)
     layers = count_parameters(model.stacks)
-    yield _row(
-        "all layers", f"{layers:,}", "", f"{flops_per_token(config, length) - head_flops(config):,.0f}"
-    )
+    yield _row("all layers", f"{layers:,}", "", f"{flops_per_token(config, length) - head_flops(config):,.0f}")
     head = 0 if config.tie_embeddings else config.padded_vocab_size * config.d_model
     norm = count_parameters(model.final_norm)
     embedding = count_parameters(model) - layers - norm - head
     name = "embedding, learned positions" if config.learned_positions else "embedding"
     yield _row(name, f"{embedding:,}", "", "0")
     yield _row("final norm", f"{norm:,}", "", "")
-    yield _row(
-        "head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}"
-    )
+    yield _row("head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}")
     causal = all(layer.causal for layer in config.layers)
     state = f"{state_bytes(config, length):,}" if causal else "not causal"
     yield _row("model", f"{count_parameters(model):,}", state, f"{flops_per_token(config, length):,.0f}")

@@ -64,9 +64,7 @@ class LanguageModel(nnx.Module):
         """Logits of the next token at every position, float32, over the padded vocabulary."""
         return self.logits(self.features(tokens, dropout_key=dropout_key))
 
-    def features(
-        self, tokens: Int[Array, "b t"], *, dropout_key: PRNGKeyArray | None = None
-    ) -> Float[Array, "b t d"]:
+    def features(self, tokens: Int[Array, "b t"], *, dropout_key: PRNGKeyArray | None = None) -> Float[Array, "b t d"]:
         """What the head reads: the final norm's output, in the compute dtype.
 
         Args:
@@ -104,16 +102,12 @@ class LanguageModel(nnx.Module):
         for index, layer in enumerate(self.config.layers):
             if not layer.causal:
                 name = type(layer).__name__
-                raise ValueError(
-                    f"layer {index}: {name} sees the future and cannot stream; use a causal mixer"
-                )
+                raise ValueError(f"layer {index}: {name} sees the future and cannot stream; use a causal mixer")
         dtype = self.config.compute_dtype
         layers = tuple(stack.init_state(batch_size, dtype) for stack in self.stacks)
         return ModelState(layers, jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, tokens: Int[Array, "b t"], state: ModelState
-    ) -> tuple[Float[Array, "b t vocab"], ModelState]:
+    def prefill(self, tokens: Int[Array, "b t"], state: ModelState) -> tuple[Float[Array, "b t vocab"], ModelState]:
         """Reads `t` more tokens from any state; returns logits at each of them and the state after them."""
         self._check_length(tokens.shape[1])
         embedded = self._embed(tokens, state.position, None)

@@ -22,9 +22,7 @@ def fold_layers(layers: Sequence[Layer]) -> tuple[Fold, ...]:
     folds: list[Fold] = []
     start = 0
     while start < len(layers):
-        fold = max(
-            _folds_at(layers, start), key=lambda fold: (len(fold.period) * fold.repeats, -len(fold.period))
-        )
+        fold = max(_folds_at(layers, start), key=lambda fold: (len(fold.period) * fold.repeats, -len(fold.period)))
         folds.append(fold)
         start += len(fold.period) * fold.repeats
     return tuple(folds)

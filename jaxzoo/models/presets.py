@@ -60,9 +60,7 @@ def _based(*, d_model: int, n_layers: int, linear: tuple[int, ...], window: int)
     for i in linear:
         pattern[i] = TaylorLinearAttentionConfig(n_heads=16, feature_dim=16)
         pattern[i + 1] = SlidingWindowAttentionConfig(n_heads=16, window=window, positions="rotary")
-    return _text_model(
-        tuple(pattern), d_model=d_model, n_layers=n_layers, mlp_width=2 * d_model, pad_vocab_multiple=8
-    )
+    return _text_model(tuple(pattern), d_model=d_model, n_layers=n_layers, mlp_width=2 * d_model, pad_vocab_multiple=8)
 
 
 def transformer_pp_360m() -> LanguageModelConfig:
@@ -181,9 +179,7 @@ def mqar_based(
     return _mqar((_short_conv(variant), linear), d_model, length, variant)
 
 
-def mqar_hybrid_attention(
-    *, d_model: int = 64, length: int = 64, variant: Variant = "paper"
-) -> LanguageModelConfig:
+def mqar_hybrid_attention(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
     """Attention on MQAR, Based, Figure 2: BaseConv with 3 taps, then attention of one head without positions.
 
     Args:

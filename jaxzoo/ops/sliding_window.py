@@ -141,13 +141,9 @@ def keys_per_query(length: int, window: int) -> float:
 
 def _check(h: int, g: int, window: int, cache: SlidingWindowCache | None) -> None:
     if window < 1:
-        raise ValueError(
-            f"sliding_window_attention: window={window} must be at least 1 (it counts the token itself)"
-        )
+        raise ValueError(f"sliding_window_attention: window={window} must be at least 1 (it counts the token itself)")
     if h % g:
-        raise ValueError(
-            f"sliding_window_attention: {h} query heads must be a multiple of {g} key/value heads"
-        )
+        raise ValueError(f"sliding_window_attention: {h} query heads must be a multiple of {g} key/value heads")
     if cache is not None and cache.k.shape[1] != window:
         raise ValueError(
             f"sliding_window_attention: initial_cache has {cache.k.shape[1]} slots, must be window={window}; "
@@ -175,9 +171,7 @@ def _attend_in_blocks(
     n = -(-t // block)
     pad = n * block - t
     q_bgnrck = (
-        jnp.pad(q, ((0, 0), (0, pad), (0, 0), (0, 0)))
-        .reshape(b, n, block, g, h // g, -1)
-        .transpose(0, 3, 1, 4, 2, 5)
+        jnp.pad(q, ((0, 0), (0, pad), (0, 0), (0, 0))).reshape(b, n, block, g, h // g, -1).transpose(0, 3, 1, 4, 2, 5)
     )
     old_k, old_v = (None, None) if cache is None else _history(cache, q.dtype)
     k_bgnsk, v_bgnsv = (_key_blocks(x, old, back, block, pad) for x, old in ((k, old_k), (v, old_v)))

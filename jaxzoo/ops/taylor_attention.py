@@ -282,9 +282,7 @@ def _check(q: tuple, k: tuple, v: tuple, decay: jax.Array | None, state: TaylorS
     if g == 0 or h % g:
         raise ValueError(f"taylor_attention: {h} query heads must be a multiple of {g} key/value heads")
     if decay is not None and decay.shape != (h,):
-        raise ValueError(
-            f"taylor_attention: decay of shape {decay.shape} must have one entry a query head, ({h},)"
-        )
+        raise ValueError(f"taylor_attention: decay of shape {decay.shape} must have one entry a query head, ({h},)")
     expected = (b, h, taylor_feature_count(k_dim))
     if state is not None and (state.z.shape != expected or state.s.shape != (*expected, v[3])):
         raise ValueError(

@@ -69,9 +69,7 @@ def zoology_figure2(length: int) -> RecallDataConfig:
     if length not in pairs:
         raise ValueError(f"zoology_figure2: length={length} must be one of {', '.join(map(str, pairs))}")
     geometry = (length, pairs[length])
-    return RecallDataConfig(
-        task=mqar.paper(*geometry), train=((*geometry, 100_000),), valid=((*geometry, 3_000),)
-    )
+    return RecallDataConfig(task=mqar.paper(*geometry), train=((*geometry, 100_000),), valid=((*geometry, 3_000),))
 
 
 def based_figure2() -> RecallDataConfig:

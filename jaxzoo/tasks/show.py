@@ -64,8 +64,6 @@ def format_example(tokens: Sequence[int], targets: Sequence[int]) -> str:
     for start in range(0, len(tokens), _COLUMNS):
         cells = {name: row[start : start + _COLUMNS] for name, row in rows.items()}
         blocks.append(
-            "\n".join(
-                f"{name:8}" + "".join(f"{cell:>{width}}" for cell in row) for name, row in cells.items()
-            )
+            "\n".join(f"{name:8}" + "".join(f"{cell:>{width}}" for cell in row) for name, row in cells.items())
         )
     return "\n\n".join(blocks)

@@ -107,9 +107,7 @@ def _train(session: Session, run: RunDirectory, start: Start) -> int:
     elif row:
         progress.say(f"validation at step {row['step']}\n{table(row)}")
     seconds = time.monotonic() - began
-    progress.say(
-        f"{step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}"
-    )
+    progress.say(f"{step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}")
     return 0
 
 

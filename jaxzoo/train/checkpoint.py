@@ -36,9 +36,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
         if isinstance(error, OSError):
             with contextlib.suppress(OSError):
                 self.wait()

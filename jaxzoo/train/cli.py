@@ -82,9 +82,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
     parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>")
-    parser.add_argument(
-        "--resume", action="store_true", help="continue the run in the directory, bit for bit"
-    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
     return parser
@@ -109,9 +107,7 @@ def load_config(file: Path) -> ExperimentConfig:
     except Exception as error:  # whatever the user's file raises
         raise UsageError(f"config file {file}{_line_of(error, file)}: {_last_line(error)}") from error
     if not isinstance(config, ExperimentConfig):
-        raise UsageError(
-            f"config file {file} must define `config`, an ExperimentConfig or a function that gives one"
-        )
+        raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function that gives one")
     return config
 
 

@@ -51,9 +51,7 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
@@ -129,9 +127,7 @@ class Recorder:
         return accuracy > 0 and row is not None and row["valid/accuracy"] >= accuracy
 
 
-def train(
-    session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals
-) -> int:
+def train(session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals) -> int:
     """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
 
     A checkpoint of the last step is on its way when this returns. What is due at a step comes in the order

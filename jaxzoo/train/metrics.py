@@ -52,9 +52,7 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
         self._file.close()
         with contextlib.suppress(OSError) if error else contextlib.nullcontext():
             self._events.close()

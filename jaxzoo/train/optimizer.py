@@ -55,9 +55,7 @@ def decay_mask(axes: dict, config: OptimizerConfig) -> dict:
     return jax.tree_util.tree_map_with_path(decays, axes, is_leaf=lambda x: isinstance(x, tuple))
 
 
-def make_optimizer(
-    config: OptimizerConfig, schedule: optax.Schedule, axes: dict
-) -> optax.GradientTransformation:
+def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, axes: dict) -> optax.GradientTransformation:
     """AdamW: `x -= rate * (adam(clip(g)) + mask * weight_decay * x)` (Loshchilov and Hutter 2019).
 
     Args:

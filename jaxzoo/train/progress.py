@@ -55,9 +55,7 @@ class Progress:
         """Takes up the metrics of a validation: into the live line, or as a plain line."""
         self._valid = "valid " + _in_short(metrics)
         if not self._live:
-            self.say(
-                f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}"
-            )
+            self.say(f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}")
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -96,9 +94,7 @@ def duration(seconds: float) -> str:
 
 def table(metrics: Mapping[str, float]) -> str:
     """Validation metrics as two columns, slices beneath the whole."""
-    rows = [
-        (name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")
-    ]
+    rows = [(name.removeprefix("valid/"), value) for name, value in metrics.items() if name.startswith("valid/")]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"  {name:<{width}}  {value:.4f}" for name, value in rows)
 

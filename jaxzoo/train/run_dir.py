@@ -65,9 +65,7 @@ class RunDirectory:
         if resume and not self.holds_run:
             raise ValueError(f"{self.path} holds no run to resume; start it without --resume")
         if self.holds_run and not (resume or overwrite):
-            raise ValueError(
-                f"{self.path} holds a run; continue it with --resume or replace it with --overwrite"
-            )
+            raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
         strangers = self._strangers()
         if strangers and not resume:
             raise ValueError(

@@ -57,9 +57,7 @@ def make_blueprint(config: LanguageModelConfig) -> Blueprint:
     for path, parameter in nnx.to_flat_state(params):
         if LOGICAL_AXES not in parameter.get_metadata():
             name = "/".join(map(str, path))
-            raise ValueError(
-                f"parameter {name} has no {LOGICAL_AXES}; make it by jaxzoo.layers.linear.parameter"
-            )
+            raise ValueError(f"parameter {name} has no {LOGICAL_AXES}; make it by jaxzoo.layers.linear.parameter")
     axes = nnx.to_pure_dict(params, lambda parameter: parameter.get_metadata()[LOGICAL_AXES])
     return Blueprint(graph, nnx.to_pure_dict(params), axes)
 
@@ -98,9 +96,7 @@ def state_shardings(
       mesh: where it lies.
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
-    params = jax.tree.map(
-        lambda x, axes: named_sharding(x.shape, axes, mesh), blueprint.params, blueprint.axes
-    )
+    params = jax.tree.map(lambda x, axes: named_sharding(x.shape, axes, mesh), blueprint.params, blueprint.axes)
     opt_state: Any = optax.tree_utils.tree_map_params(
         optimizer,
         lambda _, sharding: sharding,

@@ -168,9 +168,7 @@ def test_no_permission_is_an_error_not_a_smaller_corpus(folder, monkeypatch, cal
         return real(place)
 
     monkeypatch.setattr(owner, call, guarded)
-    with pytest.raises(
-        ValueError, match=r"path='.*corpus' must be readable, but: .*Permission denied.*; give"
-    ):
+    with pytest.raises(ValueError, match=r"path='.*corpus' must be readable, but: .*Permission denied.*; give"):
         read_corpus(str(folder), valid_fraction=0.3, seed=3)
 
 

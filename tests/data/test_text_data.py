@@ -28,9 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def make(folder: Path, *, batch_size=5, valid_batch_size=3, **fields) -> TextData:
-    config = TextDataConfig(
-        **{"path": str(folder), "length": LENGTH, "valid_fraction": 0.3, "seed": 2, **fields}
-    )
+    config = TextDataConfig(**{"path": str(folder), "length": LENGTH, "valid_fraction": 0.3, "seed": 2, **fields})
     return TextData(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
 
@@ -121,9 +119,7 @@ def test_validation_is_the_text_from_its_beginning(folder, valid_tokens):
     batches = [valid.batch(i) for i in range(valid.n_batches)]
     assert [len(b["tokens"]) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
     assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in b.values())
-    tokens, targets = (
-        np.concatenate([np.asarray(b[k]).ravel() for b in batches]) for k in ("tokens", "targets")
-    )
+    tokens, targets = (np.concatenate([np.asarray(b[k]).ravel() for b in batches]) for k in ("tokens", "targets"))
     assert tokens.tolist() == text[: n * LENGTH]
     assert targets.tolist() == text[1 : n * LENGTH + 1]
     with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
@@ -164,9 +160,7 @@ def test_bytes_per_token_is_that_of_the_scored_targets(folder):
 def test_baselines_are_scored_on_the_validation_windows(folder):
     """Kills baselines counted on validation text or scored on training text."""
     text, data = flat(folder, "train"), make(folder)
-    targets = np.concatenate(
-        [np.asarray(s.batch(i)["targets"]) for s in data.valid() for i in range(s.n_batches)]
-    )
+    targets = np.concatenate([np.asarray(s.batch(i)["targets"]) for s in data.valid() for i in range(s.n_batches)])
     p = [(text.count(w) + 1) / (len(text) + 257) for w in targets.ravel().tolist()]
     assert data.baselines()["unigram"].nats_per_token == pytest.approx(-np.mean(np.log(p)), rel=1e-12)
 
@@ -206,9 +200,7 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
         (tmp_path / d.name).write_text("x" * train)
     for d in read_corpus(str(tmp_path), valid_fraction=0.3, seed=2).valid:
         (tmp_path / d.name).write_text("x" * valid)
-    with pytest.raises(
-        ValueError, match=f"length=7 must be below the 7 tokens of the {split} split of path=.*; take"
-    ):
+    with pytest.raises(ValueError, match=f"length=7 must be below the 7 tokens of the {split} split of path=.*; take"):
         make(tmp_path)
 
 

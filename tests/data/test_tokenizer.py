@@ -24,9 +24,7 @@ def test_decode_inverts_encode_and_shows_the_end_of_text():
     assert TOKENIZER.end_of_text not in ids
     assert TOKENIZER.decode(ids) == text
     eot = [TOKENIZER.end_of_text]
-    assert (
-        TOKENIZER.decode(np.array([*eot, *eot, *b"ab", *eot, *b"c"])) == f"{END_OF_TEXT * 2}ab{END_OF_TEXT}c"
-    )
+    assert TOKENIZER.decode(np.array([*eot, *eot, *b"ab", *eot, *b"c"])) == f"{END_OF_TEXT * 2}ab{END_OF_TEXT}c"
     assert TOKENIZER.decode(np.array([], np.int32)) == ""
 
 

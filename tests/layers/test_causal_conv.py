@@ -65,9 +65,9 @@ def test_gradients(w):
     arrays = make_inputs(9, w)
     rng = np.random.default_rng(1)
     cotangent = rng.normal(size=arrays[0].shape)
-    gradients = jax.grad(
-        lambda *a: jnp.vdot(causal_conv(*a), jnp.asarray(cotangent, jnp.float32)), (0, 1, 2)
-    )(*in_float32(arrays))
+    gradients = jax.grad(lambda *a: jnp.vdot(causal_conv(*a), jnp.asarray(cotangent, jnp.float32)), (0, 1, 2))(
+        *in_float32(arrays)
+    )
     for index in range(3):
         expected = np.zeros_like(arrays[index])
         for entry in np.ndindex(expected.shape):

@@ -11,11 +11,7 @@ def moved(mixer):
     definition, parameters = nnx.split(mixer)
     leaves, tree = jax.tree.flatten(parameters)
     rng = np.random.default_rng(1)
-    noisy = [
-        jnp.asarray(leaf + rng.normal(0, 0.5, leaf.shape), jnp.float32) for leaf in map(np.asarray, leaves)
-    ]
+    noisy = [jnp.asarray(leaf + rng.normal(0, 0.5, leaf.shape), jnp.float32) for leaf in map(np.asarray, leaves)]
     parameters = jax.tree.unflatten(tree, noisy)
-    flat = {
-        ".".join(map(str, path)): np.asarray(p[...], np.float64) for path, p in nnx.to_flat_state(parameters)
-    }
+    flat = {".".join(map(str, path)): np.asarray(p[...], np.float64) for path, p in nnx.to_flat_state(parameters)}
     return nnx.merge(definition, parameters), flat

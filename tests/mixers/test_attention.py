@@ -61,9 +61,7 @@ def make(**fields: Any) -> Attention:
     }
     mixer = Attention(AttentionConfig(**(defaults | fields)), rngs=nnx.Rngs(0))
     rng = np.random.default_rng(1)
-    random = jax.tree.map(
-        lambda leaf: np.float32(0.4 * rng.normal(size=leaf.shape)), nnx.state(mixer, nnx.Param)
-    )
+    random = jax.tree.map(lambda leaf: np.float32(0.4 * rng.normal(size=leaf.shape)), nnx.state(mixer, nnx.Param))
     nnx.update(mixer, random)
     return mixer
 
@@ -196,7 +194,5 @@ def test_state_errors() -> None:
     mixer = make(max_length=0)
     with pytest.raises(ValueError, match=r"AttentionConfig\.max_length=0 must be positive for a KV cache"):
         mixer.init_state(1)
-    with pytest.raises(
-        ValueError, match=r"Attention\.prefill: t=11 must be at most the 8 slots of the cache"
-    ):
+    with pytest.raises(ValueError, match=r"Attention\.prefill: t=11 must be at most the 8 slots of the cache"):
         make(max_length=8).prefill(inputs(), make(max_length=8).init_state(2))

@@ -66,9 +66,7 @@ def test_far_from_the_start() -> None:
         y_t, state = step(x[:, i], state)
         outputs.append(y_t[:, None])
     expected = window_by_window(full, x)
-    np.testing.assert_allclose(
-        np.concatenate(outputs, axis=1)[:, WINDOW - 1 :], expected[:, WINDOW - 1 :], atol=1e-5
-    )
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1)[:, WINDOW - 1 :], expected[:, WINDOW - 1 :], atol=1e-5)
 
     kernel, bias = (np.float64(leaf[...]) for leaf in (mixer.k_proj.kernel, mixer.k_proj.bias))
     keys = (np.float64(x) @ kernel + bias).reshape(2, 14, 2, 6)

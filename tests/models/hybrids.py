@@ -65,9 +65,7 @@ def run(model: LanguageModel, tokens: jax.Array, dropout_key: jax.Array | None =
     return model(tokens, dropout_key=dropout_key)
 
 
-def random_tokens(
-    config: LanguageModelConfig, batch_size: int = 2, length: int = LENGTH, seed: int = 0
-) -> jax.Array:
+def random_tokens(config: LanguageModelConfig, batch_size: int = 2, length: int = LENGTH, seed: int = 0) -> jax.Array:
     """Rows of random ids of the real vocabulary."""
     shape = (batch_size, length)
     return jnp.asarray(np.random.default_rng(seed).integers(config.vocab_size, size=shape), jnp.int32)

@@ -40,9 +40,7 @@ def test_parameters_are_counted_once_from_model_or_config():
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_state_bytes_are_those_of_the_arrays(batch_size):
     """Kills a formula, a capacity that stays at max_length, and a stacked state counted once."""
-    config = hybrid_config(
-        dtype="bfloat16", pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=6
-    )
+    config = hybrid_config(dtype="bfloat16", pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=6)
     state = make_model(dataclasses.replace(config, max_length=7)).init_state(batch_size)
     assert state_bytes(config, 7, batch_size) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     caches = 3 * (2 * 8 * 7 * 2 + POSITION)

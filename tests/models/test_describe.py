@@ -31,9 +31,7 @@ def row(table: str, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize(
-    "fields", [{}, {"learned_positions": True, "tie_embeddings": False}, {"n_layers": 1}]
-)
+@pytest.mark.parametrize("fields", [{}, {"learned_positions": True, "tie_embeddings": False}, {"n_layers": 1}])
 def test_rows_add_up_to_the_model(fields, length):
     """Kills a row that counts one repeat of a scan, a head counted twice, and a length ignored."""
     config = hybrid_config(**fields)
@@ -45,9 +43,7 @@ def test_rows_add_up_to_the_model(fields, length):
     names = ["all layers", "embedding", "final norm", "head"]
     assert row(table, "all layers") == [parameters, rounded(flops)]
     assert sum(row(table, name)[0] for name in names) == count_parameters(config) == row(table, "model")[0]
-    assert state + 4 == state_bytes(config, length) == row(table, "model")[1], (
-        "the model's own position is 4 bytes"
-    )
+    assert state + 4 == state_bytes(config, length) == row(table, "model")[1], "the model's own position is 4 bytes"
     assert row(table, "all layers")[1] + row(table, "head")[1] == rounded(row(table, "model")[2])
     assert row(table, "model")[2] == round(flops_per_token(config, length))
 
@@ -62,9 +58,7 @@ def test_presets_fit_on_a_page_and_need_no_memory(name):
     assert time.process_time() - start < 20
     assert len(jax.live_arrays()) - live < 20
     assert max(map(len, table.splitlines())) <= 100
-    assert all(
-        len(line) == 99 for line in table.splitlines() if line.startswith(("all layers", "model", "---"))
-    )
+    assert all(len(line) == 99 for line in table.splitlines() if line.startswith(("all layers", "model", "---")))
 
 
 def test_based_360m_says_what_is_scanned():

@@ -31,9 +31,7 @@ def unrolled_logits(model: LanguageModel, tokens: jax.Array) -> np.ndarray:
     """The pre-norm equations, written out layer by layer with each repeat's own slice of the parameters."""
     residual = model.embedding[...][tokens]
     if model.config.learned_positions:
-        residual = residual + jnp.broadcast_to(
-            model.position_embedding[...][: tokens.shape[1]][None], residual.shape
-        )
+        residual = residual + jnp.broadcast_to(model.position_embedding[...][: tokens.shape[1]][None], residual.shape)
     for stack in model.stacks:
         definition, parameters = nnx.split(stack.blocks)
         for i in range(stack.repeats):
@@ -73,9 +71,7 @@ def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
     assert_close(logits[..., : config.vocab_size], unrolled_logits(model, tokens))
 
 
-@pytest.mark.parametrize(
-    ("learned_positions", "cuts"), [(False, [(5, 8)]), (True, [(0, 4), (4, 4), (4, LENGTH)])]
-)
+@pytest.mark.parametrize(("learned_positions", "cuts"), [(False, [(5, 8)]), (True, [(0, 4), (4, 4), (4, LENGTH)])])
 def test_prefill_cut_anywhere_and_steps_equal_the_full_pass(learned_positions, cuts):
     """Kills a state that is lost between periods of a scan, and a learned position that restarts at a cut."""
     config = hybrid_config(n_layers=10, learned_positions=learned_positions)

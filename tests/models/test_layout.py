@@ -60,8 +60,5 @@ def test_based_360m_folds_into_two_scans():
     assert (len(first.period), first.repeats) == (5, 5)
     assert (len(second.period), second.repeats) == (1, 2)
     names = [type(mixer).__name__.removesuffix("Config") for mixer in first.period]
-    assert (
-        names
-        == ["GatedShortConv", "TaylorLinearAttention", "SlidingWindowAttention"] + ["GatedShortConv"] * 2
-    )
+    assert names == ["GatedShortConv", "TaylorLinearAttention", "SlidingWindowAttention"] + ["GatedShortConv"] * 2
     assert second.period[0] == first.period[0]

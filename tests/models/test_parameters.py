@@ -54,12 +54,10 @@ def test_every_parameter_gets_a_gradient():
 
 
 def test_initialisation():
-    """Kills output projections without the 1 / sqrt(2 n_layers), a mixer deaf to the model's init_std, repeats that start equal, and a bias or norm
-    that starts as noise."""
+    """Kills output projections without the 1 / sqrt(2 n_layers), a mixer deaf to the model's init_std, repeats that
+    start equal, and a bias or norm that starts as noise."""
     pattern = (GatedShortConvConfig(), AttentionConfig(n_heads=2, qkv_bias=True, out_bias=True))
-    config = hybrid_config(
-        pattern=pattern, n_layers=4, d_model=64, mlp_width=96, mlp_bias=True, init_std=0.03
-    )
+    config = hybrid_config(pattern=pattern, n_layers=4, d_model=64, mlp_width=96, mlp_bias=True, init_std=0.03)
     model = LanguageModel(config, rngs=nnx.Rngs(3))
     flat = parameters(model)
     out_std = 0.03 / math.sqrt(2 * 4)

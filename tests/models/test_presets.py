@@ -24,13 +24,7 @@ def hand_count(name: str) -> int:
             sliding = 4 * d * d
             conv = (d + 1) * 4 * d + 2 * d * 3 + (2 * d + 1) * d
             layers = 2 * n_linear + n_conv
-            return (
-                50264 * d
-                + n_linear * (linear + sliding)
-                + n_conv * conv
-                + layers * (3 * d * 2 * d + 2 * d)
-                + d
-            )
+            return 50264 * d + n_linear * (linear + sliding) + n_conv * conv + layers * (3 * d * 2 * d + 2 * d) + d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),

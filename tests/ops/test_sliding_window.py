@@ -56,8 +56,7 @@ def to_jax(*arrays, dtype=jnp.float32):
 def tokens(t, batch=4):
     """q, k, v and a cotangent of y, float64; one row for each of POSITIONS."""
     return tuple(
-        random(i, batch, t, h, d)
-        for i, (h, d) in enumerate([(HEADS, K), (KV_HEADS, K), (KV_HEADS, V), (HEADS, V)])
+        random(i, batch, t, h, d) for i, (h, d) in enumerate([(HEADS, K), (KV_HEADS, K), (KV_HEADS, V), (HEADS, V)])
     )
 
 
@@ -76,9 +75,7 @@ def ring(past, window, seed):
 
 def cache_of(rows, window, dtype=jnp.float32):
     k, v = (np.stack([ring(row[i], window, seed=200 + i) for row in rows]) for i in (0, 1))
-    return SlidingWindowCache(
-        *to_jax(k, v, dtype=dtype), jnp.asarray([len(row[0]) for row in rows], jnp.int32)
-    )
+    return SlidingWindowCache(*to_jax(k, v, dtype=dtype), jnp.asarray([len(row[0]) for row in rows], jnp.int32))
 
 
 def pull_back_ring(dentries, dring, past):
@@ -176,9 +173,7 @@ def test_steps_wrap_the_ring(window: int) -> None:
 
 def test_no_tokens_change_nothing() -> None:
     cache = cache_of(pasts(), window=5)
-    y, after = sliding_window_attention(
-        *to_jax(*tokens(0)[:3]), window=5, initial_cache=cache, return_cache=True
-    )
+    y, after = sliding_window_attention(*to_jax(*tokens(0)[:3]), window=5, initial_cache=cache, return_cache=True)
     assert y.shape == (len(POSITIONS), 0, HEADS, V)
     jax.tree.map(np.testing.assert_array_equal, after, cache)
 

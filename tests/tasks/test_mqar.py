@@ -26,9 +26,7 @@ parametrize_configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CO
 
 
 @functools.cache
-def make(
-    config: MQARConfig, n: int = 400, split: mqar.Split = "train", seed: int = 0
-) -> tuple[np.ndarray, np.ndarray]:
+def make(config: MQARConfig, n: int = 400, split: mqar.Split = "train", seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     tokens, targets = MQAR(config, batch_size=n).batch(seed, 0, split)
     return np.asarray(tokens), np.asarray(targets)
 
@@ -97,9 +95,7 @@ def test_oracle_reads_the_worked_example():
     """Kills an oracle that echoes the generator: a sequence made by hand, with a filler that equals a
     value."""
     config = mqar.paper(16, 2, vocab_size=64)
-    tokens = np.array(
-        [[3, 54, 30, 59, 30, 0, 3, 54] + [0] * 8, [30, 33, 3, 33, 0, 0, 3, 0] + [0] * 6 + [30, 9]]
-    )
+    tokens = np.array([[3, 54, 30, 59, 30, 0, 3, 54] + [0] * 8, [30, 33, 3, 33, 0, 0, 3, 0] + [0] * 6 + [30, 9]])
     expected = np.full((2, 16), -100)
     expected[0, [4, 6]], expected[1, [6, 14]] = [59, 54], [33, 33]
     np.testing.assert_array_equal(mqar.oracle(tokens, config), expected)
@@ -155,9 +151,7 @@ def test_splits_are_even_and_odd(config):
 def test_no_example_is_in_both_splits(n_pairs):
     """Kills leakage where it is likeliest: so few examples exist that each split is seen nearly whole."""
     config = mqar.paper(8, n_pairs, vocab_size=9)
-    train, test = (
-        {tokens.tobytes() for tokens in make(config, 3000, split)[0]} for split in ("train", "test")
-    )
+    train, test = ({tokens.tobytes() for tokens in make(config, 3000, split)[0]} for split in ("train", "test"))
     n_examples = len(train) + len(test)
     assert not train & test
     assert n_examples == {1: 3 * 5 * 3, 2: 3 * 2 * 5**2 * 2}[n_pairs]
@@ -301,9 +295,7 @@ def test_show_prints_the_examples(capsys):
     show.main(["--show", "2", "--seed", "5", "--split", "test", *task])
     out = capsys.readouterr().out
     tokens, targets = make(mqar.release(20, 3, vocab_size=64, fillers="any"), 2, "test", seed=5)
-    rows = {
-        name: [line for line in out.splitlines() if line.startswith(name)] for name in ("token", "target")
-    }
+    rows = {name: [line for line in out.splitlines() if line.startswith(name)] for name in ("token", "target")}
     printed = [cell for line in rows["token"] for cell in line.split()[1:]]
     labels = [cell for line in rows["target"] for cell in line.split()[1:]]
     assert printed == [str(token) for token in tokens.ravel()]

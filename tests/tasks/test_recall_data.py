@@ -24,10 +24,7 @@ def data() -> RecallData:
 
 def rows(batch) -> list[tuple[bytes, bytes, bytes]]:
     names = ("tokens", "positions", "targets")
-    return [
-        tuple(part.tobytes() for part in row)
-        for row in zip(*(np.asarray(batch[n]) for n in names), strict=True)
-    ]
+    return [tuple(part.tobytes() for part in row) for row in zip(*(np.asarray(batch[n]) for n in names), strict=True)]
 
 
 def examples(segment, n: int, split: mqar.Split) -> list[tuple[bytes, bytes, bytes]]:
@@ -78,9 +75,7 @@ def test_stream_is_a_function_of_the_seed(data):
     assert epochs(again, 2) == first
     seen = {row for epoch in first for batch in epoch for row in batch}
     assert not seen & {row for epoch in epochs(other, 2) for batch in epoch for row in batch}
-    assert [place.tolist() for place in data.epoch(1).places] != [
-        place.tolist() for place in other.epoch(1).places
-    ]
+    assert [place.tolist() for place in data.epoch(1).places] != [place.tolist() for place in other.epoch(1).places]
 
 
 @pytest.mark.parametrize("cut", [0, 2, 4, 5, 13])
@@ -125,9 +120,7 @@ def test_batches_carry_true_answers(data):
     for batch in [next(stream) for _ in range(data.batches_per_epoch)]:
         tokens, positions = np.asarray(batch["tokens"]), np.asarray(batch["positions"])
         n_pairs = positions.shape[1]
-        answers = mqar.oracle(
-            tokens, dataclasses.replace(CONFIG.task, length=tokens.shape[1], n_pairs=n_pairs)
-        )
+        answers = mqar.oracle(tokens, dataclasses.replace(CONFIG.task, length=tokens.shape[1], n_pairs=n_pairs))
         np.testing.assert_array_equal(np.take_along_axis(answers, positions, 1), batch["targets"])
 
 

@@ -82,9 +82,7 @@ def text_file(tmp_path: Path) -> Path:
     for i in range(4):
         (corpus / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * (5 + i))
     file = tmp_path / "text.py"
-    text = textwrap.dedent(CONFIG).replace(
-        "data=DATA", f"data=dataclasses.replace(text, path={str(corpus)!r})"
-    )
+    text = textwrap.dedent(CONFIG).replace("data=DATA", f"data=dataclasses.replace(text, path={str(corpus)!r})")
     file.write_text(text)
     return file
 
@@ -109,9 +107,7 @@ def run(tmp_path: Path) -> Callable[..., int]:
 @pytest.fixture
 def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
     """`rows(name)`: the metric rows of run directory `name`."""
-    return lambda name: [
-        json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-    ]
+    return lambda name: [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

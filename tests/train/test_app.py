@@ -84,9 +84,7 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert last["valid/perplexity"] == pytest.approx(math.exp(last["valid/loss"]))
     expected = last["valid/loss"] / math.log(2) / data.bytes_per_token
     assert last["valid/bits_per_byte"] == pytest.approx(expected)
-    assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(
-        json.dumps(data.manifest())
-    )
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(json.dumps(data.manifest()))
 
 
 @pytest.mark.parametrize(
@@ -99,10 +97,7 @@ def test_signal_then_resume_equals_unbroken(name, number, step, request, run, ro
     assert run(file, "whole") == 0
     at_step(step, signalled(number))
     assert run(file, "broken") == 0
-    assert (
-        f"stopped at step {step}, saved; continue with the same command and --resume"
-        in capsys.readouterr().out
-    )
+    assert f"stopped at step {step}, saved; continue with the same command and --resume" in capsys.readouterr().out
     assert rows("broken")[-1]["step"] == step
     assert run(file, "broken", "--resume", "--train.keep-checkpoints", "1") == 0
     assert f"resumed at step {step}" in capsys.readouterr().out
@@ -179,9 +174,7 @@ def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp
     monkeypatch.setattr(owner, name, fail_at_six(getattr(owner, name)))
     assert run(mqar_file, "r") == 1
     message = capsys.readouterr().err
-    assert message.startswith(
-        "error: [Errno 28] No space left on device; stopped, complete checkpoints are kept in "
-    )
+    assert message.startswith("error: [Errno 28] No space left on device; stopped, complete checkpoints are kept in ")
     assert message.count("\n") == 1
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
     monkeypatch.undo()
@@ -232,9 +225,7 @@ def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, ro
     """Kills: an overwritten run, a resume with another model or other data, old rows kept by --overwrite."""
     assert run(mqar_file, "r", "--train.steps", "3") == 0
     capsys.readouterr()
-    assert "continue it with --resume or replace it with --overwrite" in refused(
-        run, mqar_file, capsys, tmp_path
-    )
+    assert "continue it with --resume or replace it with --overwrite" in refused(run, mqar_file, capsys, tmp_path)
     flags = ("--resume", "--train.steps", "3")
     message = refused(run, mqar_file, capsys, tmp_path, *flags, "--model.pattern.1.feature-dim", "4")
     assert "--resume: model.pattern.1.feature_dim is 4 but the run in" in message

@@ -12,9 +12,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_flags_reach_every_depth(mqar_file):
     """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
-    flags = (
-        "--model.pattern.1.feature-dim 5 --model.d_model 12 --data.train 16 2 32 --optimizer.schedule linear"
-    )
+    flags = "--model.pattern.1.feature-dim 5 --model.d_model 12 --data.train 16 2 32 --optimizer.schedule linear"
     command = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
     config, before = command.config, load_config(mqar_file)
     assert (command.resume, command.overwrite, command.print_model) == (True, False, False)

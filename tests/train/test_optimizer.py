@@ -23,9 +23,7 @@ def expected_rate(config: OptimizerConfig, steps: int, count: int) -> float:
     if count < warmup:
         return config.learning_rate * count / warmup
     done = (count - warmup) / (steps - 1 - warmup)
-    left = {"cosine": (1 + math.cos(math.pi * done)) / 2, "linear": 1 - done, "constant": 1.0}[
-        config.schedule
-    ]
+    left = {"cosine": (1 + math.cos(math.pi * done)) / 2, "linear": 1 - done, "constant": 1.0}[config.schedule]
     return config.learning_rate * (config.final_fraction + (1 - config.final_fraction) * left)
 
 
@@ -33,9 +31,7 @@ def expected_rate(config: OptimizerConfig, steps: int, count: int) -> float:
 @pytest.mark.parametrize("warmup", [0.0, 0.3])
 def test_schedule(schedule, warmup):
     """Kills: off-by-one at the end of warmup or training, warmup not from 0, an ignored final fraction."""
-    config = OptimizerConfig(
-        learning_rate=0.5, schedule=schedule, warmup_fraction=warmup, final_fraction=0.25
-    )
+    config = OptimizerConfig(learning_rate=0.5, schedule=schedule, warmup_fraction=warmup, final_fraction=0.25)
     rate = make_schedule(config, 11)
     np.testing.assert_allclose(
         [float(rate(n)) for n in range(11)], [expected_rate(config, 11, n) for n in range(11)], rtol=1e-6

@@ -88,9 +88,7 @@ def test_state_is_born_sharded_and_stays_so(tiny_config):
             assert param.sharding == mu.sharding == nu.sharding
         assert each.params["embedding"].sharding.spec == jax.sharding.PartitionSpec(("tensor",), ("fsdp",))
         first = jax.devices()[0]
-        here = sum(
-            s.data.size for x in jax.tree.leaves(each) for s in x.addressable_shards if s.device == first
-        )
+        here = sum(s.data.size for x in jax.tree.leaves(each) for s in x.addressable_shards if s.device == first)
         assert here < 0.4 * sum(x.size for x in jax.tree.leaves(each))
 
 
@@ -143,7 +141,5 @@ def test_model_too_small_for_its_data_is_refused(tiny_config, field):
     """Kills: tokens without an embedding (NaN), sequences beyond the learned positions."""
     model = dataclasses.replace(tiny_config.model, **{field: 15})
     config = dataclasses.replace(tiny_config, model=model)
-    with pytest.raises(
-        ValueError, match=rf"LanguageModelConfig.{field}=15 must be at least .*--model.{field[:3]}"
-    ):
+    with pytest.raises(ValueError, match=rf"LanguageModelConfig.{field}=15 must be at least .*--model.{field[:3]}"):
         Session(config)

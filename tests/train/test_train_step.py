@@ -34,8 +34,7 @@ def recall_batch():
     targets = rng.integers(0, 40, (4, 3))
     targets[2, 1] = -100
     return {
-        k: jnp.asarray(v, jnp.int32)
-        for k, v in [("tokens", tokens), ("positions", positions), ("targets", targets)]
+        k: jnp.asarray(v, jnp.int32) for k, v in [("tokens", tokens), ("positions", positions), ("targets", targets)]
     }
 
 
