@@ -7,19 +7,15 @@ training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
 import dataclasses
 from typing import Literal
 
+from jaxzoo.checked import Checked
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
 
 
-def _require(config: object, field: str, holds: bool, rule: str) -> None:
-    if not holds:
-        raise ValueError(f"{type(config).__name__}.{field}={getattr(config, field)!r} {rule}")
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Checked):
     """AdamW with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm."""
 
     learning_rate: float = 1e-3
@@ -46,18 +42,18 @@ class OptimizerConfig:
     """Largest global gradient norm; 0: no clipping."""
 
     def __post_init__(self) -> None:
-        _require(self, "learning_rate", self.learning_rate > 0, "must be positive")
-        _require(self, "warmup_fraction", 0 <= self.warmup_fraction <= 1, "must be in [0, 1]")
-        _require(self, "final_fraction", 0 <= self.final_fraction <= 1, "must be in [0, 1]")
+        self.require("learning_rate", self.learning_rate > 0, "must be positive")
+        self.require("warmup_fraction", 0 <= self.warmup_fraction <= 1, "must be in [0, 1]")
+        self.require("final_fraction", 0 <= self.final_fraction <= 1, "must be in [0, 1]")
         for name in ("weight_decay", "clip_norm"):
-            _require(self, name, getattr(self, name) >= 0, "must not be negative")
+            self.require(name, getattr(self, name) >= 0, "must not be negative")
         for name in ("b1", "b2"):
-            _require(self, name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
-        _require(self, "eps", self.eps > 0, "must be positive")
+            self.require(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
+        self.require("eps", self.eps > 0, "must be positive")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Checked):
     """The loop: how long, how often, when to stop."""
 
     steps: int = 1000
@@ -81,10 +77,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "valid_batch_size", "log_every", "keep_checkpoints"):
-            _require(self, name, getattr(self, name) > 0, "must be positive")
+            self.require(name, getattr(self, name) > 0, "must be positive")
         for name in ("eval_every", "checkpoint_every", "seed"):
-            _require(self, name, getattr(self, name) >= 0, "must not be negative")
-        _require(self, "stop_at_accuracy", 0 <= self.stop_at_accuracy <= 1, "must be in [0, 1]")
+            self.require(name, getattr(self, name) >= 0, "must not be negative")
+        self.require("stop_at_accuracy", 0 <= self.stop_at_accuracy <= 1, "must be in [0, 1]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

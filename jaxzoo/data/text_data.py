@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt16
 
+from jaxzoo.checked import Checked
 from jaxzoo.data.base import Batch, ValidSet
 from jaxzoo.data.corpus import Document, read_corpus
 from jaxzoo.data.ngram import Score, ngram_baselines
@@ -21,7 +22,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextDataConfig:
+class TextDataConfig(Checked):
     """Byte-level text: where it lies and how it is cut."""
 
     path: str = ""
@@ -36,15 +37,11 @@ class TextDataConfig:
     """Seed of the split and of the training windows."""
 
     def __post_init__(self) -> None:
-        self._require("length", self.length > 0, "must be positive")
-        self._require("valid_fraction", 0 < self.valid_fraction < 1, "must be in (0, 1)")
+        self.require("length", self.length > 0, "must be positive")
+        self.require("valid_fraction", 0 < self.valid_fraction < 1, "must be in (0, 1)")
         enough = self.valid_tokens >= self.length
-        self._require("valid_tokens", enough, f"must be at least one window, length={self.length}")
-        self._require("seed", self.seed >= 0, "must not be negative")
-
-    def _require(self, field: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ValueError(f"TextDataConfig.{field}={getattr(self, field)!r} {rule}")
+        self.require("valid_tokens", enough, f"must be at least one window, length={self.length}")
+        self.require("seed", self.seed >= 0, "must not be negative")
 
 
 class TextData:

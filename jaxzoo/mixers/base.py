@@ -21,13 +21,14 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import Checked
 
 State = Any
 """A NamedTuple of arrays, batch leading; each mixer defines its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MixerConfig(abc.ABC):
+class MixerConfig(Checked, abc.ABC):
     """What every mixer's config says. Zero means: taken from the model around it (see `resolve`)."""
 
     d_model: int = 0
@@ -43,13 +44,6 @@ class MixerConfig(abc.ABC):
     def __post_init__(self) -> None:
         """Subclasses check their own fields and call this."""
         self.require("d_model", self.d_model >= 0, "must be positive", "set it, or leave 0 inside a model")
-
-    def require(self, field: str, holds: bool, rule: str, remedy: str = "") -> None:
-        """Raises `ValueError` with class, field, value received, rule and remedy unless `holds`."""
-        if not holds:
-            value = getattr(self, field)
-            remedy = f"; {remedy}" if remedy else ""
-            raise ValueError(f"{type(self).__name__}.{field}={value!r} {rule}{remedy}")
 
     def require_divisible(self, field: str, by: str) -> None:
         """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`."""

@@ -6,12 +6,13 @@ from typing import Literal, get_args, get_type_hints
 
 import jax.numpy as jnp
 
+from jaxzoo.checked import Checked
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LanguageModelConfig:
+class LanguageModelConfig(Checked):
     """A pre-norm language model whose layers follow a pattern of mixers."""
 
     pattern: tuple[MixerConfig, ...]
@@ -53,20 +54,16 @@ class LanguageModelConfig:
 
     def __post_init__(self) -> None:
         for field in ("d_model", "n_layers", "vocab_size", "pad_vocab_multiple", "max_length"):
-            self._require(field, getattr(self, field) > 0, "must be positive")
+            self.require(field, getattr(self, field) > 0, "must be positive")
         for field in ("embed_dropout", "residual_dropout"):
-            self._require(field, 0 <= getattr(self, field) < 1, "must be in [0, 1)")
+            self.require(field, 0 <= getattr(self, field) < 1, "must be in [0, 1)")
         for field in ("mlp", "norm", "dtype"):
             choices = get_args(get_type_hints(type(self))[field])
             known = ", ".join(map(repr, choices))
-            self._require(field, getattr(self, field) in choices, f"must be one of {known}")
-        self._require("mlp_width", self.mlp_width >= 0, "must not be negative; 0 chooses by the width")
-        self._require("pattern", len(self.pattern) > 0, "must name at least one mixer")
+            self.require(field, getattr(self, field) in choices, f"must be one of {known}")
+        self.require("mlp_width", self.mlp_width >= 0, "must not be negative; 0 chooses by the width")
+        self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
         _ = self.layers
-
-    def _require(self, field: str, holds: bool, rule: str) -> None:
-        if not holds:
-            raise ValueError(f"LanguageModelConfig.{field}={getattr(self, field)!r} {rule}")
 
     @property
     def layers(self) -> tuple[MixerConfig, ...]:

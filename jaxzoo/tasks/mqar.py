@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.checked import Checked
 from jaxzoo.tasks import sampling
 
 Fillers = Literal["zero", "random", "any"]
@@ -34,7 +35,7 @@ IGNORE = -100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MQARConfig:
+class MQARConfig(Checked):
     """What an MQAR example looks like. Raises `ValueError` where no such example exists."""
 
     vocab_size: int = 8192
@@ -53,20 +54,15 @@ class MQARConfig:
     its pair."""
 
     def __post_init__(self) -> None:
-        self._require("n_pairs", self.n_pairs >= 1, "must be at least 1")
-        self._require("length", self.length % 2 == 0, "must be even", "add or drop one token")
+        self.require("n_pairs", self.n_pairs >= 1, "must be at least 1")
+        self.require("length", self.length % 2 == 0, "must be even", "add or drop one token")
         rule = f"must be at least 4 n_pairs={4 * self.n_pairs}"
-        self._require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
+        self.require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must exceed length={self.length}"
-        self._require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
-        self._require("power", self.power > 0, "must be positive", "1 is uniform, the paper has 0.1")
+        self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
+        self.require("power", self.power > 0, "must be positive", "1 is uniform, the paper has 0.1")
         kinds = get_args(Fillers)
-        self._require("fillers", self.fillers in kinds, f"must be one of {', '.join(kinds)}")
-
-    def _require(self, field: str, holds: bool, rule: str, remedy: str = "") -> None:
-        if not holds:
-            remedy = f"; {remedy}" if remedy else ""
-            raise ValueError(f"MQARConfig.{field}={getattr(self, field)!r} {rule}{remedy}")
+        self.require("fillers", self.fillers in kinds, f"must be one of {', '.join(kinds)}")
 
     @property
     def n_keys(self) -> int:

@@ -3,8 +3,8 @@
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 import io
+import runpy
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -96,18 +96,13 @@ def load_config(file: Path) -> ExperimentConfig:
     """
     if not file.is_file():
         raise UsageError(f"config file {file} does not exist")
-    spec = importlib.util.spec_from_file_location("jaxzoo_experiment_config", file)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"config file {file} must be a Python file, *.py")
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-        config = getattr(module, "config", None)
+        config = runpy.run_path(str(file)).get("config")
         config = config() if callable(config) else config
     except Exception as error:  # whatever the user's file raises
         raise UsageError(f"config file {file}{_line_of(error, file)}: {_last_line(error)}") from error
     if not isinstance(config, ExperimentConfig):
-        raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function that gives one")
+        raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function giving one")
     return config
 
 
