@@ -32,8 +32,8 @@ def main() -> None:
             print(f"{name}: kept, {error.filename} is missing")
             continue
         text = re.sub(
-            rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)",
-            lambda found, body=body: found[1] + body + found[2],
+            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
+            lambda found, body=body: found[1] + body + "\n" + found[2],
             text,
             flags=re.DOTALL,
         )

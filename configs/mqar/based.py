@@ -1,8 +1,8 @@
-"""Based learns associative recall: 64 tokens, 8 pairs, 8192 tokens, 2 layers of width 64 (Zoology, App. E.2).
+"""Based learns associative recall: 64 tokens, 8 pairs, vocabulary 8192, 2 layers of width 64.
 
-A short convolution, then Taylor linear attention, as in Based, Figure 2, without MLP. Where it departs from the
-papers, it does so to learn in under a minute: a higher learning rate, no weight decay on the embedding, and projections
-of the linear attention that start at 0.1 instead of 0.02, which halves the steps to recall.
+The sizes are those of Zoology, App. E.2, the layers those of Based, Figure 2: a short convolution, then Taylor linear
+attention. Deviations: no MLP; the projections of the linear attention start five times larger than 0.02, so that
+recall sets in after some 150 steps instead of 200 or more.
 """
 
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig

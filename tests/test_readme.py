@@ -1,0 +1,26 @@
+"""What the README says must run."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def test_the_code_block_runs_and_its_comments_are_true():
+    """Kills an example that an interface has left behind."""
+    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    names: dict = {}
+    exec(code, names)
+    assert names["y"].shape == (2, 100, 64)
+    np.testing.assert_allclose(names["y_head"], names["y"][:, :99], atol=1e-5)
+    np.testing.assert_allclose(names["y_last"], names["y"][:, 99], atol=1e-5)
+
+
+def test_every_file_that_it_names_exists():
+    """Kills a link or a command that points nowhere."""
+    names = re.findall(r"\b(?:configs|benchmarks|docs|jaxzoo)/[\w/.-]+\.(?:py|md|png)", README)
+    assert len(names) > 5
+    missing = [name for name in names if not (Path(__file__).parents[1] / name).exists()]
+    assert not missing
