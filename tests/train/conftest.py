@@ -26,10 +26,9 @@ CONFIG = """
     from jaxzoo.tasks.recall_data import RecallDataConfig
 
     mqar = RecallDataConfig(
-        task=MQARConfig(vocab_size=40, length=16, n_pairs=2),
-        train=((16, 2, 64), (12, 3, 64)),
-        valid=((16, 2, 13), (12, 3, 9)),
+        task=MQARConfig(vocab_size=40, length=16, n_pairs=2), train=((16, 2, 64),), valid=((16, 2, 13),)
     )
+    mixture = dataclasses.replace(mqar, train=(*mqar.train, (12, 3, 64)), valid=(*mqar.valid, (12, 3, 9)))
     text = TextDataConfig(length=16, valid_tokens=64, valid_fraction=0.3)
 
     def config():
@@ -67,10 +66,18 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.fixture
 def mqar_file(tmp_path: Path) -> Path:
-    """A config file of a tiny MQAR experiment: two shapes of batch, ragged validation sets, dropout."""
+    """A config file of a tiny MQAR experiment: a ragged validation set, dropout."""
     file = tmp_path / "configs" / "tiny" / "mqar.py"
     file.parent.mkdir(parents=True)
     file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mqar"))
+    return file
+
+
+@pytest.fixture
+def mixture_file(tmp_path: Path) -> Path:
+    """The same with two shapes of batch and two validation sets."""
+    file = tmp_path / "mixture.py"
+    file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mixture"))
     return file
 
 

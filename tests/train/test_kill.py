@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import pytest
 
-STEPS = 24
-FLAGS = ("--train.steps", str(STEPS), "--train.checkpoint-every", "1", "--train.eval-every", "7")
+STEPS = 12
+FLAGS = ("--train.steps", str(STEPS), "--train.checkpoint-every", "1", "--train.eval-every", "5")
 
 
 def start(file: Path, directory: Path, environment: dict[str, str], *flags: str) -> subprocess.Popen:
-    """The command line in a process of its own, which computes what this process would."""
+    """The command line in a process of its own, with one device: on several, some versions of XLA's CPU sum in the
+    order in which threads arrive, so that two unbroken runs can differ in the last bit."""
     command = [
         sys.executable,
         "-m",
@@ -30,10 +30,14 @@ def start(file: Path, directory: Path, environment: dict[str, str], *flags: str)
         str(directory),
         *flags,
     ]
-    devices = f"--xla_force_host_platform_device_count={jax.device_count()}"
-    env = {**os.environ, "XLA_FLAGS": devices, **environment}
+    env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=1", **environment}
     with directory.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+
+def complete(file: Path, directory: Path, environment: dict[str, str], *flags: str) -> None:
+    """The same, to its end."""
+    assert start(file, directory, environment, *flags).wait(timeout=240) == 0
 
 
 def steps_done(directory: Path) -> int:
@@ -75,11 +79,11 @@ class Moment:
         return time.monotonic() >= self.event + self.seconds
 
 
-def test_kill_in_the_middle_of_a_save(mqar_file, run, rows, tmp_path, compilation):
+def test_kill_in_the_middle_of_a_save(mqar_file, rows, tmp_path, compilation):
     """Kills: half a checkpoint that is taken for a whole one, rows twice, a cursor ahead of its state."""
-    assert run(mqar_file, "whole", *FLAGS) == 0
+    complete(mqar_file, tmp_path / "whole", compilation, *FLAGS)
     broken, flags = tmp_path / "broken", FLAGS
-    for wanted in (5, 11, 17):
+    for wanted in (3, 6, 9):
         process = start(mqar_file, broken, compilation, *flags)
         kill_when(process, lambda wanted=wanted: steps_done(broken) >= wanted and saving(broken))
         if saving(broken):
@@ -88,16 +92,16 @@ def test_kill_in_the_middle_of_a_save(mqar_file, run, rows, tmp_path, compilatio
     else:
         pytest.fail("all three kills came between two saves")
     assert steps_done(broken) < STEPS
-    assert run(mqar_file, "broken", *FLAGS, "--resume") == 0
+    complete(mqar_file, broken, compilation, *FLAGS, "--resume")
     assert rows("broken") == rows("whole")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mqar_file", "text_file"])
-def test_many_kills(name, request, run, rows, tmp_path, compilation):
+@pytest.mark.parametrize("name", ["mixture_file", "text_file"])
+def test_many_kills(name, request, rows, tmp_path, compilation):
     """Kills: what one lucky moment hides: before the first checkpoint, in a validation, twice at one step."""
     file = request.getfixturevalue(name)
-    assert run(file, "whole", *FLAGS) == 0
+    complete(file, tmp_path / "whole", compilation, *FLAGS)
     broken, rng = tmp_path / "broken", random.Random(0)
     for _ in range(7):
         flags = ("--resume",) if (broken / "config.json").exists() else ()
@@ -107,5 +111,5 @@ def test_many_kills(name, request, run, rows, tmp_path, compilation):
         kill_when(process, lambda n=before, m=moment: m.past(event_files(broken) > n))
         if steps_done(broken) >= STEPS - 3:
             break
-    assert run(file, "broken", *FLAGS, "--resume") == 0
+    complete(file, broken, compilation, *FLAGS, "--resume")
     assert rows("broken") == rows("whole")

@@ -78,7 +78,7 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
 
 def test_state_is_born_sharded_and_stays_so(tiny_config):
     """Kills: Adam moments replicated over the mesh, parameters gathered by the first update."""
-    session = Session(with_mesh(tiny_config, data=1, fsdp=4, tensor=2))
+    session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
     with jax.set_mesh(session.mesh):
         state, stream = fresh(session)
         _, after = losses(session, session.init_state(), stream, steps=1)
@@ -94,7 +94,7 @@ def test_state_is_born_sharded_and_stays_so(tiny_config):
 
 def test_second_step_compiles_nothing(tiny_config):
     """Kills: output shardings that differ from the input's, so that the second step compiles again."""
-    session = Session(with_mesh(tiny_config, data=4, fsdp=2))
+    session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
     seen = []
     with jax.set_mesh(session.mesh):
         session.compile()
@@ -110,7 +110,8 @@ def test_second_step_compiles_nothing(tiny_config):
 
 def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
     """Kills: a checkpoint that only its own mesh can read, or that misplaces a shard."""
-    eight = Session(with_mesh(tiny_config, data=2, fsdp=2, tensor=2))
+    config = with_pattern(tiny_config, "hybrid")
+    eight = Session(with_mesh(config, **MIXED))
     with jax.set_mesh(eight.mesh), Checkpoints(tmp_path / "c") as checkpoints:
         _, state = losses(eight, *fresh(eight), steps=2)
         stream = eight.dataset.train()
@@ -118,7 +119,7 @@ def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
             next(stream)
         checkpoints.save(2, state, cursor=stream.get_state(), config={})
         expected, _ = losses(eight, state, stream, steps=2)
-    one = Session(with_mesh(tiny_config, data=1), devices=jax.devices()[:1])
+    one = Session(with_mesh(config, data=1), devices=jax.devices()[:1])
     with jax.set_mesh(one.mesh), Checkpoints(tmp_path / "c") as checkpoints:
         assert checkpoints.newest == 2
         state, cursor = checkpoints.restore(2, one.abstract_state)
