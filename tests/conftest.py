@@ -3,6 +3,9 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# The GPU interpreter parks one thread a warpgroup in blocking callbacks: XLA's pool must be larger than the cores of a
+# small machine, or it deadlocks.
+os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax

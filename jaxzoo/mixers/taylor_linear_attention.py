@@ -26,10 +26,10 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import Mixer, MixerConfig
-from jaxzoo.ops.taylor_attention import (
+from pallas_kernels.taylor_attention import (
     TaylorState,
     default_chunk,
-    empty_taylor_state,
+    empty_state,
     taylor_attention,
     taylor_attention_step,
     taylor_feature_count,
@@ -141,7 +141,7 @@ class TaylorLinearAttention(Mixer):
         """Zeros. The sums are float32 whatever `dtype` says."""
         del dtype
         config = self.config
-        return empty_taylor_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
+        return empty_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
 
     def prefill(
         self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState

@@ -76,7 +76,7 @@ def test_chunk_size_reaches_the_op():
         config = TaylorLinearAttentionConfig(d_model=D, feature_dim=10, chunk_size=chunk_size)
         mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
         program = str(jax.make_jaxpr(mixer.__call__)(jnp.ones((1, 9, D))))
-        assert ("f32[1,1,66,7]" in program) == makes_features
+        assert ("f32[1,1,66," in program) == makes_features
 
 
 def test_state_size_against_the_paper():

@@ -1,0 +1,203 @@
+"""Taylor attention for users: one function for sequences, one for a token.
+
+With s_ij = scale * q_i.k_j and weights w_ij = decay^(i-j) (1 + s_ij + s_ij^2/2) for j <= i:
+
+    y_i = sum_j w_ij v_j / (sum_j w_ij + eps)
+
+(Based, Arora et al. 2024, sec. 3.1 and 4.1, eqs. 2-4; decay: App. C.) 1 + s + s^2/2 = ((1 + s)^2 + 1) / 2, so
+that a weight is at least 1/2 and a denominator never near 0. The weights factor into features (`features.py`),
+so that the past is a sum, `TaylorState`, whose size does not grow.
+
+Deviations: the authors keep all k^2 products, we the distinct ones. Their fixed decay also divides a row of its
+mask by the root of the row's sum; ours is the plain power, in numerator and denominator alike.
+"""
+
+import functools
+from typing import Literal, overload
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.taylor_attention import reference
+from pallas_kernels.taylor_attention.backends import BACKENDS, Options, Problem, choose, run
+from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
+from pallas_kernels.taylor_attention.state import TaylorState, empty_state
+
+IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+
+@overload
+def taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: float | None = None,
+    eps: float = 1e-12,
+    normalize: bool = True,
+    decay: jax.Array | None = None,
+    initial_state: TaylorState | None = None,
+    return_state: Literal[False] = False,
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> jax.Array: ...
+@overload
+def taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: float | None = None,
+    eps: float = 1e-12,
+    normalize: bool = True,
+    decay: jax.Array | None = None,
+    initial_state: TaylorState | None = None,
+    return_state: Literal[True],
+    chunk_size: int | None = None,
+    implementation: str | None = None,
+) -> tuple[jax.Array, TaylorState]: ...
+def taylor_attention(
+    q,
+    k,
+    v,
+    *,
+    scale=None,
+    eps=1e-12,
+    normalize=True,
+    decay=None,
+    initial_state=None,
+    return_state=False,
+    chunk_size=None,
+    implementation=None,
+):
+    """Causal Taylor attention over t >= 0 tokens; the equation is in the module docstring.
+
+    Sums and states are float32, whatever the inputs. Reverse-mode differentiable in q, k, v and the initial
+    state, through the output and the final state; forward mode only with "reference". vmap, scan, checkpoint
+    and jit compose. On a mesh, kernels want `sharded_taylor_attention`.
+
+    Args:
+      q: (b, t, h, k); h is a multiple of g, and key/value head i serves the query heads i h/g .. (i+1) h/g - 1.
+      k: (b, t, g, k).
+      v: (b, t, g, v).
+      scale: factor of the scores, a Python number; None: k^-1/2.
+      eps: added to the sum of weights. 1e-12 is the authors'; flash-linear-attention takes 1e-6.
+      normalize: divide by the sum of weights; False: y_i = sum_j w_ij v_j.
+      decay: (h,) in (0, 1], what a weight keeps a token; None: 1. A constant: no gradient flows into it.
+      initial_state: the sums over the tokens before; None: there are none.
+      return_state: return the sums after the last token too.
+      chunk_size: tokens that meet by the quadratic form in "xla", any positive number; None: by length. The
+        kernels have chunks of their own and refuse it.
+      implementation: "reference", "xla", "mosaic_gpu" or "mosaic_tpu", which runs or raises; None: the kernel
+        of the platform that the program is lowered for, where it serves this call, else "xla".
+
+    Returns:
+      y (b, t, h, v) in the dtype of v, or (y, state).
+
+    Raises:
+      ValueError: arguments that contradict each other.
+      NotImplementedError: the implementation asked for does not serve this call.
+    """
+    _check(q.shape, k.shape, v.shape, decay, initial_state)
+    if chunk_size is not None and chunk_size < 1:
+        raise ValueError(f"taylor_attention: chunk_size={chunk_size} must be positive; None chooses")
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"taylor_attention: implementation={implementation!r} must be one of {IMPLEMENTATIONS}")
+    (b, t, h, k_dim), (g, v_dim) = q.shape, v.shape[2:]
+    scale = k_dim**-0.5 if scale is None else float(scale)
+    decay = None if decay is None else jax.lax.stop_gradient(jnp.asarray(decay))
+    if implementation == "reference":
+        y, state = reference.quadratic(
+            q, k, v, scale=scale, eps=eps, normalize=normalize, initial_state=initial_state, decay=decay
+        )
+        return (y, state) if return_state else y
+    dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
+    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtypes=dtypes, chunk_size=chunk_size)
+    choices = choose(problem, implementation)
+    if t == 0:
+        y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
+        if state is None and return_state:
+            state = empty_state(b, h, k_dim, v_dim)
+    else:
+        options = Options(
+            scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, chunk_size=chunk_size
+        )
+        y, state = _attend(q, k, v, initial_state, decay, choices, options)
+    return (y, state) if return_state else y
+
+
+def taylor_attention_step(
+    state: TaylorState,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: float | None = None,
+    eps: float = 1e-12,
+    normalize: bool = True,
+    decay: jax.Array | None = None,
+) -> tuple[jax.Array, TaylorState]:
+    """One token (Based, eq. 3 and Alg. 2): 4 features v operations a head, whatever the position.
+
+    Equals `taylor_attention` with t = 1; q (b, h, k), k (b, g, k), v (b, g, v), the rest as there. XLA on every
+    platform, reading and writing the state once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in
+    place. Returns y (b, h, v) in the dtype of v, and the state.
+    """
+    q_shape, k_shape, v_shape = ((x.shape[0], 1, *x.shape[1:]) for x in (q, k, v))
+    _check(q_shape, k_shape, v_shape, decay, state)
+    factor = q.shape[-1] ** -0.5 if scale is None else float(scale)
+    group = q.shape[1] // k.shape[1]
+    k, v_heads = (jnp.repeat(x.astype(jnp.float32), group, axis=1) for x in (k, v))
+    features, (s, z) = feature_map(k), state
+    if decay is not None:
+        kept = jax.lax.stop_gradient(jnp.asarray(decay, jnp.float32))
+        s, z = s * kept[None, :, None, None], z * kept[None, :, None]
+    s = s + features[..., :, None] * v_heads[..., None, :]
+    z = z + features
+    # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
+    read = query_feature_map(q.astype(jnp.float32), factor)
+    y = (read[..., :, None] * s).sum(2)
+    if normalize:
+        y = y / ((read * z).sum(2) + eps)[..., None]
+    return y.astype(v.dtype), TaylorState(s, z)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _attend(q, k, v, state, decay, choices, options):
+    y, last, _ = run("forward", choices, options, q, k, v, state, decay)
+    return y, last
+
+
+def _attend_forward(q, k, v, state, decay, choices, options):
+    y, last, den = run("forward", choices, options, q, k, v, state, decay)
+    return (y, last), (q, k, v, state, decay, y if options.normalize else None, den)
+
+
+def _attend_backward(choices, options, saved, cotangents):
+    decay = saved[4]
+    gradients = run("backward", choices, options, *saved, *cotangents)
+    return (*gradients, None if decay is None else jnp.zeros_like(decay))
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _check(q: tuple, k: tuple, v: tuple, decay, state: TaylorState | None) -> None:
+    if not len(q) == len(k) == len(v) == 4:
+        raise ValueError(f"taylor_attention: q, k, v of shapes {q}, {k}, {v} must be (b, t, heads, width)")
+    (b, t, h, k_dim), g = q, k[2]
+    if k != (b, t, g, k_dim) or v[:3] != (b, t, g):
+        raise ValueError(
+            f"taylor_attention: q, k, v of shapes {q}, {k}, {v} must share batch and "
+            "time, q and k their width, k and v their heads"
+        )
+    if g == 0 or h % g:
+        raise ValueError(f"taylor_attention: {h} query heads must be a multiple of {g} key/value heads")
+    if decay is not None and decay.shape != (h,):
+        raise ValueError(f"taylor_attention: decay of shape {decay.shape} must have one entry a query head, ({h},)")
+    expected = (b, h, n_features(k_dim))
+    if state is not None and (state.z.shape != expected or state.s.shape != (*expected, v[3])):
+        raise ValueError(
+            f"taylor_attention: state of shapes s={state.s.shape}, z={state.z.shape} "
+            f"must be s={(*expected, v[3])}, z={expected}; make it with empty_state"
+        )

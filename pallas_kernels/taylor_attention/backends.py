@@ -1,0 +1,218 @@
+"""The implementations behind one contract, and the choice between them.
+
+    objection(problem) -> why the implementation cannot serve this problem, or None
+    forward(q, k, v, state, decay, options)                        -> y, final state or None, den or None
+    backward(q, k, v, state, decay, y, den, dy, dstate, options)   -> dq, dk, dv, cotangent of the state or None
+
+t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
+den is (b, h, t) float32, None if not normalize; only its own implementation reads it. Kernels are imported
+where they run, because Mosaic GPU does not import on every supported version of JAX.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.taylor_attention import xla
+from pallas_kernels.taylor_attention.state import TaylorState
+
+MOSAIC_GPU_JAX = (0, 11, 2)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """Everything static about a call but its shapes."""
+
+    scale: float
+    eps: float
+    normalize: bool
+    return_state: bool
+    chunk_size: int | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What an objection may depend on: shapes, dtypes, options."""
+
+    b: int
+    t: int
+    h: int
+    g: int
+    k: int
+    v: int
+    dtypes: tuple[str, str, str]
+    chunk_size: int | None
+
+
+class Backend(NamedTuple):
+    """One implementation; the functions are those of the module docstring."""
+
+    objection: Callable
+    forward: Callable
+    backward: Callable
+
+
+def choose(problem: Problem, implementation: str | None) -> tuple[tuple[str | None, str], ...]:
+    """Pairs (platform, implementation); platform None: all others.
+
+    Raises:
+      NotImplementedError: `implementation` objects; nothing falls back from a name.
+    """
+    if implementation is not None:
+        reason = BACKENDS[implementation].objection(problem)
+        if reason is not None:
+            raise NotImplementedError(f"{implementation}: {reason}; use implementation='xla'")
+        return ((None, implementation),)
+    kernels = (("cuda", "mosaic_gpu"), ("tpu", "mosaic_tpu"))
+    fit = tuple(pair for pair in kernels if BACKENDS[pair[1]].objection(problem) is None)
+    return (*fit, (None, "xla"))
+
+
+def run(method: str, choices, options: Options, *operands):
+    """`method` ("forward" or "backward") of the implementation for the platform that this is lowered for."""
+
+    def bind(name):
+        return lambda *x: tuple(getattr(BACKENDS[name], method)(*x, options))
+
+    functions = {platform: bind(name) for platform, name in choices}
+    default = functions.pop(None)
+    return jax.lax.platform_dependent(*operands, default=default, **functions) if functions else default(*operands)
+
+
+def _xla_forward(q, k, v, state, decay, options):
+    return xla.forward(
+        q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
+        decay=decay, return_state=options.return_state, chunk_size=options.chunk_size,
+    )  # fmt: skip
+
+
+def _xla_backward(q, k, v, state, decay, y, den, dy, dstate, options):
+    return xla.backward(
+        q, k, v, y, den, dy, scale=options.scale, normalize=options.normalize, initial_state=state, decay=decay,
+        dstate=dstate, chunk_size=options.chunk_size,
+    )  # fmt: skip
+
+
+def _kernel_objection(p: Problem) -> str | None:
+    """What no hardware kernel serves."""
+    if p.chunk_size is not None:
+        return f"chunk_size={p.chunk_size} is an option of xla"
+    if p.b * p.h == 0:
+        return f"batch {p.b} or heads {p.h} are 0"
+    mesh = jax.sharding.get_abstract_mesh()
+    free = tuple(n for n, size in mesh.shape.items() if n not in mesh.manual_axes and size > 1)
+    if free:
+        return f"mesh axes {free} are not manual, and a kernel cannot be partitioned; call sharded_taylor_attention"
+    return None
+
+
+def _mosaic_gpu_objection(p: Problem) -> str | None:
+    if jax.__version_info__ < MOSAIC_GPU_JAX:
+        return f"needs jax >= {'.'.join(map(str, MOSAIC_GPU_JAX))}, this is {jax.__version__}"
+    if set(p.dtypes) != {"bfloat16"}:
+        return f"dtypes of q, k, v are {p.dtypes}, not all bfloat16"
+    if p.k > 16:
+        return f"feature_dim={p.k} is more than 16"
+    if jax.default_backend() == "gpu":
+        capability = getattr(jax.devices()[0], "compute_capability", None)
+        if capability != "9.0":
+            return f"the device has compute capability {capability}, and wgmma needs 9.0"
+    return _kernel_objection(p)
+
+
+def _mosaic_gpu_forward(q, k, v, state, decay, options, *, interpret=None):
+    from pallas_kernels.taylor_attention import mosaic_gpu
+
+    out = mosaic_gpu.forward(
+        q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
+        decay=decay, interpret=interpret,
+    )  # fmt: skip
+    last = TaylorState(out.s, out.z) if options.return_state else None
+    return out.y, last, None if out.den is None else out.den.swapaxes(1, 2)
+
+
+def _mosaic_gpu_backward(q, k, v, state, decay, y, den, dy, dstate, options, *, interpret=None):
+    from pallas_kernels.taylor_attention import mosaic_gpu_vjp
+
+    gradients = mosaic_gpu_vjp.backward(
+        q, k, v, y, None if den is None else den.swapaxes(1, 2),
+        _segment_starts(q, k, v, state, decay, options.scale, interpret), dy, dstate, scale=options.scale,
+        normalize=options.normalize, decay=decay, interpret=interpret,
+    )  # fmt: skip
+    dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
+    return gradients.q, gradients.k, gradients.v, dinitial
+
+
+def _segment_starts(q, k, v, state, decay, scale, interpret):
+    """The states at the borders of segments, again: saved, they would be residuals on every platform."""
+    from pallas_kernels.taylor_attention import mosaic_gpu
+    from pallas_kernels.taylor_attention.mosaic_gpu_layout import border_states, pack_state
+    from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
+
+    plan = mosaic_gpu.plan_blocks(q, k, v, decay, None)
+    start = None if state is None else pack_state(state.s, state.z, q.shape[3])
+    local = None
+    if plan.segments.count > 1:
+        _, k, v = mosaic_gpu.kernel_operands(q, k, v, scale)
+        local = local_states(
+            k, v, None, plan.decay, heads=plan.heads, segments=plan.segments, reverse=False, interpret=interpret
+        )
+    return border_states(local, start, plan.block_log_decay, segments=plan.segments, reverse=False)
+
+
+def _mosaic_tpu_objection(p: Problem) -> str | None:
+    if len(set(p.dtypes)) > 1 or p.dtypes[0] not in ("bfloat16", "float32"):
+        return f"dtypes of q, k, v are {p.dtypes}, not all bfloat16 or all float32"
+    if p.k not in (8, 16, 24, 32):
+        return f"feature_dim={p.k} is not one of 8, 16, 24, 32"
+    if p.v not in range(8, 129, 8):
+        return f"head_dim={p.v} is not a multiple of 8 up to 128"
+    return _kernel_objection(p)
+
+
+def _mosaic_tpu_forward(q, k, v, state, decay, options, *, interpret=False):
+    from pallas_kernels.taylor_attention import mosaic_tpu
+
+    y, last, den = mosaic_tpu.forward(
+        *_packed(q, k, v), h=q.shape[2], scale=options.scale, eps=options.eps, normalize=options.normalize,
+        initial_state=state, gamma=decay, return_state=options.return_state, return_den=options.normalize,
+        interpret=interpret,
+    )  # fmt: skip
+    return y.reshape(*q.shape[:3], v.shape[3]), None if last is None else TaylorState(*last), den
+
+
+def _mosaic_tpu_backward(q, k, v, state, decay, y, den, dy, dstate, options, *, interpret=False):
+    from pallas_kernels.taylor_attention import mosaic_tpu_vjp
+
+    pack = lambda x: x.reshape(*x.shape[:2], -1)  # noqa: E731
+    q_packed, k_packed, v_packed = _packed(q, k, v)
+    gradients = mosaic_tpu_vjp.backward(
+        q_packed, k_packed, v_packed, pack(y), den, pack(dy), h=q.shape[2], scale=options.scale, eps=options.eps,
+        normalize=options.normalize, initial_state=state, gamma=decay, dstate=dstate, interpret=interpret,
+    )  # fmt: skip
+    shared = (*q.shape[:2], k.shape[2], -1)
+    dk, dv = (
+        dx.reshape(*shared, x.shape[3]).astype(jnp.float32).sum(3).astype(x.dtype)
+        for dx, x in ((gradients.k, k), (gradients.v, v))
+    )
+    start = gradients.initial_state
+    dinitial = None if start is None else TaylorState(*start)
+    return gradients.q.reshape(q.shape), dk, dv, dinitial
+
+
+def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Heads side by side on the last axis, keys and values repeated for the query heads that share them."""
+    group = q.shape[2] // k.shape[2]
+    k, v = (x if group == 1 else jnp.repeat(x, group, axis=2) for x in (k, v))
+    q, k, v = (x.reshape(*x.shape[:2], -1) for x in (q, k, v))
+    return q, k, v
+
+
+BACKENDS = {
+    "xla": Backend(lambda problem: None, _xla_forward, _xla_backward),
+    "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
+    "mosaic_tpu": Backend(_mosaic_tpu_objection, _mosaic_tpu_forward, _mosaic_tpu_backward),
+}

@@ -1,0 +1,230 @@
+"""Layouts of the Hopper kernels, and their conversions, in plain XLA.
+
+Legend: b batch, t time, h query heads, k key dim, v value dim, c chunk (64 rows), f features, g feature
+groups of 64.
+
+Features. phi(x) = (x A + a0) * (x B + b0) elementwise, with one-hot selection matrices A, B (16, 192): slot 0
+is 1, slots 1..16 are x_a, slots 17..152 the pairs x_a x_b with a <= b in row-major order, slots 153..191 are
+0. The query side carries the weights (1/2 on squares) in A, so that phi_q(q).phi(k) = 1 + q.k + (q.k)^2/2.
+Selecting a bf16 by a one-hot matmul is exact, and every operand becomes a (64, 64) tile that wgmma reads
+without register shuffles.
+
+Key dims below 16 are padded with zeros, which changes no product. Value dims are padded to a multiple of 64
+and cut into tiles of 64 columns; a tile is a head of its own that shares q and k with its siblings, so that
+kernels know v = 64 only.
+
+Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1) / 2 features [1, x_a, x_a x_b
+(a <= b)].
+Kernel state, per tile head, float32:
+  s (g=3, v=64, 64): s[g, v, c] = S[64 g + c, v], padded to 192 features and TRANSPOSED, so that wgmma's M = 64
+    is exactly the value dim;
+  z (64, 16): rows 0..15 are the symmetric matrix Z2 = sum_j k_j k_j^T, row 16 is z1 = sum_j k_j, the rest 0.
+The count (slot 0 of the public z) never enters the state scan: it is known in closed form.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.taylor_attention.features import n_features, query_coefficients, selection
+
+KEY_DIM = 16
+VALUE_DIM = 64
+CHUNK = 64
+GROUPS = 3
+SLOTS = GROUPS * 64
+
+
+def selection_matrices() -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns A (for keys), A with the query weights, and B, each (g, 16, 64) bf16."""
+    left, right, _, _ = selection(KEY_DIM, SLOTS)
+    weight = np.ones(SLOTS, np.float32)
+    weight[: n_features(KEY_DIM)] = public_weights(KEY_DIM)
+
+    def grouped(m):
+        return jnp.asarray(m.reshape(KEY_DIM, GROUPS, 64).transpose(1, 0, 2), jnp.bfloat16)
+
+    return grouped(left), grouped(left * weight), grouped(right)
+
+
+def public_slots(key_dim: int) -> np.ndarray:
+    """(f,) kernel slot of every public feature."""
+    rows, cols = np.triu_indices(key_dim)
+    order = np.zeros((KEY_DIM, KEY_DIM), np.int64)
+    order[np.triu_indices(KEY_DIM)] = np.arange(KEY_DIM * (KEY_DIM + 1) // 2)
+    return np.concatenate([np.arange(1 + key_dim), 1 + KEY_DIM + order[rows, cols]])
+
+
+def public_weights(key_dim: int) -> np.ndarray:
+    """(f,) float32: the query-side weight of every public feature."""
+    return query_coefficients(key_dim, 1.0).astype(np.float32)
+
+
+def pad_minor(x, multiple: int):
+    """Zero columns up to a multiple."""
+    pad = -x.shape[-1] % multiple
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]) if pad else x
+
+
+def split_values(x):
+    """(b, t, heads, v) -> (b, t, heads * tiles, 64); free where v is a multiple of 64."""
+    x = pad_minor(x, VALUE_DIM)
+    return x.reshape(*x.shape[:2], -1, VALUE_DIM)
+
+
+def join_values(x, heads: int, value_dim: int):
+    """Inverse of `split_values`."""
+    return x.reshape(*x.shape[:2], heads, -1)[..., :value_dim]
+
+
+def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, 3, 64, 64), z (b, h * tiles, 64, 16).
+
+    z is repeated over the tiles of a head, or given to the first only (z_once: a cotangent must count once).
+    """
+    b, h, features = z.shape
+    s = pad_minor(s, VALUE_DIM)
+    tiles = s.shape[-1] // VALUE_DIM
+    # Gathers by static indices from arrays with a zero appended: index `features` reads the zero.
+    source = np.full(SLOTS, features)
+    source[public_slots(key_dim)] = np.arange(features)
+    s = jnp.pad(s, ((0, 0), (0, 0), (0, 1), (0, 0)))[:, :, source]
+    s = s.reshape(b, h, GROUPS, 64, tiles, VALUE_DIM).transpose(0, 1, 4, 2, 5, 3)
+    rows, cols = np.triu_indices(key_dim)
+    source = np.full((64, KEY_DIM), features)
+    source[rows, cols] = source[cols, rows] = np.arange(1 + key_dim, features)
+    source[KEY_DIM, :key_dim] = np.arange(1, 1 + key_dim)
+    z = jnp.pad(z, ((0, 0), (0, 0), (0, 1)))[:, :, source]
+    z = jnp.pad(z[:, :, None], ((0, 0), (0, 0), (0, tiles - 1), (0, 0), (0, 0)), "constant" if z_once else "edge")
+    return s.reshape(b, h * tiles, GROUPS, VALUE_DIM, 64), z.reshape(b, h * tiles, 64, KEY_DIM)
+
+
+def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = False) -> tuple[jax.Array, jax.Array]:
+    """Inverse of `pack_state`; count (b, h) is slot 0 of the public z. z_sum adds the tiles' z: a
+    cotangent."""
+    b, h = count.shape
+    tiles = s.shape[1] // h
+    s = s.reshape(b, h, tiles, GROUPS, VALUE_DIM, 64).transpose(0, 1, 3, 5, 2, 4)
+    s = s.reshape(b, h, SLOTS, tiles * VALUE_DIM)[:, :, public_slots(key_dim), :value_dim]
+    z = z.reshape(b, h, tiles, 64, KEY_DIM)
+    z = z.sum(2) if z_sum else z[:, :, 0]
+    rows, cols = np.triu_indices(key_dim)
+    return s, jnp.concatenate([count[..., None], z[:, :, KEY_DIM, :key_dim], z[:, :, rows, cols]], -1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """Which head of each operand a block reads; a block is one (query head, value tile)."""
+
+    query: int
+    key: int
+    tiles: int
+
+    @property
+    def blocks(self) -> int:
+        return self.query * self.tiles
+
+    def of_query(self, block):
+        return block // self.tiles
+
+    def of_key(self, block):
+        return block // (self.tiles * (self.query // self.key))
+
+    def of_value(self, block):
+        return self.of_key(block) * self.tiles + block % self.tiles
+
+    def of_block(self, block):
+        return block
+
+
+@dataclasses.dataclass(frozen=True)
+class Segments:
+    """How t tokens split into chunks of 64, and the chunks into `asked` runs, each scanned by its own thread
+    block."""
+
+    t: int
+    asked: int
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.t // CHUNK)
+
+    @property
+    def chunks_each(self) -> int:
+        return -(-self.chunks // max(1, min(self.asked, self.chunks)))
+
+    @property
+    def count(self) -> int:
+        """Segments in use: none is empty, so this may be less than asked for."""
+        return -(-self.chunks // self.chunks_each)
+
+    @property
+    def padded(self) -> int:
+        return self.chunks * CHUNK
+
+    def length(self, segment: int) -> int:
+        """Tokens in a segment."""
+        return min(self.t - segment * self.chunks_each * CHUNK, self.chunks_each * CHUNK)
+
+
+def choose_segments(blocks: int, t: int, cores: int = 132) -> int:
+    """Segments that fill the chip in one wave of one block per core, with at least 8 chunks each.
+
+    Below 8 chunks the second pass over k and v, which segments cost, would eat what the idle cores give
+    (arithmetic, not measured).
+    """
+    return max(1, min(cores // max(blocks, 1), -(-t // CHUNK) // 8))
+
+
+def pad_time(x, t: int):
+    """Zero rows up to a whole chunk, where TMA cannot cut the tail: t < 64, or t no multiple of its tiles of
+    8 rows."""
+    rows = -t % CHUNK if t < CHUNK or t % 8 else 0
+    return jnp.pad(x, ((0, 0), (0, rows), (0, 0), (0, 0))) if rows else x
+
+
+def decay_table(log_decay):
+    """log gamma (h,) -> (h, 4) float32: log2 gamma, gamma^64, sum_{j<64} gamma^j, 0; None for None."""
+    if log_decay is None:
+        return None
+    powers = jnp.exp(log_decay[:, None] * jnp.arange(CHUNK, dtype=jnp.float32)[None])
+    log2 = log_decay * np.float32(1 / np.log(2))
+    return jnp.stack([log2, jnp.exp(CHUNK * log_decay), powers.sum(-1), jnp.zeros_like(log2)], -1)
+
+
+def decayed_counts(log_decay, count0, tokens: int):
+    """Slot 0 of z after `tokens` tokens: gamma^n count0 + sum_{j<n} gamma^j. log_decay (h,) or None; count0
+    (b, h)."""
+    if log_decay is None:
+        return count0 + np.float32(tokens)
+    flat = log_decay == 0
+    rate = jnp.where(flat, -1.0, log_decay)  # keeps 0/0 out of the unused branch
+    grown = jnp.where(flat, np.float32(tokens), jnp.expm1(tokens * rate) / jnp.expm1(rate))
+    return count0 * jnp.exp(tokens * log_decay)[None] + grown[None]
+
+
+def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bool):
+    """States at which the segments start their scan, (b, blocks, n_seg, ...), from local sums and the outer
+    boundary.
+
+    start_0 = boundary, start_{i+1} = gamma^length_i start_i + local_i; reverse: from the last segment to the
+    first. local, boundary: pytrees alike, boundary None for zeros; one segment needs no local. log_decay:
+    (blocks,) or None.
+    """
+    if segments.count == 1:
+        return None if boundary is None else jax.tree.map(lambda x: x[:, :, None], boundary)
+    order = range(segments.count - 1)
+    state = jax.tree.map(lambda x: jnp.zeros_like(x[:, :, 0]), local) if boundary is None else boundary
+    states = [state]
+    for i in reversed(order) if reverse else order:
+        # local holds segments 0 .. n-2 forward, 1 .. n-1 in reverse.
+        rate = None if log_decay is None else jnp.exp(log_decay * segments.length(i + 1 if reverse else i))
+
+        if rate is not None:
+            state = jax.tree.map(lambda x, rate=rate: x * rate.reshape(1, -1, *[1] * (x.ndim - 2)), state)
+        state = jax.tree.map(lambda x, parts, i=i: x + parts[:, :, i], state, local)
+        states.append(state)
+    states = states[::-1] if reverse else states
+    return jax.tree.map(lambda *xs: jnp.stack(xs, 2), *states)

@@ -1,0 +1,87 @@
+"""Taylor attention as its definition, twice: all pairs of tokens, and token by token over the full features.
+
+    s_ij = scale * q_i.k_j        w_ij = decay^(i-j) (1 + s_ij + s_ij^2/2), j <= i
+    y_i = (sum_j w_ij v_j + decay^(i+1) phi'(q_i) S) / (sum_j w_ij + decay^(i+1) phi'(q_i).z + eps)
+
+(Based, sec. 3.1 and eqs. 2-4; decay: App. C; S, z, the sums over tokens before the call, and phi, phi' =
+coefficients * phi: `features.py`.) float64 inputs are computed in float64 (under `jax.enable_x64`), others in
+float32. Differentiable to any order and forwards too; memory grows with t^2."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.taylor_attention.features import (
+    feature_map,
+    full_to_symmetric,
+    n_features,
+    query_feature_map,
+    symmetric_to_full,
+)
+from pallas_kernels.taylor_attention.state import TaylorState
+
+
+def quadratic(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None):
+    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v), decay (h,) -> y (b, t, h, v) in v.dtype, `TaylorState`."""
+    t, dtype = q.shape[1], v.dtype
+    (q, k, v), (s, z), decay = _prepare(q, k, v, initial_state, decay)
+    index = np.arange(t)
+    distance = index[:, None] - index[None, :]
+    scores = scale * _einsum("bihk,bjhk->bhij", q, k)
+    kept = jnp.where((distance >= 0)[None], _powers(decay, np.maximum(distance, 0)), 0)
+    weights = (1 + scores + scores**2 / 2) * kept[None]
+    past = query_feature_map(q, scale) * _powers(decay, index + 1).T[None, :, :, None]
+    num = _einsum("bhij,bjhv->bihv", weights, v) + _einsum("bihf,bhfv->bihv", past, s)
+    den = weights.sum(-1).swapaxes(1, 2) + _einsum("bihf,bhf->bih", past, z)
+    y = num / (den + eps)[..., None] if normalize else num
+    features = feature_map(k) * _powers(decay, t - 1 - index).T[None, :, :, None]
+    gone = _powers(decay, np.array([t]))[None]
+    s = s * gone[..., None] + _einsum("bjhf,bjhv->bhfv", features, v)
+    return y.astype(dtype), TaylorState(s, z * gone + features.sum(1))
+
+
+def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None):
+    """As `quadratic`, one token after the other, with the 1 + k + k^2 features that nobody had to deduplicate."""
+    k_dim, dtype = q.shape[3], v.dtype
+    (q, k, v), state, decay = _prepare(q, k, v, initial_state, decay)
+    weights = np.repeat([1.0, scale, scale**2 / 2], [1, k_dim, k_dim**2]).astype(q.dtype)
+
+    def full(x):
+        products = x[..., :, None] * x[..., None, :]
+        return jnp.concatenate([jnp.ones_like(x[..., :1]), x, products.reshape(*x.shape[:2], -1)], axis=-1)
+
+    def token(state, qkv):
+        q, k, v = qkv
+        s = state.s * decay[None, :, None, None] + _einsum("bhf,bhv->bhfv", full(k), v)
+        z = state.z * decay[None, :, None] + full(k)
+        read = full(q) * weights[None, None]
+        y, den = _einsum("bhf,bhfv->bhv", read, s), _einsum("bhf,bhf->bh", read, z)
+        return TaylorState(s, z), y / (den + eps)[..., None] if normalize else y
+
+    state = jax.tree.map(lambda x: symmetric_to_full(x, k=k_dim, axis=2), state)
+    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: x.swapaxes(0, 1), (q, k, v)))
+    state = jax.tree.map(lambda x: full_to_symmetric(x, k=k_dim, axis=2), state)
+    return y.swapaxes(0, 1).astype(dtype), state
+
+
+def _prepare(q, k, v, state, decay):
+    """All in the dtype of the computation, a key/value head for every query head, zeros and ones for None."""
+    (b, _, h, k_dim), v_dim = q.shape, v.shape[3]
+    dtype = jnp.float64 if q.dtype == jnp.float64 else jnp.float32
+    q, k, v = (jnp.asarray(x, dtype) for x in (q, k, v))
+    k, v = (jnp.repeat(x, h // x.shape[2], axis=2) for x in (k, v))
+    if state is None:
+        shape = (b, h, n_features(k_dim))
+        state = TaylorState(jnp.zeros((*shape, v_dim), dtype), jnp.zeros(shape, dtype))
+    state = TaylorState(*(jnp.asarray(x, dtype) for x in state))
+    return (q, k, v), state, jnp.ones(h, dtype) if decay is None else jnp.asarray(decay, dtype)
+
+
+def _powers(decay, exponents):
+    """(h,), (...) integers -> decay ** exponents, (h, ...)."""
+    exponents = exponents.astype(decay.dtype)[None]
+    return decay.reshape(-1, *[1] * (exponents.ndim - 1)) ** exponents
+
+
+def _einsum(spec, x, y):
+    return jnp.einsum(spec, x, y, precision=jax.lax.Precision.HIGHEST)

@@ -1,0 +1,129 @@
+"""Taylor attention on a mesh. A kernel cannot be partitioned by the compiler, so each device calls its own.
+
+Batch and heads are independent: no communication. A sharded sequence of n equal parts passes states only. With
+U_i the state of part i from zeros, m its number of tokens, G = decay^m,
+
+    start_i = sum_{j < i} G^(i-1-j) U_j + G^i initial                     (an exclusive prefix sum)
+
+takes log2(n) + 1 exchanges of one state between neighbours at distance 1, 2, 4, ..; then every part runs as
+usual from its start. The state of a part costs features * v operations a token, a fifth of a forward pass.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import PartitionSpec as P
+
+from pallas_kernels.taylor_attention import xla
+from pallas_kernels.taylor_attention.api import taylor_attention
+from pallas_kernels.taylor_attention.state import TaylorState
+
+
+def sharded_taylor_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    batch_axes: tuple[str, ...] = (),
+    head_axes: tuple[str, ...] = (),
+    sequence_axis: str | None = None,
+    decay: jax.Array | None = None,
+    initial_state: TaylorState | None = None,
+    return_state: bool = False,
+    **options,
+):
+    """`taylor_attention` with each device on its share; arguments and results as there, shapes global.
+
+    Args:
+      q, k, v: as for `taylor_attention`. A single key/value head is copied to all devices.
+      mesh: None: the one in context (`jax.set_mesh`). Over its axes not named here everything is replicated, and
+        gradients are averaged by an all-reduce: name all axes of more than one device.
+      batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
+      sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
+      decay, initial_state, return_state: as for `taylor_attention`; states are sharded over batch and heads and
+        replicated over `sequence_axis`.
+      **options: scale, eps, normalize, chunk_size and implementation of `taylor_attention`.
+
+    Raises:
+      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+    """
+    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
+    sequence_axes = () if sequence_axis is None else (sequence_axis,)
+    _check_axes(mesh, q, k, batch_axes, head_axes, sequence_axes)
+    key_axes = () if k.shape[2] == 1 else head_axes
+    queries, keys = P(batch_axes, sequence_axes, head_axes), P(batch_axes, sequence_axes, key_axes)
+    states = P(batch_axes, head_axes)
+    run = functools.partial(taylor_attention, **options)
+    if sequence_axis is not None:
+        run = functools.partial(_sequence_part, run, sequence_axis, mesh.shape[sequence_axis])
+
+    def local(q, k, v, decay, initial_state):
+        return run(q, k, v, decay=decay, initial_state=initial_state, return_state=return_state)
+
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(queries, keys, keys, P(head_axes), states),
+        out_specs=(queries, states) if return_state else queries,
+        check_vma=False,
+    )(q, k, v, decay, initial_state)
+
+
+def _sequence_part(run, axis, n, q, k, v, *, decay, initial_state, return_state):
+    """The part of this device along `axis`; the final state is that of the last part, on every device."""
+    local = xla.final_state(k, v, n_heads=q.shape[2], decay=None if decay is None else jax.lax.stop_gradient(decay))
+    start = _start(local, initial_state, decay, axis, n, q.shape[1])
+    result = run(q, k, v, decay=decay, initial_state=start, return_state=return_state)
+    if not return_state:
+        return result
+    y, state = result
+    last = jax.lax.axis_index(axis) == n - 1
+    return y, jax.tree.map(lambda x: jax.lax.psum(jnp.where(last, x, jnp.zeros_like(x)), axis), state)
+
+
+def _start(local, initial_state, decay, axis, n, tokens):
+    """The state before this part: prefix sums over windows of 1, 2, 4, .. parts, moved on by one part."""
+    index = jax.lax.axis_index(axis)
+    log_decay = None
+    if decay is not None:
+        tiny = jnp.finfo(jnp.float32).tiny
+        log_decay = jax.lax.stop_gradient(jnp.log(jnp.maximum(decay.astype(jnp.float32), tiny)))
+
+    def aged(state, parts):
+        if log_decay is None:
+            return state
+        kept = jnp.exp(log_decay * jnp.asarray(parts * tokens, jnp.float32))
+        return jax.tree.map(lambda x: x * kept.reshape(1, -1, *[1] * (x.ndim - 2)), state)
+
+    def from_before(state, distance):
+        """The state of the part `distance` earlier, zeros where there is none."""
+        pairs = [(i, i + distance) for i in range(n - distance)]
+        return jax.tree.map(lambda x: jax.lax.ppermute(x, axis, pairs), state)
+
+    for distance in (2**i for i in range(math.ceil(math.log2(n)))):
+        local = jax.tree.map(jnp.add, local, aged(from_before(local, distance), distance))
+    start = from_before(local, 1)
+    if initial_state is None:
+        return start
+    return jax.tree.map(jnp.add, start, aged(initial_state, index))
+
+
+def _check_axes(mesh, q, k, batch_axes, head_axes, sequence_axes):
+    if mesh.empty:
+        raise ValueError("sharded_taylor_attention: no mesh; pass mesh= or enter jax.set_mesh")
+    unknown = [name for name in (*batch_axes, *head_axes, *sequence_axes) if name not in mesh.shape]
+    if unknown:
+        raise ValueError(f"sharded_taylor_attention: axes {unknown} are not of the mesh {dict(mesh.shape)}")
+    named = (("batch", batch_axes), ("time", sequence_axes), ("query heads", head_axes))
+    parts = [(name, size, axes) for (name, axes), size in zip(named, q.shape[:3], strict=True)]
+    if k.shape[2] > 1:
+        parts.append(("key/value heads", k.shape[2], head_axes))
+    for name, size, axes in parts:
+        devices = math.prod(mesh.shape[axis] for axis in axes)
+        if size % devices:
+            rule = f"must be a multiple of {devices}, the size of {axes}"
+            raise ValueError(f"sharded_taylor_attention: {name} {size} {rule}")

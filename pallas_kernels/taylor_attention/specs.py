@@ -1,0 +1,91 @@
+"""Named workload shapes, shared by tests, benchmarks and compile checks."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from pallas_kernels.taylor_attention.features import n_features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One workload: q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h."""
+
+    b: int
+    t: int
+    h: int
+    k: int
+    v: int
+    g: int = 0
+    dtype: DTypeLike = jnp.bfloat16
+
+    @property
+    def kv_heads(self) -> int:
+        return self.g or self.h
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Normal q, k, v."""
+        shapes = [(self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v)]
+        keys = jax.random.split(jax.random.key(seed), 3)
+        q, k, v = (
+            jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)
+            for key, shape in zip(keys, shapes, strict=True)
+        )
+        return q, k, v
+
+    def forward_flops(self, chunk: int = 64) -> float:
+        """2 c (k + v) within whole (c, c) blocks and 4 f v across chunks, for each token and head."""
+        across = 4 * n_features(self.k) * self.v
+        return float(self.b * self.t * self.h) * (2 * chunk * (self.k + self.v) + across)
+
+    def backward_flops(self, chunk: int = 64) -> float:
+        """s, p v's two cotangents, dq, dk once within blocks; U, W, dv and both states across them."""
+        within, across = 2 * chunk * (3 * self.k + 2 * self.v), 10 * n_features(self.k) * self.v
+        return float(self.b * self.t * self.h) * (within + across)
+
+    def forward_bytes(self) -> float:
+        """q, k, v in, y out, once."""
+        item = jnp.dtype(self.dtype).itemsize
+        heads = self.h * (self.k + self.v) + self.kv_heads * (self.k + self.v)
+        return float(self.b * self.t * item) * heads
+
+    def backward_bytes(self) -> float:
+        """q, k, v, y, dy and the float32 den in, dq, dk, dv out, once."""
+        item = jnp.dtype(self.dtype).itemsize
+        heads = self.h * (2 * self.k + 2 * self.v) + self.kv_heads * (2 * self.k + 2 * self.v)
+        return float(self.b * self.t) * (item * heads + 4 * self.h)
+
+    def step_bytes(self) -> float:
+        """The float32 state, read and written."""
+        return 8.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
+
+
+PAPER: dict[str, Any] = {"h": 16, "k": 16, "v": 64}
+"""Heads and widths of Based's kernel benchmarks."""
+
+HEADLINE = {"b4_h16_t8192": Spec(b=4, t=8192, **PAPER)}
+"""The shape of the floors in README.md."""
+
+FIGURE_5_BATCH = {f"fig5_b{b}_t1024": Spec(b=b, t=1024, **PAPER) for b in (1, 4, 16, 64, 128, 256)}
+"""Based, Fig. 5 left: batch, at 1024 tokens."""
+
+FIGURE_5_LENGTH = {f"fig5_b4_t{t}": Spec(b=4, t=t, **PAPER) for t in (1024, 2048, 4096, 8192, 16384, 32768)}
+"""Based, Fig. 5 right: length, at batch 4."""
+
+CPU = {
+    "mqar_t64": Spec(b=64, t=64, h=1, k=16, v=64, dtype=jnp.float32),
+    "mqar_t256": Spec(b=64, t=256, h=1, k=16, v=64, dtype=jnp.float32),
+    "text_t2048": Spec(b=4, t=2048, h=16, k=16, v=64, dtype=jnp.float32),
+}
+"""What `xla` is timed with on a CPU."""
+
+TINY = {
+    "tiny": Spec(b=1, t=70, h=3, k=3, v=5, dtype=jnp.float32),
+    "tiny_grouped": Spec(b=2, t=33, h=4, g=2, k=4, v=3, dtype=jnp.float32),
+}
+"""For tests."""
+
+SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | CPU | TINY

@@ -1,0 +1,235 @@
+"""The public functions: which implementation runs where, refusals, transformations, and single steps."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.taylor_attention import TaylorState, backends, empty_state, taylor_attention, taylor_attention_step
+from pallas_kernels.taylor_attention.specs import Spec
+from tests.pallas_kernels.taylor_attention.cases import Call, assert_close, truth
+
+needs_mosaic_gpu = pytest.mark.skipif(
+    jax.__version_info__ < backends.MOSAIC_GPU_JAX, reason="Mosaic GPU kernels need jax >= 0.11.2"
+)
+TARGETS = [("tpu", "tpu_custom_call"), pytest.param("cuda", "mosaic_gpu", marks=needs_mosaic_gpu)]
+SERVED = Spec(b=2, t=128, h=8, k=16, v=64)
+"""bfloat16, and a shape that both kernels take."""
+GROUPED = Spec(b=2, t=128, h=8, g=2, k=16, v=64)
+
+
+def value(*arrays, **options):
+    return taylor_attention(*arrays, **options).astype(jnp.float32).sum()
+
+
+def lowered(function, arrays, platform):
+    return jax.jit(function).trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize("spec", [SERVED, GROUPED], ids=["heads", "grouped"])
+@pytest.mark.parametrize(("platform", "marker"), TARGETS)
+def test_the_platform_of_the_program_chooses(platform, marker, spec):
+    """Kills a choice by the host's backend: from a CPU, H100 and TPU programs hold their kernels (one forward,
+    two backward), and only those."""
+    arrays = spec.inputs()
+    gradient = jax.grad(value, (0, 1, 2))
+    assert lowered(value, arrays, platform).count(f"@{marker}") == 1
+    assert lowered(gradient, arrays, platform).count(f"@{marker}") == 3
+    assert lowered(gradient, arrays, "cpu").count("custom_call @") == 0
+    by_name = functools.partial(value, implementation="xla")
+    assert marker not in lowered(jax.grad(by_name, (0, 1, 2)), arrays, platform)
+
+
+@pytest.mark.parametrize(("platform", "marker"), TARGETS)
+@pytest.mark.parametrize("wrap", [jax.checkpoint, jax.jit, jax.vmap], ids=["checkpoint", "jit", "vmap"])
+def test_kernels_survive_transformations(platform, marker, wrap):
+    """Kills a gradient that leaves its kernel under remat, nested jit or vmap, with states in and out."""
+    arrays = [x[None] for x in SERVED.inputs()] if wrap is jax.vmap else SERVED.inputs()
+
+    def loss(*arrays):
+        def attend(*x):
+            state = empty_state(SERVED.b, SERVED.h, SERVED.k, SERVED.v)
+            y, state = taylor_attention(*x, initial_state=state, return_state=True)
+            return y.astype(jnp.float32).sum() + state.s.sum()
+
+        return wrap(attend)(*arrays).sum()
+
+    assert lowered(jax.grad(loss, (0, 1, 2)), arrays, platform).count(f"@{marker}") >= 3
+
+
+def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
+    """Kills a refusal where nobody asked for a kernel: float32 on GPU, k = 5 anywhere, an explicit chunk."""
+    for platform, spec, options in [
+        ("cuda", Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32), {}),
+        ("cuda", Spec(b=1, t=64, h=2, k=24, v=64), {}),
+        ("tpu", Spec(b=1, t=64, h=2, k=5, v=64), {}),
+        ("tpu", SERVED, {"chunk_size": 16}),
+    ]:
+        text = lowered(functools.partial(value, **options), spec.inputs(), platform)
+        assert "tpu_custom_call" not in text
+        assert "mosaic_gpu" not in text
+
+
+@pytest.mark.parametrize(
+    ("implementation", "spec", "reason"),
+    [
+        pytest.param(
+            "mosaic_gpu",
+            Spec(b=1, t=64, h=2, k=24, v=64),
+            "feature_dim=24 is more than 16",
+            marks=needs_mosaic_gpu,
+        ),
+        pytest.param(
+            "mosaic_gpu",
+            Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32),
+            r"dtypes of q, k, v are \('float32', 'float32', 'float32'\), not all bfloat16",
+            marks=needs_mosaic_gpu,
+        ),
+        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=16, v=60), "head_dim=60 is not a multiple of 8 up to 128"),
+        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=5, v=64), "feature_dim=5 is not one of 8, 16, 24, 32"),
+        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float16), "not all bfloat16 or all float32"),
+    ],
+)
+def test_named_implementations_never_fall_back(implementation, spec, reason):
+    with pytest.raises(NotImplementedError, match=rf"^{implementation}: .*{reason}; use implementation='xla'$"):
+        taylor_attention(*spec.inputs(), implementation=implementation)
+
+
+def test_kernels_refuse_what_is_not_theirs(monkeypatch):
+    """Kills a kernel that ignores an option, the version of JAX, or a mesh that the compiler partitions."""
+    arrays = SERVED.inputs()
+    with pytest.raises(NotImplementedError, match="chunk_size=16 is an option of xla"):
+        taylor_attention(*arrays, implementation="mosaic_tpu", chunk_size=16)
+    mesh = jax.make_mesh((2, 4), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    with jax.set_mesh(mesh):
+        with pytest.raises(NotImplementedError, match=r"mesh axes \('data', 'tensor'\) are not manual"):
+            taylor_attention(*arrays, implementation="mosaic_tpu")
+        assert "tpu_custom_call" not in lowered(value, arrays, "tpu")
+    monkeypatch.setattr(jax, "__version_info__", (0, 11, 1))
+    with pytest.raises(NotImplementedError, match=r"mosaic_gpu: needs jax >= 0.11.2, this is"):
+        taylor_attention(*arrays, implementation="mosaic_gpu")
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
+@pytest.mark.parametrize("setting", ["plain", "decay", "raw"])
+def test_steps(implementation, setting):
+    """Kills a step that decays late, reads before it writes, or pairs heads with the wrong keys; and a
+    sequence that does not continue where the steps stopped, gradients included."""
+    call = {
+        "plain": Call(t=9, h=2, g=2),
+        "decay": Call(t=9, h=4, g=2, decay=True, eps=0.3),
+        "raw": Call(t=9, h=3, g=1, normalize=False, scale=0.8),
+    }[setting]
+    options = dict(call.options, decay=None if call.rates is None else jnp.asarray(call.rates))
+    arrays = [jnp.asarray(x, jnp.float32) for x in call.arrays()]
+    cotangents = [jnp.asarray(x, jnp.float32) for x in call.cotangents()]
+
+    @jax.jit
+    def run(arrays):
+        def outputs(q, k, v, s, z):
+            state, ys = TaylorState(s, z), []
+            for i in range(4):
+                y, state = taylor_attention_step(state, q[:, i], k[:, i], v[:, i], **options)
+                ys.append(y)
+            rest, state = taylor_attention(
+                q[:, 4:], k[:, 4:], v[:, 4:], initial_state=state, return_state=True,
+                implementation=implementation, **options,
+            )  # fmt: skip
+            return [jnp.concatenate([jnp.stack(ys, axis=1), rest], axis=1), *state]
+
+        out, pull_back = jax.vjp(outputs, *arrays)
+        return out, pull_back(cotangents)
+
+    outputs, gradients = run(arrays)
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+def test_steps_work_in_place():
+    """Kills a step that copies the donated state: all of it is reused for the result."""
+    state = empty_state(2, 4, 16, 8)
+    q, k, v = (jnp.ones((2, 4, d)) for d in (16, 16, 8))
+    step = jax.jit(taylor_attention_step, donate_argnums=0).lower(state, q, k, v).compile()
+    assert step.memory_analysis().alias_size_in_bytes == sum(x.nbytes for x in state)
+
+
+def test_vmap_scan_checkpoint():
+    """Kills batching, loops and remat that change values or gradients of the custom VJP."""
+    call = Call(t=40, b=2, h=2, g=2)
+    q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+
+    def attend(q, k, v, s, z):
+        return taylor_attention(q, k, v, initial_state=TaylorState(s, z), return_state=True, chunk_size=16)
+
+    def mapped(*x):
+        y, state = jax.vmap(attend)(*(x[:, None] for x in x))
+        return y[:, 0], jax.tree.map(lambda a: a[:, 0], state)
+
+    def scanned(q, k, v, s, z):
+        def part(state, qkv):
+            y, state = attend(*qkv, *state)
+            return state, y
+
+        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, 4, axis=1)), (q, k, v))
+        state, y = jax.lax.scan(part, TaylorState(s, z), parts)
+        return jnp.concatenate(list(y), axis=1), state
+
+    def gradients(run):
+        def loss(*x):
+            y, state = run(*x)
+            return (y**2).sum() + (state.s * y.mean()).sum() + state.z.sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3, 4)))(q, k, v, s, z)
+
+    expected = gradients(attend)
+    for run in (mapped, scanned, jax.checkpoint(attend)):
+        assert_close(gradients(run), expected, 1e-5)
+
+
+def test_decay_is_a_constant():
+    """Kills a gradient into decay in some implementations and none in others."""
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in Call(t=20).arrays()[:3])
+    decay = jnp.array([0.5, 0.9, 1.0])
+    for implementation in ("reference", "xla"):
+        run = functools.partial(value, implementation=implementation)
+        assert not jax.grad(lambda d, run=run: run(q, k, v, decay=d))(decay).any()
+
+
+def test_errors():
+    """Kills silent broadcasting of shapes that do not belong together."""
+    q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in Call(t=3, h=4, g=2).arrays())
+    with pytest.raises(ValueError, match="4 query heads must be a multiple of 3 key/value heads"):
+        taylor_attention(q, q[:, :, :3], q[:, :, :3])
+    with pytest.raises(ValueError, match="must share batch and time"):
+        taylor_attention(q, k[:, :2], v)
+    with pytest.raises(ValueError, match=r"must be \(b, t, heads, width\)"):
+        taylor_attention(q[0], k, v)
+    with pytest.raises(ValueError, match=r"decay of shape \(3,\) must have one entry a query head, \(4,\)"):
+        taylor_attention(q, k, v, decay=jnp.ones(3))
+    with pytest.raises(ValueError, match=r"must be s=\(1, 4, 10, 5\), z=\(1, 4, 10\); make it with empty_state"):
+        taylor_attention(q, k, v, initial_state=TaylorState(s[:, :2], z[:, :2]))
+    with pytest.raises(ValueError, match="chunk_size=0 must be positive"):
+        taylor_attention(q, k, v, chunk_size=0)
+    with pytest.raises(ValueError, match="implementation='cuda' must be one of"):
+        taylor_attention(q, k, v, implementation="cuda")
+    with pytest.raises(ValueError, match="3 query heads must be a multiple of 2"):
+        taylor_attention_step(TaylorState(s, z), q[:, 0, :3], k[:, 0], v[:, 0])
+
+
+def test_kernels_serve_the_contract():
+    """Kills an adapter that mixes up arguments: mosaic_tpu, interpreted, forward and backward, grouped heads,
+    decay and states, against xla on the same float32 inputs."""
+    call = Call(t=20, b=2, h=4, g=2, k=8, v=16, decay=True, eps=0.2)
+    q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    dy, *dstate = (jnp.asarray(x, jnp.float32) for x in call.cotangents())
+    options = backends.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, chunk_size=None)
+    results = []
+    for name, interpret in (("mosaic_tpu", {"interpret": True}), ("xla", {})):
+        backend, inputs = backends.BACKENDS[name], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates))
+        forward = jax.jit(lambda inputs, backend=backend, i=interpret: tuple(backend.forward(*inputs, options, **i)))
+        y, state, den = forward(inputs)
+        backward = jax.jit(lambda *x, backend=backend, i=interpret: tuple(backend.backward(*x, options, **i)))
+        results.append((y, state, backward(*inputs, y, den, dy, TaylorState(*dstate))))
+    assert_close(*results, 1e-5)

@@ -1,0 +1,183 @@
+"""The Mosaic TPU kernels, forward and backward, interpreted on CPU against the float64 quadratic form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_kernels.taylor_attention import mosaic_tpu
+from pallas_kernels.taylor_attention.mosaic_tpu_common import State, head_group
+from pallas_kernels.taylor_attention.mosaic_tpu_vjp import Options, taylor_attention
+from tests.pallas_kernels.taylor_attention.oracle import make_case, oracle, oracle_gradients, relative_l2
+
+# What a block reads beyond its array is then NaN, as it may be on the device.
+NAN_MEMORY = pltpu.InterpretParams(uninitialized_memory="nan")
+# float32: sums of up to 300 terms at 2^-24. bfloat16: five roundings of 2^-9 (phi or p, state, dy~, ds, the
+# output itself) of random sign give 3e-3; measured 2e-3 to 4e-3, and a factor 2.5 of room.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 1e-2}
+
+
+def slow(*values):
+    """A case for `-m slow`: interpreting it takes many seconds."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def run(case, dtype, *, scale, normalize=True, chunk=64, backward_chunk=None, interpret=True):
+    """y, s, z, and the cotangents by name."""
+
+    def cast(x, to=dtype):
+        return jnp.asarray(x, jnp.float32).astype(to)
+
+    state = None if case.s is None else State(cast(case.s, jnp.float32), cast(case.z, jnp.float32))
+    gamma = None if case.gamma is None else jnp.asarray(case.gamma)
+    options = Options(
+        scale=scale, normalize=normalize, return_state=True, forward_chunk_size=chunk,
+        backward_chunk_size=backward_chunk or chunk, interpret=interpret,
+    )  # fmt: skip
+
+    @jax.jit
+    def value_and_pull_back(q, k, v, state, cotangents):
+        def attend(q, k, v, state):
+            return taylor_attention(q, k, v, state, gamma, options)
+
+        outputs, pull_back = jax.vjp(attend, q, k, v, state)
+        return outputs, pull_back(cotangents)
+
+    cotangents = (cast(case.dy), State(cast(case.ds, jnp.float32), cast(case.dz, jnp.float32)))
+    qkv = (cast(x) for x in case[:3])
+    (y, final), (dq, dk, dv, dstate) = value_and_pull_back(*qkv, state, cotangents)
+    gradients = {"q": dq, "k": dk, "v": dv}
+    if dstate is not None:
+        gradients |= {"s": dstate.s, "z": dstate.z}
+    return (y, final.s, final.z), gradients
+
+
+def check(shape, dtype, *, normalize=True, chunk=64, backward_chunk=None, interpret=True, **kwargs):
+    case, scale = make_case(*shape, dtype, **kwargs), shape[3] ** -0.5
+    truth = oracle(*case[:5], gamma=case.gamma, scale=scale, normalize=normalize)[:3]
+    how = {"chunk": chunk, "backward_chunk": backward_chunk, "interpret": interpret}
+    outputs, gradients = run(case, dtype, scale=scale, normalize=normalize, **how)
+    expected = oracle_gradients(case, scale=scale, normalize=normalize)
+    assert outputs[0].dtype == dtype
+    assert outputs[1].dtype == jnp.float32
+    errors = {f"out{i}": relative_l2(x, y) for i, (x, y) in enumerate(zip(outputs, truth, strict=True))}
+    errors |= {f"d{name}": relative_l2(x, expected[name]) for name, x in gradients.items()}
+    assert expected.keys() == gradients.keys()
+    assert max(errors.values()) < TOLERANCE[jnp.dtype(dtype).name], errors
+
+
+@pytest.mark.parametrize("t", [1, 200, *map(slow, [63, 64, 127, 300])])
+def test_values_states_and_gradients(t):
+    """Kills: a wrong carry, mask or tail, in either direction; a den cut for the forward chunk."""
+    check((2, t, 3, 16, 64), jnp.float32, backward_chunk=48)
+
+
+@pytest.mark.parametrize("t", [1, 200])
+def test_what_lies_beyond_the_array_does_not_leak(t):
+    """Kills: a ragged tail masked by multiplication, which turns NaN into NaN."""
+    check((1, t, 2, 16, 64), jnp.float32, interpret=NAN_MEMORY)
+
+
+@pytest.mark.parametrize("gamma", [False, True])
+def test_bfloat16(gamma):
+    """Kills: an accumulator or a carried state of bfloat16. v has a mean, as after any trained projection."""
+    check((1, 200, 2, 16, 64), jnp.bfloat16, gamma=gamma, v_mean=0.5)
+
+
+@pytest.mark.parametrize(("gamma", "normalize", "state"), [(1, 1, 1), (1, 0, 1), (0, 0, 0), (0, 1, 0)])
+def test_decay_without_normalizer_without_state(gamma, normalize, state):
+    """Kills: a decay applied once too often across a chunk or in the short last one; refs out of order."""
+    check((1, 150, 2, 16, 64), jnp.float32, gamma=bool(gamma), normalize=bool(normalize), state=bool(state))
+
+
+@pytest.mark.parametrize(
+    ("h", "k", "v"), [(2, 24, 96), slow(2, 8, 32), slow(2, 32, 128), slow(8, 16, 112), slow(17, 8, 32)]
+)
+def test_head_dims_and_head_padding(h, k, v):
+    """Kills: lanes of a head cut at the wrong place; 17 heads run as 32, of which 15 are padding."""
+    check((1, 40, h, k, v), jnp.float32, chunk=32)
+
+
+@pytest.mark.slow
+def test_several_head_groups_read_their_own_constants():
+    """Kills: decay of the first group used for the second."""
+    check((1, 33, 16, 16, 64), jnp.float32, chunk=32, gamma=True)
+
+
+def test_den_is_the_row_sum():
+    case = make_case(2, 100, 3, 16, 32, jnp.float32, gamma=True)
+    q, k, v = (jnp.asarray(x, jnp.float32).reshape(2, 100, -1) for x in case[:3])
+    state = State(jnp.asarray(case.s, jnp.float32), jnp.asarray(case.z, jnp.float32))
+    y, final, den = mosaic_tpu.forward(
+        q, k, v, h=3, scale=0.25, initial_state=state, gamma=jnp.asarray(case.gamma), return_den=True,
+        chunk_size=48, interpret=True,
+    )  # fmt: skip
+    truth = oracle(*case[:5], gamma=case.gamma, scale=0.25)
+    assert final is None
+    assert relative_l2(y.reshape(truth[0].shape), truth[0]) < 1e-5
+    assert relative_l2(den.transpose(0, 2, 1), truth[3]) < 1e-5
+
+
+def test_gamma_zero_keeps_only_the_present():
+    """Kills: log 0 = -inf, whose product with a zero exponent is NaN."""
+    q, k, v = (jnp.asarray(np.random.default_rng(i).standard_normal((1, 20, 2, d)), jnp.float32)
+               for i, d in enumerate((16, 16, 32)))  # fmt: skip
+    options = Options(scale=0.25, interpret=True)
+    y, _ = taylor_attention(q, k, v, None, jnp.zeros(2), options)
+    np.testing.assert_allclose(np.asarray(y), np.asarray(v), rtol=2e-5, atol=2e-5)
+
+
+def test_vmap_and_scan_over_segments_equal_one_call():
+    """Kills: a program id that vmap shifts; a state that does not continue."""
+    case = make_case(2, 64, 2, 16, 32, jnp.float32)
+    options = Options(scale=0.25, return_state=True, interpret=True)
+    q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in case[:5])
+    whole, final = taylor_attention(q, k, v, State(s, z), None, options)
+
+    def segment(state, qkv):
+        y, state = taylor_attention(*(x[None] for x in qkv), state, None, options)
+        return state, y[0]
+
+    def one(q, k, v, s, z):
+        segments = tuple(x.reshape(2, 32, *x.shape[1:]) for x in (q, k, v))
+        state, y = jax.lax.scan(segment, State(s[None], z[None]), segments)
+        return y.reshape(64, *y.shape[2:]), state.s[0]
+
+    y, last = jax.vmap(one)(q, k, v, s, z)
+    assert relative_l2(y, np.asarray(whole)) < 1e-6
+    assert relative_l2(last, np.asarray(final.s)) < 1e-6
+
+
+def test_head_groups():
+    assert [head_group(h, 16, 64) for h in (8, 16, 12, 3, 20)] == [8, 8, 12, 3, 8]
+    assert [head_group(16, k, 64) for k in (8, 24, 32)] == [16, 16, 4]
+    assert head_group(16, 32, 112) == 8
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dtype", "kwargs", "error", "match"),
+    [
+        (((1, 8, 24), (1, 8, 64)), "float32", {"h": 2}, NotImplementedError, r"key dim k=12 .*'xla'"),
+        (((1, 8, 32), (1, 8, 272)), "float32", {"h": 2}, NotImplementedError, "value dim v=136 is not"),
+        (((1, 8, 32), (1, 8, 64)), "float16", {"h": 2}, NotImplementedError, "dtype=float16 is neither"),
+        (((1, 8, 32), (1, 8, 64)), "float32", {"h": 3}, ValueError, "h=3 must divide the last dimensions"),
+        (((1, 0, 32), (1, 0, 64)), "float32", {"h": 2}, ValueError, "t=0 must be at least 1"),
+        (((1, 8, 32), (1, 9, 64)), "float32", {"h": 2}, ValueError, r"v \(1, 9, 64\) must be"),
+        (((1, 8, 32), (1, 8, 64)), "float32", {"h": 2, "chunk_size": 40}, ValueError, "chunk_size=40"),
+        (((1, 200, 32), (1, 200, 64)), "float32", {"h": 2, "chunk_size": 64}, ValueError, "of 128 on a TPU"),
+    ],
+)
+def test_errors_name_argument_received_and_rule(shapes, dtype, kwargs, error, match):
+    q, v = (jnp.zeros(shape, dtype) for shape in shapes)
+    with pytest.raises(error, match=match):
+        mosaic_tpu.forward(q, q, v, scale=1.0, **kwargs)
+
+
+def test_state_and_gamma_of_wrong_shape_are_refused():
+    q, v = jnp.zeros((1, 8, 32)), jnp.zeros((1, 8, 64))
+    with pytest.raises(ValueError, match=r"gamma \(3,\) must be \(h,\) = \(2,\)"):
+        mosaic_tpu.forward(q, q, v, h=2, scale=1.0, gamma=jnp.ones(3), interpret=True)
+    state = State(jnp.zeros((1, 2, 153, 32)), jnp.zeros((1, 2, 9)))
+    with pytest.raises(ValueError, match=r"z \(1, 2, 9\) must be"):
+        mosaic_tpu.forward(q, q, v, h=2, scale=1.0, initial_state=state, interpret=True)

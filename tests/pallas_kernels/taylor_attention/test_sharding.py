@@ -1,0 +1,154 @@
+"""`sharded_taylor_attention` on eight CPU devices: the same numbers, and nothing but states between devices."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pallas_kernels.taylor_attention import TaylorState, sharded_taylor_attention, taylor_attention
+from pallas_kernels.taylor_attention.specs import Spec
+from tests.pallas_kernels.taylor_attention.cases import Call, assert_close
+
+AUTO = jax.sharding.AxisType.Auto
+LAYOUTS = {
+    "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
+    "batch_of_both": ((2, 4), {"batch_axes": ("x", "y")}),
+    "sequence": ((1, 8), {"sequence_axis": "y"}),
+    "everything": ((2, 2, 2), {"batch_axes": ("x",), "head_axes": ("y",), "sequence_axis": "z"}),
+}
+COLLECTIVE = re.compile(r"(\S+) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, as tests/conftest.py makes")
+
+
+def make_mesh(shape):
+    return jax.make_mesh(shape, ("x", "y", "z")[: len(shape)], axis_types=(AUTO,) * len(shape))
+
+
+def place(mesh, layout, arrays):
+    """Tokens, and then states, as the layout shards them."""
+    batch, heads = layout.get("batch_axes", ()), layout.get("head_axes", ())
+    time = (layout["sequence_axis"],) if "sequence_axis" in layout else ()
+    specs = [P(batch, time, heads)] * 3 + [P(batch, heads)] * 2
+    return [jax.device_put(x, NamedSharding(mesh, spec)) for x, spec in zip(arrays, specs, strict=False)]
+
+
+def value_and_gradients(attend, arrays, cotangents, decay):
+    def outputs(q, k, v, *state):
+        state = TaylorState(*state) if state else None
+        y, last = attend(q, k, v, decay=decay, initial_state=state, return_state=True)
+        return [y, *last]
+
+    def run(arrays, cotangents):
+        out, pull_back = jax.vjp(outputs, *arrays)
+        return out, pull_back(cotangents)
+
+    return jax.jit(run)(arrays, cotangents)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_equals_one_device(layout, kv_heads):
+    """Kills a prefix that is inclusive, undecayed or one part off, an initial state that enters twice, a state
+    of the wrong part, and gradients multiplied by the number of devices."""
+    shape, axes = LAYOUTS[layout]
+    call = Call(t=24, b=8, h=4, g=kv_heads, decay=True)
+    arrays, cotangents = ([jnp.asarray(x, jnp.float32) for x in xs] for xs in (call.arrays(), call.cotangents()))
+    decay, mesh = jnp.asarray(call.rates), make_mesh(shape)
+
+    def sharded(*x, **options):
+        return sharded_taylor_attention(*x, mesh=mesh, **axes, **options)
+
+    if kv_heads == 1:
+        axes_of_keys = {name: value for name, value in axes.items() if name != "head_axes"}
+        placed = place(mesh, axes, arrays[:1]) + place(mesh, axes_of_keys, arrays[:3])[1:] + arrays[3:]
+    else:
+        placed = place(mesh, axes, arrays)
+    expected = value_and_gradients(taylor_attention, arrays, cotangents, decay)
+    assert_close(value_and_gradients(sharded, placed, cotangents, decay), expected, 1e-5)
+
+
+def test_no_state_in_and_ambient_mesh():
+    """Kills a start that is wrong only without an initial state, and a mesh that must be passed."""
+    call = Call(t=24, b=1, h=2, g=2, state=False)
+    arrays, cotangents = ([jnp.asarray(x, jnp.float32) for x in xs] for xs in (call.arrays(), call.cotangents()))
+    expected = value_and_gradients(taylor_attention, arrays, cotangents, None)
+    with jax.set_mesh(make_mesh((1, 8))):
+
+        def sharded(*x, **options):
+            return sharded_taylor_attention(*x, sequence_axis="y", **options)
+
+        assert_close(value_and_gradients(sharded, arrays, cotangents, None), expected, 1e-5)
+
+
+def collectives(mesh, axes, spec):
+    """[(kind, elements)] of a forward and backward pass."""
+    arrays = place(mesh, axes, spec.inputs())
+
+    def loss(*x):
+        return sharded_taylor_attention(*x, mesh=mesh, **axes).sum(dtype=jnp.float32)
+
+    def gradients(*x):
+        dy = jax.grad(loss, (0, 1, 2))(*x)
+        return [jax.lax.with_sharding_constraint(g, x.sharding) for g, x in zip(dy, arrays, strict=True)]
+
+    text = jax.jit(gradients).lower(*arrays).compile().as_text()
+    found = []
+    for shape, kind in COLLECTIVE.findall(text):
+        sizes = re.findall(r"\[([\d,]*)\]", shape)
+        found += [(kind, int(np.prod([int(n) for n in size.split(",") if n]))) for size in sizes]
+    return found
+
+
+@pytest.mark.parametrize("layout", ["batch_heads", "batch_of_both"])
+def test_batch_and_heads_need_no_communication(layout):
+    """Kills an all-gather around the op."""
+    shape, axes = LAYOUTS[layout]
+    spec = Spec(b=8, t=32, h=2, k=4, v=4, dtype=jnp.float32)
+    assert collectives(make_mesh(shape), axes, spec) == []
+
+
+def test_sequence_passes_only_states():
+    """Kills an exchange of tokens: 8 parts exchange states of (15, 4) and (15,) at distances 1, 2, 4 and once
+    more, and as much backward; tokens of a part are 512 * 4."""
+    spec = Spec(b=1, t=4096, h=1, k=4, v=4, dtype=jnp.float32)
+    found = collectives(make_mesh((8,)), {"sequence_axis": "x"}, spec)
+    assert {kind for kind, _ in found} == {"collective-permute"}
+    assert max(size for _, size in found) <= 15 * 4
+    assert 4 <= len(found) <= 16
+
+
+@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+def test_kernels_run_inside(platform):
+    """Kills a mesh that makes the API fall to xla: inside shard_map all axes are manual."""
+    if platform == "cuda" and jax.__version_info__ < (0, 11, 2):
+        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
+    marker = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}[platform]
+    shape, axes = LAYOUTS["everything"]
+    mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P("x", "z", "y")))
+        for x in Spec(b=2, t=256, h=16, k=16, v=64).inputs()
+    ]
+    run = jax.jit(lambda *x: sharded_taylor_attention(*x, mesh=mesh, **axes))
+    text = run.trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
+    assert text.count(f"@{marker}") == 1
+
+
+def test_errors():
+    """Kills uneven shards that would be padded or fail inside the compiler."""
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in Call(t=10, b=3, h=4, g=2).arrays()[:3])
+    with pytest.raises(ValueError, match="no mesh; pass mesh= or enter"):
+        sharded_taylor_attention(q, k, v)
+    mesh = make_mesh((2, 4))
+    with pytest.raises(ValueError, match=r"axes \['w'\] are not of the mesh \{'x': 2, 'y': 4\}"):
+        sharded_taylor_attention(q, k, v, mesh=mesh, batch_axes=("w",))
+    with pytest.raises(ValueError, match="batch 3 must be a multiple of 2"):
+        sharded_taylor_attention(q, k, v, mesh=mesh, batch_axes=("x",))
+    with pytest.raises(ValueError, match="time 10 must be a multiple of 4"):
+        sharded_taylor_attention(q, k, v, mesh=mesh, sequence_axis="y")
+    with pytest.raises(ValueError, match="key/value heads 2 must be a multiple of 4"):
+        sharded_taylor_attention(q, k, v, mesh=mesh, head_axes=("y",))

@@ -1,0 +1,183 @@
+"""`xla`: values, final states and all gradients against the float64 reference, and what it does not store."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.taylor_attention import taylor_attention, taylor_feature_count
+from pallas_kernels.taylor_attention.features import feature_map
+from pallas_kernels.taylor_attention.specs import SPECS
+from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map
+from pallas_kernels.taylor_attention.xla_chunk import pull_back
+from tests.pallas_kernels.taylor_attention.cases import Call, assert_close, measured, relative_l2, truth
+
+LENGTHS = (0, 1, 15, 16, 63, 64, 65, 127, 200, 513)
+GRID = {
+    "plain": Call(t=0),
+    "decay_grouped": Call(t=0, h=6, g=2, decay=True, eps=0.3),
+    "raw": Call(t=0, g=1, normalize=False, scale=0.8, decay=True),
+    "stateless": Call(t=0, state=False),
+}
+
+
+def at(call, t):
+    return Call(**{**vars(call), "t": t})
+
+
+def check(call, **options):
+    """float32: 1e-5, its gradients 1e-4, as style.md."""
+    outputs, gradients = measured(call, implementation="xla", **options)
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+@pytest.mark.parametrize("t", LENGTHS)
+@pytest.mark.parametrize("setting", GRID)
+def test_values_states_gradients(setting, t):
+    """Kills a wrong mask, carry, decay, remainder, group sum or gradient, with chunks chosen by length: random
+    states in, random cotangents on output and state."""
+    check(at(GRID[setting], t))
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 16, 64])
+def test_chunks(chunk_size):
+    """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
+    check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("size", [1.0, 4.0])
+def test_paper_shape(size):
+    """Kills errors that only k = 16 (153 features) shows; size 4: scores up to +-30, where weights are 450."""
+    call = Call(t=130, h=1, g=1, k=16, v=64, size=size, state=False)
+    q, k, _ = call.arrays()
+    assert np.abs(np.einsum("bihk,bjhk->bhij", q, k)).max() / 4 > (25 if size > 1 else 2)
+    check(call, chunk_size=32)
+
+
+def test_constant_inputs():
+    """Kills cancellation: equal values must come out as themselves, and their queries have no gradient."""
+    call = Call(t=300, h=1, g=1, state=False)
+    arrays = [np.full_like(x, 0.75) for x in call.arrays()]
+    outputs, (dq, *gradients) = measured(call, arrays=arrays, implementation="xla")
+    expected, (_, *expected_gradients) = truth(call, arrays)
+    np.testing.assert_allclose(outputs[0], 0.75, rtol=1e-6)
+    np.testing.assert_allclose(dq, 0, atol=1e-4)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+def test_only_the_output_or_only_the_state_matters():
+    """Kills gradients that are right only if both are used."""
+    call = Call(t=70, decay=True)
+    q, k, v, *_ = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    for loss in (lambda y, state: y.sum(), lambda y, state: (state.s**2).sum() + state.z.sum()):
+        gradients = []
+        for implementation in ("xla", "reference"):
+            run = functools.partial(
+                taylor_attention, decay=jnp.asarray(call.rates), return_state=True, implementation=implementation
+            )
+            gradients.append(jax.jit(jax.grad(lambda *x, run=run, loss=loss: loss(*run(*x)), (0, 1, 2)))(q, k, v))
+        for x, y in zip(*gradients, strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-4 * max(1.0, float(jnp.abs(y).max())))
+
+
+def test_extreme_decay():
+    """Kills powers that overflow: a head that forgets at once returns its own value, with finite gradients."""
+    call = Call(t=40, h=2, g=2)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays()[:3])
+    decay = jnp.array([1e-30, 1.0])
+
+    @jax.jit
+    def run(*arrays):
+        return jax.vjp(lambda *x: taylor_attention(*x, decay=decay, chunk_size=16, implementation="xla"), *arrays)[0]
+
+    np.testing.assert_allclose(run(q, k, v)[:, :, 0], v[:, :, 0], rtol=1e-5)
+    gradient = jax.jit(jax.grad(lambda *x: (run(*x) ** 2).sum(), (0, 1, 2)))(q, k, v)
+    assert all(np.isfinite(x).all() for x in gradient)
+
+
+def test_bfloat16():
+    """Kills bfloat16 sums: on inputs that bfloat16 holds, states are float32-exact, and outputs and gradients
+    differ by the rounding of y (2^-9 each, in the result and in dy.y) alone; twice that is the bound."""
+    call = Call(t=150, h=4, g=2, decay=True)
+    arrays = call.arrays()
+    arrays[:3] = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in arrays[:3]]
+    cotangents = call.cotangents()
+    cotangents[0] = np.asarray(jnp.asarray(cotangents[0], jnp.bfloat16), np.float64)
+    (y, *state), gradients = measured(call, dtype=jnp.bfloat16, arrays=arrays, implementation="xla", chunk_size=32)
+    (expected, *expected_state), expected_gradients = truth(call, arrays, cotangents)
+    assert y.dtype == jnp.bfloat16
+    assert relative_l2(y, expected) <= 2**-9
+    assert_close(state, expected_state, 1e-5)
+    assert_close(gradients, expected_gradients, 2**-8)
+
+
+@pytest.mark.slow
+def test_error_growth_over_16k_tokens():
+    """States are float32 sums of t terms: random rounding grows as sqrt(t) 2^-24, 8e-6 at 16384 tokens; chunks
+    of 128 leave 128 additions, so that 1e-6 holds. Against the reference in parts of 1024 tokens, float64."""
+    call = Call(t=16384, h=1, g=1, k=8, v=8, state=False)
+    arrays = call.arrays()
+    run = jax.jit(functools.partial(taylor_attention, return_state=True, implementation="xla"))
+    y, state = run(*(jnp.asarray(x, jnp.float32) for x in arrays))
+    with jax.enable_x64(True):
+        part = jax.jit(functools.partial(taylor_attention, return_state=True, implementation="reference"))
+        expected, last = [], None
+        for start in range(0, call.t, 1024):
+            tokens = (jnp.asarray(x[:, start : start + 1024]) for x in arrays)
+            out, last = part(*tokens, initial_state=last)
+            expected.append(np.asarray(out))
+    pairs = ((y, np.concatenate(expected, axis=1)), (state.s, last.s), (state.z, last.z))
+    errors = [relative_l2(x, truth) for x, truth in pairs]
+    print("relative L2 of y, s, z:", errors)
+    assert max(errors) <= 1e-6
+
+
+def all_shapes(jaxpr):
+    """Shapes of every intermediate array, those of inner programs included."""
+    for eqn in jaxpr.eqns:
+        yield from (v.aval.shape for v in eqn.outvars)
+        for value in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from all_shapes(inner)
+
+
+def test_memory_does_not_grow_with_states():
+    """Kills a stored state per chunk, features or scores of the whole sequence, forward or backward."""
+    call = Call(t=512, h=1, g=1, k=6, v=2, state=False)
+    arrays = [jnp.asarray(x, jnp.float32) for x in call.arrays()]
+    gradient = jax.grad(lambda *x: taylor_attention(*x, chunk_size=16, implementation="xla").sum(), (0, 1, 2))
+    sizes = [math.prod(shape) for shape in all_shapes(jax.make_jaxpr(gradient)(*arrays).jaxpr)]
+    assert len(sizes) > 100
+    # The largest is k, of 512 * 6 entries; features of all tokens, or 32 states and their sums, are larger.
+    assert max(sizes) <= 512 * 6 < 512 // 16 * taylor_feature_count(6) * (2 + 2)
+    long = [jnp.zeros((1, 4096, 1, d)) for d in (16, 16, 64)]
+    run = jax.jit(jax.grad(lambda *x: taylor_attention(*x, implementation="xla").sum(), (0, 1, 2)))
+    temporary = run.lower(*long).compile().memory_analysis().temp_size_in_bytes
+    inputs = 4 * 4096 * (16 + 16 + 64)
+    assert temporary < 6 * inputs  # 4 stacked copies measured; a state of 153 x 64 per chunk would add 1.3 MB
+
+
+def test_short_sequences_make_no_features():
+    """Kills a quadratic path that pays for the state that nobody asked for."""
+    arrays = SPECS["mqar_t64"].inputs()
+    gradient = jax.grad(lambda *x: taylor_attention(*x, implementation="xla").sum(), (0, 1, 2))
+    assert all(153 not in shape for shape in all_shapes(jax.make_jaxpr(gradient)(*arrays).jaxpr))
+    with_state = jax.make_jaxpr(lambda *x: taylor_attention(*x, return_state=True, implementation="xla"))
+    assert any(153 in shape for shape in all_shapes(with_state(*arrays).jaxpr))
+
+
+def test_features_are_those_of_the_package():
+    """Kills a layout of `xla` that drifts from `features.py`, and a wrong Jacobian."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(1, 2, 3, 5)), jnp.float32)
+    value, transpose = jax.vjp(feature_map, x)
+    np.testing.assert_array_equal(xla_feature_map(x), value)
+    u = jnp.asarray(rng.normal(size=value.shape), jnp.float32)
+    np.testing.assert_allclose(pull_back(x, u.swapaxes(2, 3)), transpose(u)[0], rtol=1e-5, atol=1e-5)
