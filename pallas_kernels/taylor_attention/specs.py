@@ -58,6 +58,10 @@ class Spec:
         heads = self.h * (2 * self.k + 2 * self.v) + self.kv_heads * (2 * self.k + 2 * self.v)
         return float(self.b * self.t) * (item * heads + 4 * self.h)
 
+    def step_flops(self) -> float:
+        """Update and read of the state and of its normaliser: 4 f (v + 1) a head."""
+        return 4.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
+
     def step_bytes(self) -> float:
         """The float32 state, read and written."""
         return 8.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
@@ -75,6 +79,9 @@ FIGURE_5_BATCH = {f"fig5_b{b}_t1024": Spec(b=b, t=1024, **PAPER) for b in (1, 4,
 FIGURE_5_LENGTH = {f"fig5_b4_t{t}": Spec(b=4, t=t, **PAPER) for t in (1024, 2048, 4096, 8192, 16384, 32768)}
 """Based, Fig. 5 right: length, at batch 4."""
 
+STEP = {f"step_b{b}": Spec(b=b, t=1, **PAPER) for b in (1, 4, 16, 64, 128, 256)}
+"""Decoding, by batch."""
+
 CPU = {
     "mqar_t64": Spec(b=64, t=64, h=1, k=16, v=64, dtype=jnp.float32),
     "mqar_t256": Spec(b=64, t=256, h=1, k=16, v=64, dtype=jnp.float32),
@@ -88,4 +95,4 @@ TINY = {
 }
 """For tests."""
 
-SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | CPU | TINY
+SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | TINY
