@@ -82,6 +82,8 @@ class LanguageModel(nnx.Module):
 
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
+        # Left open, the layout of the cotangent here lets XLA drop a part of the gradient on data x fsdp x tensor.
+        features = constrain_residual(features)
         table = (self.embedding if self.config.tie_embeddings else self.head)[...]
         contract = (((features.ndim - 1,), (1,)), ((), ()))
         logits = jax.lax.dot_general(

@@ -66,9 +66,20 @@ def _run(command: Command, run: RunDirectory, session: Session) -> int:
     _print_start(command, session)
     session.compile()
     print(f"compiled in {session.train_step.seconds:.1f} s", flush=True)
+    try:
+        start = _claim(command, run, session)
+        with _failing(run):
+            return _train(session, run, start)
+    finally:
+        run.release()
+
+
+def _claim(command: Command, run: RunDirectory, session: Session) -> Start:
+    """Where to begin; from here on the run directory is ours."""
     config = to_json(command.config)
     with _refusing():
         if command.resume:
+            run.claim()
             with Checkpoints(run.checkpoints) as checkpoints:
                 start = begin(session, checkpoints)
             run.write_config(config)
@@ -76,8 +87,7 @@ def _run(command: Command, run: RunDirectory, session: Session) -> int:
             start = begin(session, None)
             data = session.dataset
             run.create(config, data.manifest() if isinstance(data, TextData) else None)
-    with _failing(run):
-        return _train(session, run, start)
+    return start
 
 
 def _train(session: Session, run: RunDirectory, start: Start) -> int:

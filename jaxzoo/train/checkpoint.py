@@ -1,6 +1,8 @@
 """Checkpoints by Orbax: state, data cursor and config of a step, whole or not at all."""
 
 import contextlib
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -84,11 +86,15 @@ class Checkpoints:
             self._manager.wait_until_finished()
 
 
+_REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)))
+
+
 @contextlib.contextmanager
 def _as_os_error(directory: Path) -> Iterator[None]:
     """One kind for the caller: a full disk reaches us as ValueError or RuntimeError of the storage layer."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise OSError(f"checkpoint in {directory}: {lines[0]}") from error
+        text = str(error).strip() or type(error).__name__
+        reason = next((reason for reason in _REASONS if reason in text), text.splitlines()[0])
+        raise OSError(f"checkpoint in {directory}: {reason}") from error

@@ -1,6 +1,7 @@
 """A run's directory: what lies in it, and the care that no run is lost."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -48,6 +49,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
+        self._claim: int | None = None
 
     @property
     def holds_run(self) -> bool:
@@ -86,15 +88,45 @@ class RunDirectory:
                 f"{', '.join(sorted(MAY_CHANGE))} may change"
             )
 
+    def claim(self) -> None:
+        """Keeps other processes from writing here until `release`, or until this one ends.
+
+        Raises:
+          ValueError: another one writes here.
+        """
+        if self._claim is not None:
+            return
+        claim = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(claim)
+            raise ValueError(
+                f"{self.path} is in use by another training process; wait for it, stop it, or choose another "
+                "place with --run-dir"
+            ) from None
+        except OSError:  # a file system without locks
+            os.close(claim)
+        else:
+            self._claim = claim
+
+    def release(self) -> None:
+        """Ends the claim, if there is one."""
+        if self._claim is not None:
+            os.close(self._claim)
+            self._claim = None
+
     def create(self, config: Json, manifest: Json | None) -> None:
-        """Makes the directory anew; a run that it held is removed.
+        """Makes the directory anew and claims it; a run that it held is removed.
 
         Raises:
           OSError: it cannot be written; a directory that was made for it is removed again.
+          ValueError: another process writes here.
         """
         missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self.claim()
             self._remove_run()
             self.write_config(config)
             if manifest is not None:

@@ -10,7 +10,6 @@ import optax
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import Batch
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.sharding import constrain
 from jaxzoo.train.state import Blueprint, TrainState
 
 UNLABELLED = -100
@@ -31,8 +30,7 @@ def labelled_logits(
     features = model.features(batch["tokens"], dropout_key=dropout_key)
     if "positions" in batch:
         features = jnp.take_along_axis(features, batch["positions"][:, :, None], axis=1)
-    # Left open, the layout of the cotangent here let XLA drop a part of the gradient on data x fsdp x tensor.
-    return model.logits(constrain(features, "batch", None, None))
+    return model.logits(features)
 
 
 def cross_entropy(

@@ -185,6 +185,19 @@ def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
 
 
+def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
+    """Kills: a page of the storage layer's own words, in which the reason is lost."""
+    told = f"Error writing local file: {'x' * 300} [source locations='a.cc:1'] [No space left on device (28)]\nmore"
+
+    def fail(*_, **__):
+        raise ValueError(told)
+
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        monkeypatch.setattr(checkpoints._manager, "save", fail)
+        with pytest.raises(OSError, match=r"^checkpoint in .*/c: No space left on device$"):
+            checkpoints.save(1, None, cursor={}, config={})  # type: ignore[arg-type]
+
+
 def refused(run, file, capsys, tmp_path, *flags):
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     assert run(file, "r", *flags) == 2

@@ -104,3 +104,18 @@ def test_full_disk_leaves_no_directory(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         RunDirectory(tmp_path / "a" / "b").create(CONFIG, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_never_write_to_one_run(directory):
+    """Kills: a second --resume, or an --overwrite, while the run is still going."""
+    other = RunDirectory(directory.path)
+    before = snapshot(directory.path)
+    with pytest.raises(ValueError, match="in use by another training process; wait for it, stop it, or choose"):
+        other.claim()
+    with pytest.raises(ValueError, match="in use by another"):
+        other.create({"new": 1}, None)
+    assert snapshot(directory.path) == before
+    directory.release()
+    other.create({"new": 1}, None)
+    assert json.loads(directory.config.read_text()) == {"new": 1}
+    other.release()
