@@ -18,8 +18,9 @@ from typing import Literal, overload
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.dispatch import choose, run
 from pallas_kernels.taylor_attention import reference
-from pallas_kernels.taylor_attention.backends import BACKENDS, Options, Problem, choose, run
+from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options, Problem
 from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
 from pallas_kernels.taylor_attention.state import TaylorState, empty_state
 
@@ -113,7 +114,7 @@ def taylor_attention(
         return (y, state) if return_state else y
     dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
     problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtypes=dtypes, chunk_size=chunk_size)
-    choices = choose(problem, implementation)
+    choices = choose(BACKENDS, problem, implementation, kernels=KERNELS)
     if t == 0:
         y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
         if state is None and return_state:
@@ -164,18 +165,18 @@ def taylor_attention_step(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _attend(q, k, v, state, decay, choices, options):
-    y, last, _ = run("forward", choices, options, q, k, v, state, decay)
+    y, last, _ = run(BACKENDS, "forward", choices, q, k, v, state, decay, options=options)
     return y, last
 
 
 def _attend_forward(q, k, v, state, decay, choices, options):
-    y, last, den = run("forward", choices, options, q, k, v, state, decay)
+    y, last, den = run(BACKENDS, "forward", choices, q, k, v, state, decay, options=options)
     return (y, last), (q, k, v, state, decay, y if options.normalize else None, den)
 
 
 def _attend_backward(choices, options, saved, cotangents):
     decay = saved[4]
-    gradients = run("backward", choices, options, *saved, *cotangents)
+    gradients = run(BACKENDS, "backward", choices, *saved, *cotangents, options=options)
     return (*gradients, None if decay is None else jnp.zeros_like(decay))
 
 

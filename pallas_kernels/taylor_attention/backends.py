@@ -1,25 +1,24 @@
-"""The implementations behind one contract, and the choice between them.
+"""The implementations of Taylor attention, behind one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
     forward(q, k, v, state, decay, options)                        -> y, final state or None, den or None
     backward(q, k, v, state, decay, y, den, dy, dstate, options)   -> dq, dk, dv, cotangent of the state or None
 
 t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
-den is (b, h, t) float32, None if not normalize; only its own implementation reads it. Kernels are imported
-where they run, because Mosaic GPU does not import on every supported version of JAX.
+den is (b, h, t) float32, None if not normalize; only its own implementation reads it.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
 from pallas_kernels.taylor_attention import xla
 from pallas_kernels.taylor_attention.state import TaylorState
 
-MOSAIC_GPU_JAX = (0, 11, 2)
+KERNELS = (("cuda", "mosaic_gpu"), ("tpu", "mosaic_tpu"))
+"""What is chosen on which platform, where it serves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,41 +46,6 @@ class Problem:
     chunk_size: int | None
 
 
-class Backend(NamedTuple):
-    """One implementation; the functions are those of the module docstring."""
-
-    objection: Callable
-    forward: Callable
-    backward: Callable
-
-
-def choose(problem: Problem, implementation: str | None) -> tuple[tuple[str | None, str], ...]:
-    """Pairs (platform, implementation); platform None: all others.
-
-    Raises:
-      NotImplementedError: `implementation` objects; nothing falls back from a name.
-    """
-    if implementation is not None:
-        reason = BACKENDS[implementation].objection(problem)
-        if reason is not None:
-            raise NotImplementedError(f"{implementation}: {reason}; use implementation='xla'")
-        return ((None, implementation),)
-    kernels = (("cuda", "mosaic_gpu"), ("tpu", "mosaic_tpu"))
-    fit = tuple(pair for pair in kernels if BACKENDS[pair[1]].objection(problem) is None)
-    return (*fit, (None, "xla"))
-
-
-def run(method: str, choices, options: Options, *operands):
-    """`method` ("forward" or "backward") of the implementation for the platform that this is lowered for."""
-
-    def bind(name):
-        return lambda *x: tuple(getattr(BACKENDS[name], method)(*x, options))
-
-    functions = {platform: bind(name) for platform, name in choices}
-    default = functions.pop(None)
-    return jax.lax.platform_dependent(*operands, default=default, **functions) if functions else default(*operands)
-
-
 def _xla_forward(q, k, v, state, decay, options):
     return xla.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
@@ -102,24 +66,15 @@ def _kernel_objection(p: Problem) -> str | None:
         return f"chunk_size={p.chunk_size} is an option of xla"
     if p.b * p.h == 0:
         return f"batch {p.b} or heads {p.h} are 0"
-    mesh = jax.sharding.get_abstract_mesh()
-    free = tuple(n for n, size in mesh.shape.items() if n not in mesh.manual_axes and size > 1)
-    if free:
-        return f"mesh axes {free} are not manual, and a kernel cannot be partitioned; call sharded_taylor_attention"
-    return None
+    return mesh_objection("sharded_taylor_attention")
 
 
 def _mosaic_gpu_objection(p: Problem) -> str | None:
-    if jax.__version_info__ < MOSAIC_GPU_JAX:
-        return f"needs jax >= {'.'.join(map(str, MOSAIC_GPU_JAX))}, this is {jax.__version__}"
-    if set(p.dtypes) != {"bfloat16"}:
-        return f"dtypes of q, k, v are {p.dtypes}, not all bfloat16"
+    reason = hopper_objection(p.dtypes)
+    if reason is not None:
+        return reason
     if p.k > 16:
         return f"feature_dim={p.k} is more than 16"
-    if jax.default_backend() == "gpu":
-        capability = getattr(jax.devices()[0], "compute_capability", None)
-        if capability != "9.0":
-            return f"the device has compute capability {capability}, and wgmma needs 9.0"
     return _kernel_objection(p)
 
 

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
+from pallas_kernels.layout import make_layout
 from pallas_kernels.taylor_attention import xla
 from pallas_kernels.taylor_attention.api import taylor_attention
 from pallas_kernels.taylor_attention.state import TaylorState
@@ -51,24 +52,21 @@ def sharded_taylor_attention(
     Raises:
       ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
     """
-    mesh = jax.sharding.get_abstract_mesh() if mesh is None else mesh
-    sequence_axes = () if sequence_axis is None else (sequence_axis,)
-    _check_axes(mesh, q, k, batch_axes, head_axes, sequence_axes)
-    key_axes = () if k.shape[2] == 1 else head_axes
-    queries, keys = P(batch_axes, sequence_axes, head_axes), P(batch_axes, sequence_axes, key_axes)
-    states = P(batch_axes, head_axes)
+    op = "sharded_taylor_attention"
+    layout = make_layout(op, mesh, q, k, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=sequence_axis)
+    states = P(layout.batch, layout.heads)
     run = functools.partial(taylor_attention, **options)
     if sequence_axis is not None:
-        run = functools.partial(_sequence_part, run, sequence_axis, mesh.shape[sequence_axis])
+        run = functools.partial(_sequence_part, run, sequence_axis, layout.mesh.shape[sequence_axis])
 
     def local(q, k, v, decay, initial_state):
         return run(q, k, v, decay=decay, initial_state=initial_state, return_state=return_state)
 
     return jax.shard_map(
         local,
-        mesh=mesh,
-        in_specs=(queries, keys, keys, P(head_axes), states),
-        out_specs=(queries, states) if return_state else queries,
+        mesh=layout.mesh,
+        in_specs=(layout.queries, layout.keys, layout.keys, P(head_axes), states),
+        out_specs=(layout.queries, states) if return_state else layout.queries,
         check_vma=False,
     )(q, k, v, decay, initial_state)
 
@@ -110,20 +108,3 @@ def _start(local, initial_state, decay, axis, n, tokens):
     if initial_state is None:
         return start
     return jax.tree.map(jnp.add, start, aged(initial_state, index))
-
-
-def _check_axes(mesh, q, k, batch_axes, head_axes, sequence_axes):
-    if mesh.empty:
-        raise ValueError("sharded_taylor_attention: no mesh; pass mesh= or enter jax.set_mesh")
-    unknown = [name for name in (*batch_axes, *head_axes, *sequence_axes) if name not in mesh.shape]
-    if unknown:
-        raise ValueError(f"sharded_taylor_attention: axes {unknown} are not of the mesh {dict(mesh.shape)}")
-    named = (("batch", batch_axes), ("time", sequence_axes), ("query heads", head_axes))
-    parts = [(name, size, axes) for (name, axes), size in zip(named, q.shape[:3], strict=True)]
-    if k.shape[2] > 1:
-        parts.append(("key/value heads", k.shape[2], head_axes))
-    for name, size, axes in parts:
-        devices = math.prod(mesh.shape[axis] for axis in axes)
-        if size % devices:
-            rule = f"must be a multiple of {devices}, the size of {axes}"
-            raise ValueError(f"sharded_taylor_attention: {name} {size} {rule}")

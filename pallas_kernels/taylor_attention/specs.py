@@ -3,38 +3,15 @@
 import dataclasses
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 
+from pallas_kernels.shape import Shape
 from pallas_kernels.taylor_attention.features import n_features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec:
-    """One workload: q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h."""
-
-    b: int
-    t: int
-    h: int
-    k: int
-    v: int
-    g: int = 0
-    dtype: DTypeLike = jnp.bfloat16
-
-    @property
-    def kv_heads(self) -> int:
-        return self.g or self.h
-
-    def inputs(self, seed: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Normal q, k, v."""
-        shapes = [(self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v)]
-        keys = jax.random.split(jax.random.key(seed), 3)
-        q, k, v = (
-            jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)
-            for key, shape in zip(keys, shapes, strict=True)
-        )
-        return q, k, v
+class Spec(Shape):
+    """One workload of Taylor attention."""
 
     def forward_flops(self, chunk: int = 64) -> float:
         """2 c (k + v) within whole (c, c) blocks and 4 f v across chunks, for each token and head."""
@@ -45,18 +22,6 @@ class Spec:
         """s, p v's two cotangents, dq, dk once within blocks; U, W, dv and both states across them."""
         within, across = 2 * chunk * (3 * self.k + 2 * self.v), 10 * n_features(self.k) * self.v
         return float(self.b * self.t * self.h) * (within + across)
-
-    def forward_bytes(self) -> float:
-        """q, k, v in, y out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        heads = self.h * (self.k + self.v) + self.kv_heads * (self.k + self.v)
-        return float(self.b * self.t * item) * heads
-
-    def backward_bytes(self) -> float:
-        """q, k, v, y, dy and the float32 den in, dq, dk, dv out, once."""
-        item = jnp.dtype(self.dtype).itemsize
-        heads = self.h * (2 * self.k + 2 * self.v) + self.kv_heads * (2 * self.k + 2 * self.v)
-        return float(self.b * self.t) * (item * heads + 4 * self.h)
 
     def step_flops(self) -> float:
         """Update and read of the state and of its normaliser: 4 f (v + 1) a head."""

@@ -103,17 +103,3 @@ def measured(call: Call, *, dtype=jnp.float32, arrays=None, **options):
         return out, pull_back(cotangents)
 
     return run(arrays, cotangents)
-
-
-def relative_l2(x, expected) -> float:
-    """Of norms of 1e-3 at least: a gradient that cancels, as that of a first token's query, has no digits."""
-    x, expected = np.asarray(x, np.float64), np.asarray(expected, np.float64)
-    assert x.shape == expected.shape, (x.shape, expected.shape)
-    return float(np.linalg.norm(x - expected) / max(np.linalg.norm(expected), 1e-3))
-
-
-def assert_close(actual, expected, tolerance):
-    """Every array within `tolerance` of its expectation in relative L2."""
-    actual, expected = jax.tree.leaves(actual), jax.tree.leaves(expected)
-    errors = [relative_l2(x, y) for x, y in zip(actual, expected, strict=True)]
-    assert max(errors) <= tolerance, errors

@@ -84,12 +84,6 @@ def oracle_gradients(case: Case, *, scale, normalize=True) -> dict[str, np.ndarr
         return {name: np.asarray(x) for name, x in zip(names, cotangents, strict=True)}
 
 
-def relative_l2(x, truth) -> float:
-    x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
-    assert x.shape == truth.shape, (x.shape, truth.shape)
-    return float(np.linalg.norm(x - truth) / max(np.linalg.norm(truth), 1e-30))
-
-
 def _phi(x, xp):
     first, second = np.triu_indices(x.shape[-1])
     return xp.concatenate([xp.ones_like(x[..., :1]), x, x[..., first] * x[..., second]], axis=-1)

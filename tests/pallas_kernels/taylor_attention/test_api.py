@@ -8,12 +8,10 @@ import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, backends, empty_state, taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.specs import Spec
-from tests.pallas_kernels.taylor_attention.cases import Call, assert_close, truth
+from tests.pallas_kernels.shared import MARKERS, assert_close, lowered, needs_mosaic_gpu
+from tests.pallas_kernels.taylor_attention.cases import Call, truth
 
-needs_mosaic_gpu = pytest.mark.skipif(
-    jax.__version_info__ < backends.MOSAIC_GPU_JAX, reason="Mosaic GPU kernels need jax >= 0.11.2"
-)
-TARGETS = [("tpu", "tpu_custom_call"), pytest.param("cuda", "mosaic_gpu", marks=needs_mosaic_gpu)]
+TARGETS = [("tpu", MARKERS["tpu"]), pytest.param("cuda", MARKERS["cuda"], marks=needs_mosaic_gpu)]
 SERVED = Spec(b=2, t=128, h=8, k=16, v=64)
 """bfloat16, and a shape that both kernels take."""
 GROUPED = Spec(b=2, t=128, h=8, g=2, k=16, v=64)
@@ -21,10 +19,6 @@ GROUPED = Spec(b=2, t=128, h=8, g=2, k=16, v=64)
 
 def value(*arrays, **options):
     return taylor_attention(*arrays, **options).astype(jnp.float32).sum()
-
-
-def lowered(function, arrays, platform):
-    return jax.jit(function).trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
 
 
 @pytest.mark.parametrize("spec", [SERVED, GROUPED], ids=["heads", "grouped"])

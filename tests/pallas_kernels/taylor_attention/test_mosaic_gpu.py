@@ -18,6 +18,7 @@ if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
 from pallas_kernels.taylor_attention import mosaic_gpu, mosaic_gpu_layout, mosaic_gpu_vjp
+from tests.pallas_kernels.shared import relative_l2
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
 pytestmark = pytest.mark.skipif(int(os.environ.get("NPROC", "0")) < 16, reason="set NPROC=16: fewer threads deadlock")
@@ -55,11 +56,6 @@ def reference(q, k, v, s0, z0, gamma, scale, normalize):
     s = s0 * whole[:, None, None] + jnp.einsum("bjhf,bjhv,hj->bhfv", features(k), v, until)
     z = z0 * whole[:, None] + jnp.einsum("bjhf,hj->bhf", features(k), until)
     return num / den[..., None] if normalize else num, s, z
-
-
-def relative_l2(x, truth):
-    x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
-    return np.linalg.norm(x - truth) / np.linalg.norm(truth)
 
 
 def check(

@@ -9,7 +9,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_kernels.taylor_attention import mosaic_tpu
 from pallas_kernels.taylor_attention.mosaic_tpu_common import State, head_group
 from pallas_kernels.taylor_attention.mosaic_tpu_vjp import Options, taylor_attention
-from tests.pallas_kernels.taylor_attention.oracle import make_case, oracle, oracle_gradients, relative_l2
+from tests.pallas_kernels.shared import relative_l2
+from tests.pallas_kernels.taylor_attention.oracle import make_case, oracle, oracle_gradients
 
 # What a block reads beyond its array is then NaN, as it may be on the device.
 NAN_MEMORY = pltpu.InterpretParams(uninitialized_memory="nan")

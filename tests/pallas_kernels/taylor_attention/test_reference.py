@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, reference, state_from_full, state_to_full
-from tests.pallas_kernels.taylor_attention.cases import Call, assert_close, features
+from tests.pallas_kernels.shared import assert_close
+from tests.pallas_kernels.taylor_attention.cases import Call, features
 
 
 def arrange(values):

@@ -1,31 +1,31 @@
 """`sharded_taylor_attention` on eight CPU devices: the same numbers, and nothing but states between devices."""
 
-import re
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pallas_kernels.taylor_attention import TaylorState, sharded_taylor_attention, taylor_attention
 from pallas_kernels.taylor_attention.specs import Spec
-from tests.pallas_kernels.taylor_attention.cases import Call, assert_close
+from tests.pallas_kernels.shared import (
+    AUTO,
+    MARKERS,
+    assert_close,
+    collectives,
+    make_mesh,
+    needs_eight_devices,
+    needs_mosaic_gpu,
+)
+from tests.pallas_kernels.taylor_attention.cases import Call
 
-AUTO = jax.sharding.AxisType.Auto
 LAYOUTS = {
     "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
     "batch_of_both": ((2, 4), {"batch_axes": ("x", "y")}),
     "sequence": ((1, 8), {"sequence_axis": "y"}),
     "everything": ((2, 2, 2), {"batch_axes": ("x",), "head_axes": ("y",), "sequence_axis": "z"}),
 }
-COLLECTIVE = re.compile(r"(\S+) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
-pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, as tests/conftest.py makes")
-
-
-def make_mesh(shape):
-    return jax.make_mesh(shape, ("x", "y", "z")[: len(shape)], axis_types=(AUTO,) * len(shape))
+pytestmark = needs_eight_devices
 
 
 def place(mesh, layout, arrays):
@@ -84,7 +84,7 @@ def test_no_state_in_and_ambient_mesh():
         assert_close(value_and_gradients(sharded, arrays, cotangents, None), expected, 1e-5)
 
 
-def collectives(mesh, axes, spec):
+def communication(mesh, axes, spec):
     """[(kind, elements)] of a forward and backward pass."""
     arrays = place(mesh, axes, spec.inputs())
 
@@ -95,12 +95,7 @@ def collectives(mesh, axes, spec):
         dy = jax.grad(loss, (0, 1, 2))(*x)
         return [jax.lax.with_sharding_constraint(g, x.sharding) for g, x in zip(dy, arrays, strict=True)]
 
-    text = jax.jit(gradients).lower(*arrays).compile().as_text()
-    found = []
-    for shape, kind in COLLECTIVE.findall(text):
-        sizes = re.findall(r"\[([\d,]*)\]", shape)
-        found += [(kind, int(np.prod([int(n) for n in size.split(",") if n]))) for size in sizes]
-    return found
+    return collectives(gradients, arrays)
 
 
 @pytest.mark.parametrize("layout", ["batch_heads", "batch_of_both"])
@@ -108,25 +103,22 @@ def test_batch_and_heads_need_no_communication(layout):
     """Kills an all-gather around the op."""
     shape, axes = LAYOUTS[layout]
     spec = Spec(b=8, t=32, h=2, k=4, v=4, dtype=jnp.float32)
-    assert collectives(make_mesh(shape), axes, spec) == []
+    assert communication(make_mesh(shape), axes, spec) == []
 
 
 def test_sequence_passes_only_states():
     """Kills an exchange of tokens: 8 parts exchange states of (15, 4) and (15,) at distances 1, 2, 4 and once
     more, and as much backward; tokens of a part are 512 * 4."""
     spec = Spec(b=1, t=4096, h=1, k=4, v=4, dtype=jnp.float32)
-    found = collectives(make_mesh((8,)), {"sequence_axis": "x"}, spec)
+    found = communication(make_mesh((8,)), {"sequence_axis": "x"}, spec)
     assert {kind for kind, _ in found} == {"collective-permute"}
     assert max(size for _, size in found) <= 15 * 4
     assert 4 <= len(found) <= 16
 
 
-@pytest.mark.parametrize("platform", ["tpu", "cuda"])
+@pytest.mark.parametrize("platform", ["tpu", pytest.param("cuda", marks=needs_mosaic_gpu)])
 def test_kernels_run_inside(platform):
     """Kills a mesh that makes the API fall to xla: inside shard_map all axes are manual."""
-    if platform == "cuda" and jax.__version_info__ < (0, 11, 2):
-        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
-    marker = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}[platform]
     shape, axes = LAYOUTS["everything"]
     mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
     arrays = [
@@ -135,7 +127,7 @@ def test_kernels_run_inside(platform):
     ]
     run = jax.jit(lambda *x: sharded_taylor_attention(*x, mesh=mesh, **axes))
     text = run.trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
-    assert text.count(f"@{marker}") == 1
+    assert text.count(f"@{MARKERS[platform]}") == 1
 
 
 def test_errors():

@@ -13,7 +13,8 @@ from pallas_kernels.taylor_attention.features import feature_map
 from pallas_kernels.taylor_attention.specs import SPECS
 from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map
 from pallas_kernels.taylor_attention.xla_chunk import pull_back
-from tests.pallas_kernels.taylor_attention.cases import Call, assert_close, measured, relative_l2, truth
+from tests.pallas_kernels.shared import all_shapes, assert_close, relative_l2
+from tests.pallas_kernels.taylor_attention.cases import Call, measured, truth
 
 LENGTHS = (0, 1, 15, 16, 63, 64, 65, 127, 200, 513)
 GRID = {
@@ -136,16 +137,6 @@ def test_error_growth_over_16k_tokens():
     errors = [relative_l2(x, truth) for x, truth in pairs]
     print("relative L2 of y, s, z:", errors)
     assert max(errors) <= 1e-6
-
-
-def all_shapes(jaxpr):
-    """Shapes of every intermediate array, those of inner programs included."""
-    for eqn in jaxpr.eqns:
-        yield from (v.aval.shape for v in eqn.outvars)
-        for value in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                yield from all_shapes(inner)
 
 
 def test_memory_does_not_grow_with_states():

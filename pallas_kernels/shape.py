@@ -1,0 +1,45 @@
+"""The shape of an attention: what the specs of every op share."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shape:
+    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Spec` adds its operations and bytes."""
+
+    b: int
+    t: int
+    h: int
+    k: int
+    v: int
+    g: int = 0
+    dtype: DTypeLike = jnp.bfloat16
+
+    @property
+    def kv_heads(self) -> int:
+        return self.g or self.h
+
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Normal q, k, v."""
+        shapes = [(self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v)]
+        keys = jax.random.split(jax.random.key(seed), 3)
+        q, k, v = (
+            jax.random.normal(key, (self.b, self.t, *shape), jnp.float32).astype(self.dtype)
+            for key, shape in zip(keys, shapes, strict=True)
+        )
+        return q, k, v
+
+    def forward_bytes(self) -> float:
+        """q, k, v in, y out, once."""
+        item = jnp.dtype(self.dtype).itemsize
+        return float(self.b * self.t * item) * (self.h + self.kv_heads) * (self.k + self.v)
+
+    def backward_bytes(self) -> float:
+        """q, k, v, y, dy and a float32 number for each query and head in, dq, dk, dv out, once."""
+        item = jnp.dtype(self.dtype).itemsize
+        heads = (self.h + self.kv_heads) * (2 * self.k + 2 * self.v)
+        return float(self.b * self.t) * (item * heads + 4 * self.h)

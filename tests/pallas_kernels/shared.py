@@ -1,0 +1,62 @@
+"""What the tests of every kernel package share: errors, lowered programs, collectives, meshes."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from pallas_kernels.dispatch import MOSAIC_GPU_JAX
+
+AUTO = jax.sharding.AxisType.Auto
+COLLECTIVE = re.compile(r"(\S+) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
+
+needs_mosaic_gpu = pytest.mark.skipif(
+    jax.__version_info__ < MOSAIC_GPU_JAX, reason="Mosaic GPU kernels need jax >= 0.11.2"
+)
+needs_eight_devices = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, as tests/conftest.py makes")
+MARKERS = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}
+"""Names of the custom calls that kernels become."""
+
+
+def relative_l2(x, expected) -> float:
+    """Of norms of 1e-3 at least: a gradient that cancels, as that of a first token's query, has no digits."""
+    x, expected = np.asarray(x, np.float64), np.asarray(expected, np.float64)
+    assert x.shape == expected.shape, (x.shape, expected.shape)
+    return float(np.linalg.norm(x - expected) / max(np.linalg.norm(expected), 1e-3))
+
+
+def assert_close(actual, expected, tolerance):
+    """Every array within `tolerance` of its expectation in relative L2."""
+    actual, expected = jax.tree.leaves(actual), jax.tree.leaves(expected)
+    errors = [relative_l2(x, y) for x, y in zip(actual, expected, strict=True)]
+    assert max(errors) <= tolerance, errors
+
+
+def lowered(function, arrays, platform: str) -> str:
+    """The program for `platform`, from whatever host."""
+    return jax.jit(function).trace(*arrays).lower(lowering_platforms=(platform,)).as_text()
+
+
+def all_shapes(jaxpr):
+    """Shapes of every intermediate array, those of inner programs included."""
+    for eqn in jaxpr.eqns:
+        yield from (v.aval.shape for v in eqn.outvars)
+        for value in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from all_shapes(inner)
+
+
+def make_mesh(shape):
+    """Automatic axes x, y, z, as many as `shape` has."""
+    return jax.make_mesh(shape, ("x", "y", "z")[: len(shape)], axis_types=(AUTO,) * len(shape))
+
+
+def collectives(function, arrays) -> list[tuple[str, int]]:
+    """[(kind, elements)] in the compiled program."""
+    found = []
+    for shape, kind in COLLECTIVE.findall(jax.jit(function).lower(*arrays).compile().as_text()):
+        sizes = re.findall(r"\[([\d,]*)\]", shape)
+        found += [(kind, int(np.prod([int(n) for n in size.split(",") if n]))) for size in sizes]
+    return found
