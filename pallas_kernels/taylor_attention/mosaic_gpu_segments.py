@@ -10,31 +10,24 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    CHUNK,
-    GROUPS,
-    KEY_DIM,
-    VALUE_DIM,
-    Heads,
-    Segments,
-    selection_matrices,
-)
-from pallas_kernels.taylor_attention.mosaic_gpu_state import (
-    STAGES,
-    Mma,
-    Ring,
-    StateRefs,
+from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     launch,
-    load_constants,
+    load_selections,
+    selection_scratch,
+    selections,
+    stream_ring,
+    stream_scratch,
+    this_block,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import GROUPS, KEY_DIM, VALUE_DIM, Heads, Segments
+from pallas_kernels.taylor_attention.mosaic_gpu_state import (
+    Scanned,
     load_state,
     scan_states,
-    selection_scratch,
-    staging_scratch,
     state_scratch,
     store_state,
-    this_block,
-    tile,
 )
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import Mma, staging_scratch
 
 
 def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):
@@ -47,51 +40,37 @@ def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, rever
     decay: `decay_table` or None.
     Returns s (b, blocks, n_seg - 1, 3, 64, 64), z (b, blocks, n_seg - 1, 64, 16) float32 in order of time.
     """
-    f32 = jnp.float32
-    plain, weighted, second = selection_matrices()
     x_head, u_head = (heads.of_query, heads.of_block) if reverse else (heads.of_key, heads.of_value)
+    streams = {"x": (x, x_head), "u": (u, u_head)} | ({} if weight is None else {"weight": (weight, None)})
+    scanned = Scanned("x", "u", "first_q" if reverse else "first", None if weight is None else "weight")
+    matrices = selections(scanned.first, "second")
 
     def body(r):
         block = this_block(r.decay, heads, segments, reverse=reverse, skip=1 if reverse else 0)
-        loads = [(r.x, block.of_head(x_head(block.head)), r.x_s), (r.u, block.of_head(u_head(block.head)), r.u_s)]
-        if weight is not None:
-            loads.append((r.weight, block.along_time, r.weight_s))
-        ring = Ring(tuple(loads), row=block.row, count=block.count, full=r.full, empty=None)
-        load_constants(((r.first, r.first_s), (r.second, r.second_s)), r.constants)
+        ring = stream_ring(r, streams, block, None)
+        load_selections(r, matrices)
         ring.start()
-        plgpu.barrier_wait(r.constants)
-        refs = StateRefs(
-            x=r.x_s,
-            u=r.u_s,
-            weight=None if weight is None else r.weight_s,
-            first=r.first_s,
-            second=r.second_s,
-            phi=r.phi,
-            x_t=r.x_t,
-        )
+        plgpu.barrier_wait(r.selected)
         mma = Mma(None if interpret is None else (r.stage_narrow, r.stage_wide), 0)
-        state = scan_states(mma, refs, ring, load_state(None, None, None), block.scan_factors())
+        state = load_state(None, None, None)
+        state = scan_states(mma, r, scanned, ring, state, block.scan_factors(), published=False)
         store_state(r.s, r.z, (block.batch, block.head, block.segment - (1 if reverse else 0)), state)
 
     b, n = x.shape[0], segments.count - 1
     out = launch(
         "taylor_segment_states",
         body,
-        {"x": x, "u": u, "weight": weight, "decay": decay, "first": weighted if reverse else plain, "second": second},
+        {**{name: array for name, (array, _) in streams.items()}, "decay": decay, **matrices},
         {
-            "s": jax.ShapeDtypeStruct((b, heads.blocks, n, GROUPS, VALUE_DIM, 64), f32),
-            "z": jax.ShapeDtypeStruct((b, heads.blocks, n, 64, KEY_DIM), f32),
+            "s": jax.ShapeDtypeStruct((b, heads.blocks, n, GROUPS, VALUE_DIM, 64), jnp.float32),
+            "z": jax.ShapeDtypeStruct((b, heads.blocks, n, 64, KEY_DIM), jnp.float32),
         },
-        dict(
-            x_s=tile(STAGES, KEY_DIM),
-            u_s=tile(STAGES, VALUE_DIM),
-            weight_s=plgpu.SMEM((STAGES, CHUNK), f32),
-            full=plgpu.Barrier(num_arrivals=2 if weight is None else 3, num_barriers=STAGES),
-            constants=plgpu.Barrier(num_arrivals=2),
+        {
+            **stream_scratch(streams),
             **state_scratch(published=False),
-            **selection_scratch("first", "second"),
+            **selection_scratch(matrices),
             **staging_scratch(interpret, 1),
-        ),
+        },
         grid=(b, heads.blocks, n),
         warpgroups=1,
         interpret=interpret,

@@ -1,5 +1,4 @@
-"""Gradients of Taylor attention on Hopper: two Mosaic GPU kernels that recompute the state instead of storing
-it.
+"""Gradients of Taylor attention on Hopper: two Mosaic GPU kernels that recompute the state, and store none per chunk.
 
 With s_ij = q_i.k_j (q already scaled), P = 1 + s + s^2/2 (i >= j), den = sum_j P_ij + eps, y = (P v) / den:
   dnum = dy / den,  dden = -(dnum . y),  ds_ij = (dnum_i . v_j + dden_i) (1 + s_ij),
@@ -8,23 +7,22 @@ Inside a chunk these are taken as written; across chunks through the state S bef
 cotangent dS after:
   U = dnum S^T,   dq += (U * B_q) A^T + (U * A_q) B^T + dden (z1 + Z2 q),
   W = v dS^T,     dk += (W * B_k) A^T + (W * A_k) B^T + dz1 + dZ2 k,      dv += phi(k) dS,
-where phi(x) = A_x * B_x are the factors of `mosaic_gpu_state`, and dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i
+where phi(x) = A_x * B_x are the factors of `mosaic_gpu_layout`, and dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i
 q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel `dkdv` scans backward and carries dS. Each
 block starts from the state of its segment, and nothing is stored per chunk.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    CHUNK,
     GROUPS,
     KEY_DIM,
     VALUE_DIM,
@@ -33,337 +31,85 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     pack_state,
     pad_time,
     public_weights,
-    selection_matrices,
     split_values,
     unpack_state,
 )
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import Turn, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
-from pallas_kernels.taylor_attention.mosaic_gpu_state import (
-    PER_COLUMN,
-    PER_ROW,
-    STAGES,
-    STATE_BUFFERS,
-    WGMMA,
-    Mma,
-    Ring,
-    StateRefs,
-    columns_to,
-    feature_factors,
-    iota,
-    launch,
-    load_constants,
-    load_state,
-    rows_to,
-    scan_states,
-    selection_scratch,
-    staging_scratch,
-    state_scratch,
-    store_state,
-    this_block,
-    tile,
-    write_ones,
-)
+from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
 
 
-def _dq_kernel(q, k, v, dnum, dden, state, decay, *, scale, heads, segments, interpret):
-    """scale * dq (b, t, h, 16), for q already scaled.
+def _dq_turn(turn: Turn, _, *, scale):
+    """scale * dq of a chunk, for q already scaled."""
+    mma, decay, refs = turn.mma, turn.block.decay, turn.refs
+    q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
+    s = mma.product(q, k.transpose((1, 0)))
+    i, j = iota((64, 64), 0), iota((64, 64), 1)
+    slope = jnp.where(i >= j, 1.0 + s, 0.0)
+    if decay is not None:
+        slope = slope * decay.power(i - j)
+    dden = plgpu.load(dden, layout=PER_ROW)
+    ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(jnp.bfloat16)
+    since = None if decay is None else decay.since_start(PER_ROW)
+    turn.wait_state()
+    past = turn.read_z(plgpu.load(q, layout=WGMMA)) * rows_to(dden if since is None else dden * since, KEY_DIM)
 
-    q (b, t, h, 16), k (b, t, kv, 16), v (b, t, kv, 64), dnum (b, t, h, 64) bf16; dden (b, h, padded t)
-    float32;
-    state: s (b, h, n_seg, 3, 64, 64), z (b, h, n_seg, 64, 16) float32 at the start of every segment, or None.
-    """
-    first, first_q, second = selection_matrices()
-    bf16, f32 = jnp.bfloat16, jnp.float32
+    def from_keys(acc):
+        mma.registers(acc, ds, k)
+        for g in range(GROUPS):
+            left, right = turn.factors(g, q, refs.first_q_s)
+            u = mma.product(dnum, turn.state(g))
+            if since is not None:
+                u = u * rows_to(since)
+            mma.registers(acc, (u * right).astype(jnp.bfloat16), refs.first_q_s.at[g].transpose((1, 0)))
+            mma.registers(acc, (u * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
+        return acc[...]
 
-    def body(r):
-        block = this_block(r.decay, heads, segments, reverse=False)
-        rates = block.decay
-        staging = None if interpret is None else (r.stage_narrow, r.stage_wide)
-        warpgroup = lax.axis_index("warpgroup")
-        ring = Ring(
-            loads=(
-                (r.q, block.of_head(heads.of_query(block.head)), r.q_s),
-                (r.k, block.of_head(heads.of_key(block.head)), r.k_s),
-                (r.v, block.of_head(heads.of_value(block.head)), r.v_s),
-                (r.dnum, block.of_head(block.head), r.dnum_s),
-                (r.dden, block.along_time, r.dden_s),
-            ),
-            row=block.row,
-            count=block.count,
-            full=r.full,
-            empty=r.empty,
-        )
-
-        @pl.when(warpgroup == 1)
-        def _():
-            load_constants(((r.first, r.first_s), (r.first_q, r.first_q_s), (r.second, r.second_s)), r.constants)
-            ring.start()
-            plgpu.barrier_wait(r.constants)
-            refs = StateRefs(
-                x=r.k_s,
-                u=r.v_s,
-                weight=None,
-                first=r.first_s,
-                second=r.second_s,
-                phi=r.phi,
-                x_t=r.x_t,
-                s=r.state_s,
-                z=r.state_z,
-                s_full=r.s_full,
-                s_empty=r.s_empty,
-            )
-            start = load_state(r.s, r.z, (block.batch, block.head, block.segment))
-            scan_states(Mma(staging, 1), refs, ring, start, block.scan_factors())
-
-        @pl.when(warpgroup == 0)
-        def _():
-            mma = Mma(staging, 0)
-            write_ones(r.ones_s)
-            plgpu.barrier_wait(r.constants)
-
-            def chunk(position, _):
-                slot = lax.rem(position, jnp.int32(STAGES))
-                buffer = lax.rem(position, jnp.int32(STATE_BUFFERS))
-                plgpu.barrier_wait(r.full.at[slot])
-                q, k, v, dnum = r.q_s.at[slot], r.k_s.at[slot], r.v_s.at[slot], r.dnum_s.at[slot]
-                s = mma.product(q, k.transpose((1, 0)))
-                i, j = iota((64, 64), 0), iota((64, 64), 1)
-                slope = jnp.where(i >= j, 1.0 + s, 0.0)
-                if rates is not None:
-                    slope = slope * rates.power(i - j)
-                dden = plgpu.load(r.dden_s.at[slot], layout=PER_ROW)
-                ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(bf16)
-                since = None if rates is None else rates.since_start(PER_ROW)
-                plgpu.barrier_wait(r.s_full.at[buffer])
-
-                def from_z(acc):
-                    mma.registers(acc, plgpu.load(q, layout=WGMMA), r.state_z.at[buffer, 0:KEY_DIM])
-                    plgpu.wgmma(acc, r.ones_s, r.state_z.at[buffer, KEY_DIM : 2 * KEY_DIM])
-                    return acc[...]
-
-                past = pl.run_scoped(from_z, plgpu.ACC((64, KEY_DIM), f32))
-                dden = dden if since is None else dden * since
-                past = past * rows_to(dden, KEY_DIM)
-
-                def from_keys(acc):
-                    mma.registers(acc, ds, k)
-                    for g in range(GROUPS):
-                        left, right = feature_factors(mma, g, q, r.first_q_s, r.second_s)
-                        u = mma.product(dnum, r.state_s.at[buffer * GROUPS + g])
-                        if since is not None:
-                            u = u * rows_to(since)
-                        mma.registers(acc, (u * right).astype(bf16), r.first_q_s.at[g].transpose((1, 0)))
-                        mma.registers(acc, (u * left).astype(bf16), r.second_s.at[g].transpose((1, 0)))
-                    return acc[...]
-
-                dq = past + pl.run_scoped(from_keys, plgpu.ACC((64, KEY_DIM), f32))
-                plgpu.barrier_arrive(r.empty.at[slot])
-                plgpu.barrier_arrive(r.s_empty.at[buffer])
-                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-                r.dq_s[...] = (dq * np.float32(scale)).astype(bf16)
-                plgpu.commit_smem()
-                plgpu.copy_smem_to_gmem(r.dq_s, r.dq.at[block.of_head(block.head)(block.row(position))])
-
-            lax.fori_loop(0, block.count, chunk, None)
-            plgpu.wait_smem_to_gmem(0)
-
-    s0, z0 = (None, None) if state is None else state
-    return launch(
-        "taylor_dq",
-        body,
-        {
-            "q": q,
-            "k": k,
-            "v": v,
-            "dnum": dnum,
-            "dden": dden,
-            "s": s0,
-            "z": z0,
-            "decay": decay,
-            "first": first,
-            "first_q": first_q,
-            "second": second,
-        },
-        {"dq": jax.ShapeDtypeStruct((*q.shape[:2], heads.blocks, KEY_DIM), bf16)},
-        dict(
-            q_s=tile(STAGES, KEY_DIM),
-            k_s=tile(STAGES, KEY_DIM),
-            v_s=tile(STAGES, 64),
-            dnum_s=tile(STAGES, 64),
-            dden_s=plgpu.SMEM((STAGES, CHUNK), f32),
-            dq_s=tile(None, KEY_DIM),
-            full=plgpu.Barrier(num_arrivals=5, num_barriers=STAGES),
-            constants=plgpu.Barrier(num_arrivals=3),
-            **state_scratch(published=True),
-            **selection_scratch("first", "first_q", "second"),
-            **staging_scratch(interpret, 2),
-        ),
-        grid=(q.shape[0], heads.blocks, segments.count),
-        warpgroups=2,
-        interpret=interpret,
-    )["dq"]
+    dq = past + pl.run_scoped(from_keys, plgpu.ACC((64, KEY_DIM), jnp.float32))
+    turn.release()
+    return {"dq": dq * np.float32(scale)}, None
 
 
-def _dkdv_kernel(q, k, v, dnum, dden, dstate, decay, *, heads, segments, interpret):
-    """dk (b, t, h, 16), dv (b, t, h, 64), and the cotangent of the state before the first token, per query
-    head.
+def _dkdv_turn(turn: Turn, _):
+    """dk and dv of a chunk; the state is the cotangent after it."""
+    mma, decay, refs = turn.mma, turn.block.decay, turn.refs
+    q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
+    s = mma.product(k, q.transpose((1, 0)))
+    j, i = iota((64, 64), 0), iota((64, 64), 1)
+    slope = jnp.where(i >= j, 1.0 + s, 0.0)
+    weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
+    if decay is not None:
+        power = decay.power(i - j)
+        weights, slope = weights * power, slope * power
+    weights = weights.astype(jnp.bfloat16)
+    dden = columns_to(plgpu.load(dden, layout=PER_COLUMN))
+    ds = ((mma.product(v, dnum.transpose((1, 0))) + dden) * slope).astype(jnp.bfloat16)
+    until = None if decay is None else decay.until_end(turn.block.length(turn.position), PER_ROW)
+    turn.wait_state()
+    later = turn.read_z(plgpu.load(k, layout=WGMMA))
+    if until is not None:
+        later = later * rows_to(until, KEY_DIM)
 
-    Operands as in `_dq_kernel`; dstate: cotangents (kernel layout, float32) of the state after the last token
-    of every segment, or None for zeros. The returned state cotangent belongs to segment 0.
-    """
-    first, first_q, second = selection_matrices()
-    bf16, f32 = jnp.bfloat16, jnp.float32
+    def from_queries(dv, dk):
+        mma.registers(dv, weights, dnum)
+        mma.registers(dk, ds, q)
+        for g in range(GROUPS):
+            left, right = turn.factors(g, k, refs.first_s)
+            if until is not None:
+                right = right * rows_to(until)
+            mma.registers(dv, (left * right).astype(jnp.bfloat16), turn.state(g).transpose((1, 0)))
+            w = mma.product(v, turn.state(g))
+            mma.registers(dk, (w * right).astype(jnp.bfloat16), refs.first_s.at[g].transpose((1, 0)))
+            if until is not None:
+                w = w * rows_to(until)
+            mma.registers(dk, (w * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
+        return dv[...], dk[...]
 
-    def body(r):
-        block = this_block(r.decay, heads, segments, reverse=True)
-        rates = block.decay
-        staging = None if interpret is None else (r.stage_narrow, r.stage_wide)
-        warpgroup = lax.axis_index("warpgroup")
-        ring = Ring(
-            loads=(
-                (r.q, block.of_head(heads.of_query(block.head)), r.q_s),
-                (r.k, block.of_head(heads.of_key(block.head)), r.k_s),
-                (r.v, block.of_head(heads.of_value(block.head)), r.v_s),
-                (r.dnum, block.of_head(block.head), r.dnum_s),
-                (r.dden, block.along_time, r.dden_s),
-            ),
-            row=block.row,
-            count=block.count,
-            full=r.full,
-            empty=r.empty,
-        )
-
-        @pl.when(warpgroup == 1)
-        def _():
-            load_constants(((r.first, r.first_s), (r.first_q, r.first_q_s), (r.second, r.second_s)), r.constants)
-            ring.start()
-            plgpu.barrier_wait(r.constants)
-            refs = StateRefs(
-                x=r.q_s,
-                u=r.dnum_s,
-                weight=r.dden_s,
-                first=r.first_q_s,
-                second=r.second_s,
-                phi=r.phi,
-                x_t=r.x_t,
-                s=r.state_s,
-                z=r.state_z,
-                s_full=r.s_full,
-                s_empty=r.s_empty,
-            )
-            start = load_state(r.s, r.z, (block.batch, block.head, block.segment))
-            last = scan_states(Mma(staging, 1), refs, ring, start, block.scan_factors())
-
-            @pl.when(block.segment == 0)
-            def _():
-                store_state(r.ds0, r.dz0, (block.batch, block.head), last)
-
-        @pl.when(warpgroup == 0)
-        def _():
-            mma = Mma(staging, 0)
-            write_ones(r.ones_s)
-            plgpu.barrier_wait(r.constants)
-
-            def chunk(position, _):
-                slot = lax.rem(position, jnp.int32(STAGES))
-                buffer = lax.rem(position, jnp.int32(STATE_BUFFERS))
-                plgpu.barrier_wait(r.full.at[slot])
-                q, k, v, dnum = r.q_s.at[slot], r.k_s.at[slot], r.v_s.at[slot], r.dnum_s.at[slot]
-                s = mma.product(k, q.transpose((1, 0)))
-                j, i = iota((64, 64), 0), iota((64, 64), 1)
-                slope = jnp.where(i >= j, 1.0 + s, 0.0)
-                weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
-                if rates is not None:
-                    power = rates.power(i - j)
-                    weights, slope = weights * power, slope * power
-                weights = weights.astype(bf16)
-                dden = plgpu.load(r.dden_s.at[slot], layout=PER_COLUMN)
-                ds = ((mma.product(v, dnum.transpose((1, 0))) + columns_to(dden)) * slope).astype(bf16)
-                until = None if rates is None else rates.until_end(block.length(position), PER_ROW)
-                plgpu.barrier_wait(r.s_full.at[buffer])
-
-                def from_z(acc):
-                    mma.registers(acc, plgpu.load(k, layout=WGMMA), r.state_z.at[buffer, 0:KEY_DIM])
-                    plgpu.wgmma(acc, r.ones_s, r.state_z.at[buffer, KEY_DIM : 2 * KEY_DIM])
-                    return acc[...]
-
-                later = pl.run_scoped(from_z, plgpu.ACC((64, KEY_DIM), f32))
-                if until is not None:
-                    later = later * rows_to(until, KEY_DIM)
-
-                def from_queries(dv, dk):
-                    mma.registers(dv, weights, dnum)
-                    mma.registers(dk, ds, q)
-                    for g in range(GROUPS):
-                        left, right = feature_factors(mma, g, k, r.first_s, r.second_s)
-                        dstate = r.state_s.at[buffer * GROUPS + g]
-                        if until is not None:
-                            right = right * rows_to(until)
-                        mma.registers(dv, (left * right).astype(bf16), dstate.transpose((1, 0)))
-                        w = mma.product(v, dstate)
-                        mma.registers(dk, (w * right).astype(bf16), r.first_s.at[g].transpose((1, 0)))
-                        if until is not None:
-                            w = w * rows_to(until)
-                        mma.registers(dk, (w * left).astype(bf16), r.second_s.at[g].transpose((1, 0)))
-                    return dv[...], dk[...]
-
-                dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), f32), plgpu.ACC((64, KEY_DIM), f32))
-                dk = dk + later
-                plgpu.barrier_arrive(r.empty.at[slot])
-                plgpu.barrier_arrive(r.s_empty.at[buffer])
-                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-                r.dk_o[...] = dk.astype(bf16)
-                r.dv_o[...] = dv.astype(bf16)
-                plgpu.commit_smem()
-                plgpu.copy_smem_to_gmem(r.dk_o, r.dk.at[block.of_head(block.head)(block.row(position))])
-                plgpu.copy_smem_to_gmem(r.dv_o, r.dv.at[block.of_head(block.head)(block.row(position))])
-
-            lax.fori_loop(0, block.count, chunk, None)
-            plgpu.wait_smem_to_gmem(0)
-
-    s1, z1 = (None, None) if dstate is None else dstate
-    b, t = q.shape[:2]
-    shape = jax.ShapeDtypeStruct
-    return launch(
-        "taylor_dkdv",
-        body,
-        {
-            "q": q,
-            "k": k,
-            "v": v,
-            "dnum": dnum,
-            "dden": dden,
-            "s": s1,
-            "z": z1,
-            "decay": decay,
-            "first": first,
-            "first_q": first_q,
-            "second": second,
-        },
-        {
-            "dk": shape((b, t, heads.blocks, KEY_DIM), bf16),
-            "dv": shape((b, t, heads.blocks, VALUE_DIM), bf16),
-            "ds0": shape((b, heads.blocks, GROUPS, VALUE_DIM, 64), f32),
-            "dz0": shape((b, heads.blocks, 64, KEY_DIM), f32),
-        },
-        dict(
-            q_s=tile(STAGES, KEY_DIM),
-            k_s=tile(STAGES, KEY_DIM),
-            v_s=tile(STAGES, 64),
-            dnum_s=tile(STAGES, 64),
-            dden_s=plgpu.SMEM((STAGES, CHUNK), f32),
-            dk_o=tile(None, KEY_DIM),
-            dv_o=tile(None, 64),
-            full=plgpu.Barrier(num_arrivals=5, num_barriers=STAGES),
-            constants=plgpu.Barrier(num_arrivals=3),
-            **state_scratch(published=True),
-            **selection_scratch("first", "first_q", "second"),
-            **staging_scratch(interpret, 2),
-        ),
-        grid=(q.shape[0], heads.blocks, segments.count),
-        warpgroups=2,
-        interpret=interpret,
-    )
+    dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32))
+    dk = dk + later
+    turn.release()
+    return {"dk": dk, "dv": dv}, None
 
 
 class Gradients(NamedTuple):
@@ -409,12 +155,37 @@ def backward(
     q, k, v = kernel_operands(q, k, v, scale)
     dnum = pad_time(dnum, t)
     options = {"heads": heads, "segments": split, "interpret": interpret}
-    dq = _dq_kernel(q, k, v, dnum, dden, borders, plan.decay, scale=scale, **options)
+    heads_of = {"q": heads.of_query, "k": heads.of_key, "v": heads.of_value, "dnum": heads.of_block, "dden": None}
+    arrays = {"q": q, "k": k, "v": v, "dnum": dnum, "dden": dden}
+    streams = {name: (arrays[name], head) for name, head in heads_of.items()}
+    dq = paired_kernel(
+        "taylor_dq",
+        functools.partial(_dq_turn, scale=scale),
+        streams=streams,
+        scanned=Scanned("k", "v"),
+        start=borders,
+        decay=plan.decay,
+        outputs={"dq": KEY_DIM},
+        last=False,
+        reverse=False,
+        **options,
+    )["dq"]
     local = None
     if split.count > 1:
         local = local_states(q, dnum, dden, plan.decay, reverse=True, **options)
     ends = border_states(local, boundary, plan.block_log_decay, segments=split, reverse=True)
-    out = _dkdv_kernel(q, k, v, dnum, dden, ends, plan.decay, **options)
+    out = paired_kernel(
+        "taylor_dkdv",
+        _dkdv_turn,
+        streams=streams,
+        scanned=Scanned("q", "dnum", "first_q", "dden"),
+        start=ends,
+        decay=plan.decay,
+        outputs={"dk": KEY_DIM, "dv": VALUE_DIM},
+        last=True,
+        reverse=True,
+        **options,
+    )
 
     # The count before the first token enters den_i as gamma^(i+1) count, and the last count as gamma^t count.
     dcount = dden.reshape(b, h, heads.tiles, -1).sum(2)
@@ -424,7 +195,7 @@ def backward(
     dcount = dcount.sum(-1)
     if dstate is not None:
         dcount = dcount + dstate[1][..., 0] * (1.0 if decay is None else jnp.exp(t * log_decay)[None])
-    ds, dz = unpack_state(out["ds0"], out["dz0"], dcount, key_dim, value_dim, z_sum=True)
+    ds, dz = unpack_state(out["s"], out["z"], dcount, key_dim, value_dim, z_sum=True)
 
     def shared(x, sharing, width):
         """Sums the gradients of the `sharing` consecutive blocks that read one head."""

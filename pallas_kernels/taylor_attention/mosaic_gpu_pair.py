@@ -1,0 +1,173 @@
+"""The frame of the forward, dq and dkdv kernels: two warpgroups that share the chunks of one segment.
+
+Warpgroup 1 issues TMA, scans the state and publishes it, in bfloat16, before each chunk. Warpgroup 0 takes a turn at
+each chunk: it reads the published state and writes the results. Two, not three: each may use 255 registers without
+setmaxnreg, which ptxas ignores under jax 0.12.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.taylor_attention.mosaic_gpu_block import (
+    STAGES,
+    Block,
+    launch,
+    load_selections,
+    selection_scratch,
+    selections,
+    stream_ring,
+    stream_scratch,
+    this_block,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, GROUPS, KEY_DIM, VALUE_DIM
+from pallas_kernels.taylor_attention.mosaic_gpu_state import (
+    STATE_BUFFERS,
+    Scanned,
+    load_state,
+    scan_states,
+    state_scratch,
+    store_state,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import (
+    Mma,
+    feature_factors,
+    staging_scratch,
+    tile,
+    write_ones,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """One chunk, for warpgroup 0: the state may be read between `wait_state` and `release`, streams until then."""
+
+    refs: Any
+    mma: Mma
+    block: Block
+    position: Any
+
+    @property
+    def slot(self):
+        return lax.rem(self.position, jnp.int32(STAGES))
+
+    @property
+    def buffer(self):
+        return lax.rem(self.position, jnp.int32(STATE_BUFFERS))
+
+    def streams(self, *names):
+        return (getattr(self.refs, f"{name}_s").at[self.slot] for name in names)
+
+    def wait_state(self):
+        plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
+
+    def state(self, group):
+        """(64 values, 64 features) bf16."""
+        return self.refs.state_s.at[self.buffer * GROUPS + group]
+
+    def read_z(self, x):
+        """z1 + x Z2 for x (64, 16) in registers."""
+        z = self.refs.state_z.at[self.buffer]
+
+        def run(acc):
+            self.mma.registers(acc, x, z.at[0:KEY_DIM])
+            plgpu.wgmma(acc, self.refs.ones_s, z.at[KEY_DIM : 2 * KEY_DIM])
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((64, KEY_DIM), jnp.float32))
+
+    def factors(self, group, x, first):
+        return feature_factors(self.mma, group, x, first, self.refs.second_s)
+
+    def release(self):
+        plgpu.barrier_arrive(self.refs.empty.at[self.slot])
+        plgpu.barrier_arrive(self.refs.s_empty.at[self.buffer])
+
+
+def paired_kernel(
+    name, turn, *, streams, scanned: Scanned, start, decay, outputs, last, heads, segments, reverse, interpret,
+    counts=None,
+):  # fmt: skip
+    """Runs turn(Turn, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
+
+    streams: as for `stream_ring`; start: kernel state (b, blocks, n_seg, ...) at the start of each segment's scan, or
+    None for zeros; outputs: name -> width of a (b, t, blocks, width) bf16 array, None: (b, blocks, padded t) float32;
+    last: also return "s" and "z", the state after the scan of all segments; counts: (b, h, n_seg) float32 that turns
+    pass on from chunk to chunk, or None.
+    """
+    matrices = selections("first", "first_q", "second")
+
+    def body(r):
+        block = this_block(r.decay, heads, segments, reverse=reverse)
+        staging = None if interpret is None else (r.stage_narrow, r.stage_wide)
+        warpgroup = lax.axis_index("warpgroup")
+
+        @pl.when(warpgroup == 1)
+        def _():
+            load_selections(r, matrices)
+            ring = stream_ring(r, streams, block, r.empty)
+            ring.start()
+            plgpu.barrier_wait(r.selected)
+            state = load_state(r.s0, r.z0, (block.batch, block.head, block.segment))
+            state = scan_states(Mma(staging, 1), r, scanned, ring, state, block.scan_factors(), published=True)
+            if last:
+
+                @pl.when(block.segment == (0 if reverse else segments.count - 1))
+                def _():
+                    store_state(r.s, r.z, (block.batch, block.head), state)
+
+        @pl.when(warpgroup == 0)
+        def _():
+            write_ones(r.ones_s)
+            plgpu.barrier_wait(r.selected)
+
+            def chunk(position, count):
+                plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
+                results, count = turn(Turn(r, Mma(staging, 0), block, position), count)
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                for output, x in results.items():
+                    staged = getattr(r, f"{output}_o")
+                    staged[...] = x.astype(staged.dtype)
+                plgpu.commit_smem()
+                row = block.row(position)
+                for output, width in outputs.items():
+                    index = block.along_time(row) if width is None else block.of_head(block.head)(row)
+                    plgpu.copy_smem_to_gmem(getattr(r, f"{output}_o"), getattr(r, output).at[index])
+                return count
+
+            head = heads.of_query(block.head)
+            lax.fori_loop(0, block.count, chunk, None if counts is None else r.counts[block.batch, head, block.segment])
+            plgpu.wait_smem_to_gmem(0)
+
+    s0, z0 = (None, None) if start is None else start
+    b, t = streams["q"][0].shape[:2]
+    blocks, f32, shape = heads.blocks, jnp.float32, jax.ShapeDtypeStruct
+    results = {
+        output: shape((b, blocks, segments.padded), f32) if w is None else shape((b, t, blocks, w), jnp.bfloat16)
+        for output, w in outputs.items()
+    }
+    if last:
+        results["s"] = shape((b, blocks, GROUPS, VALUE_DIM, 64), f32)
+        results["z"] = shape((b, blocks, 64, KEY_DIM), f32)
+    operands = {name: array for name, (array, _) in streams.items()}
+    return launch(
+        name,
+        body,
+        {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay, **matrices},
+        results,
+        {
+            **stream_scratch(streams),
+            **{f"{n}_o": plgpu.SMEM((CHUNK,), f32) if w is None else tile(None, w) for n, w in outputs.items()},
+            **state_scratch(published=True),
+            **selection_scratch(matrices),
+            **staging_scratch(interpret, 2),
+        },
+        grid=(b, blocks, segments.count),
+        warpgroups=2,
+        interpret=interpret,
+    )

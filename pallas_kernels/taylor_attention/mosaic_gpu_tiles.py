@@ -1,0 +1,112 @@
+"""Inside the Hopper kernels: (64, 64) tiles in registers and shared memory, matmuls on them, and features.
+
+Layouts and the feature map: `mosaic_gpu_layout`.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, KEY_DIM
+
+WGMMA = plgpu.Layout.WGMMA
+PER_ROW = WGMMA.reduce(1)  # one value per row of a (64, n) tile
+PER_COLUMN = WGMMA.reduce(0)
+NARROW = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))  # (., 16) bf16 tiles
+WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # (., 64) bf16 tiles
+
+
+@dataclasses.dataclass(frozen=True)
+class Mma:
+    """wgmma, with the two adapters that GPU interpret mode needs.
+
+    staging: None on a device. In interpret mode, where an A operand in registers is not supported, one narrow
+    and one wide shared-memory tile per warpgroup, through which such operands pass.
+    """
+
+    staging: tuple[Any, Any] | None
+    warpgroup: int
+
+    def registers(self, acc, a, b):
+        """acc += a @ b with a in registers."""
+        if self.staging is None:
+            plgpu.wgmma(acc, a, b)
+            return
+        tile = self.staging[0 if a.shape[1] == KEY_DIM else 1].at[self.warpgroup]
+        tile[...] = a
+        plgpu.commit_smem()
+        plgpu.wgmma(acc, tile, b)
+
+    def product(self, a, b, n=64):
+        """a @ b for shared-memory tiles a (64, .) and b (., n), as a float32 array."""
+
+        def run(acc):
+            plgpu.wgmma(acc, a, b)
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((64, n), jnp.float32))
+
+    def update(self, values, accumulate):
+        """Runs accumulate(*accs) on accumulators that start from values; returns the new values."""
+        if self.staging is None:
+            return pl.run_state(lambda accs: accumulate(*accs))(tuple(plgpu.ACC.init(x) for x in values))
+
+        # run_state has no lowering in interpret mode: start from zero and add.
+        def run(*accs):
+            accumulate(*accs)
+            return tuple(acc[...] for acc in accs)
+
+        added = pl.run_scoped(run, *[plgpu.ACC(x.shape, jnp.float32) for x in values])
+        return tuple(x + y for x, y in zip(values, added, strict=True))
+
+
+def iota(shape, dim, layout=WGMMA):
+    return plgpu.broadcasted_iota(jnp.int32, shape, dim, layout=layout)
+
+
+def rows_to(x, n=64):
+    """(64,) per-row values -> (64, n)."""
+    return lax.broadcast_in_dim(x, (64, n), [0])
+
+
+def columns_to(x):
+    """(64,) per-column values -> (64, 64)."""
+    return lax.broadcast_in_dim(x, (64, 64), [1])
+
+
+def zeros(n=64):
+    return plgpu.layout_cast(jnp.zeros((64, n), jnp.float32), WGMMA)
+
+
+def feature_factors(mma: Mma, group: int, x, first, second):
+    """The two factors x A + a0 and x B + b0 of phi(x) for one group of 64 features; x (64, 16) in shared
+    memory."""
+    a, b = mma.product(x, first.at[group]), mma.product(x, second.at[group])
+    if group == 0:
+        column = iota((64, 64), 1)
+        a = a + jnp.where(column == 0, 1.0, 0.0)
+        b = b + jnp.where(column <= KEY_DIM, 1.0, 0.0)
+    return a, b
+
+
+def tile(slots, width):
+    """Shared bf16 (64, width) tiles that TMA fills and wgmma reads; width 16 or 64."""
+    shape = (CHUNK, width) if slots is None else (slots, CHUNK, width)
+    return plgpu.SMEM(shape, jnp.bfloat16, transforms=NARROW if width == KEY_DIM else WIDE)
+
+
+def staging_scratch(interpret, warpgroups):
+    if interpret is None:
+        return {}
+    return {"stage_narrow": tile(warpgroups, KEY_DIM), "stage_wide": tile(warpgroups, 64)}
+
+
+def write_ones(ref):
+    """Writes the (64, 16) matrix with ones in column 0: times rows 16..31 of z it broadcasts row 16 to every
+    row."""
+    ref[...] = jnp.where(iota((64, KEY_DIM), 1) == 0, 1.0, 0.0).astype(jnp.bfloat16)
+    plgpu.commit_smem()
