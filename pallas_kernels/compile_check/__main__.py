@@ -1,0 +1,82 @@
+"""`python -m pallas_kernels.compile_check`: a table of every kernel, and whether it is fit to run."""
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import jax
+
+from pallas_kernels.compile_check import OPS, report
+from pallas_kernels.compile_check.run import check, workload_groups
+from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
+from pallas_kernels.workload import Kind
+
+DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,
+remarks of ptxas, VMEM, temporaries. It says nothing about speed. pip install '.[aot]' brings what it needs."""
+EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, a TPU program copies its inputs, or one
+does not compile; 2 something is not installed."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Compiles, prints, and returns the exit status."""
+    args = _parser().parse_args(argv)
+    for platform in sorted({TARGETS[name].platform for name in args.target}):
+        if (reason := missing(platform)) is not None:
+            print(f"compile_check: {reason}", file=sys.stderr)
+            return 2
+    print(_versions(args.target))
+    print(report.header())
+    reports = []
+    for entry in check(
+        args.op, targets=args.target, groups=args.group, kinds=args.kind, implementation=args.implementation
+    ):
+        reports.append(entry)
+        print("\n".join(report.lines(entry)), flush=True)
+    if args.json is not None:
+        entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
+        args.json.write_text(json.dumps(entries, indent=1) + "\n")
+    bad = [entry for entry in reports if entry.problems()]
+    if bad or not reports:
+        print(f"FAILED: {len(bad)} of {len(reports)} programs" if reports else "FAILED: no workload is of that kind")
+        return 1
+    kernels = sum(len(entry.kernels) for entry in reports)
+    print(f"OK: {len(reports)} programs, {kernels} kernels: no spills, no remarks of ptxas, no copies on a TPU")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m pallas_kernels.compile_check", description=DESCRIPTION, epilog=EXIT)
+
+    def names(flag, allowed, default):
+        text = f"of {', '.join(allowed)}; default: {', '.join(default) if default else 'all'}"
+        parser.add_argument(flag, nargs="+", metavar="NAME", choices=allowed, default=default, help=text)
+
+    names("--op", OPS, OPS)
+    names("--target", tuple(TARGETS), tuple(TARGETS))
+    names("--kind", get_args(Kind), None)
+    names("--group", tuple(dict.fromkeys(name for op in OPS for name in workload_groups(op))), ("headline",))
+    parser.add_argument("--implementation", metavar="NAME", help="default: what the op chooses for the platform")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there too")
+    return parser
+
+
+def _versions(targets: list[str]) -> str:
+    platforms = {TARGETS[name].platform for name in targets}
+    parts = [f"jax {jax.__version__}"]
+    if "tpu" in platforms:
+        parts.append(f"libtpu {importlib.metadata.version('libtpu')}")
+    if "cuda" in platforms:
+        said = subprocess.run([str(ptxas()), "--version"], capture_output=True, text=True, check=True).stdout
+        release = re.search(r"V(\d[\d.]*)", said)
+        parts.append(f"ptxas {release[1] if release else 'of unknown version'} ({ptxas()})")
+    return ", ".join(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""Reading what compilers say: the report of ptxas, the instructions of a compiled program."""
+
+import dataclasses
+import re
+
+IMPLEMENTATIONS = {"mosaic_gpu": "mosaic_gpu", "mosaic_gpu_v2": "mosaic_gpu", "tpu_custom_call": "mosaic_tpu"}
+"""Custom calls that are Pallas kernels, and the implementations that make them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """One compiled kernel. Sizes are in bytes; None where the compiler of the platform has no such number."""
+
+    name: str
+    implementation: str
+    registers: int | None = None
+    spill_stores: int | None = None
+    spill_loads: int | None = None
+    shared_memory: int | None = None
+    vmem: int | None = None
+
+
+_ENTRY = re.compile(r"Compiling entry function '(\w+?)(?:_mosaic_gpu_kernel)?' for")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_CODED = re.compile(r"ptxas \w+\s*: (\(C\d+\).*)")
+_WARNING = re.compile(r"ptxas (?:warning|error)\s*: (?!\(C|Registers are spilled)(.*)")
+
+
+def read_ptxas(text: str) -> tuple[list[Kernel], list[str]]:
+    """Kernels in the order of assembly, and the remarks: warnings, and all with a code, as C7511 for serial wgmma."""
+    kernels = []
+    parts = _ENTRY.split(text)
+    for name, report in zip(parts[1::2], parts[2::2], strict=True):
+        spills, registers = _SPILLS.search(report), _REGISTERS.search(report)
+        if spills and registers:
+            kernels.append(
+                Kernel(
+                    name=name, implementation="mosaic_gpu", registers=int(registers[1]),
+                    spill_stores=int(spills[1]), spill_loads=int(spills[2]),
+                )
+            )  # fmt: skip
+    return kernels, [note.strip() for pattern in (_CODED, _WARNING) for note in pattern.findall(text)]
+
+
+_TARGET = re.compile(r"custom_call_target=\"(\w+)\"")
+_PATH = re.compile(r"op_name=\"([^\"]*)\"")
+_HASH = re.compile(r"kernel_hash = \"([^\"]*)\"")
+_VMEM = re.compile(r"\"used_scoped_memory_configs\":\[\{\"memory_space\":\"1\",\"offset\":\"\d+\",\"size\":\"(\d+)\"")
+
+
+def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
+    """The Pallas kernels of a compiled program in the order of its text, equal ones once."""
+    kernels = {}
+    for line in hlo.splitlines():
+        target = _TARGET.search(line)
+        if target is None or target[1] not in IMPLEMENTATIONS:
+            continue
+        path, vmem, identity = _PATH.search(line), _VMEM.search(line), _HASH.search(line)
+        name = path[1].split("/")[-2] if path and "/" in path[1] else line.split("=")[0].strip(" %")
+        kernels[identity[1] if identity else line] = Kernel(
+            name=name, implementation=IMPLEMENTATIONS[target[1]], vmem=int(vmem[1]) if vmem else None,
+            shared_memory=shared_memory.get(identity[1]) if identity else None,
+        )  # fmt: skip
+    return list(kernels.values())
+
+
+def with_ptxas(kernels: list[Kernel], assembled: list[Kernel]) -> list[Kernel]:
+    """`kernels` of a program with the numbers of ptxas; among equal names the order is the same."""
+    waiting = list(assembled)
+    filled = []
+    for kernel in kernels:
+        report = next((x for x in waiting if x.name == kernel.name), None)
+        if report is None:
+            filled.append(kernel)
+            continue
+        waiting.remove(report)
+        numbers = {name: getattr(report, name) for name in ("registers", "spill_stores", "spill_loads")}
+        filled.append(dataclasses.replace(kernel, **numbers))
+    return filled

@@ -1,0 +1,87 @@
+"""What can be compiled for without being there: devices that the plugins of JAX describe from a text or a name."""
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+from jax.experimental import topologies
+
+H100 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 minor: 0 feature_extension: ACCELERATED_FEATURES }
+  core_count: 132
+  fpus_per_core: 128
+  clock_rate_ghz: 1.98
+  device_memory_size: 84978434048
+  memory_bandwidth: 3352320000000
+  l2_cache_size: 52428800
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+  shared_memory_per_core: 233472
+  shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  threads_per_warp: 32
+  threads_per_block_limit: 1024
+  threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 10 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+"""XLA's description of a GPU (its message GpuTargetConfigProto). The limits of blocks, threads, registers and shared
+memory are those of compute capability 9.0 in NVIDIA's CUDA programming guide; cores, clock, memory, bandwidth and
+L2 are an H100 SXM's. ACCELERATED_FEATURES means sm_90a, without which there is no wgmma. An H200 differs in memory."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A kind of device, and up to 8 of it in one host."""
+
+    name: str
+    platform: Literal["cuda", "tpu"]
+
+    def devices(self, count: int = 1) -> list[Any]:
+        """Devices to compile for; nothing runs on them."""
+        if self.platform == "cuda":
+            shape = f"1x1x{count}"  # slices x hosts x devices
+            found = topologies.get_topology_desc(self.name, "cuda", target_config=H100, topology=shape).devices
+        else:
+            found = topologies.get_topology_desc(f"{self.name}:2x4", "tpu").devices
+        return list(found[:count])
+
+
+TARGETS = {target.name: target for target in (Target("h100", "cuda"), Target("v5e", "tpu"), Target("v6e", "tpu"))}
+
+
+def missing(platform: str) -> str | None:
+    """What compiling for `platform` lacks here and the command that brings it, or None."""
+    if platform == "tpu":
+        return None if _installed("libtpu") else "libtpu is not installed; pip install libtpu"
+    if not any(_installed(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):
+        return f"JAX's CUDA plugin is not installed; pip install jax-cuda13-plugin=={jax.__version__}"
+    if not _installed("absl"):
+        return "absl, which Mosaic GPU imports, is not installed; pip install absl-py"
+    if ptxas() is None:
+        return "ptxas is not on the PATH; pip install nvidia-cuda-nvcc, or add the bin of a CUDA toolkit to the PATH"
+    return None
+
+
+def ptxas() -> Path | None:
+    """The assembler that Mosaic GPU calls: of the PATH, of pip's nvidia-cuda-nvcc, of /usr/local/cuda."""
+    on_path = shutil.which("ptxas")
+    spec = importlib.util.find_spec("nvidia.cu13") if _installed("nvidia") else None
+    roots = [*(spec.submodule_search_locations or () if spec else ()), os.environ.get("CUDA_ROOT"), "/usr/local/cuda"]
+    candidates = [on_path, *(Path(root, "bin", "ptxas") for root in roots if root)]
+    return next((Path(path) for path in candidates if path and Path(path).exists()), None)
+
+
+def _installed(module: str) -> bool:
+    parent = module.rpartition(".")[0]
+    return (not parent or _installed(parent)) and importlib.util.find_spec(module) is not None

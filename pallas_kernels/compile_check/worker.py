@@ -1,0 +1,81 @@
+"""Compiles one workload for one target and writes what it learnt as JSON: a process of its own, started by `run.py`.
+
+Its own, because ptxas writes to the file descriptors of the process, and because a kernel that the process has compiled
+before comes from a cache and is not reported again.
+"""
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from pallas_kernels.compile_check.targets import TARGETS, Target
+from pallas_kernels.workload import Workload
+
+
+def compile_workload(workload: Workload, target: Target, implementation: str | None) -> dict:
+    """Text, bytes and seconds of the compiled program.
+
+    Sequences enter and leave as (b, t, heads * width), as projections make them: XLA would lay out a parameter whose
+    last axis is 16 anew on a TPU, and that is no work of the kernel.
+    """
+    inputs, run = workload.abstract_inputs(), workload.build(implementation)
+    merged = (lambda shape: (*shape[:2], shape[2] * shape[3])) if workload.kind != "step" else tuple
+    sharding = SingleDeviceSharding(target.devices()[0])
+
+    def program(*arrays):
+        outputs = run(*jax.tree.map(lambda x, like: x.reshape(like.shape), arrays, inputs))
+        return jax.tree.map(lambda x: x.reshape(merged(x.shape)), outputs)
+
+    entries = jax.tree.map(lambda x: jax.ShapeDtypeStruct(merged(x.shape), x.dtype, sharding=sharding), inputs)
+    start = time.perf_counter()
+    lowered = jax.jit(program).trace(*entries).lower(lowering_platforms=(target.platform,))
+    compiled = lowered.compile()
+    seconds = time.perf_counter() - start
+    memory: Any = compiled.memory_analysis()
+    return {
+        "hlo": compiled.as_text(),
+        "shared_memory": _shared_memory(lowered.compiler_ir("stablehlo")),
+        "temporary": memory.temp_size_in_bytes,
+        "inputs_outputs": memory.argument_size_in_bytes + memory.output_size_in_bytes,
+        "seconds": seconds,
+    }
+
+
+def _shared_memory(module) -> dict[str, int]:
+    """Bytes of each Mosaic GPU kernel of a StableHLO module, by the hash of the kernel as programs print it."""
+    found = {}
+    for call in _operations(module.operation):
+        if call.name != "stablehlo.custom_call" or "mosaic_gpu" not in str(call.attributes["call_target_name"]):
+            continue
+        config = call.attributes["mhlo.backend_config"]
+        module.context.allow_unregistered_dialects = True
+        kernel = type(module).parse(config["module"].value_bytes, context=module.context)
+        launch = next(op for op in _operations(kernel.operation) if op.name.endswith("gpu.launch"))
+        operands = list(launch.operands)  # grid, block, dynamic shared memory
+        found[str(config["kernel_hash"])[1:-1]] = operands[-1].owner.attributes["value"].value
+    return found
+
+
+def _operations(operation):
+    for region in operation.regions:
+        for block in region.blocks:
+            for child in block.operations:
+                yield child.operation
+                yield from _operations(child.operation)
+
+
+def main(workloads: str, group: str, index: str, target: str, implementation: str, output: str) -> None:
+    """`workloads` is the module that has GROUPS; an empty `implementation` is the automatic choice."""
+    workload = importlib.import_module(workloads).GROUPS[group][int(index)]
+    result = compile_workload(workload, TARGETS[target], implementation or None)
+    Path(output).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

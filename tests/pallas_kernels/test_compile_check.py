@@ -1,0 +1,240 @@
+"""The compile check passes what is fit for an H100 and for TPUs, and refuses what is not."""
+
+import json
+import os
+import sys
+
+import jax
+import pytest
+
+from pallas_kernels.compile_check import OPS, __main__, run, targets
+from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
+from pallas_kernels.compile_check.report import Report, header, lines
+from pallas_kernels.compile_check.targets import TARGETS, missing
+
+REQUIRED = os.environ.get("JAXZOO_REQUIRE_AOT") == "1"
+HAS_MOSAIC_GPU = jax.__version_info__ >= (0, 11, 2)
+
+# Of ptxas 13.0, for the kernel of unfit_workloads.py and for two that fit. Some reports hold bytes that are no text.
+SPILLING = """\
+ptxas info    : (C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient \
+register resources for the wgmma pipeline in the function 'body_mosaic_gpu_kernel'
+ptxas warning : Registers are spilled to local memory in function 'body_mosaic_gpu_kernel', 2752 bytes spill stores, \
+2752 bytes spill loads
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'body_mosaic_gpu_kernel' for 'sm_90a'
+ptxas info    : Function properties for body_mosaic_gpu_kernel
+    1760 bytes stack frame, 2752 bytes spill stores, 2752 bytes spill loads
+ptxas info    : Used 255 registers, used 2 barriers, 1760 bytes cumulative stack size, 1 bytes smem
+ptxas info    : Compile time = 2102.805 ms
+\ufffd\x00
+"""
+FIT = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'states_mosaic_gpu_kernel' for 'sm_90a'
+ptxas info    : Function properties for states_mosaic_gpu_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 226 registers, used 2 barriers, 1 bytes smem
+ptxas info    : Compile time = 216.786 ms
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'states_mosaic_gpu_kernel' for 'sm_90a'
+ptxas info    : Function properties for states_mosaic_gpu_kernel
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 228 registers, used 2 barriers, 1 bytes smem
+ptxas info    : Compile time = 247.552 ms
+"""
+GPU_CALL = (
+    '  %mpmd_map.{n} = f32[4]{{0}} custom-call(%k.1, %v.1), custom_call_target="mosaic_gpu_v2", '
+    'metadata={{op_name="jit(run)/cond/branch_0_fun/states/mpmd_map"}}, '
+    'backend_config={{kernel_hash = "{identity}", module = "ML\\EFR"}}\n'
+)
+TPU_CALL = (
+    '  %forward.1 = bf16[4]{0} custom-call(%refs_0_.1), custom_call_target="tpu_custom_call", metadata={op_name='
+    '"jit(run)/cond/branch_0_fun/forward/pallas_call" stack_frame_id=13}, backend_config={"scoped_memory_configs":[],'
+    '"used_scoped_memory_configs":[{"memory_space":"1","offset":"0","size":"4063232"}]}\n'
+)
+OTHER_CALL = '  %s = f32[4]{0} custom-call(%x), custom_call_target="Sharding", metadata={op_name="jit(run)/a/b"}\n'
+
+
+def test_ptxas_spills_and_remarks_are_read():
+    """Kills a reader that sees the register count only."""
+    kernels, notes = read_ptxas(SPILLING + FIT)
+    assert [(x.name, x.registers, x.spill_stores, x.spill_loads) for x in kernels] == [
+        ("body", 255, 2752, 2752),
+        ("states", 226, 0, 0),
+        ("states", 228, 0, 0),
+    ]
+    assert len(notes) == 1
+    assert notes[0].startswith("(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized")
+    assert read_ptxas("ptxas warning : 'setmaxnreg' ignored\n")[1] == ["'setmaxnreg' ignored"]
+
+
+def test_kernels_of_a_program():
+    """Kills kernels taken for one because of their name, counted twice, or missed; calls of XLA taken for kernels."""
+    hlo = "".join(GPU_CALL.format(n=n, identity=x) for n, x in enumerate(["\\B5a", "\\B5b", "\\B5a"]))
+    kernels = with_ptxas(read_program(hlo + OTHER_CALL, {"\\B5b": 76832}), read_ptxas(FIT)[0])
+    assert [(x.name, x.implementation, x.registers, x.shared_memory) for x in kernels] == [
+        ("states", "mosaic_gpu", 226, None),
+        ("states", "mosaic_gpu", 228, 76832),
+    ]
+    assert read_program(TPU_CALL, {}) == [Kernel(name="forward", implementation="mosaic_tpu", vmem=4063232)]
+    assert read_program(OTHER_CALL, {}) == []
+
+
+def report(**changed):
+    names = {"op": "op", "kind": "forward", "shape": "s", "target": "h100"}
+    return Report(**names | {"temporary": 5, "inputs_outputs": 100 * 2**20} | changed)
+
+
+def gpu_kernel(registers=200, stores=0, loads=0):
+    return Kernel(name="a", implementation="mosaic_gpu", registers=registers, spill_stores=stores, spill_loads=loads)
+
+
+TPU_KERNEL = Kernel(name="b", implementation="mosaic_tpu", vmem=2**20)
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"kernels": [gpu_kernel(), gpu_kernel(stores=8)]}, "a: spills 8 bytes, loads 0"),
+        ({"kernels": [gpu_kernel(loads=4)]}, "a: spills 0 bytes, loads 4"),
+        ({"kernels": [gpu_kernel(registers=None)]}, "a: ptxas reported nothing"),
+        ({"kernels": [gpu_kernel()], "notes": ["(C7512) serialized"]}, "ptxas: (C7512) serialized"),
+        ({"kernels": [TPU_KERNEL], "temporary": 6 * 2**20}, "copies: temporaries of 6291456 bytes, 6% of inputs and"),
+        ({"error": "ValueError: no"}, "does not compile: ValueError: no"),
+    ],
+)
+def test_problems(changed, problem):
+    """Kills each rule's absence."""
+    bad = report(**changed)
+    assert len(bad.problems()) == 1
+    assert bad.problems()[0].startswith(problem)
+    assert lines(bad)[-1] == f"  ! {bad.problems()[0]}"
+
+
+def test_what_is_fit_has_no_problem():
+    """Kills rules of one platform applied to another: a GPU's temporaries, XLA's."""
+    much = 50 * 2**20
+    assert report(kernels=[gpu_kernel()], temporary=much).problems() == []
+    assert report(kernels=[TPU_KERNEL], temporary=4 * 2**20).problems() == []
+    assert report(temporary=much).problems() == []
+    assert [report(kernels=x).implementation for x in ([], [gpu_kernel()], [TPU_KERNEL])] == [
+        "xla",
+        "mosaic_gpu",
+        "mosaic_tpu",
+    ]
+
+
+def test_table():
+    """Kills a number under the wrong heading."""
+    kernel = Kernel(
+        name="a", implementation="mosaic_gpu", registers=201, spill_stores=0, spill_loads=0, shared_memory=3 * 2**10
+    )
+    table = [header(), *lines(report(kernels=[kernel, TPU_KERNEL], temporary=2**19, seconds=2.25))]
+
+    def cells(name):
+        end = table[0].index(name) + len(name)
+        return [line[end - 4 : end].strip() for line in table[1:]]
+
+    assert cells("regs") == ["201", ""]
+    assert cells("spills") == ["0", ""]
+    assert cells("smem KiB") == ["3.0", ""]
+    assert cells("VMEM MiB") == ["", "1.0"]
+    assert cells("temp MiB") == ["0.5", ""]
+    assert cells("seconds") == ["2.2", ""]
+
+
+def test_command_line(monkeypatch, capsys, tmp_path):
+    """Kills an exit status that does not depend on the finding, and a missing tool met by a traceback."""
+    monkeypatch.setattr(__main__, "missing", lambda platform: None)
+    monkeypatch.setattr(__main__, "_versions", lambda names: "versions")
+    found = {"value": [report(kernels=[gpu_kernel()])]}
+    monkeypatch.setattr(__main__, "check", lambda ops, **options: iter(found["value"]))
+    assert __main__.main([]) == 0
+    assert "OK: 1 programs, 1 kernels" in capsys.readouterr().out
+    found["value"].append(report(kernels=[gpu_kernel(stores=4)]))
+    assert __main__.main(["--json", str(tmp_path / "out.json")]) == 1
+    assert "FAILED: 1 of 2 programs" in capsys.readouterr().out
+    entries = json.loads((tmp_path / "out.json").read_text())
+    assert [len(x["problems"]) for x in entries] == [0, 1]
+    assert entries[1]["kernels"][0]["spill_stores"] == 4
+    found["value"] = []
+    assert __main__.main([]) == 1
+    monkeypatch.setattr(__main__, "missing", lambda platform: "x is not installed; pip install x")
+    assert __main__.main(["--target", "v5e"]) == 2
+    assert capsys.readouterr().err == "compile_check: x is not installed; pip install x\n"
+
+
+@pytest.mark.parametrize(
+    ("platform", "absent", "remedy"),
+    [
+        ("tpu", "libtpu", "libtpu is not installed; pip install libtpu"),
+        ("cuda", "jax_plugins", f"pip install jax-cuda13-plugin=={jax.__version__}"),
+        ("cuda", "absl", "pip install absl-py"),
+        ("cuda", "ptxas", "ptxas is not on the PATH; pip install nvidia-cuda-nvcc"),
+    ],
+)
+def test_missing_tools_are_named(platform, absent, remedy, monkeypatch):
+    """Kills a tool that is used and not looked for."""
+    monkeypatch.setattr(targets, "_installed", lambda module: module.split(".")[0] != absent)
+    monkeypatch.setattr(targets, "ptxas", lambda: None if absent == "ptxas" else "/bin/ptxas")
+    assert remedy in str(missing(platform))
+
+
+def test_a_failing_worker_is_an_error(monkeypatch):
+    """Kills a crash of the compiler that passes for a program without kernels."""
+    monkeypatch.setattr(sys, "executable", "false")
+    entries = list(run.check(OPS, targets=["h100"], kinds=["forward"]))
+    assert entries
+    assert all(x.problems() == ["does not compile: no output"] for x in entries)
+
+
+def needs(name):
+    """Skips, or fails where it must not be skipped, without the tools to compile for `name`."""
+    reason = missing(TARGETS[name].platform)
+    if reason is not None and not REQUIRED:
+        pytest.skip(f"needs the extra aot: {reason}")
+    assert reason is None, reason
+
+
+@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
+@pytest.mark.parametrize("name", TARGETS)
+def test_headline_shapes_fit(name, kind, capsys):
+    """Kills a kernel that spills, is serialised by ptxas, does not compile, or that the platform does not choose."""
+    needs(name)
+    entries = list(run.check(targets=[name], kinds=[kind]))
+    with capsys.disabled():
+        print("", *(line for entry in entries for line in lines(entry)), sep="\n")
+    assert entries
+    for entry in entries:
+        assert entry.problems() == []
+        kernels = {"cuda": "mosaic_gpu" if HAS_MOSAIC_GPU else "xla", "tpu": "mosaic_tpu"}
+        assert entry.implementation == kernels[TARGETS[name].platform]
+        assert entry.seconds > 0
+        sizes = {"cuda": ("registers", "shared_memory"), "tpu": ("vmem",)}[TARGETS[name].platform]
+        assert all(getattr(kernel, size) > 0 for kernel in entry.kernels for size in sizes)
+
+
+@pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
+def test_a_spilling_kernel_is_refused():
+    """Kills a check that loses the words of ptxas on the way."""
+    needs("h100")
+    (entry,) = run.check_module("tests.pallas_kernels.unfit_workloads", "spills", targets=["h100"])
+    remark, spill = entry.problems()
+    assert remark.startswith("ptxas: (C7511)")
+    assert spill.startswith("body: spills")
+    assert entry.kernels[0].registers == 255
+
+
+def test_a_copy_on_a_tpu_is_refused():
+    """Kills temporaries that are not measured: keys of one head repeated for 16."""
+    needs("v5e")
+    (entry,) = run.check_module("tests.pallas_kernels.unfit_workloads", "copies", targets=["v5e"])
+    assert [problem[:19] for problem in entry.problems()] == ["copies: temporaries"]
+
+
+def test_an_implementation_of_another_platform_is_an_error():
+    """Kills a name that is ignored, and an error without its reason."""
+    needs("v5e")
+    (entry,) = run.check(targets=["v5e"], kinds=["forward"], implementation="mosaic_gpu")
+    assert "does not compile" in entry.problems()[0]
