@@ -38,8 +38,12 @@ class ByteTokenizer:
                 "mask the padding of the model's vocabulary before sampling"
             )
         documents = np.split(ids, np.flatnonzero(ids == self.end_of_text))
-        texts = [bytes(d[d != self.end_of_text].astype(np.uint8)) for d in documents]
-        return END_OF_TEXT.join(text.decode("utf-8", errors="replace") for text in texts)
+        return END_OF_TEXT.join(self.to_bytes(d).decode("utf-8", errors="replace") for d in documents)
+
+    def to_bytes(self, ids: Integer[np.ndarray, "t"]) -> bytes:
+        """The bytes that `ids`, all in `[0, 257)`, stand for: a part of a text that may begin and end inside a
+        character; end-of-text stands for none."""
+        return bytes(ids[ids != self.end_of_text].astype(np.uint8))
 
     def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
         """How many bytes of text `ids` stand for: all but end-of-text count one."""

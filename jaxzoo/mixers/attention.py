@@ -49,6 +49,9 @@ class AttentionConfig(MultiHeadConfig):
             max_length=64,
         )
 
+    def with_capacity(self, n_tokens: int) -> Self:
+        return dataclasses.replace(self, max_length=n_tokens)
+
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with all `length` keys: the dense form computes the
         masked half too."""

@@ -57,6 +57,14 @@ class MixerConfig(Checked, abc.ABC):
         gaps = {k: v for k, v in defaults.items() if k in names and not getattr(self, k)}
         return dataclasses.replace(self, **gaps)
 
+    def with_capacity(self, n_tokens: int) -> Self:
+        """The same mixer with a state that holds `n_tokens`; `self` where the state's size is fixed.
+
+        Parameters and outputs do not depend on the capacity, so the state of the one serves the other.
+        """
+        del n_tokens
+        return self
+
     @property
     def std(self) -> float:
         """`init_std`, with the default filled in."""

@@ -37,7 +37,7 @@ class Failure(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    _quieten()
+    quieten()
     try:
         with _refusing():
             command = parse_command(sys.argv[1:] if argv is None else argv)
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             config = to_json(command.config)
             if command.resume:
                 run.check_same(config)
-            _use_compilation_cache()
+            use_compilation_cache()
             session = Session(command.config)
         with jax.set_mesh(session.mesh):
             return _run(command, run, session)
@@ -157,14 +157,14 @@ def _failing(run: RunDirectory) -> Iterator[None]:
         raise Failure(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}", 1) from error
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Keeps libraries from spilling logs over our lines; what matters reaches us as an exception."""
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*persistent compilation cache")
 
 
-def _use_compilation_cache() -> None:
+def use_compilation_cache() -> None:
     """Lets a second start load what the first compiled; `JAX_COMPILATION_CACHE_DIR` has precedence."""
     if jax.config.jax_compilation_cache_dir:
         return

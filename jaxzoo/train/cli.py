@@ -6,15 +6,17 @@ import dataclasses
 import io
 import runpy
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import nearest
 from jaxzoo.train.run_dir import default_run_dir
+
+Parsed = TypeVar("Parsed")
 
 PROGRAM = "python -m jaxzoo.train"
 
@@ -112,24 +114,42 @@ def override(config: ExperimentConfig, flags: Sequence[str]) -> ExperimentConfig
     Raises:
       UsageError: an unknown flag (with the nearest name), a wrong type, or a value that the config refuses.
     """
+    return parse_flags(
+        ExperimentConfig,
+        flags,
+        prog=PROGRAM,
+        known=flags_of(config),
+        default=config,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+def parse_flags(
+    declared: type[Parsed], flags: Sequence[str], *, prog: str, known: Iterable[str], **options: Any
+) -> Parsed:
+    """Reads a dataclass off the command line; prints help and exits with 0 where asked to.
+
+    Args:
+      declared: the dataclass.
+      flags: the words of the command line.
+      prog: name of the program.
+      known: all flags, for the hint at a misspelt one.
+      **options: of `tyro.cli`.
+
+    Raises:
+      UsageError: as in `override`.
+    """
     wants_help = "--help" in flags
     said = io.StringIO()
     try:
         with contextlib.nullcontext() if wants_help else contextlib.redirect_stderr(said):
-            result, unknown = tyro.cli(
-                ExperimentConfig,
-                prog=PROGRAM,
-                default=config,
-                args=list(flags),
-                config=(tyro.conf.AvoidSubcommands,),
-                return_unknown_args=True,
-            )
+            result, unknown = tyro.cli(declared, prog=prog, args=list(flags), return_unknown_args=True, **options)
     except SystemExit as stopped:
         if not stopped.code:
             raise
         raise UsageError(_complaint(stopped, said.getvalue())) from stopped
     if unknown:
-        raise UsageError(_unknown(unknown[0], config))
+        raise UsageError(_unknown(unknown[0], known))
     return result
 
 
@@ -145,11 +165,11 @@ def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
             yield from flags_of(part, f"{name}." if i is None else f"{name}.{i}.")
 
 
-def _unknown(word: str, config: ExperimentConfig) -> str:
+def _unknown(word: str, known: Iterable[str]) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word!r}; options are written --name value"
     name = word.split("=")[0]
-    hint = nearest(name.replace("_", "-"), flags_of(config)).replace("'", "")
+    hint = nearest(name.replace("_", "-"), known).replace("'", "")
     return f"unknown option {name}{hint}"
 
 

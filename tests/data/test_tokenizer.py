@@ -46,3 +46,11 @@ def test_end_of_text_counts_no_byte():
     ids = np.array([[255, 256, 0], [256, 256, 65]], np.uint16)
     assert TOKENIZER.count_bytes(ids) == 3
     assert TOKENIZER.vocab_size == 257
+
+
+def test_parts_of_a_text_are_its_bytes():
+    """Kills: a part that is decoded by itself, and so loses the character that it cuts."""
+    ids = TOKENIZER.encode("é漢")
+    parts = [TOKENIZER.to_bytes(ids[:1]), TOKENIZER.to_bytes(ids[1:4]), TOKENIZER.to_bytes(ids[4:])]
+    assert b"".join(parts).decode() == "é漢"
+    assert TOKENIZER.to_bytes(np.array([97, TOKENIZER.end_of_text, 98], np.int32)) == b"ab"

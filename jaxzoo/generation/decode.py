@@ -1,0 +1,182 @@
+"""The compiled programs of generation: read a chunk of the prompts, and decode a block of tokens.
+
+Both take the model as graph and parameters (`nnx.split`) and give back the state that they are given: it is
+donated, so that a state is in memory once. They are compiled for the model, the batch size, the capacity of
+key/value caches and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.generation.sampling import Knobs, sample
+from jaxzoo.models.accounting import abstract_model
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig, ModelState
+from jaxzoo.sharding import constrain
+
+NO_TOKEN = -1
+"""In the output: the row has no new token at this step."""
+
+NOT_FINITE = -2
+"""In the output: the row's logits are not finite."""
+
+
+class Rows(NamedTuple):
+    """What a decode step changes."""
+
+    state: ModelState
+    """What the model remembers of each row."""
+    newest: Int[Array, "b"]
+    """The token drawn last; not read before there is one."""
+    n_read: Int[Array, ""]
+    """Decode steps so far: tokens that each row has read since its last chunk."""
+    n_new: Int[Array, "b"]
+    """New tokens so far."""
+    done: Bool[Array, "b"]
+    """Which rows are complete. Their states run on with the others and mean nothing any more."""
+
+
+class Rules(NamedTuple):
+    """What a decode step only reads."""
+
+    tail: Int[Array, "b t"]
+    """The last tokens of each prompt."""
+    tail_length: Int[Array, "b"]
+    """How many they are, at least 1."""
+    keys: PRNGKeyArray
+    """One key a row; the draw of the token at a position is keyed by row and position."""
+    knobs: Knobs
+    """How to draw."""
+    max_tokens: Int[Array, ""]
+    """New tokens of a row."""
+    stop_tokens: Int[Array, "n"]
+    """A row is complete behind any of these."""
+
+
+def with_capacity(config: LanguageModelConfig, n_tokens: int) -> LanguageModelConfig:
+    """The same model with key/value caches of `n_tokens`; equal to `config` where all states have fixed sizes."""
+    pattern = tuple(mixer.with_capacity(n_tokens) for mixer in config.pattern)
+    return dataclasses.replace(config, pattern=pattern)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "batch_size"), keep_unused=True)
+def first_rows(params: nnx.State, config: LanguageModelConfig, batch_size: int) -> Rows:
+    """Rows that have read nothing.
+
+    Args:
+      params: the rows are made where these lie (an argument that is kept although unused), so that every
+        later call finds them there and nothing is compiled twice.
+      config: the model, with the capacity that the rows will need.
+      batch_size: how many rows.
+
+    Raises:
+      ValueError: a mixer is not causal, so that the model cannot stream.
+    """
+    del params
+    model, zeros = abstract_model(config), jnp.zeros((batch_size,), jnp.int32)
+    return _placed(Rows(model.init_state(batch_size), zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0), model)
+
+
+def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
+    """One key a row, a function of the seed and the row's own number."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
+
+
+@functools.partial(jax.jit, static_argnames="graph", donate_argnames="state")
+def read_chunk(
+    graph: nnx.GraphDef,
+    params: nnx.State,
+    state: ModelState,
+    tokens: Int[Array, "b c"],
+    takes_part: Bool[Array, "b"],
+) -> ModelState:
+    """The state after a chunk, in the rows that take part in it; in the others, the state before it."""
+    model: LanguageModel = nnx.merge(graph, params)
+    _, after = model.prefill(tokens, state)
+
+    def choose(old: Array, new: Array, axis: int) -> Array:
+        takes = takes_part.reshape(tuple(-1 if i == axis else 1 for i in range(old.ndim)))
+        return _place(jnp.where(takes, new, old), axis)
+
+    return jax.tree.map(choose, state, after, batch_axes(model))
+
+
+@functools.partial(jax.jit, static_argnames=("graph", "block_size"), donate_argnames="rows")
+def decode_block(
+    graph: nnx.GraphDef,
+    params: nnx.State,
+    rows: Rows,
+    stopped: Bool[Array, "b"],
+    rules: Rules,
+    *,
+    block_size: int,
+) -> tuple[Rows, Int[Array, "b block"]]:
+    """Up to `block_size` decode steps; fewer where every row is complete.
+
+    A step reads one token of each row: what is left of its prompt, then what was drawn last.
+
+    Args:
+      graph: the model's structure.
+      params: its parameters.
+      rows: donated.
+      stopped: rows that are complete for a reason that only the caller knows.
+      rules: see there.
+      block_size: steps.
+
+    Returns:
+      The rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`.
+    """
+    model: LanguageModel = nnx.merge(graph, params)
+
+    def step(carry: tuple[Array, Rows, Array]) -> tuple[Array, Rows, Array]:
+        i, rows, tokens = carry
+        at = jnp.broadcast_to(rows.n_read, rules.tail_length.shape)
+        prompt = jnp.take_along_axis(rules.tail, at[:, None], axis=1, mode="clip")[:, 0]
+        logits, state = model.step(jnp.where(at < rules.tail_length, prompt, rows.newest), rows.state)
+        drawn = _draw(logits[:, : model.config.vocab_size], state.position, rules)
+        is_new = ~rows.done & (at >= rules.tail_length - 1)
+        n_new = rows.n_new + is_new.astype(jnp.int32)
+        ends = (n_new == rules.max_tokens) | (drawn < 0) | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)
+        tokens = tokens.at[:, i].set(jnp.where(is_new, drawn, NO_TOKEN))
+        return i + 1, Rows(state, drawn, rows.n_read + 1, n_new, rows.done | (is_new & ends)), tokens
+
+    def goes_on(carry: tuple[Array, Rows, Array]) -> Array:
+        i, rows, _ = carry
+        return (i < block_size) & ~jnp.all(rows.done)
+
+    rows = rows._replace(done=rows.done | stopped)
+    tokens = jnp.full((rows.done.shape[0], block_size), NO_TOKEN, jnp.int32)
+    _, rows, tokens = jax.lax.while_loop(goes_on, step, (jnp.zeros((), jnp.int32), rows, tokens))
+    return _placed(rows, model), tokens
+
+
+def batch_axes(model: LanguageModel) -> ModelState:
+    """The axis of the batch in every leaf of the model's state: the one whose size follows the batch size."""
+    two, three = (jax.eval_shape(functools.partial(model.init_state, n)) for n in (2, 3))
+
+    def axis(two: jax.ShapeDtypeStruct, three: jax.ShapeDtypeStruct) -> int:
+        (found,) = (i for i, sizes in enumerate(zip(two.shape, three.shape, strict=True)) if sizes == (2, 3))
+        return found
+
+    return jax.tree.map(axis, two, three)
+
+
+def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rules) -> Int[Array, "b"]:
+    keys = jax.vmap(jax.random.fold_in)(rules.keys, position)
+    finite = jnp.isfinite(logits.max(axis=-1))
+    return jnp.where(finite, sample(logits, keys, rules.knobs), NOT_FINITE)
+
+
+def _placed(rows: Rows, model: LanguageModel) -> Rows:
+    """The rows as every program takes and returns them: shared out over the batch axes of the mesh, if any."""
+    others = jax.tree.map(functools.partial(_place, axis=0), rows._replace(state=None))
+    return others._replace(state=jax.tree.map(_place, rows.state, batch_axes(model)))
+
+
+def _place(x: Array, axis: int) -> Array:
+    return constrain(x, *("batch" if i == axis else None for i in range(x.ndim)))

@@ -1,0 +1,196 @@
+"""Generation as a library: prompts in, tokens out, block by block or all at once."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Int32
+
+from jaxzoo.generation.decode import (
+    NO_TOKEN,
+    NOT_FINITE,
+    Rules,
+    decode_block,
+    first_rows,
+    read_chunk,
+    row_keys,
+    with_capacity,
+)
+from jaxzoo.generation.prompts import TokenIds, check_prompts
+from jaxzoo.generation.sampling import Sampling, knobs
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+
+BLOCK_SIZE = 16
+"""Decode steps between two looks of the host."""
+
+MIN_CAPACITY = 64
+"""Smallest capacity of key/value caches."""
+
+NewTokens = list[Int32[np.ndarray, "t"]]
+"""The tokens that each row got, none or some."""
+
+
+class Generation:
+    """Continues a batch of prompts: an iterator over blocks of new tokens.
+
+    A row's tokens are a function of model, prompt, sampling, seed and the row's number, up to the rounding
+    of sums: not of the other rows, nor of the block size. Memory does not grow with prompts or new tokens,
+    but for the key/value caches of full attention, which are sized for both at the start.
+
+    Runs where the parameters lie; on a mesh, inside `jax.set_mesh`.
+
+    Attributes:
+      lengths: tokens of each prompt.
+      done: which rows are complete.
+
+    Args:
+      model: a language model of causal mixers.
+      prompts: token ids of each row, of any lengths but 0.
+      max_tokens: most new tokens of a row.
+      sampling: how tokens are drawn.
+      seed: of all draws, in `[0, 2^32)`.
+      stop_tokens: a row is complete with any of these, which is then its last token.
+      row_numbers: from these and the seed come the draws of each row, so that a batch may be cut in pieces;
+        None: 0, 1, 2, ...
+      block_size: decode steps of a block. The first may give a row up to 7 tokens fewer.
+
+    Raises:
+      ValueError: an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
+        stream, or prompt and new tokens exceed its learned positions.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Sequence[TokenIds],
+        *,
+        max_tokens: int,
+        sampling: Sampling = Sampling(),  # noqa: B008 a frozen value
+        seed: int = 0,
+        stop_tokens: Sequence[int] = (),
+        row_numbers: Sequence[int] | None = None,
+        block_size: int = BLOCK_SIZE,
+    ):
+        checked = check_prompts(prompts, n_ids=model.config.vocab_size)
+        numbers = range(len(prompts)) if row_numbers is None else row_numbers
+        _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")
+        _check("seed", seed, 0 <= seed < 2**32, "must be in [0, 2^32)")
+        _check("block_size", block_size, block_size >= 1, "must be positive")
+        _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one a prompt, {len(prompts)}")
+        self.lengths = checked.lengths
+        n_tokens = int(self.lengths.max()) + max_tokens
+        check_capacity(model.config, n_tokens)
+        self._graph, self._params = nnx.split(model, nnx.Param)
+        sized = with_capacity(model.config, cache_capacity(n_tokens))
+        self._rows = first_rows(self._params, sized, len(prompts))
+        tail = checked.tail()
+        self._rules = Rules(
+            tail=jnp.asarray(tail.tokens),
+            tail_length=jnp.asarray(tail.length),
+            keys=row_keys(seed, jnp.asarray(numbers, jnp.uint32)),
+            knobs=knobs(sampling),
+            max_tokens=jnp.int32(max_tokens),
+            stop_tokens=jnp.asarray(stop_tokens, jnp.int32),
+        )
+        self._chunks = checked.chunks()
+        self._block_size = block_size
+        self.done = np.zeros(len(prompts), bool)
+
+    def read(self, report: Callable[[int], None] | None = None) -> None:
+        """Reads the prompts but for their last tokens; the first block does it where nobody else did.
+
+        Args:
+          report: gets the number of tokens, over all rows, that were read so far, after every chunk.
+        """
+        n_read, state = 0, self._rows.state
+        for chunk in self._chunks:
+            state = read_chunk(
+                self._graph, self._params, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
+            )
+            n_read += chunk.tokens.shape[1] * int(chunk.takes_part.sum())
+            if report:
+                jax.block_until_ready(state.position)
+                report(n_read)
+        self._rows = self._rows._replace(state=state)
+
+    def stop(self, row: int) -> None:
+        """Completes a row: it gets no more tokens."""
+        self.done[row] = True
+
+    def __iter__(self) -> Iterator[NewTokens]:
+        return self
+
+    def __next__(self) -> NewTokens:
+        """The new tokens of each row; ends when every row is complete.
+
+        Raises:
+          ValueError: the model's logits are not finite.
+        """
+        if self.done.all():
+            raise StopIteration
+        self.read()
+        self._rows, block = decode_block(
+            self._graph,
+            self._params,
+            self._rows,
+            jnp.asarray(self.done),
+            self._rules,
+            block_size=self._block_size,
+        )
+        tokens, self.done = np.asarray(block), np.array(self._rows.done)
+        broken = np.flatnonzero((tokens == NOT_FINITE).any(axis=1))
+        if broken.size:
+            raise ValueError(f"prompts[{broken[0]}]: the model's logits are not finite; its training may have diverged")
+        return [row[row != NO_TOKEN] for row in tokens]
+
+
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[TokenIds],
+    *,
+    max_tokens: int,
+    sampling: Sampling = Sampling(),  # noqa: B008 a frozen value
+    seed: int = 0,
+    stop_tokens: Sequence[int] = (),
+    row_numbers: Sequence[int] | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> NewTokens:
+    """The new tokens of each prompt, without the prompt: all the blocks of a `Generation`, which see."""
+    blocks = Generation(
+        model,
+        prompts,
+        max_tokens=max_tokens,
+        sampling=sampling,
+        seed=seed,
+        stop_tokens=stop_tokens,
+        row_numbers=row_numbers,
+        block_size=block_size,
+    )
+    return [np.concatenate(row) for row in zip(*blocks, strict=True)]
+
+
+def cache_capacity(n_tokens: int) -> int:
+    """The capacity that serves `n_tokens`: 64, 96, 128, 192, 256, ..., so that few programs are compiled."""
+    power = 2 ** max(math.ceil(math.log2(n_tokens)), MIN_CAPACITY.bit_length() - 1)
+    return 3 * power // 4 if MIN_CAPACITY <= n_tokens <= 3 * power // 4 else power
+
+
+def check_capacity(config: LanguageModelConfig, n_tokens: int) -> None:
+    """Refuses what learned positions cannot hold.
+
+    Raises:
+      ValueError: see there.
+    """
+    if config.learned_positions and n_tokens > config.max_length:
+        raise ValueError(
+            f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {config.max_length} "
+            "learned positions of the model; shorten the prompt, or ask for fewer tokens"
+        )
+
+
+def _check(name: str, value: object, holds: bool, rule: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}={value!r} {rule}")

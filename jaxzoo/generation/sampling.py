@@ -1,0 +1,100 @@
+"""How the next token is drawn from the logits: greedily, or by temperature, top-k and top-p.
+
+The filters act in this order: the logits are divided by the temperature; of the tokens ranked by probability
+(equal ones by their ids) the first `top_k` stay (Fan et al. 2018); of those, renormalised, the shortest
+beginning whose probabilities sum to `top_p` or more (nucleus sampling, Holtzman et al. 2020).
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.checked import Checked
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling(Checked):
+    """Which tokens may be drawn, and how evenly. The default is the model's own distribution."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0: always the likeliest token (the lowest id among equals)."""
+    top_k: int = 0
+    """How many of the likeliest tokens may be drawn; 0: all."""
+    top_p: float = 1.0
+    """Probability that the tokens which may be drawn have together at least; 1: all."""
+    n_ids: int = 0
+    """Only ids below this are drawn, such as those that a tokenizer knows; 0: all of the vocabulary."""
+
+    def __post_init__(self) -> None:
+        fits = math.isfinite(self.temperature) and self.temperature >= 0
+        self.require("temperature", fits, "must be finite and not negative", "0 always takes the likeliest token")
+        self.require("top_k", self.top_k >= 0, "must not be negative", "0 lets all tokens be drawn")
+        self.require("n_ids", self.n_ids >= 0, "must not be negative", "0 lets all ids be drawn")
+        self.require("top_p", 0 < self.top_p <= 1, "must be in (0, 1]", "1 lets all tokens be drawn")
+
+
+NO_LIMIT = 2**31 - 1
+"""A rank and an id that no vocabulary reaches."""
+
+
+class Knobs(NamedTuple):
+    """A `Sampling` as arrays, 0 as `NO_LIMIT`: a compiled program serves all of its values."""
+
+    temperature: Float[Array, ""]
+    top_k: Int[Array, ""]
+    top_p: Float[Array, ""]
+    n_ids: Int[Array, ""]
+
+
+def knobs(sampling: Sampling) -> Knobs:
+    """The arrays of a `Sampling`."""
+    top_k, n_ids = (jnp.int32(min(n or NO_LIMIT, NO_LIMIT)) for n in (sampling.top_k, sampling.n_ids))
+    return Knobs(jnp.float32(sampling.temperature), top_k, jnp.float32(sampling.top_p), n_ids)
+
+
+def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
+    """Draws one token a row.
+
+    A pure function of its arguments, row by row. Greedy and unfiltered draws cost O(vocab) a row, filtered
+    ones a sort.
+
+    Args:
+      logits: float32, finite.
+      keys: one key a row `(b,)`.
+      knobs: those of a `Sampling`.
+
+    Returns:
+      Token ids, int32.
+    """
+
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    logits = jnp.where(ids < knobs.n_ids, logits, -jnp.inf)
+
+    def draw() -> Array:
+        centred = logits - logits.max(axis=-1, keepdims=True)
+        scaled = centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)
+        filters = (knobs.top_k < NO_LIMIT) | (knobs.top_p < 1)
+        return jax.lax.cond(filters, _draw_filtered, lambda scaled, keys, _: _draw(scaled, keys), scaled, keys, knobs)
+
+    return jax.lax.cond(knobs.temperature > 0, draw, lambda: jnp.argmax(logits, axis=-1).astype(jnp.int32))
+
+
+def _draw(logits: Float[Array, "b vocab"], keys: PRNGKeyArray) -> Int[Array, "b"]:
+    return jax.vmap(jax.random.categorical)(keys, logits).astype(jnp.int32)
+
+
+def _draw_filtered(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
+    """Draws a rank among those that stay, and returns the token of that rank."""
+    ids = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 1)
+    negated, ids_by_rank = jax.lax.sort((-logits, ids), num_keys=1, is_stable=True)
+    rank = ids
+    stays = rank < knobs.top_k
+    probability = jax.nn.softmax(jnp.where(stays, -negated, -jnp.inf), axis=-1)
+    before = jnp.cumsum(probability, axis=-1) - probability
+    stays &= (before < knobs.top_p) | (knobs.top_p == 1)
+    drawn = _draw(jnp.where(stays, -negated, -jnp.inf), keys)
+    return jnp.take_along_axis(ids_by_rank, drawn[:, None], axis=1)[:, 0]

@@ -1,0 +1,129 @@
+"""The language model of a run directory, its parameters alone; nothing is written there."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+from jax.sharding import SingleDeviceSharding
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import from_json
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.state import Blueprint, make_blueprint
+
+
+class Trained(NamedTuple):
+    """What a run has learned."""
+
+    model: LanguageModel
+    """The model, on the first device."""
+    tokenizer: ByteTokenizer
+    """What made its tokens."""
+    step: int
+    """Step of the checkpoint."""
+
+
+def load_trained(directory: Path, step: int | None = None) -> Trained:
+    """Reads the model of a run on text, whatever mesh it was trained on.
+
+    Only checkpoints that are complete are seen: Orbax gives one its name when it is. The run may be going on.
+
+    Args:
+      directory: the run's.
+      step: that of the checkpoint; None: the newest.
+
+    Raises:
+      ValueError: there is no run, no (such) checkpoint, no text, or another tokenizer; or the checkpoint is of
+        another model than config.json.
+      OSError: a file cannot be read.
+    """
+    run = RunDirectory(directory.absolute())
+    config = _read_config(run)
+    tokenizer = _tokenizer_of(config, run)
+    blueprint = make_blueprint(config.model)
+    if not run.checkpoints.is_dir():
+        raise ValueError(f"{directory} holds a run without checkpoint; train it until it has saved one")
+    with ocp.CheckpointManager(
+        run.checkpoints,
+        options=ocp.CheckpointManagerOptions(read_only=True),
+        item_handlers={"state": ocp.PyTreeCheckpointHandler(), "data": ocp.JsonCheckpointHandler()},
+    ) as manager:
+        step = _choose(manager, step, directory)
+        _check_same_model(manager, step, blueprint, directory)
+        params, made_by = _restore(manager, step, blueprint, directory)
+    if not made_by.startswith(f"{tokenizer.fingerprint}:"):
+        raise ValueError(
+            f"{directory}: checkpoint {step} was trained on tokens of {made_by!r}, and this tokenizer is "
+            f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
+        )
+    return Trained(blueprint.model(params), tokenizer, step)
+
+
+def _read_config(run: RunDirectory) -> ExperimentConfig:
+    if not run.path.is_dir():
+        raise ValueError(f"{run.path} does not exist; --run takes the directory of a run, such as runs/lm-based_tiny")
+    if not run.holds_run:
+        raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; --run takes the directory of a run")
+    try:
+        return from_json(json.loads(run.config.read_text()), ExperimentConfig)
+    except ValueError as error:
+        raise ValueError(f"{run.config}: {error}") from error
+
+
+def _tokenizer_of(config: ExperimentConfig, run: RunDirectory) -> ByteTokenizer:
+    if not isinstance(config.data, TextDataConfig):
+        name = type(config.data).__name__
+        raise ValueError(f"{run.path}: its data, {name}, have no tokenizer; generate from a run on text")
+    tokenizer = ByteTokenizer()
+    if config.model.vocab_size < tokenizer.vocab_size:
+        raise ValueError(
+            f"{run.path}: LanguageModelConfig.vocab_size={config.model.vocab_size} must be at least the "
+            f"{tokenizer.vocab_size} ids of the tokenizer {tokenizer.name!r}; this model was not trained on its tokens"
+        )
+    return tokenizer
+
+
+def _choose(manager: ocp.CheckpointManager, step: int | None, directory: Path) -> int:
+    steps = sorted(manager.all_steps())
+    if not steps:
+        raise ValueError(f"{directory} holds a run without checkpoint; train it until it has saved one")
+    if step is not None and step not in steps:
+        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, steps))}, those in {directory}")
+    return steps[-1] if step is None else step
+
+
+def _check_same_model(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint, directory: Path) -> None:
+    """Compares names and shapes: Orbax restores what it finds, and leaves out what it does not."""
+    metadata: Any = manager.item_metadata(step)
+    stored, expected = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+        for leaves in map(jax.tree.leaves_with_path, (metadata["state"].tree["params"], blueprint.params))
+    )
+    for name in sorted(stored.keys() | expected.keys()):
+        if stored.get(name) != expected.get(name):
+            raise ValueError(
+                f"{directory}: parameter {name} has shape {stored.get(name)} in checkpoint {step} and "
+                f"{expected.get(name)} by config.json; they are of different models"
+            )
+
+
+def _restore(
+    manager: ocp.CheckpointManager, step: int, blueprint: Blueprint, directory: Path
+) -> tuple[dict[str, Any], str]:
+    """The parameters, and the fingerprint of the data that they have seen."""
+    device = SingleDeviceSharding(jax.devices()[0])
+    item = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), blueprint.params)}
+    only_params: Any = ocp.args.PyTreeRestore(
+        item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+    )
+    args: Any = ocp.args.Composite(state=only_params, data=ocp.args.JsonRestore())
+    try:
+        restored = manager.restore(step, args=args)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise OSError(f"{directory}: checkpoint {step} cannot be read: {error}") from error
+    return restored["state"]["params"], restored["data"]["fingerprint"]

@@ -1,0 +1,59 @@
+"""Chunks and tails give back the prompts, in few shapes."""
+
+import numpy as np
+import pytest
+
+from jaxzoo.generation.prompts import CHUNKS, check_prompts
+
+LENGTHS = (1, 2, 7, 8, 9, 16, 17, 63, 64, 65, 73, 200, 511, 512, 513, 577, 1100)
+
+
+def some_prompts(lengths):
+    rng = np.random.default_rng(0)
+    return check_prompts([rng.integers(1, 50, size=n) for n in lengths], n_ids=50)
+
+
+def read(prompts, row):
+    """The tokens that a row reads, in order, and the sizes of its chunks."""
+    chunks = [chunk for chunk in prompts.chunks() if chunk.takes_part[row]]
+    tail = prompts.tail()
+    parts = [*(chunk.tokens[row] for chunk in chunks), tail.tokens[row, : tail.length[row]]]
+    return np.concatenate(parts), [chunk.tokens.shape[1] for chunk in chunks]
+
+
+def test_every_row_reads_its_prompt_once_and_nothing_else():
+    """Kills: a token twice or left out at a border, a chunk that a row takes part in without having its tokens,
+    a prompt that leaves nothing to draw from."""
+    prompts = some_prompts(LENGTHS)
+    for row, prompt in enumerate(prompts.rows):
+        tokens, _ = read(prompts, row)
+        np.testing.assert_array_equal(tokens, prompt)
+    tail = prompts.tail()
+    assert tail.length.min() == 1
+    assert tail.length.max() == CHUNKS[-1] == tail.tokens.shape[1]
+    assert all(chunk.takes_part.any() for chunk in prompts.chunks())
+
+
+def test_a_prompt_is_cut_in_the_same_places_in_any_company():
+    """Kills: rounding that depends on the other prompts of a batch."""
+    together = some_prompts(LENGTHS)
+    for row, prompt in enumerate(together.rows):
+        assert read(together, row)[1] == read(check_prompts([prompt], n_ids=50), 0)[1]
+    assert read(together, LENGTHS.index(1100))[1] == [512, 512, 64, 8]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], r"^prompts=\[\] must hold at least one prompt$"),
+        ([[1], []], r"^prompts\[1\] is empty; give at least one token"),
+        ([[1], [2, 50]], r"^prompts\[1\]: token 50 must be in \[0, 50\)"),
+        ([[-1]], r"^prompts\[0\]: token -1 must be in \[0, 50\)"),
+        ([[0.5]], r"^prompts\[0\]: float64 of shape \(1,\) must be integers"),
+        ([[[1, 2]]], r"^prompts\[0\]: int64 of shape \(1, 2\) must be integers of shape \(t,\)"),
+    ],
+)
+def test_what_prompts_may_not_be(prompts, message):
+    """Kills: a shape error from inside the model, or NaN, for a mistake of the caller."""
+    with pytest.raises(ValueError, match=message):
+        check_prompts(prompts, n_ids=50)

@@ -1,0 +1,306 @@
+"""Generation as a library: what it gives, what it costs, what it refuses."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.generation import Generation, Sampling, generate
+from jaxzoo.generation.decode import batch_axes, decode_block, first_rows, read_chunk, with_capacity
+from jaxzoo.generation.run import cache_capacity
+from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
+from jaxzoo.models import LanguageModel, LanguageModelConfig
+from jaxzoo.sharding import MeshConfig, make_mesh, named_sharding
+from jaxzoo.train.state import make_blueprint
+from tests.models.hybrids import ALL_FIVE, hybrid_config, make_model, run
+from tests.models.test_language_model import SeesTheFuture, SeesTheFutureConfig
+
+VOCAB = 13
+LENGTHS = (1, 7, 8, 9, 63, 200, 600)
+HOT = Sampling(temperature=5.0, top_k=11, top_p=0.97)
+"""Logits of these models are of order 10: no draw is certain."""
+
+
+def tiny_config(mixer, **fields) -> LanguageModelConfig:
+    defaults = {"pattern": (mixer,), "d_model": mixer.d_model, "n_layers": 2, "vocab_size": VOCAB, "mlp_width": 5}
+    defaults["tie_embeddings"] = False  # a tied head repeats the last token for ever
+    return LanguageModelConfig(**{**defaults, **fields})
+
+
+def fixed() -> LanguageModel:
+    """All mixers with a state of fixed size, twice, scanned: the batch is the second axis of every state."""
+    return make_model(hybrid_config(pattern=ALL_FIVE[:4], n_layers=8))
+
+
+def growing(**fields) -> LanguageModel:
+    """Two mixers, one of them with a state that grows, twice, scanned."""
+    pattern = (TaylorLinearAttentionConfig(n_heads=2, feature_dim=3), AttentionConfig(n_heads=2, positions="rotary"))
+    return make_model(hybrid_config(**{"pattern": pattern, "n_layers": 4, **fields}))
+
+
+def some_prompts(*lengths: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(VOCAB, size=n) for n in lengths]
+
+
+MODELS = {
+    **{cls.__name__: functools.partial(tiny_config, cls.tiny()) for cls in MIXERS if cls.causal},
+    "hybrid": functools.partial(hybrid_config, n_layers=6),
+    "learned positions": functools.partial(
+        tiny_config, GatedShortConvConfig(d_model=8), learned_positions=True, max_length=50
+    ),
+    "alibi": functools.partial(tiny_config, AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi")),
+}
+
+
+SEEDS = {"TaylorLinearAttentionConfig": 0, "hybrid": 4, "alibi": 1}
+"""Of the parameters, so that the greedy text is not constant; 7 elsewhere."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
+    """Kills: a step or a chunk at the wrong position, a token that is read twice or never, another row's state,
+    a cache that is too short, an id of the vocabulary's padding."""
+    model, n_new = make_model(MODELS[name](), SEEDS.get(name, 7)), 20
+    prompts = some_prompts(1, 8, 26)
+    new = generate(model, prompts, max_tokens=n_new, sampling=Sampling(temperature=0))
+    texts = [np.concatenate([prompt, tokens]) for prompt, tokens in zip(prompts, new, strict=True)]
+    padded = np.stack([np.pad(text, (0, 26 + n_new - len(text))) for text in texts])  # behind the text: unseen
+    logits = np.asarray(run(model, jnp.asarray(padded, jnp.int32)))
+    for row, prompt in enumerate(prompts):
+        expected = logits[row, len(prompt) - 1 : len(texts[row]) - 1].argmax(axis=-1)
+        np.testing.assert_array_equal(new[row], expected)
+    assert min(len(set(tokens.tolist())) for tokens in new) > 1, "a constant text shows nothing: choose another seed"
+
+
+@pytest.mark.parametrize(("make", "rows"), [(fixed, range(7)), (growing, (2, 3, 6))], ids=["fixed", "growing"])
+def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
+    """Kills: padding in a state, a row that is moved on by a chunk of the others, draws that follow the place in
+    the batch."""
+    model, prompts = make(), some_prompts(*LENGTHS)
+    for sampling in (Sampling(temperature=0), HOT):
+        together = generate(model, prompts, max_tokens=21, sampling=sampling)
+        for i in rows:
+            (alone,) = generate(model, [prompts[i]], max_tokens=21, sampling=sampling, row_numbers=[i])
+            np.testing.assert_array_equal(together[i], alone)
+        order = [5, 1, 6, 3, 0, 2, 4]
+        shuffled = generate(model, [prompts[i] for i in order], max_tokens=21, sampling=sampling, row_numbers=order)
+        for i, tokens in zip(order, shuffled, strict=True):
+            np.testing.assert_array_equal(together[i], tokens)
+
+
+@pytest.mark.parametrize("make", [fixed, growing])
+def test_states_after_chunks_equal_those_of_one_prefill(make):
+    """Kills: padding that enters a state too weakly to change a token, a chunk lost or read twice."""
+    model, prompts = make(), some_prompts(*LENGTHS)
+    generation = Generation(model, prompts, max_tokens=5)
+    generation.read()
+    state, axes = generation._rows.state, batch_axes(model)
+    graph, params = nnx.split(model, nnx.Param)
+    for row in (0, 5):
+        n_read = (LENGTHS[row] - 1) // 8 * 8
+        empty = first_rows(params, with_capacity(model.config, cache_capacity(605)), 1).state
+        whole = jax.jit(lambda s, t: nnx.merge(graph, params).prefill(t, s)[1])(
+            empty, jnp.asarray(prompts[row][None, :n_read], jnp.int32)
+        )
+        assert whole.position[0] == n_read
+
+        def check(found, expected, axis, row=row):
+            found = np.take(np.asarray(found, np.float64), [row], axis)
+            scale = np.abs(expected).max() + 1e-6
+            np.testing.assert_allclose(found, expected, atol=1e-4 * scale)  # float32 sums in another order
+
+        jax.tree.map(check, state, whole, axes)
+
+
+def test_batch_axis_is_found_in_every_leaf():
+    """Kills: a guess of axis 0 that a stack of repeated periods, or a batch as large as another axis, refutes."""
+    model = make_model(hybrid_config())
+    axes = batch_axes(model)
+    assert set(jax.tree.leaves(axes.layers[0])) == {1}
+    assert set(jax.tree.leaves((axes.layers[1], axes.position))) == {0}
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 64])
+def test_blocks_do_not_change_the_text(block_size):
+    """Kills: draws keyed by the step of a block, state that is lost between blocks, a token at a border."""
+    model, prompts = growing(), some_prompts(3, 8, 21)
+    whole = generate(model, prompts, max_tokens=19, sampling=HOT, seed=5)
+    blocks = list(Generation(model, prompts, max_tokens=19, sampling=HOT, seed=5, block_size=block_size))
+    assert all(len(tokens) <= block_size for block in blocks for tokens in block)
+    for found, expected in zip(zip(*blocks, strict=True), whole, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), expected)
+
+
+def test_seed_and_row_number_choose_the_text():
+    """Kills: a seed that is ignored, rows with equal prompts that get equal texts."""
+    model, prompts = growing(), some_prompts(5) * 3
+    first, again, other = (generate(model, prompts, max_tokens=24, sampling=HOT, seed=s) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert len({tokens.tobytes() for tokens in (*first, *other)}) == 6
+
+
+def test_rows_end_by_max_tokens_stop_tokens_and_word_of_the_caller():
+    """Kills: a row that runs on behind its end, ends before it, or ends the others; a loop that runs for nobody."""
+    model, prompts = growing(), some_prompts(3, 8, 12)
+    free = generate(model, prompts, max_tokens=30, sampling=HOT)
+    assert [len(tokens) for tokens in free] == [30, 30, 30]
+    stop = int(free[0][9])
+    ended = generate(model, prompts, max_tokens=30, sampling=HOT, stop_tokens=(stop, 12))
+    for tokens, unbound in zip(ended, free, strict=True):
+        hits = np.flatnonzero((unbound == stop) | (unbound == 12))
+        np.testing.assert_array_equal(tokens, unbound[: hits[0] + 1] if hits.size else unbound)
+    generation = Generation(model, prompts, max_tokens=30, sampling=HOT, block_size=8)
+    parts = [next(generation)]
+    generation.stop(1)
+    parts += list(generation)
+    found = [np.concatenate(row) for row in zip(*parts, strict=True)]
+    assert len(found[1]) == len(parts[0][1])
+    for tokens, unbound in zip(found, free, strict=True):
+        np.testing.assert_array_equal(tokens, unbound[: len(tokens)])
+    assert [len(found[0]), len(found[2])] == [30, 30]
+    assert generation.done.all()
+    with pytest.raises(StopIteration):
+        next(generation)
+
+
+def test_the_loop_ends_with_the_last_row():
+    """Kills: a block that computes to its end for rows that are all complete."""
+    model = growing()
+    generation = Generation(model, some_prompts(1, 4), max_tokens=3, block_size=64)
+    next(generation)
+    assert generation._rows.n_read == 6, "the longer tail has 4 tokens: the last new token comes at step 6"
+
+
+def counted_compilations():
+    """Programs compiled by this process so far."""
+    return read_chunk._cache_size() + decode_block._cache_size() + first_rows._cache_size()
+
+
+def test_few_programs_serve_all_lengths():
+    """Kills: a compilation for each prompt length, number of tokens, seed, or setting of the sampling."""
+    model = make_model(hybrid_config(pattern=(TaylorLinearAttentionConfig(feature_dim=2),), n_layers=1))
+    before = counted_compilations()
+    generate(model, some_prompts(585, 1), max_tokens=17)
+    assert counted_compilations() - before == 5, "three chunks, one block, the first state"
+    for lengths, max_tokens, seed in (((3, 9), 5, 1), ((64, 700), 40, 2), ((1500, 2), 3, 3)):
+        generate(model, some_prompts(*lengths), max_tokens=max_tokens, seed=seed, sampling=HOT)
+    assert counted_compilations() - before == 5
+
+
+def test_committed_parameters_compile_nothing_twice():
+    """Kills: a first chunk, or a first block, whose state lies elsewhere than that of the second."""
+    graph, params = nnx.split(growing(d_model=4), nnx.Param)
+    model = nnx.merge(graph, jax.device_put(params, jax.devices()[1]))
+    before = counted_compilations()
+    generate(model, some_prompts(150, 9), max_tokens=40)
+    assert counted_compilations() - before == 4, "two chunks, one block, the first state"
+
+
+def abstract_call(model: LanguageModel, batch_size: int, n_tokens: int):
+    """The arguments of `decode_block`, as shapes where that will do."""
+    generation = Generation(model, some_prompts(*[3] * batch_size), max_tokens=n_tokens - 3)
+    return generation._graph, generation._params, generation._rows, jnp.zeros(batch_size, bool), generation._rules
+
+
+def test_the_state_is_donated_and_its_memory_used_again():
+    """Kills: two copies of the state in memory, in prefill and in decode."""
+    model = growing()
+    graph, params, rows, stopped, rules = abstract_call(model, 3, 900)
+    state_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(rows.state))
+    compiled = decode_block.lower(graph, params, rows, stopped, rules, block_size=16).compile()
+    assert compiled.memory_analysis().alias_size_in_bytes >= state_bytes
+    after, _ = decode_block(graph, params, rows, stopped, rules, block_size=16)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(rows.state))
+    chunk = (jnp.zeros((3, 8), jnp.int32), jnp.ones(3, bool))
+    compiled = read_chunk.lower(graph, params, after.state, *chunk).compile()
+    assert compiled.memory_analysis().alias_size_in_bytes >= state_bytes
+    read_chunk(graph, params, after.state, *chunk)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(after.state))
+
+
+def test_memory_is_constant_where_states_are():
+    """Kills: anything of a fixed-size state that grows with the prompt or the new tokens, and a cache that does
+    not grow where it must."""
+    without_attention = make_model(hybrid_config(pattern=ALL_FIVE[:4], n_layers=4))
+
+    def sizes(model, n_tokens):
+        rows = Generation(model, some_prompts(3), max_tokens=n_tokens - 3)._rows
+        return [leaf.nbytes for leaf in jax.tree.leaves(rows)]
+
+    assert sizes(without_attention, 20) == sizes(without_attention, 1_000_000)
+    assert sum(sizes(growing(), 20)) < sum(sizes(growing(), 1000))
+    capacities = [cache_capacity(n) for n in range(1, 3000)]
+    assert all(n <= capacity <= max(64, 1.5 * n) for n, capacity in enumerate(capacities, 1))
+    assert len(set(capacities)) == 12
+
+
+def test_a_mesh_changes_nothing():
+    """Kills: rows, states or parameters that are mixed up or left alone when shared out over 8 devices."""
+    model, prompts = growing(d_model=16), some_prompts(1, 9, 30, 17)
+    expected = generate(model, prompts, max_tokens=20, sampling=HOT)
+    mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
+    blueprint = make_blueprint(model.config)
+    params = nnx.to_pure_dict(nnx.split(model, nnx.Param)[1])
+    shardings = jax.tree.map(lambda x, axes: named_sharding(x.shape, axes, mesh), blueprint.params, blueprint.axes)
+    with jax.set_mesh(mesh):
+        generation = Generation(
+            blueprint.model(jax.device_put(params, shardings)), prompts, max_tokens=20, sampling=HOT
+        )
+        blocks = list(generation)
+    assert len(generation._rows.newest.sharding.device_set) == 8
+    for found, tokens in zip(zip(*blocks, strict=True), expected, strict=True):
+        np.testing.assert_array_equal(np.concatenate(found), tokens)
+
+
+def test_a_capacity_changes_no_output():
+    """Kills: a cache that is resized by resizing the model: learned positions, taps of long filters."""
+    config = hybrid_config()
+    sized = with_capacity(config, 100)
+    assert dataclasses.replace(sized, pattern=config.pattern) == config
+    assert [a == b for a, b in zip(sized.pattern, config.pattern, strict=True)] == [True] * 4 + [False]
+    assert with_capacity(hybrid_config(pattern=ALL_FIVE[:4]), 100) == hybrid_config(pattern=ALL_FIVE[:4])
+
+
+def test_a_model_that_has_diverged_is_named():
+    """Kills: text drawn from NaN."""
+    model = growing()
+    model.final_norm.scale[...] = model.final_norm.scale[...] * jnp.nan
+    with pytest.raises(ValueError, match=r"prompts\[0\]: the model's logits are not finite; its training may have"):
+        generate(model, some_prompts(3, 4), max_tokens=5)
+
+
+def test_a_model_that_cannot_stream_is_named(monkeypatch):
+    """Kills: text from a model that has seen the future in training."""
+    monkeypatch.setitem(MIXERS, SeesTheFutureConfig, SeesTheFuture)
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), SeesTheFutureConfig()), n_layers=4))
+    with pytest.raises(ValueError, match=r"^layer 1: SeesTheFutureConfig sees the future and cannot stream"):
+        generate(model, some_prompts(3), max_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_tokens": 0}, r"^max_tokens=0 must be in \[1, 2\^30\)$"),
+        ({"seed": -1}, r"^seed=-1 must be in \[0, 2\^32\)$"),
+        ({"block_size": 0}, "^block_size=0 must be positive$"),
+        ({"row_numbers": [1, 2]}, r"^row_numbers=\[1, 2\] must be one a prompt, 1$"),
+        ({"max_tokens": 45}, "^prompt and max_tokens are 51 tokens together and must be at most the 50 learned"),
+    ],
+)
+def test_what_a_generation_refuses(options, message):
+    """Kills: a mistake that shows as a shape error, or as NaN from learned positions that end."""
+    model = make_model(MODELS["learned positions"]())
+    with pytest.raises(ValueError, match=message):
+        generate(model, some_prompts(6), **{"max_tokens": 5, **options})
+
+
+def test_ids_beyond_the_tokenizers_are_never_drawn():
+    """Kills: a token without text, where the model's vocabulary is larger than the tokenizer's."""
+    model = growing()
+    tokens = generate(model, [[1, 2, 3]] * 8, max_tokens=30, sampling=Sampling(temperature=20.0, n_ids=5))
+    assert set(np.concatenate(tokens).tolist()) == set(range(5))
