@@ -1,7 +1,6 @@
 """The compile check passes what is fit for an H100 and for TPUs, and refuses what is not."""
 
 import json
-import os
 import sys
 
 import jax
@@ -11,8 +10,8 @@ from pallas_kernels.compile_check import OPS, __main__, run, targets
 from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report, header, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
+from tests.pallas_kernels.aot import needs
 
-REQUIRED = os.environ.get("JAXZOO_REQUIRE_AOT") == "1"
 HAS_MOSAIC_GPU = jax.__version_info__ >= (0, 11, 2)
 
 # Of ptxas 13.0, for the kernel of unfit_workloads.py and for two that fit. Some reports hold bytes that are no text.
@@ -187,14 +186,6 @@ def test_a_failing_worker_is_an_error(monkeypatch):
     entries = list(run.check(OPS, targets=["h100"], kinds=["forward"]))
     assert entries
     assert all(x.problems() == ["does not compile: no output"] for x in entries)
-
-
-def needs(name):
-    """Skips, or fails where it must not be skipped, without the tools to compile for `name`."""
-    reason = missing(TARGETS[name].platform)
-    if reason is not None and not REQUIRED:
-        pytest.skip(f"needs the extra aot: {reason}")
-    assert reason is None, reason
 
 
 @pytest.mark.parametrize("kind", ["forward", "forward_backward"])

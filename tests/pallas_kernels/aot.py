@@ -1,0 +1,15 @@
+"""What tests that compile for absent devices share."""
+
+import os
+
+import pytest
+
+from pallas_kernels.compile_check.targets import TARGETS, missing
+
+
+def needs(target: str) -> None:
+    """Skips without the tools to compile for `target`, or fails where JAXZOO_REQUIRE_AOT=1 says that they must be."""
+    reason = missing(TARGETS[target].platform)
+    if reason is not None and os.environ.get("JAXZOO_REQUIRE_AOT") != "1":
+        pytest.skip(f"needs the extra aot: {reason}")
+    assert reason is None, reason

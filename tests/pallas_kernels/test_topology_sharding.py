@@ -1,0 +1,92 @@
+"""Programs for eight real chips, compiled without them: kernels on every chip, and nothing but states between chips."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pallas_kernels.compile_check.compiler_text import read_program
+from pallas_kernels.compile_check.run import ENVIRONMENT
+from pallas_kernels.compile_check.targets import TARGETS
+from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
+from pallas_kernels.taylor_attention.specs import Spec
+from tests.pallas_kernels.aot import needs
+
+SPEC = Spec(b=4, t=8192, h=16, k=16, v=64)
+COLLECTIVE = re.compile(
+    r"= (\(.*?\)|\S+) (all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|ragged-all-to-all|recv|"
+    r"reduce-scatter|send)(?:-start)?\("
+)
+
+
+@pytest.fixture(params=["h100", "v5e"])
+def target(request, monkeypatch):
+    if request.param == "h100" and jax.__version_info__ < (0, 11, 2):
+        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
+    needs(request.param)
+    for name, value in ENVIRONMENT.items():
+        if "TPU" in name:
+            monkeypatch.setenv(name, value)
+    return TARGETS[request.param]
+
+
+def compiled(target, mesh, spec, function, arrays):
+    """The program's text; all arrays enter and leave sharded by `spec`."""
+    sharding = NamedSharding(mesh, spec)
+    inputs = [jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for x in arrays]
+    lowered = jax.jit(function, out_shardings=sharding).trace(*inputs).lower(lowering_platforms=(target.platform,))
+    return lowered.compile().as_text()
+
+
+def collectives(text):
+    """Kinds, and shapes of what is passed, of all collective operations; the scalars are their handles."""
+    found = COLLECTIVE.findall(text)
+    shapes = {tuple(int(n) for n in size.split(",")) for s, _ in found for size in re.findall(r"\[([\d,]+)\]", s)}
+    return {kind for _, kind in found}, shapes
+
+
+def value_and_gradients(target, mesh_shape, axes):
+    mesh = Mesh(np.array(target.devices(8)).reshape(mesh_shape), ("x", "y"))
+
+    def run(q, k, v, dy):
+        y, pull_back = jax.vjp(lambda *x: sharded_taylor_attention(*x, mesh=mesh, **axes), q, k, v)
+        return y, pull_back(dy)
+
+    q, k, v = jax.eval_shape(SPEC.inputs)
+    spec = P(axes.get("batch_axes"), axes.get("sequence_axis"), axes.get("head_axes"))
+    return compiled(target, mesh, spec, run, (q, k, v, v))
+
+
+def assert_kernels(target, text):
+    kernels = read_program(text, {})
+    assert {kernel.implementation for kernel in kernels} == {
+        {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}[target.platform]
+    }
+    assert len(kernels) >= 3  # forward, dq, dk and dv
+
+
+def test_batch_and_heads_need_no_communication(target):
+    """Kills an all-gather around a kernel, forward or backward."""
+    text = value_and_gradients(target, (4, 2), {"batch_axes": ("x",), "head_axes": ("y",)})
+    assert_kernels(target, text)
+    assert collectives(text) == (set(), set())
+
+
+def test_a_sharded_sequence_passes_states_alone(target):
+    """Kills an exchange of tokens: all that is passed has the shape of a state, in which there is no time."""
+    text = value_and_gradients(target, (2, 4), {"head_axes": ("x",), "sequence_axis": "y"})
+    assert_kernels(target, text)
+    z = (SPEC.b, SPEC.h // 2, taylor_feature_count(SPEC.k))
+    assert collectives(text) == ({"collective-permute"}, {z, (*z, SPEC.v)})
+
+
+def test_an_exchange_is_seen(target):
+    """Kills a search that finds nothing."""
+    mesh = Mesh(np.array(target.devices(8)), ("x",))
+    text = compiled(target, mesh, P(None, "x"), lambda x: x[:, ::-1], jax.eval_shape(SPEC.inputs)[:1])
+    kinds, shapes = collectives(text)
+    assert kinds
+    assert max(int(np.prod(shape)) for shape in shapes) >= SPEC.b * SPEC.t * SPEC.h * SPEC.k // 8
