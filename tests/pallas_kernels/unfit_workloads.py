@@ -2,8 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.specs import Spec
@@ -12,6 +10,8 @@ from pallas_kernels.workload import Workload
 
 def too_many_accumulators(x):
     """Two float32 (64, 256) accumulators are 256 registers a thread of one warpgroup; there are 255."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import mosaic_gpu as plgpu
 
     def body(x_ref, y_ref, a, barrier):
         plgpu.copy_gmem_to_smem(x_ref, a, barrier)
