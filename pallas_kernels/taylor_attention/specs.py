@@ -54,10 +54,15 @@ CPU = {
 }
 """What `xla` is timed with on a CPU."""
 
+CPU_LENGTH = {
+    f"cpu_b1_h4_t{t}": Spec(b=1, t=t, h=4, k=16, v=64, dtype=jnp.float32) for t in (256, 512, 1024, 2048, 4096, 8192)
+}
+"""Length, on a CPU: where the memory of other forms grows."""
+
 TINY = {
     "tiny": Spec(b=1, t=70, h=3, k=3, v=5, dtype=jnp.float32),
     "tiny_grouped": Spec(b=2, t=33, h=4, g=2, k=4, v=3, dtype=jnp.float32),
 }
 """For tests."""
 
-SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | TINY
+SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | CPU_LENGTH | TINY

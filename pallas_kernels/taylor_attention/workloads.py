@@ -82,5 +82,6 @@ GROUPS = {
     "fig5_length": _group(specs.FIGURE_5_LENGTH, "forward", "forward_backward"),
     "step": _group(specs.STEP, "step"),
     "cpu": _group(specs.CPU, "forward", "forward_backward"),
+    "cpu_length": _group(specs.CPU_LENGTH, "forward", "forward_backward"),
 }
 """Name of a group -> its workloads: the paper's figures, decoding, and what a CPU can run."""

@@ -1,0 +1,175 @@
+"""`python -m pallas_kernels.benchmark OP`: checks, times, and writes JSON and plots; the package says how."""
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from pallas_kernels.benchmark import ceilings as ceilings_module
+from pallas_kernels.benchmark import environment, ops, report, run
+from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op
+
+REPOSITORY = Path(__file__).parents[2]
+EPILOG = """\
+examples:
+  python -m pallas_kernels.benchmark taylor
+  python -m pallas_kernels.benchmark taylor --groups cpu_length --implementations xla naive
+  python -m pallas_kernels.benchmark taylor --groups headline step --peers ../flash-linear-attention
+  python -m pallas_kernels.benchmark --render benchmarks/results/taylor-nvidia-h200-2026-01-31.json
+
+Groups are those of the op's workloads.py; without --groups, those named cpu... on a CPU and all others elsewhere.
+The result grows with every row: what is interrupted keeps the rows that it has.
+Exit status: 0; 1 where a candidate was wrong or failed; 2 for a bad command line.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(
+        prog="python -m pallas_kernels.benchmark", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(ops.PACKAGES)}")
+    p.add_argument("--groups", nargs="+", metavar="GROUP", help="groups of workloads")
+    p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    p.add_argument(
+        "--implementations", nargs="+", metavar="NAME", help="candidates by name; default: those of the platform"
+    )
+    p.add_argument("--peers", nargs="+", default=[], metavar="PATH", help="checkouts of public peers, used in place")
+    p.add_argument("--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="default: %(default)s")
+    p.add_argument("--seeds", type=_positive, metavar="N", help="input sets; default: by size, 2 to 32")
+    p.add_argument("--repeats", type=_positive, default=10, metavar="N", help="batches; default: %(default)s")
+    p.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="of timing for each row; default: %(default)s"
+    )
+    p.add_argument("--quick", action="store_true", help="first, middle and last shape of a group; 0.2 s a row")
+    p.add_argument("--force", action="store_true", help="replace a result of the same op, device and date")
+    p.add_argument("--commit", help="of this code; default: what git says")
+    p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables and draw the plots of a result")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; returns the exit status."""
+    p = parser()
+    options = p.parse_args(argv)
+    file: Path | None = options.render
+    try:
+        job = prepare(options) if file is None else (report.load(file), file)
+    except (ValueError, FileNotFoundError, FileExistsError) as error:
+        p.error(str(error))
+    if isinstance(job, Job):
+        return benchmark(job)
+    print(report.markdown(job[0]))
+    _draw(*job)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A command line that makes sense: what to measure, how, and the result so far."""
+
+    op: Op
+    cases: list[run.Case]
+    candidates: list[Candidate]
+    settings: run.Settings
+    result: dict
+    path: Path
+
+
+def prepare(options: argparse.Namespace) -> Job:
+    """Finds the workloads, candidates and peers.
+
+    Raises:
+      ValueError: an option names what does not exist.
+      FileExistsError: a result of this op, device and date is there.
+    """
+    if options.op is None:
+        raise ValueError(f"op is missing: one of {', '.join(ops.PACKAGES)}, or --render FILE.json")
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory beside JAX
+    groups, op = ops.load(options.op)
+    about = environment.describe()
+    platform = about["platform"]
+    path = options.out / f"{options.op}-{environment.slug(about['device'])}-{about['date']}.json"
+    if path.exists() and not options.force:
+        raise FileExistsError(f"{path} exists: --force replaces it, --out DIR writes elsewhere")
+    names = options.groups or ops.default_groups(groups, platform)
+    peers, notes, versions = op.peers(options.peers, platform)
+    default = (*op.default_names(platform), *(c.name for c in peers))
+    settings = run.Settings(
+        seconds=min(options.seconds, 0.2) if options.quick else options.seconds,
+        repeats=options.repeats,
+        seeds=options.seeds,
+    )
+    flags = {"quick": options.quick, "kinds": options.kinds, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+    about["versions"] |= versions
+    commit = options.commit or environment.git_commit(REPOSITORY)
+    return Job(
+        op=op,
+        cases=run.cases({name: _shapes(groups, name, options.quick) for name in names}, tuple(options.kinds)),
+        candidates=_candidates([*op.candidates(platform), *peers], options.implementations or default),
+        settings=settings,
+        result={
+            "op": options.op, **about, "commit": commit, "settings": dataclasses.asdict(settings) | flags,
+            "notes": notes,
+        },
+        path=path,
+    )  # fmt: skip
+
+
+def benchmark(job: Job) -> int:
+    """Measures, writes after every row, prints and draws."""
+    for note in job.result["notes"]:
+        print(note, flush=True)
+    platform, settings = job.result["platform"], job.settings
+    ceilings = ceilings_module.measure(platform, seconds=settings.seconds, repeats=settings.repeats)
+    rows: list[dict] = []
+    result = job.result | {"ceilings": dataclasses.asdict(ceilings), "rows": rows}
+    for i, case in enumerate(job.cases):
+        for row in run.rows(case, job.candidates, job.op, ceilings, settings):
+            print(f"[{i + 1}/{len(job.cases)}] {report.progress(row)}", flush=True)
+            rows.append(row)
+            report.save(result, job.path)
+    print(report.markdown(result))
+    print(job.path)
+    _draw(result, job.path)
+    return int(any(row["status"] in ("wrong", "failed") for row in rows))
+
+
+def _shapes(groups: dict, name: str, quick: bool) -> list:
+    """The workloads of a group; quick: of its first, middle and last shape."""
+    if name not in groups:
+        raise ValueError(f"--groups {name}: must be among {', '.join(groups)}")
+    names = list(dict.fromkeys(w.name for w in groups[name]))
+    kept = {names[0], names[len(names) // 2], names[-1]} if quick else set(names)
+    return [w for w in groups[name] if w.name in kept]
+
+
+def _candidates(known: list[Candidate], wanted: Collection[str]) -> list[Candidate]:
+    names = [c.name for c in known]
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise ValueError(f"--implementations {' '.join(unknown)}: must be among {', '.join(names)}")
+    return [c for c in known if c.name in wanted]
+
+
+def _draw(result: dict, path: Path) -> None:
+    from pallas_kernels.benchmark import plot
+
+    try:
+        for picture in plot.draw(result, path.with_suffix("")):
+            print(picture)
+    except ModuleNotFoundError as error:
+        print(f"no plots: {error.name} is missing; --render {path} draws them where it is installed")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} must be positive")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What is compared: implementations of a package, other forms of its function, public peers."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import jax
+
+from pallas_kernels.workload import Kind, Workload
+
+PLATFORM_OF = {"mosaic_gpu": "gpu", "mosaic_tpu": "tpu"}
+KINDS: tuple[Kind, ...] = ("forward", "forward_backward", "step")
+SEQUENCE_KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One competitor."""
+
+    name: str
+    build: Callable[[Workload], Callable]
+    """The function of the inputs; NotImplementedError: the candidate refuses the workload, and why."""
+    kinds: tuple[Kind, ...] = KINDS
+    """What it is meant for; other workloads have no row of it."""
+    inputs: Callable[[Workload, int], tuple] | None = None
+    """Workload and seed -> its own inputs; None: the workload's."""
+    truth: Callable[[Workload, Any], Any] | None = None
+    """Its own float64 outputs from float64 inputs; None: the op's."""
+    framework: Literal["jax", "torch"] = "jax"
+    same_function: bool = True
+    """Whether the floor of the workload is a floor of this candidate."""
+
+
+class Op(Protocol):
+    """What a module beside this one says of its op (`taylor.py`, `window.py`)."""
+
+    def candidates(self, platform: str) -> list[Candidate]:
+        """Everything but peers, on "cpu", "gpu" or "tpu"."""
+        ...
+
+    def peers(self, paths: list[str], platform: str) -> tuple[list[Candidate], list[str], dict[str, str]]:
+        """Peers that are here; a line for each that is not; versions."""
+        ...
+
+    def default_names(self, platform: str) -> tuple[str, ...]:
+        """Candidates that run unless others are asked for; peers always do."""
+        ...
+
+    def truth(self, workload: Workload, inputs: Any) -> Any:
+        """float64 inputs -> float64 outputs, under `jax.enable_x64`."""
+        ...
+
+
+def implementation(name: str, platform: str) -> Candidate:
+    """An implementation of the op's package; "auto": its own choice."""
+
+    def build(workload: Workload) -> Callable:
+        home = PLATFORM_OF.get(name, platform)
+        if home != platform:
+            raise NotImplementedError(f"{name} runs on a {home}, this is a {platform}")
+        return workload.build(None if name == "auto" else name)
+
+    return Candidate(name=name, build=build)
+
+
+def by_kind(forward: Callable[[Workload], Callable]) -> Callable[[Workload], Callable]:
+    """`Candidate.build` of y = forward(q, k, v), with the gradients of all three where the kind asks for them."""
+
+    def build(workload: Workload) -> Callable:
+        f = forward(workload)
+
+        def run(q, k, v, dy):
+            y, pull_back = jax.vjp(f, q, k, v)
+            return y, pull_back(dy)
+
+        return f if workload.kind == "forward" else run
+
+    return build

@@ -1,0 +1,55 @@
+"""The two ceilings of a device, measured, and the floor that they set under a workload."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.benchmark import programs, timing
+from pallas_kernels.workload import Workload
+
+COPY_BYTES = {"cpu": 2**28, "gpu": 2**31, "tpu": 2**30}
+MATMUL = {"cpu": (2048, "float32"), "gpu": (8192, "bfloat16"), "tpu": (8192, "bfloat16")}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ceilings:
+    """What the device reaches on work that has nothing else to do."""
+
+    bandwidth: float
+    """Bytes read and written a second, by the negation of a large array."""
+    flops: float
+    """Operations a second, by a square matmul of random numbers."""
+    matmul: str
+    """Its size and dtype."""
+
+
+def measure(platform: str, *, seconds: float, repeats: int) -> Ceilings:
+    """Both, on the default device."""
+    n, dtype = MATMUL[platform]
+    length = COPY_BYTES[platform] // 4
+
+    def vector(seed):
+        return (jax.random.normal(jax.random.key(seed), (length,), jnp.float32),)
+
+    def matrices(seed):
+        keys = jax.random.split(jax.random.key(seed), 2)
+        return tuple(jax.random.normal(key, (n, n), jnp.float32).astype(dtype) for key in keys)
+
+    copy = _seconds(lambda x: -x, vector, seconds, repeats)
+    matmul = _seconds(lambda x, y: x @ y, matrices, seconds, repeats)
+    return Ceilings(bandwidth=8 * length / copy, flops=2.0 * n**3 / matmul, matmul=f"{n}^3 {dtype}")
+
+
+def floor(workload: Workload, ceilings: Ceilings) -> tuple[float, str]:
+    """(seconds, what bounds them: "memory" or "compute")."""
+    memory, compute = workload.bytes / ceilings.bandwidth, workload.flops / ceilings.flops
+    return max(memory, compute), "memory" if memory >= compute else "compute"
+
+
+def _seconds(function: Callable, inputs: Callable[[int], tuple], seconds: float, repeats: int) -> float:
+    sets = [inputs(seed) for seed in range(2)]
+    program = programs.JaxProgram(programs.lower(function, sets[0], 1).compile(), sets, 1)
+    program.start()
+    return timing.measure(program.batch, seconds=seconds, repeats=repeats).median

@@ -1,0 +1,56 @@
+"""Whether a program computes what its workload says, in relative L2 against float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.workload import Workload
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
+"""By the dtype of an output. float32 lands near 1e-6 and tf32, near 3e-4, does not pass for it; bfloat16 operands
+land between 1e-3 and 1e-2, and a gradient has two roundings more."""
+TOKENS = {"cpu": 8192, "gpu": 65536}
+"""How many tokens of the batch float64 computes on a device."""
+
+
+def truth_device() -> Any:
+    """Where float64 is at hand: the default device, or the host of a TPU."""
+    return jax.devices("cpu")[0] if jax.default_backend() == "tpu" else jax.devices()[0]
+
+
+def checked_rows(workload: Workload) -> np.ndarray:
+    """Rows of the batch that are compared, the first and the last among them where they are two or more."""
+    b, t = int(workload.sizes["b"]), int(workload.sizes.get("t", 1))
+    budget = TOKENS.get(truth_device().platform, TOKENS["cpu"])
+    return np.unique(np.linspace(0, b - 1, max(1, min(b, budget // max(t, 1)))).round().astype(int))
+
+
+def expected(truth: Callable[[Workload, Any], Any], workload: Workload, inputs: Any, rows: np.ndarray) -> list:
+    """Leaves of `truth` of `rows` of the inputs, float64."""
+    arrays = jax.tree.map(lambda x: np.asarray(jnp.asarray(x)[rows]).astype(np.float64), inputs)
+    with jax.enable_x64(True), jax.default_device(truth_device()):
+        outputs = jax.jit(lambda x: truth(workload, x))(arrays)
+        return [np.asarray(x) for x in jax.tree.leaves(outputs)]
+
+
+def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:
+    """Relative L2 of each array; NaN where a value is NaN."""
+    if [x.shape for x in actual] != [x.shape for x in expected]:
+        raise ValueError(f"shapes {[x.shape for x in actual]} must be {[x.shape for x in expected]}")
+    tiny = np.finfo(np.float64).tiny
+    return [
+        float(np.linalg.norm(x.astype(np.float64) - y) / max(float(np.linalg.norm(y)), tiny))
+        for x, y in zip(actual, expected, strict=True)
+    ]
+
+
+def objection(actual: list[np.ndarray], found: list[float], finite: bool) -> str | None:
+    """Why outputs with these errors are wrong, or None."""
+    for i, (x, error) in enumerate(zip(actual, found, strict=True)):
+        tolerance = TOLERANCE[x.dtype.name]
+        if not error <= tolerance:
+            return f"output {i}: relative L2 {error:.1e} exceeds {tolerance:.0e} of {x.dtype.name}"
+    return None if finite else "a value that is not finite, outside the rows that were compared"

@@ -1,0 +1,71 @@
+"""What a result was measured with."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import jax
+
+PACKAGES = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "numpy")
+
+
+def device_name() -> str:
+    """The accelerator's name, or the processor's with its cores."""
+    if jax.default_backend() != "cpu":
+        return jax.devices()[0].device_kind
+    cores = f"{platform.machine()} CPU, {os.cpu_count()} cores"
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return f"{found[1].strip()}, {cores}" if found else cores
+
+
+def slug(device: str) -> str:
+    """The device in a file's name; a processor by its architecture."""
+    cpu = re.search(r"(\w+) CPU, \d+ cores$", device)
+    return re.sub(r"[^a-z0-9]+", "-", (f"cpu-{cpu[1]}" if cpu else device).lower()).strip("-")
+
+
+def today() -> str:
+    """The date, UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def describe() -> dict:
+    """Device, platform, date and versions."""
+    versions = {name: found for name in PACKAGES if (found := version(name))} | {"python": platform.python_version()}
+    return {"device": device_name(), "platform": jax.default_backend(), "date": today(), "versions": versions}
+
+
+def version(package: str) -> str | None:
+    """Of an installed package, None where it is not."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_commit(folder: Path) -> str:
+    """Of the checkout whose root `folder` is, or "unknown"."""
+    if not (folder / ".git").exists():
+        return "unknown"
+    done = subprocess.run(
+        ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout.strip() or "unknown"
+
+
+def free_bytes() -> int | None:
+    """Memory that arrays can still take on the default device; None: not known."""
+    stats = jax.devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    meminfo = Path("/proc/meminfo")
+    if jax.default_backend() != "cpu" or not meminfo.exists():
+        return None
+    found = re.search(r"MemAvailable:\s*(\d+) kB", meminfo.read_text())
+    return int(found[1]) * 1024 if found else None

@@ -1,0 +1,121 @@
+"""Timed programs in JAX: calls in a row, each into its own donated buffers.
+
+    outs_i = f(inputs_i after outs_{i-1})
+
+A program is compiled once, checked and then timed. `jax.lax.optimization_barrier` orders the calls, so that XLA
+neither merges nor overlaps them; every output is returned, so that none is dropped; donated buffers take the
+outputs, full of NaN before the check and the previous outputs after it, so that nothing is allocated in between.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_kernels.workload import Workload
+
+COLD_BYTES = 256 * 2**20
+"""What rotating sets should cover: several times the last cache of today's chips."""
+MAX_CALLS, MAX_SETS = 8, 32
+
+
+class Memory(NamedTuple):
+    """Bytes; None: not known."""
+
+    temp: int | None
+    peak: int | None
+
+
+class Program(Protocol):
+    """A program of `calls` calls with its input sets."""
+
+    calls: int
+
+    def outputs(self, rows: np.ndarray) -> tuple[list[np.ndarray], bool]:
+        """Leaves of the first call's outputs, `rows` of their first axis; whether all outputs are finite."""
+        ...
+
+    def batch(self, n: int) -> float:
+        """Seconds of n programs."""
+        ...
+
+    def memory(self) -> Memory:
+        """Of one program."""
+        ...
+
+
+def plan(workload: Workload, platform: str, seeds: int | None = None) -> tuple[int, int]:
+    """(input sets, calls in a program): 2 to 32 sets over `COLD_BYTES`, up to 8 small calls on an accelerator."""
+    wanted = math.ceil(COLD_BYTES / max(workload.bytes, 1))
+    sets = seeds or min(max(wanted, 2), MAX_SETS)
+    calls = 1 if platform == "cpu" or wanted < 2 else min(sets, MAX_CALLS)
+    return math.ceil(sets / calls) * calls, calls
+
+
+def lower(function: Callable, inputs: tuple, calls: int) -> jax.stages.Lowered:
+    """The program of `calls` calls of `function` at the shapes of `inputs`."""
+    function = jax.jit(function)
+    abstract = jax.eval_shape(lambda x: x, inputs)
+    out = jax.eval_shape(function, *abstract)
+
+    def program(buffers, sets):
+        del buffers
+        outs = []
+        for x in sets:
+            if outs:
+                x, outs[-1] = jax.lax.optimization_barrier((x, outs[-1]))
+            outs.append(function(*x))
+        return outs
+
+    return jax.jit(program, donate_argnums=0, keep_unused=True).lower([out] * calls, [abstract] * calls)
+
+
+class JaxProgram:
+    """See `Program`."""
+
+    def __init__(self, compiled: jax.stages.Compiled, sets: list[tuple], calls: int):
+        self.calls = calls
+        self._compiled = compiled
+        self._sets = [sets[i : i + calls] for i in range(0, len(sets), calls)]
+        self._turn = 0
+        self._outs: Any = None
+
+    def needed_bytes(self) -> int:
+        """Beyond the inputs."""
+        analysis = self._analysis()
+        return 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
+
+    def start(self) -> None:
+        """The first program, into buffers full of NaN."""
+        self._turn = 0
+        self._outs = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), self._compiled.out_info)
+        self._run()
+
+    def outputs(self, rows):
+        self.start()
+        finite = all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(self._outs))
+        return [np.asarray(x[rows]) for x in jax.tree.leaves(self._outs[0])], finite
+
+    def batch(self, n):
+        start = time.perf_counter()
+        for _ in range(n):
+            self._run()
+        jax.block_until_ready(self._outs)
+        return time.perf_counter() - start
+
+    def memory(self):
+        analysis = self._analysis()
+        if analysis is None:
+            return Memory(None, None)
+        return Memory(analysis.temp_size_in_bytes, getattr(analysis, "peak_memory_in_bytes", None))
+
+    def _run(self):
+        self._outs = self._compiled(self._outs, self._sets[self._turn])
+        self._turn = (self._turn + 1) % len(self._sets)
+
+    def _analysis(self):
+        return self._compiled.memory_analysis()

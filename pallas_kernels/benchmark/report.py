@@ -1,0 +1,103 @@
+"""Results as JSON, as a Markdown table and as a line while they come.
+
+A result is one JSON object, `<op>-<device>-<date>.json`:
+
+    op            "taylor" or "window"
+    device, platform, date, commit (of this repository), versions (packages and peers' commits)
+    settings      the options of the run, and XLA_FLAGS
+    ceilings      bandwidth (bytes/s), flops (FLOP/s), matmul (what flops was measured with)
+    notes         peers that were not run, and why
+    rows          a list of
+      op, groups, name, kind, sizes, implementation
+      floor_ms, bound ("memory" or "compute"), flops, bytes     of the workload
+      status      "ok", "wrong", "refused", "out of memory" or "failed"; reason, where there is one
+      error, errors                                             relative L2: the largest; of every output
+      temp_bytes, peak_bytes                                    of the program
+      ms, ms_p10, ms_p90, calls (in a batch), calls_per_program, repeats, input_sets, share_of_floor     if "ok"
+"""
+
+import json
+from pathlib import Path
+
+KIND = {"forward": "forward", "forward_backward": "forward + backward", "step": "step"}
+REQUIRED = ("op", "device", "platform", "date", "commit", "versions", "settings", "ceilings", "notes", "rows")
+
+
+def save(result: dict, path: Path) -> None:
+    """Writes a result, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.replace(path)
+
+
+def load(path: Path) -> dict:
+    """Reads a result.
+
+    Raises:
+      ValueError: the file is not one.
+    """
+    try:
+        result = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: not a result: {error}") from None
+    missing = [name for name in REQUIRED if name not in result]
+    if missing:
+        raise ValueError(f"{path}: not a result: without {missing}")
+    return result
+
+
+def groups(result: dict) -> list[str]:
+    """The groups that have rows, in their order."""
+    return list(dict.fromkeys(group for row in result["rows"] for group in row["groups"]))
+
+
+def markdown(result: dict) -> str:
+    """One table for each group, under what it was measured with."""
+    c = result["ceilings"]
+    versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
+    parts = [
+        f"`{result['op']}` on {result['device']}, {result['date']}, commit {result['commit']}; {versions}.\n"
+        f"Ceilings: {c['bandwidth'] / 1e9:.4g} GB/s, {c['flops'] / 1e12:.4g} TFLOP/s ({c['matmul']}).",
+        *(f"- {note}" for note in result["notes"]),
+    ]
+    for group in groups(result):
+        lines = [
+            f"### {group}",
+            "",
+            "| shape | kind | implementation | ms | p10 to p90 | of floor | temp MiB | error |",
+            "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
+            *(_table_row(row) for row in result["rows"] if group in row["groups"]),
+        ]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def progress(row: dict) -> str:
+    """A row as it comes."""
+    head = f"{row['name']} {KIND[row['kind']]}, {row['implementation']}:"
+    if row["status"] != "ok":
+        return f"{head} {row['status']}: {row['reason']}"
+    share = row.get("share_of_floor")
+    rest = f", {100 * share:.3g} % of floor" if share is not None else ""
+    note = f" ({row['reason']})" if row["reason"] else ""
+    return f"{head} {row['ms']:.4g} ms{rest}, error {row['error']:.1e}{note}"
+
+
+def _table_row(row: dict) -> str:
+    share, temp, error = (row.get(name) for name in ("share_of_floor", "temp_bytes", "error"))
+    if row["status"] == "ok":
+        time = f"{row['ms']:.4g} | {row['ms_p10']:.4g} to {row['ms_p90']:.4g}"
+    else:
+        reason = row["reason"].replace("|", "/")
+        time = f"{row['status']}: {reason} | "
+    cells = [
+        row["name"],
+        KIND[row["kind"]],
+        row["implementation"],
+        time,
+        "" if share is None else f"{100 * share:.3g} %",
+        "" if temp is None else f"{temp / 2**20:.4g}",
+        "" if error is None else f"{error:.1e}",
+    ]
+    return f"| {' | '.join(cells)} |"

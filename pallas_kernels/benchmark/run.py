@@ -1,0 +1,166 @@
+"""The rows of a result: every workload by every candidate, checked, then timed."""
+
+import concurrent.futures
+import dataclasses
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from pallas_kernels.benchmark import checks, programs, timing
+from pallas_kernels.benchmark.candidates import Candidate, Op
+from pallas_kernels.benchmark.ceilings import Ceilings, floor
+from pallas_kernels.benchmark.environment import free_bytes
+from pallas_kernels.workload import Workload
+
+SEED_STEP = 1000
+"""Between the seeds of two input sets: a workload may use the next few for its parts."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How long to measure."""
+
+    seconds: float
+    repeats: int
+    seeds: int | None
+    """Input sets; None: by size."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A workload and the groups that have it."""
+
+    workload: Workload
+    groups: tuple[str, ...]
+
+
+def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> list[Case]:
+    """The workloads of `groups`, a call at one shape once."""
+    found: dict[tuple, Case] = {}
+    for group, workloads in groups.items():
+        for workload in workloads:
+            key = (workload.kind, *workload.sizes.items())
+            if workload.kind in kinds:
+                before = found[key].groups if key in found else ()
+                found[key] = Case(workload=found[key].workload if before else workload, groups=(*before, group))
+    return list(found.values())
+
+
+def rows(case: Case, candidates: list[Candidate], op: Op, ceilings: Ceilings, settings: Settings) -> Iterator[dict]:
+    """One row for each candidate of the case's kind."""
+    workload, platform = case.workload, jax.default_backend()
+    n_sets, calls = programs.plan(workload, platform, settings.seeds)
+    candidates = [c for c in candidates if workload.kind in c.kinds]
+    sets = _Sets(workload, n_sets)
+    compiled = _compile(candidates, sets, calls)
+    known: dict[Any, Any] = {}
+    for candidate in candidates:
+        row = _described(case, candidate, ceilings)
+        try:
+            row |= _measured(candidate, compiled.pop(candidate.name), sets, calls, op.truth, known, settings)
+        except NotImplementedError as error:
+            row |= {"status": "refused", "reason": _line(error)}
+        except Exception as error:  # one candidate's failure, whatever it is, must not cost the others their rows
+            row |= _failed(error)
+        if row["status"] == "ok" and candidate.same_function:
+            row["share_of_floor"] = row["floor_ms"] / row["ms"]
+        yield row
+
+
+class _Sets:
+    """Input sets of the workload or of a candidate, made where they are asked for; only the latest are kept."""
+
+    def __init__(self, workload: Workload, count: int):
+        self.workload, self._count = workload, count
+        self._latest: tuple[Any, list] = (None, [])
+
+    def maker(self, candidate: Candidate) -> Callable[[int], tuple]:
+        own = candidate.inputs
+        return self.workload.inputs if own is None else lambda seed: own(self.workload, seed)
+
+    def of(self, candidate: Candidate) -> list[tuple]:
+        if self._latest[0] != (candidate.inputs,):
+            self._latest = (None, [])
+            make = self.maker(candidate)
+            self._latest = ((candidate.inputs,), [make(SEED_STEP * i) for i in range(self._count)])
+        return self._latest[1]
+
+
+def _compile(candidates: list[Candidate], sets: _Sets, calls: int) -> dict[str, Any]:
+    """Programs by candidate, compiled side by side before anything is timed; an exception in the place of one."""
+
+    def lower(candidate):
+        try:
+            function = candidate.build(sets.workload)
+            if candidate.framework == "torch":
+                return function
+            return programs.lower(function, jax.eval_shape(lambda: sets.maker(candidate)(0)), calls)
+        except Exception as error:  # as in `rows`, which raises it again
+            return error
+
+    def compile_(lowered):
+        try:
+            return lowered.compile() if isinstance(lowered, jax.stages.Lowered) else lowered
+        except Exception as error:
+            return error
+
+    lowered = [lower(candidate) for candidate in candidates]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return dict(zip([c.name for c in candidates], pool.map(compile_, lowered), strict=True))
+
+
+def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, known: dict, settings: Settings) -> dict:
+    """Status, errors, memory and times; `known` keeps the truth of inputs that candidates share."""
+    if isinstance(made, Exception):
+        raise made
+    workload, inputs = sets.workload, sets.of(candidate)
+    if candidate.framework == "torch":
+        from pallas_kernels.benchmark.torch_programs import TorchProgram
+
+        program = TorchProgram(made, inputs, calls, gradients=workload.kind == "forward_backward")
+    else:
+        program = programs.JaxProgram(made, inputs, calls)
+        free = free_bytes()
+        if free is not None and program.needed_bytes() > free:
+            gib = [x / 2**30 for x in (program.needed_bytes(), free)]
+            return {"status": "out of memory", "reason": "needs {:.1f} GiB of {:.1f} free".format(*gib)}
+    chosen = checks.checked_rows(workload)
+    key = (candidate.inputs, candidate.truth)
+    if key not in known:
+        known[key] = checks.expected(candidate.truth or truth, workload, inputs[0], chosen)
+    actual, finite = program.outputs(chosen)
+    found = checks.errors(actual, known[key])
+    objection = checks.objection(actual, found, finite)
+    memory = program.memory()
+    row = {"errors": found, "error": max(found), "temp_bytes": memory.temp, "peak_bytes": memory.peak}
+    if objection is not None:
+        return row | {"status": "wrong", "reason": objection}
+    time = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
+    return row | {
+        "status": "ok", "reason": getattr(program, "note", None),
+        "ms": 1e3 * time.median, "ms_p10": 1e3 * time.p10, "ms_p90": 1e3 * time.p90,
+        "calls": time.calls, "calls_per_program": calls, "repeats": time.repeats, "input_sets": len(inputs),
+    }  # fmt: skip
+
+
+def _described(case: Case, candidate: Candidate, ceilings: Ceilings) -> dict:
+    seconds, bound = floor(case.workload, ceilings)
+    w = case.workload
+    return {
+        "op": w.op, "groups": list(case.groups), "name": w.name, "kind": w.kind, "sizes": w.sizes,
+        "implementation": candidate.name, "floor_ms": 1e3 * seconds, "bound": bound, "flops": w.flops, "bytes": w.bytes,
+    }  # fmt: skip
+
+
+def _failed(error: Exception) -> dict:
+    line = _line(error)
+    if "RESOURCE_EXHAUSTED" in line or type(error).__name__ == "OutOfMemoryError":
+        return {"status": "out of memory", "reason": line}
+    traceback.print_exception(error)
+    return {"status": "failed", "reason": f"{type(error).__name__}: {line}"}
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

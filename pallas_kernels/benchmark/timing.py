@@ -1,0 +1,38 @@
+"""Medians of repeated batches; the clock is the caller's."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+MAX_PROGRAMS = 10_000
+MIN_REPEATS = 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds a call over `repeats` batches of `calls` calls."""
+
+    median: float
+    p10: float
+    p90: float
+    calls: int
+    repeats: int
+
+
+def measure(batch: Callable[[int], float], *, calls: int = 1, seconds: float, repeats: int) -> Timing:
+    """Times a program of `calls` calls; `batch(n)` runs it n times, waits once and returns the seconds.
+
+    The program has run before. Programs are added to a batch until it takes `seconds / repeats`; of calls that take
+    longer than that, there are fewer repeats within `seconds`, but never fewer than three.
+    """
+    n, goal = 1, seconds / repeats
+    while (elapsed := batch(n)) < goal and n < MAX_PROGRAMS:
+        wanted = math.ceil(1.1 * n * goal / max(elapsed, 1e-9))
+        n = min(max(n + 1, wanted), 10 * n, MAX_PROGRAMS)
+    if n == 1:
+        repeats = max(MIN_REPEATS, min(repeats, int(seconds / max(elapsed, 1e-9))))
+    per_call = [x / (n * calls) for x in (elapsed, *(batch(n) for _ in range(repeats - 1)))]
+    p10, median, p90 = (float(x) for x in np.percentile(per_call, [10, 50, 90]))
+    return Timing(median=median, p10=p10, p90=p90, calls=n * calls, repeats=repeats)

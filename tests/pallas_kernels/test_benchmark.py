@@ -1,0 +1,252 @@
+"""The harness: what is wrong is caught and not timed, what cannot run says why, and floors and medians are right."""
+
+import json
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.benchmark import __main__ as command
+from pallas_kernels.benchmark import checks, environment, ops, programs, run, timing
+from pallas_kernels.benchmark.candidates import Candidate, implementation
+from pallas_kernels.benchmark.ceilings import Ceilings, floor
+from pallas_kernels.workload import Workload
+
+CEILINGS = Ceilings(bandwidth=1e9, flops=1e12, matmul="toy")
+SETTINGS = run.Settings(seconds=1.0, repeats=5, seeds=None)
+TIMING = timing.Timing(median=2e-3, p10=1e-3, p90=3e-3, calls=7, repeats=5)
+
+
+def toy(t=5, kind="forward", **fields):
+    """y = 2 x, by implementations that are right, wrong in one way each, or not to be had."""
+
+    def refuse(x):
+        raise NotImplementedError("refused: t is odd")
+
+    def crash(x):
+        raise RuntimeError("no such instruction\nand a stack")
+
+    functions = {
+        None: lambda x: 2 * x,
+        "right": lambda x: x + x,
+        "wrong": lambda x: 2 * x.at[-1].mul(1.001),
+        "unwritten": lambda x: (2 * x).at[-1, -1].set(jnp.nan),
+        "refuse": refuse,
+        "crash": crash,
+    }
+    fields = {
+        "op": "toy", "name": f"t{t}", "kind": kind, "sizes": {"b": 3, "t": t}, "build": functions.__getitem__,
+        "inputs": lambda seed: (jax.random.normal(jax.random.key(seed), (3, t)),), "flops": 4e6, "bytes": 1e6,
+    } | fields  # fmt: skip
+    return Workload(**fields)
+
+
+def toy_op(*names):
+    candidates = [Candidate(name=name, build=lambda workload, name=name: workload.build(name)) for name in names]
+    return types.SimpleNamespace(
+        truth=lambda workload, inputs: 2 * inputs[0],
+        candidates=lambda platform: candidates,
+        default_names=lambda platform: names,
+        peers=lambda paths, platform: ([], ["peers: none is here"] if paths else [], {}),
+    )
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """How often something was timed; nothing is."""
+    calls = []
+
+    def measure(batch, **options):
+        calls.append(options)
+        return TIMING
+
+    monkeypatch.setattr(timing, "measure", measure)
+    return calls
+
+
+def rows_of(*names, workload=None):
+    op = toy_op(*names)
+    case = run.Case(workload=workload or toy(), groups=("g",))
+    return list(run.rows(case, op.candidates("cpu"), op, CEILINGS, SETTINGS))
+
+
+def test_right_candidate_is_timed(timed):
+    (row,) = rows_of("right")
+    assert (row["status"], row["ms"], row["ms_p10"], row["ms_p90"]) == ("ok", 2.0, 1.0, 3.0)
+    assert row["floor_ms"] == 1.0  # 1e6 bytes at 1e9 bytes/s
+    assert row["share_of_floor"] == 0.5
+    assert row["error"] < 1e-7
+    assert len(timed) == 1
+
+
+@pytest.mark.parametrize(("name", "reason"), [("wrong", "relative L2"), ("unwritten", "relative L2 nan")])
+def test_wrong_candidate_is_not_timed(timed, name, reason):
+    (row,) = rows_of(name)
+    assert row["status"] == "wrong"
+    assert reason in row["reason"]
+    assert "ms" not in row
+    assert not timed
+
+
+def test_refusals_and_failures_cost_no_other_row(timed, capsys):
+    refused, failed, right = rows_of("refuse", "crash", "right")
+    assert (refused["status"], refused["reason"]) == ("refused", "refused: t is odd")
+    assert (failed["status"], failed["reason"]) == ("failed", "RuntimeError: no such instruction")
+    assert right["status"] == "ok"
+    assert "in crash" in capsys.readouterr().err  # the whole traceback
+
+
+def test_too_large_for_memory_is_not_run(timed, monkeypatch):
+    monkeypatch.setattr(run, "free_bytes", lambda: 8)
+    (row,) = rows_of("right")
+    assert row["status"] == "out of memory"
+    assert not timed
+
+
+def test_kernel_of_another_platform_is_refused():
+    with pytest.raises(NotImplementedError, match="mosaic_gpu runs on a gpu, this is a cpu"):
+        implementation("mosaic_gpu", "cpu").build(toy())
+
+
+def test_values_that_are_not_finite_outside_the_checked_rows():
+    y = np.ones(3, np.float32)
+    assert checks.objection([y], [0.0], True) is None
+    assert "not finite" in str(checks.objection([y], [0.0], False))
+
+
+def test_checked_rows_reach_both_ends_of_the_batch(monkeypatch):
+    monkeypatch.setattr(checks, "TOKENS", {"cpu": 40})
+    np.testing.assert_array_equal(checks.checked_rows(toy(t=10, sizes={"b": 100, "t": 10})), [0, 33, 66, 99])
+    np.testing.assert_array_equal(checks.checked_rows(toy(t=50, sizes={"b": 100, "t": 50})), [0])
+
+
+def test_tolerance_follows_the_dtype_of_each_output():
+    y = [np.ones(2, np.float32), np.ones(2, jnp.bfloat16)]
+    assert checks.objection(y, [9e-5, 1e-2], True) is None
+    assert "output 0" in str(checks.objection(y, [3e-4, 1e-2], True))
+    assert "output 1" in str(checks.objection(y, [9e-5, 3e-2], True))
+
+
+def test_program_runs_every_call_into_donated_buffers():
+    sets = [(jnp.full((4,), float(i)),) for i in range(6)]
+    compiled = programs.lower(lambda x: jnp.cos(x), sets[0], 3).compile()
+    analysis = compiled.memory_analysis()
+    assert analysis.alias_size_in_bytes == 3 * 16
+    program = programs.JaxProgram(compiled, sets, 3)
+    (first,), finite = program.outputs(np.array([0, 3]))
+    np.testing.assert_allclose(first, np.cos([0.0, 0.0]), rtol=1e-6)
+    assert finite
+    program.batch(1)
+    np.testing.assert_allclose(program._outs, np.cos([[i] * 4 for i in (3.0, 4.0, 5.0)]), rtol=1e-6)
+    text = programs.lower(lambda x: jnp.cos(x), sets[0], 3).as_text()
+    assert text.count("optimization_barrier") == 2
+
+
+@pytest.mark.parametrize(
+    ("size", "platform", "plan"),
+    [
+        (1e3, "gpu", (32, 8)),
+        (1e3, "cpu", (32, 1)),
+        (30e6, "gpu", (16, 8)),
+        (100e6, "gpu", (3, 3)),
+        (1e9, "gpu", (2, 1)),
+    ],
+)
+def test_small_calls_share_a_program_and_sets_exceed_caches(size, platform, plan):
+    assert programs.plan(toy(bytes=size), platform) == plan
+
+
+class FakeClock:
+    """A program of 2 calls, 3 ms a call, 1 ms a batch; `slow` batches, counted from 0, take 10 times as long."""
+
+    def __init__(self, per_call=3e-3, slow=()):
+        self.sizes, self._per_call, self._slow = [], per_call, slow
+
+    def __call__(self, n):
+        self.sizes.append(n)
+        factor = 10 if len(self.sizes) - 1 in self._slow else 1
+        return factor * (2 * self._per_call * n + 1e-3)
+
+
+def test_batches_grow_until_they_are_long_enough():
+    clock = FakeClock()
+    result = timing.measure(clock, calls=2, seconds=2.0, repeats=10)
+    n = clock.sizes[-1]
+    assert clock.sizes == [1, 10, 37, *[37] * 9]
+    assert 2 * 3e-3 * n + 1e-3 >= 0.2
+    assert (result.calls, result.repeats) == (2 * n, 10)
+    np.testing.assert_allclose([result.median, result.p10, result.p90], 3e-3 + 1e-3 / (2 * n), rtol=1e-12)
+
+
+def test_outliers_move_the_percentiles_and_not_the_median():
+    result = timing.measure(FakeClock(slow=(3, 4)), calls=2, seconds=2.0, repeats=10)
+    assert result.median == pytest.approx(3e-3, rel=0.01)
+    assert result.p90 == pytest.approx(30e-3, rel=0.01)
+
+
+def test_slow_calls_are_repeated_three_times_and_counted_from_the_first():
+    clock = FakeClock(per_call=5.0)
+    assert timing.measure(clock, calls=2, seconds=2.0, repeats=10).repeats == 3
+    assert clock.sizes == [1, 1, 1]
+
+
+def test_floor_is_the_larger_of_two_times():
+    assert floor(toy(flops=4e6, bytes=1e6), CEILINGS) == (1e-3, "memory")
+    assert floor(toy(flops=4e9, bytes=1e6), CEILINGS) == (4e-3, "compute")
+
+
+def test_a_shape_in_two_groups_is_run_once():
+    groups = {"a": [toy(t=5), toy(t=6)], "b": [toy(t=6), toy(t=6, kind="step")]}
+    found = run.cases(groups, ("forward",))
+    assert [(case.workload.name, case.groups) for case in found] == [("t5", ("a",)), ("t6", ("a", "b"))]
+
+
+def fake_command(monkeypatch, op):
+    monkeypatch.setattr(ops, "load", lambda name: ops.Loaded({"cpu": (toy(), toy(t=4)), "other": (toy(t=9),)}, op))
+    monkeypatch.setattr(command.ceilings_module, "measure", lambda *a, **k: CEILINGS)
+
+
+def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
+    fake_command(monkeypatch, toy_op("right", "refuse", "wrong"))
+    assert command.main(["toy", "--out", str(tmp_path), "--peers", "nowhere"]) == 1
+    (path,) = tmp_path.glob("*.json")
+    result = json.loads(path.read_text())
+    assert path.name == f"toy-{environment.slug(result['device'])}-{result['date']}.json"
+    assert [(row["name"], row["status"]) for row in result["rows"]] == [
+        (name, status) for name in ("t5", "t4") for status in ("ok", "refused", "wrong")
+    ]
+    assert result["notes"] == ["peers: none is here"]
+    out = capsys.readouterr().out
+    assert "| t5 | forward | right | 2 | 1 to 3 | 50 % |" in out
+    assert "| t5 | forward | refuse | refused: refused: t is odd |" in out
+    assert (tmp_path / f"{path.stem}-cpu.png").stat().st_size > 1000
+    assert command.main(["toy", "--out", str(tmp_path), "--force", "--implementations", "right"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "op is missing: one of taylor, window"),
+        (["nope"], "op='nope' must be one of taylor, window"),
+        (["taylor", "--groups", "nope"], "--groups nope: must be among headline, "),
+        (["taylor", "--groups", "cpu", "--implementations", "nope"], "--implementations nope: must be among auto, xla"),
+        (["taylor", "--kinds", "nope"], "invalid choice: 'nope'"),
+        (["taylor", "--repeats", "0"], "0 must be positive"),
+        (["--render", "missing.json"], "missing.json"),
+    ],
+)
+def test_bad_command_lines_are_one_line(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        command.main([*arguments, "--out", str(tmp_path)])
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_existing_result_is_not_replaced(tmp_path, capsys):
+    path = tmp_path / f"taylor-{environment.slug(environment.device_name())}-{environment.today()}.json"
+    path.write_text("kept")
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["taylor", "--out", str(tmp_path)])
+    assert f"{path} exists: --force replaces it" in capsys.readouterr().err
+    assert path.read_text() == "kept"

@@ -1,0 +1,243 @@
+"""What is compared computes what it is said to, and truths are those of the definitions; peers that are missing."""
+
+import dataclasses
+import functools
+import importlib.util
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.benchmark import checks, ops, peers, softmax, taylor, window
+from pallas_kernels.taylor_attention import reference
+from pallas_kernels.taylor_attention.specs import TINY, Spec
+from pallas_kernels.taylor_attention.workloads import GROUPS, workload
+from pallas_kernels.workload import Workload
+from tests.pallas_kernels.taylor_attention.cases import relative_l2
+
+TORCH = importlib.util.find_spec("torch") is not None
+needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
+LONG = Spec(b=2, t=768, h=2, g=1, k=3, v=4, dtype=jnp.float32)
+
+
+def outputs_and_truth(work, candidate, op=taylor, seed=3):
+    inputs = (candidate.inputs or (lambda w, s: w.inputs(s)))(work, seed)
+    rows = np.arange(int(work.sizes["b"]))
+    actual = [np.asarray(x) for x in jax.tree.leaves(jax.jit(candidate.build(work))(*inputs))]
+    return actual, checks.expected(candidate.truth or op.truth, work, inputs, rows)
+
+
+def test_taylor_truth_is_the_quadratic_form():
+    """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
+    work = workload("x", LONG, "forward_backward")
+    inputs = work.inputs(1)
+    found = checks.expected(taylor.truth, work, inputs, np.arange(LONG.b))
+
+    @jax.jit
+    def whole(q, k, v, dy):
+        scale = LONG.k**-0.5
+        y, pull_back = jax.vjp(lambda *x: reference.quadratic(*x, scale=scale, eps=1e-12, normalize=True)[0], q, k, v)
+        return [y, *pull_back(dy)]
+
+    with jax.enable_x64(True):
+        wanted = whole(*(jnp.asarray(np.asarray(x, np.float64)) for x in inputs))
+    assert all(x.dtype == np.float64 for x in found)
+    assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "count"),
+    [
+        ("xla", "forward_backward", 4),
+        ("naive", "forward_backward", 4),
+        ("softmax", "forward_backward", 4),
+        ("naive", "forward", 1),
+        ("softmax", "forward", 1),
+    ],
+)
+def test_candidates_pass_their_check(name, kind, count):
+    work = workload("x", TINY["tiny_grouped"], kind)
+    candidate = next(c for c in taylor.candidates("cpu") if c.name == name)
+    actual, truth = outputs_and_truth(work, candidate)
+    found = checks.errors(actual, truth)
+    assert checks.objection(actual, found, True) is None
+    assert len(found) == count
+
+
+def test_step_is_checked_with_its_state():
+    work = workload("x", TINY["tiny_grouped"], "step")
+    actual, truth = outputs_and_truth(work, taylor.candidates("cpu")[0])
+    found = checks.errors(actual, truth)
+    assert len(found) == 3
+    assert max(found) < 1e-5
+    actual[1] = actual[1] + np.float32(0.01)
+    assert checks.objection(actual, checks.errors(actual, truth), True) is not None
+
+
+def test_checked_rows_are_those_of_the_whole_batch():
+    work = workload("x", LONG, "forward")
+    inputs = work.inputs(1)
+    whole = checks.expected(taylor.truth, work, inputs, np.array([0, 1]))[0]
+    np.testing.assert_allclose(checks.expected(taylor.truth, work, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("t", "width"), [(37, 1), (37, 5), (768, None), (768, 600)])
+def test_softmax_truth_is_attention(t, width):
+    q, k, v = (jax.random.normal(jax.random.key(i), (2, t, g, 8)) for i, g in enumerate((4, 2, 2)))
+    expected = jax.jit(softmax.jax_attention("cpu", width))(q, k, v)
+    with jax.enable_x64(True):
+        exact = jax.jit(functools.partial(softmax.truth, window=width))
+        found = exact(*(jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)))
+    assert relative_l2(found, expected) < 1e-6
+
+
+def window_workload(kind, *, t=96, g=2):
+    def inputs(seed):
+        keys = jax.random.split(jax.random.key(seed), 4)
+        arrays = [jax.random.normal(key, (2, t, heads, 8)) for key, heads in zip(keys, (4, g, g, 4), strict=True)]
+        return tuple(arrays if kind == "forward_backward" else arrays[:3])
+
+    sizes: dict[str, int | str] = {"b": 2, "t": t, "h": 4, "g": g, "d": 8, "window": 5}
+    build = softmax.jax_attention("cpu", 5)
+    return Workload(
+        op="sliding_window",
+        name="x",
+        kind=kind,
+        sizes=sizes,
+        build=lambda name: build,
+        inputs=inputs,
+        flops=1.0,
+        bytes=1.0,
+    )
+
+
+def test_window_candidates_pass_their_check():
+    candidate = next(c for c in window.candidates("cpu") if c.name == "jax_nn")
+    actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate, window)
+    assert max(checks.errors(actual, truth)) < 1e-5
+
+
+def test_every_default_name_exists():
+    for module in (taylor, window):
+        for platform in ("cpu", "gpu", "tpu"):
+            names = {c.name for c in module.candidates(platform)}
+            assert set(module.default_names(platform)) <= names
+
+
+def test_a_platform_runs_its_own_groups():
+    assert ops.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
+    assert ops.default_groups(GROUPS, "gpu") == ["headline", "fig5_batch", "fig5_length", "step"]
+
+
+def test_benchmark_imports_without_its_extras():
+    """A GPU machine may lack matplotlib, and no machine needs torch, jaxzoo or its dependencies."""
+    blocked = ("matplotlib", "torch", "triton", "jaxzoo", "jaxtyping", "tyro", "grain", "flax")
+    code = f"import sys; sys.modules.update(dict.fromkeys({blocked})); import pallas_kernels.benchmark.__main__"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_path_without_the_peer_is_one_line(tmp_path):
+    found, notes, versions = taylor.peers([str(tmp_path)], "cpu")
+    assert (found, versions) == ([], {})
+    assert notes == [f"peers: none of ['{tmp_path}'] holds fla/ops/based; fla not run"]
+    assert taylor.peers([], "cpu") == ([], [], {})
+
+
+def checkout(root):
+    """A stand-in for the peer, whose other folders must not be imported."""
+    for folder in ("fla", "fla/ops", "fla/ops/based"):
+        (root / folder).mkdir()
+    (root / "fla" / "__init__.py").write_text("raise ImportError('all models')")
+    (root / "fla" / "ops" / "__init__.py").write_text("raise ImportError('all operators')")
+    (root / "fla" / "utils.py").write_text("from . import __version__\nEPS = 1e-6\n")
+    (root / "fla" / "ops" / "based" / "__init__.py").write_text(PEER)
+
+
+PEER = """
+from fla.utils import EPS
+
+
+def fused_chunk_based(q, k, v, scale=None, use_norm=True):
+    import torch
+
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    s = (q.shape[-1] ** -0.5 if scale is None else scale) * q @ k.transpose(-1, -2)
+    weights = (1 + s + s * s / 2).tril()
+    return (weights @ v / (weights.sum(-1, keepdim=True) + EPS)).transpose(1, 2)
+
+
+def parallel_based(q, k, v, scale=None, use_norm=True):
+    return fused_chunk_based(q, k, v)[:, :, :, :] * 1.1
+"""
+
+
+@pytest.fixture
+def imported_modules():
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] == "fla":
+            del sys.modules[name]
+
+
+def test_only_the_operators_of_a_checkout_are_imported(tmp_path, imported_modules):
+    checkout(tmp_path)
+    assert peers.import_part(tmp_path, "fla", ("ops",), "based").EPS == 1e-6
+
+
+@pytest.mark.skipif(TORCH, reason="torch is here")
+def test_without_torch_a_peer_is_one_line(tmp_path):
+    checkout(tmp_path)
+    assert taylor.peers([str(tmp_path)], "gpu")[1] == ["peers: torch is not installed; fla not run"]
+    assert window.peers([], "gpu")[1] == ["peers: torch is not installed; flex_attention and sdpa not run"]
+
+
+@needs_torch
+def test_fla_needs_cuda(tmp_path, imported_modules):
+    checkout(tmp_path)
+    assert taylor.peers([str(tmp_path)], "gpu")[1] == ["peers: torch sees no CUDA device; fla not run"]
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
+def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, imported_modules):
+    """A right and a wrong peer, through the adapters, on a CPU."""
+    checkout(tmp_path)
+    monkeypatch.setattr(peers, "_no_torch", lambda *a, **k: None)
+    found, notes, versions = taylor.peers([str(tmp_path)], "cpu")
+    assert [c.name for c in found] == ["fla_fused_chunk", "fla_parallel"]
+    assert not notes
+    assert versions["flash-linear-attention"] == "unknown"
+    spec = dataclasses.replace(LONG, t=40)
+    errors = [torch_errors(workload("x", spec, kind), c, taylor.truth) for c in found]
+    assert max(errors[0]) < 1e-5
+    assert min(errors[1]) > 1e-2
+
+
+@needs_torch
+@pytest.mark.filterwarnings("default")  # torch.compile warns of torch's own code
+@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
+@pytest.mark.parametrize("g", [2, 4])
+@pytest.mark.parametrize("name", ["torch_flex", "torch_sdpa"])
+def test_torch_windows_are_our_window(name, kind, g):
+    candidate = next(c for c in peers.torch_windows("cpu")[0] if c.name == name)
+    if (name, kind) == ("torch_flex", "forward_backward"):
+        with pytest.raises(NotImplementedError, match="no backward on a CPU"):
+            candidate.build(window_workload(kind, g=g))
+        return
+    assert max(torch_errors(window_workload(kind, g=g), candidate, window.truth)) < 1e-5
+
+
+def torch_errors(work, candidate, truth):
+    from pallas_kernels.benchmark.torch_programs import TorchProgram
+
+    sets = [work.inputs(seed) for seed in range(2)]
+    program = TorchProgram(candidate.build(work), sets, 1, gradients=work.kind == "forward_backward")
+    rows = np.arange(2)
+    actual, finite = program.outputs(rows)
+    assert finite
+    program.batch(3)
+    return checks.errors(actual, checks.expected(truth, work, sets[0], rows))
