@@ -1,5 +1,6 @@
 """The shape of an attention: what the specs of every op share."""
 
+import abc
 import dataclasses
 
 import jax
@@ -8,7 +9,7 @@ from jax.typing import DTypeLike
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shape:
+class Shape(abc.ABC):
     """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Spec` adds its operations and bytes."""
 
     b: int
@@ -43,3 +44,19 @@ class Shape:
         item = jnp.dtype(self.dtype).itemsize
         heads = (self.h + self.kv_heads) * (2 * self.k + 2 * self.v)
         return float(self.b * self.t) * (item * heads + 4 * self.h)
+
+    @abc.abstractmethod
+    def forward_flops(self) -> float:
+        """Useful matmul operations of a forward pass."""
+
+    @abc.abstractmethod
+    def backward_flops(self) -> float:
+        """Of a backward pass."""
+
+    @abc.abstractmethod
+    def step_flops(self) -> float:
+        """Of one token in every row."""
+
+    @abc.abstractmethod
+    def step_bytes(self) -> float:
+        """Of the states that one token reads and writes."""

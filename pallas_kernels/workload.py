@@ -4,10 +4,13 @@ A package lists its workloads in `workloads.py`: `GROUPS`, from the name of a gr
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
+
+from pallas_kernels.shape import Shape
 
 Kind = Literal["forward", "forward_backward", "step"]
 """`forward_backward` returns the output and the gradients of every input; `step` is one token of decoding."""
@@ -36,3 +39,61 @@ class Workload:
     def abstract_inputs(self) -> tuple:
         """Shapes and dtypes of the inputs."""
         return jax.eval_shape(lambda: self.inputs(0))
+
+
+class Attention(NamedTuple):
+    """An op on q, k, v as the maker of its workloads: functions of its spec, a `Shape`, and an implementation."""
+
+    op: str
+    """Name of the kernel package."""
+    forward: Callable[[Any, str | None], Callable]
+    """(spec, implementation) -> the function of q, k, v."""
+    step: Callable[[Any, str | None], Callable]
+    """(spec, implementation) -> the function of a state and one token's q, k, v."""
+    state: Callable[[Any, int], Any]
+    """(spec, seed) -> a state to step from."""
+
+    def workload(self, name: str, spec: Shape, kind: Kind) -> Workload:
+        """The workload of `kind` at `spec`; a step has `spec.b` rows and no length."""
+        build, inputs, flops, n_bytes = {
+            "forward": (self.forward, _sequence, spec.forward_flops(), spec.forward_bytes()),
+            "forward_backward": (
+                self._forward_backward,
+                _sequence_and_cotangent,
+                spec.forward_flops() + spec.backward_flops(),
+                spec.forward_bytes() + spec.backward_bytes(),
+            ),
+            "step": (self.step, self._token, spec.step_flops(), spec.step_bytes()),
+        }[kind]
+        sizes = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name not in ("dtype", "g")}
+        sizes |= {"g": spec.kv_heads, "dtype": jnp.dtype(spec.dtype).name}
+        return Workload(
+            op=self.op, name=name, kind=kind, sizes=sizes,
+            build=lambda implementation: build(spec, implementation), inputs=lambda seed: inputs(spec, seed),
+            flops=flops, bytes=n_bytes,
+        )  # fmt: skip
+
+    def group(self, shapes: Mapping[str, Shape], *kinds: Kind) -> tuple[Workload, ...]:
+        """The workloads of every shape and kind."""
+        return tuple(self.workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
+
+    def _forward_backward(self, spec: Shape, implementation: str | None) -> Callable:
+        def run(q, k, v, dy):
+            y, pull_back = jax.vjp(self.forward(spec, implementation), q, k, v)
+            return y, pull_back(dy)
+
+        return run
+
+    def _token(self, spec: Shape, seed: int) -> tuple:
+        q, k, v = dataclasses.replace(spec, t=1).inputs(seed)
+        return self.state(spec, seed + 1), q[:, 0], k[:, 0], v[:, 0]
+
+
+def _sequence(spec: Shape, seed: int) -> tuple:
+    return spec.inputs(seed)
+
+
+def _sequence_and_cotangent(spec: Shape, seed: int) -> tuple:
+    shape = (spec.b, spec.t, spec.h, spec.v)
+    dy = jax.random.normal(jax.random.key(seed + 1), shape, jnp.float32).astype(spec.dtype)
+    return *spec.inputs(seed), dy

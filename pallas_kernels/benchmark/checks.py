@@ -30,10 +30,15 @@ def checked_rows(workload: Workload) -> np.ndarray:
 
 def expected(truth: Callable[[Workload, Any], Any], workload: Workload, inputs: Any, rows: np.ndarray) -> list:
     """Leaves of `truth` of `rows` of the inputs, float64."""
-    arrays = jax.tree.map(lambda x: np.asarray(jnp.asarray(x)[rows]).astype(np.float64), inputs)
+    arrays = jax.tree.map(lambda x: _wide(np.asarray(jnp.asarray(x)[rows])), inputs)
     with jax.enable_x64(True), jax.default_device(truth_device()):
         outputs = jax.jit(lambda x: truth(workload, x))(arrays)
         return [np.asarray(x) for x in jax.tree.leaves(outputs)]
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    """float64; integers, such as positions, stay."""
+    return x.astype(np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
 
 def errors(actual: list[np.ndarray], expected: list[np.ndarray]) -> list[float]:

@@ -14,9 +14,9 @@ import pytest
 from pallas_kernels.benchmark import checks, ops, peers, softmax, taylor, window
 from pallas_kernels.taylor_attention import reference
 from pallas_kernels.taylor_attention.specs import TINY, Spec
-from pallas_kernels.taylor_attention.workloads import GROUPS, workload
+from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 from pallas_kernels.workload import Workload
-from tests.pallas_kernels.taylor_attention.cases import relative_l2
+from tests.pallas_kernels.shared import relative_l2
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
@@ -32,7 +32,7 @@ def outputs_and_truth(work, candidate, op=taylor, seed=3):
 
 def test_taylor_truth_is_the_quadratic_form():
     """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
-    work = workload("x", LONG, "forward_backward")
+    work = TAYLOR.workload("x", LONG, "forward_backward")
     inputs = work.inputs(1)
     found = checks.expected(taylor.truth, work, inputs, np.arange(LONG.b))
 
@@ -59,7 +59,7 @@ def test_taylor_truth_is_the_quadratic_form():
     ],
 )
 def test_candidates_pass_their_check(name, kind, count):
-    work = workload("x", TINY["tiny_grouped"], kind)
+    work = TAYLOR.workload("x", TINY["tiny_grouped"], kind)
     candidate = next(c for c in taylor.candidates("cpu") if c.name == name)
     actual, truth = outputs_and_truth(work, candidate)
     found = checks.errors(actual, truth)
@@ -68,7 +68,7 @@ def test_candidates_pass_their_check(name, kind, count):
 
 
 def test_step_is_checked_with_its_state():
-    work = workload("x", TINY["tiny_grouped"], "step")
+    work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
     actual, truth = outputs_and_truth(work, taylor.candidates("cpu")[0])
     found = checks.errors(actual, truth)
     assert len(found) == 3
@@ -78,7 +78,7 @@ def test_step_is_checked_with_its_state():
 
 
 def test_checked_rows_are_those_of_the_whole_batch():
-    work = workload("x", LONG, "forward")
+    work = TAYLOR.workload("x", LONG, "forward")
     inputs = work.inputs(1)
     whole = checks.expected(taylor.truth, work, inputs, np.array([0, 1]))[0]
     np.testing.assert_allclose(checks.expected(taylor.truth, work, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
@@ -212,7 +212,7 @@ def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, i
     assert not notes
     assert versions["flash-linear-attention"] == "unknown"
     spec = dataclasses.replace(LONG, t=40)
-    errors = [torch_errors(workload("x", spec, kind), c, taylor.truth) for c in found]
+    errors = [torch_errors(TAYLOR.workload("x", spec, kind), c, taylor.truth) for c in found]
     assert max(errors[0]) < 1e-5
     assert min(errors[1]) > 1e-2
 

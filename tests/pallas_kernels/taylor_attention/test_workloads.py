@@ -7,12 +7,12 @@ import pytest
 
 from pallas_kernels.taylor_attention import taylor_attention
 from pallas_kernels.taylor_attention.specs import TINY
-from pallas_kernels.taylor_attention.workloads import GROUPS, workload
+from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_forward_backward_are_output_and_gradients(name):
-    forward, both = (workload(name, TINY[name], kind) for kind in ("forward", "forward_backward"))
+    forward, both = (TAYLOR.workload(name, TINY[name], kind) for kind in ("forward", "forward_backward"))
     q, k, v, dy = both.inputs(0)
     y, gradients = both.build("xla")(q, k, v, dy)
     np.testing.assert_array_equal(y, forward.build("xla")(q, k, v))
@@ -23,7 +23,7 @@ def test_forward_backward_are_output_and_gradients(name):
 
 
 def test_step_reads_and_writes_a_state():
-    step = workload("tiny", TINY["tiny"], "step")
+    step = TAYLOR.workload("tiny", TINY["tiny"], "step")
     state, *token = step.inputs(0)
     y, after = step.build(None)(state, *token)
     assert y.shape == token[2].shape
