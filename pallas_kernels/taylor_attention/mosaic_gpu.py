@@ -47,7 +47,7 @@ def _forward_turn(turn: Turn, count, *, normalize, eps):
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
     if decay is not None:
-        weights = weights * decay.power(i - j)
+        weights = weights * decay.between(i, j)
     since = None if decay is None else decay.since_start(PER_ROW)
     turn.wait_state()
     if normalize:
@@ -97,7 +97,7 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
     split = Segments(t, choose_segments(b * heads.blocks, t) if segments is None else segments)
     log_decay = None if decay is None else jnp.log(decay.astype(jnp.float32))
     per_block = None if decay is None else jnp.repeat(log_decay, heads.tiles)
-    return Plan(heads, split, log_decay, per_block, decay_table(log_decay))
+    return Plan(heads, split, log_decay, per_block, decay_table(log_decay, t))
 
 
 def kernel_operands(q, k, v, scale):

@@ -19,40 +19,37 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     Segments,
     selection_matrices,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import NARROW, iota, tile
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import NARROW, tile
 
 STAGES = 3  # depth of the TMA ring
 
 
 @dataclasses.dataclass(frozen=True)
 class Decay:
-    """Powers of one head's gamma, taken from log2 gamma so that none overflows: exponents are never
-    negative."""
+    """Powers of one head's gamma; no exponent is negative, so that none overflows."""
 
-    table: Any  # `decay_table` in global memory
+    table: Any  # `decay_table` of this head, in shared memory
     head: Any
 
-    def power(self, exponent):
-        return jnp.exp2(self.table[self.head, 0] * jnp.maximum(exponent, 0).astype(jnp.float32))
+    def between(self, later, earlier):
+        """gamma^(later - earlier), for later >= earlier."""
+        return jnp.exp2(self.table[3, 0] * jnp.maximum(later - earlier, 0).astype(jnp.float32))
 
     def next_count(self, count):
         """Decayed number of tokens after one more whole chunk."""
-        return count * self.table[self.head, 1] + self.table[self.head, 2]
+        return count * self.table[3, 2] + self.table[3, 1]
+
+    def whole(self, short):
+        """gamma^length of a chunk; short: whether it is the last, shorter one."""
+        return self.table[3, 2 if short is False else jnp.where(short, 3, 2)]
 
     def since_start(self, layout):
         """gamma^(i + 1): what the state before the chunk has decayed to at row i."""
-        return self.power(iota((CHUNK,), 0, layout) + 1)
+        return plgpu.load(self.table.at[0], layout=layout)
 
-    def until_end(self, length, layout):
+    def until_end(self, short, layout):
         """gamma^(length - 1 - j): what row j has decayed to at the end of the chunk."""
-        return self.power(length - 1 - iota((CHUNK,), 0, layout))
-
-    def forward_scan(self, length):
-        """The decay of `scan_states` for a chunk of `length` tokens, forward in time."""
-        return self.power(length), functools.partial(self.until_end, length)
-
-    def reverse_scan(self, length):
-        return self.power(length), self.since_start
+        return plgpu.load(self.table.at[1 if short is False else jnp.where(short, 2, 1)], layout=layout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +69,9 @@ class Block:
         """First row in time of a scan position."""
         return (self.first_chunk + (self.count - 1 - position if self.reverse else position)) * CHUNK
 
-    def length(self, position):
-        """Rows of that chunk which are tokens."""
-        return jnp.minimum(self.segments.t - self.row(position), CHUNK)
+    def is_short(self, position):
+        """Whether that chunk is the last in time, and short."""
+        return self.segments.t % CHUNK > 0 and self.row(position) + CHUNK > self.segments.t
 
     def of_head(self, head):
         """row -> index of a chunk in a (b, t, heads, .) operand."""
@@ -84,20 +81,19 @@ class Block:
         """Index of a chunk in a (b, heads, t) operand."""
         return (self.batch, self.head, pl.ds(row, CHUNK))
 
-    def scan_factors(self):
-        """The `decay` argument of `scan_states`."""
-        if self.decay is None:
-            return None
-        factors = self.decay.reverse_scan if self.reverse else self.decay.forward_scan
-        return lambda position: factors(self.length(position))
+    def scan_factors(self, position):
+        """gamma^L, and the function layout -> factors of rows (64,), with which the state scan takes a chunk in."""
+        short = self.is_short(position)
+        rows = self.decay.since_start if self.reverse else functools.partial(self.decay.until_end, short)
+        return self.decay.whole(short), rows
 
 
-def this_block(decay_ref, heads: Heads, segments: Segments, *, reverse: bool, skip: int = 0) -> Block:
-    """decay_ref: the table of `decay_table` or None; skip: segments before the first of the grid."""
+def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: int = 0) -> Block:
+    """skip: segments before the first of the grid."""
     head, segment = lax.axis_index("h"), lax.axis_index("segment") + skip
     first = segment * segments.chunks_each
     count = jnp.minimum(segments.chunks - first, segments.chunks_each)
-    decay = None if decay_ref is None else Decay(decay_ref, heads.of_query(head))
+    decay = None if refs.decay is None else Decay(refs.decay_s, heads.of_query(head))
     return Block(lax.axis_index("b"), head, segment, first, count, segments, reverse, decay)
 
 
@@ -108,14 +104,19 @@ def selections(*names):
     }
 
 
-def selection_scratch(matrices):
-    tiles = {f"{n}_s": plgpu.SMEM((GROUPS, KEY_DIM, 64), jnp.bfloat16, transforms=NARROW) for n in matrices}
-    return tiles | {"selected": plgpu.Barrier(num_arrivals=len(matrices))}
+def constant_scratch(matrices, decay):
+    """Shared memory of selection matrices and powers of gamma, which a block loads once."""
+    scratch = {f"{n}_s": plgpu.SMEM((GROUPS, KEY_DIM, 64), jnp.bfloat16, transforms=NARROW) for n in matrices}
+    if decay is not None:
+        scratch["decay_s"] = plgpu.SMEM(decay.shape[1:], jnp.float32)
+    return scratch | {"constants": plgpu.Barrier(num_arrivals=len(scratch))}
 
 
-def load_selections(refs, matrices):
+def load_constants(refs, matrices, block: Block):
     for name in matrices:
-        plgpu.copy_gmem_to_smem(getattr(refs, name), getattr(refs, f"{name}_s"), refs.selected)
+        plgpu.copy_gmem_to_smem(getattr(refs, name), getattr(refs, f"{name}_s"), refs.constants)
+    if block.decay is not None:
+        plgpu.copy_gmem_to_smem(refs.decay.at[block.decay.head], refs.decay_s, refs.constants)
 
 
 @dataclasses.dataclass(frozen=True)

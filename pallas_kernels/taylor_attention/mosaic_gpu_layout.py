@@ -185,13 +185,21 @@ def pad_time(x, t: int):
     return jnp.pad(x, ((0, 0), (0, rows), (0, 0), (0, 0))) if rows else x
 
 
-def decay_table(log_decay):
-    """log gamma (h,) -> (h, 4) float32: log2 gamma, gamma^64, sum_{j<64} gamma^j, 0; None for None."""
+def decay_table(log_decay, t: int):
+    """log gamma (h,) -> (h, 4, 64) float32, the powers that the kernels need for t tokens; None for None.
+
+    The last chunk has tail = 1 .. 64 tokens. Row 0: gamma^(i+1); 1: gamma^(63-i); 2: gamma^(tail-1-i), 1 for i >= tail;
+    3: log2 gamma, sum_{i<64} gamma^i, gamma^64, gamma^tail, 0 ...
+    """
     if log_decay is None:
         return None
-    powers = jnp.exp(log_decay[:, None] * jnp.arange(CHUNK, dtype=jnp.float32)[None])
-    log2 = log_decay * np.float32(1 / np.log(2))
-    return jnp.stack([log2, jnp.exp(CHUNK * log_decay), powers.sum(-1), jnp.zeros_like(log2)], -1)
+    tail = (t - 1) % CHUNK + 1
+    row = np.arange(CHUNK)
+    exponents = np.stack([row + 1, CHUNK - 1 - row, np.maximum(tail - 1 - row, 0)]).astype(np.float32)
+    powers = jnp.exp(log_decay[:, None, None] * exponents[None])
+    scalars = [log_decay * np.float32(1 / np.log(2)), powers[:, 1].sum(-1), powers[:, 0, -1], powers[:, 0, tail - 1]]
+    scalars = jnp.pad(jnp.stack(scalars, -1), ((0, 0), (0, CHUNK - len(scalars))))
+    return jnp.concatenate([powers, scalars[:, None]], 1)
 
 
 def decayed_counts(log_decay, count0, tokens: int):

@@ -17,9 +17,9 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     STAGES,
     Block,
+    constant_scratch,
     launch,
-    load_selections,
-    selection_scratch,
+    load_constants,
     selections,
     stream_ring,
     stream_scratch,
@@ -103,18 +103,18 @@ def paired_kernel(
     matrices = selections("first", "first_q", "second")
 
     def body(r):
-        block = this_block(r.decay, heads, segments, reverse=reverse)
+        block = this_block(r, heads, segments, reverse=reverse)
         staging = None if interpret is None else (r.stage_narrow, r.stage_wide)
         warpgroup = lax.axis_index("warpgroup")
 
         @pl.when(warpgroup == 1)
         def _():
-            load_selections(r, matrices)
+            load_constants(r, matrices, block)
             ring = stream_ring(r, streams, block, r.empty)
             ring.start()
-            plgpu.barrier_wait(r.selected)
+            plgpu.barrier_wait(r.constants)
             state = load_state(r.s0, r.z0, (block.batch, block.head, block.segment))
-            state = scan_states(Mma(staging, 1), r, scanned, ring, state, block.scan_factors(), published=True)
+            state = scan_states(Mma(staging, 1), r, scanned, ring, block, state, published=True)
             if last:
 
                 @pl.when(block.segment == (0 if reverse else segments.count - 1))
@@ -124,7 +124,7 @@ def paired_kernel(
         @pl.when(warpgroup == 0)
         def _():
             write_ones(r.ones_s)
-            plgpu.barrier_wait(r.selected)
+            plgpu.barrier_wait(r.constants)
 
             def chunk(position, count):
                 plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
@@ -164,7 +164,7 @@ def paired_kernel(
             **stream_scratch(streams),
             **{f"{n}_o": plgpu.SMEM((CHUNK,), f32) if w is None else tile(None, w) for n, w in outputs.items()},
             **state_scratch(published=True),
-            **selection_scratch(matrices),
+            **constant_scratch(matrices, decay),
             **staging_scratch(interpret, 2),
         },
         grid=(b, blocks, segments.count),

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
+    constant_scratch,
     launch,
-    load_selections,
-    selection_scratch,
+    load_constants,
     selections,
     stream_ring,
     stream_scratch,
@@ -46,14 +46,14 @@ def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, rever
     matrices = selections(scanned.first, "second")
 
     def body(r):
-        block = this_block(r.decay, heads, segments, reverse=reverse, skip=1 if reverse else 0)
+        block = this_block(r, heads, segments, reverse=reverse, skip=1 if reverse else 0)
         ring = stream_ring(r, streams, block, None)
-        load_selections(r, matrices)
+        load_constants(r, matrices, block)
         ring.start()
-        plgpu.barrier_wait(r.selected)
+        plgpu.barrier_wait(r.constants)
         mma = Mma(None if interpret is None else (r.stage_narrow, r.stage_wide), 0)
         state = load_state(None, None, None)
-        state = scan_states(mma, r, scanned, ring, state, block.scan_factors(), published=False)
+        state = scan_states(mma, r, scanned, ring, block, state, published=False)
         store_state(r.s, r.z, (block.batch, block.head, block.segment - (1 if reverse else 0)), state)
 
     b, n = x.shape[0], segments.count - 1
@@ -68,7 +68,7 @@ def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, rever
         {
             **stream_scratch(streams),
             **state_scratch(published=False),
-            **selection_scratch(matrices),
+            **constant_scratch(matrices, decay),
             **staging_scratch(interpret, 1),
         },
         grid=(b, heads.blocks, n),

@@ -7,7 +7,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.taylor_attention.mosaic_gpu_block import STAGES, Ring, wait_last
+from pallas_kernels.taylor_attention.mosaic_gpu_block import STAGES, Block, Ring, wait_last
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import GROUPS, KEY_DIM
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import (
     PER_COLUMN,
@@ -35,13 +35,12 @@ class Scanned:
     weight: str | None = None  # (64,) row weights of z only (dden in the reverse scan); None: 1
 
 
-def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, state, decay, *, published: bool):
+def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, state, *, published: bool):
     """Scans the chunks of one segment: publishes the state before each chunk, then adds the chunk to it.
 
     S^T <- g^L S^T + u^T diag(d) phi(x),  Z <- g^L Z + [x, 1]^T diag(d w) x, over the L rows of the chunk,
     with row decays d and weights w. refs: the namespace of `launch`, with the scratch of `state_scratch`;
-    state: (s_0, s_1, s_2, z) float32. decay: None, or a function of the scan position giving g^L and the function
-    layout -> d (64,). Returns the last state.
+    state: (s_0, s_1, s_2, z) float32. Returns the last state.
     """
     slots = [None if n is None else getattr(refs, f"{n}_s") for n in (scanned.x, scanned.u, scanned.weight)]
     first = getattr(refs, f"{scanned.first}_s")
@@ -57,8 +56,8 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, state, decay, *, p
         plgpu.barrier_wait(ring.full.at[slot])
         x, u, weight = (None if ref is None else ref.at[slot] for ref in slots)
         decays = None
-        if decay is not None:
-            whole, decays = decay(position)
+        if block.decay is not None:
+            whole, decays = block.scan_factors(position)
             state = tuple(part * whole for part in state)
         for g in range(GROUPS):
             a, b = feature_factors(mma, g, x, first, refs.second_s)

@@ -41,6 +41,15 @@ class Mma:
         plgpu.commit_smem()
         plgpu.wgmma(acc, tile, b)
 
+    def of_registers(self, a, b):
+        """a @ b with a (64, 64) in registers and b (64, 16), as a float32 array."""
+
+        def run(acc):
+            self.registers(acc, a, b)
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((64, KEY_DIM), jnp.float32))
+
     def product(self, a, b, n=64):
         """a @ b for shared-memory tiles a (64, .) and b (., n), as a float32 array."""
 

@@ -48,27 +48,26 @@ def _dq_turn(turn: Turn, _, *, scale):
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
     if decay is not None:
-        slope = slope * decay.power(i - j)
+        slope = slope * decay.between(i, j)
     dden = plgpu.load(dden, layout=PER_ROW)
     ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(jnp.bfloat16)
-    since = None if decay is None else decay.since_start(PER_ROW)
+    within = mma.of_registers(ds, k)
     turn.wait_state()
-    past = turn.read_z(plgpu.load(q, layout=WGMMA)) * rows_to(dden if since is None else dden * since, KEY_DIM)
+    past = turn.read_z(plgpu.load(q, layout=WGMMA)) * rows_to(dden, KEY_DIM)
 
-    def from_keys(acc):
-        mma.registers(acc, ds, k)
+    def from_state(acc):
         for g in range(GROUPS):
             left, right = turn.factors(g, q, refs.first_q_s)
             u = mma.product(dnum, turn.state(g))
-            if since is not None:
-                u = u * rows_to(since)
             mma.registers(acc, (u * right).astype(jnp.bfloat16), refs.first_q_s.at[g].transpose((1, 0)))
             mma.registers(acc, (u * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
         return acc[...]
 
-    dq = past + pl.run_scoped(from_keys, plgpu.ACC((64, KEY_DIM), jnp.float32))
+    past = past + pl.run_scoped(from_state, plgpu.ACC((64, KEY_DIM), jnp.float32))
     turn.release()
-    return {"dq": dq * np.float32(scale)}, None
+    if decay is not None:
+        past = past * rows_to(decay.since_start(PER_ROW), KEY_DIM)
+    return {"dq": (within + past) * np.float32(scale)}, None
 
 
 def _dkdv_turn(turn: Turn, _):
@@ -78,36 +77,38 @@ def _dkdv_turn(turn: Turn, _):
     s = mma.product(k, q.transpose((1, 0)))
     j, i = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
-    weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
-    if decay is not None:
-        power = decay.power(i - j)
+    weights = 0.5 + 0.5 * (slope * slope)
+    if decay is None:
+        weights = jnp.where(i >= j, weights, 0.0)
+    else:
+        power = jnp.where(i >= j, decay.between(i, j), 0.0)
         weights, slope = weights * power, slope * power
     weights = weights.astype(jnp.bfloat16)
     dden = columns_to(plgpu.load(dden, layout=PER_COLUMN))
     ds = ((mma.product(v, dnum.transpose((1, 0))) + dden) * slope).astype(jnp.bfloat16)
-    until = None if decay is None else decay.until_end(turn.block.length(turn.position), PER_ROW)
+    until = None if decay is None else decay.until_end(turn.block.is_short(turn.position), PER_ROW)
+
+    def aged(x):
+        """Decays what the later chunks add to row j."""
+        return x if until is None else x * rows_to(until, x.shape[1])
+
     turn.wait_state()
-    later = turn.read_z(plgpu.load(k, layout=WGMMA))
-    if until is not None:
-        later = later * rows_to(until, KEY_DIM)
 
     def from_queries(dv, dk):
         mma.registers(dv, weights, dnum)
         mma.registers(dk, ds, q)
         for g in range(GROUPS):
             left, right = turn.factors(g, k, refs.first_s)
-            if until is not None:
-                right = right * rows_to(until)
+            right = aged(right)
             mma.registers(dv, (left * right).astype(jnp.bfloat16), turn.state(g).transpose((1, 0)))
             w = mma.product(v, turn.state(g))
             mma.registers(dk, (w * right).astype(jnp.bfloat16), refs.first_s.at[g].transpose((1, 0)))
-            if until is not None:
-                w = w * rows_to(until)
+            w = aged(w)
             mma.registers(dk, (w * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
         return dv[...], dk[...]
 
     dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32))
-    dk = dk + later
+    dk = dk + aged(turn.read_z(plgpu.load(k, layout=WGMMA)))
     turn.release()
     return {"dk": dk, "dv": dv}, None
 
