@@ -53,7 +53,7 @@ def git_commit(folder: Path) -> str:
     if not (folder / ".git").exists():
         return "unknown"
     done = subprocess.run(
-        ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
+        ["git", "-c", "safe.directory=*", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     return done.stdout.strip() or "unknown"

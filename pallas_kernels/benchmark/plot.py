@@ -1,4 +1,4 @@
-"""Plots of a result, one PNG for each group: a curve where one size varies, bars elsewhere.
+"""Plots of a result, one PNG for each group: curves where one size varies, a dot for each shape elsewhere.
 
 matplotlib is imported where it draws: a machine that lacks it writes JSON, and `--render` draws later.
 """
@@ -44,8 +44,8 @@ def draw(result: dict, stem: Path) -> list[Path]:
         if not rows:
             continue
         axis = _varying(rows)
-        figure = _bars(rows) if axis is None else _curves(rows, axis, memory=result["platform"] == "cpu")
-        figure.suptitle(f"{result['op']}, {group}: {result['device']}", fontsize=10)
+        figure = _dots(rows) if axis is None else _curves(rows, axis, memory=result["platform"] == "cpu")
+        figure.suptitle(f"{result['op']}, {group}: {result['device']}, {result['date']}", fontsize=10)
         path = stem.with_name(f"{stem.name}-{group}.png")
         figure.savefig(path, dpi=150)
         paths.append(path)
@@ -106,39 +106,40 @@ def _curve(panel, rows: list[dict], axis: str, value: str, unit: float) -> None:
         panel.plot(*zip(*floors, strict=True), **FLOOR)
 
 
-def _bars(rows: list[dict]):
+def _dots(rows: list[dict]):
     from matplotlib.figure import Figure
 
     kinds = [kind for kind in KIND if any(row["kind"] == kind for row in rows)]
     shapes = list(dict.fromkeys(row["name"] for row in rows))
     names = list(dict.fromkeys(row["implementation"] for row in rows))
-    size = (1.8 + 3.6 * len(kinds), 0.8 + (0.75 + 0.28 * len(names)) * len(shapes))
+    size = (1.8 + 3.6 * len(kinds), 0.8 + (0.75 + 0.25 * len(names)) * len(shapes))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(shapes), len(kinds), squeeze=False)
     for i, shape in enumerate(shapes):
         for j, kind in enumerate(kinds):
-            mine = [row for row in rows if (row["name"], row["kind"]) == (shape, kind)]
-            _bar(panels[i, j], mine)
             panels[i, j].set_title(f"{shape}, {KIND[kind]}", fontsize=9)
+            _dot(panels[i, j], [row for row in rows if (row["name"], row["kind"]) == (shape, kind)])
     for panel in panels[-1]:
         panel.set_xlabel("ms a call")
     _legend(figure, panels)
     return figure
 
 
-def _bar(panel, rows: list[dict]) -> None:
-    for i, row in enumerate(rows):
-        spread = [[row["ms"] - row["ms_p10"]], [row["ms_p90"] - row["ms"]]]
-        panel.barh(i, row["ms"], color=_style(row["implementation"])[0], xerr=spread, ecolor="#333333", height=0.7)
-        panel.annotate(
-            f"{row['ms']:.3g}", (row["ms_p90"], i), xytext=(4, 0), textcoords="offset points", fontsize=8, va="center"
-        )
-    panel.set_yticks(range(len(rows)), [row["implementation"] for row in rows], fontsize=8)
-    panel.invert_yaxis()
+def _dot(panel, rows: list[dict]) -> None:
+    """A line of the panel for each implementation: median, p10 to p90, and the number."""
     panel.set_xscale("log")
+    panel.grid(visible=True, axis="x", which="major", color="#DDDDDD", linewidth=0.6)
+    for i, row in enumerate(rows):
+        color, marker = _style(row["implementation"])
+        panel.plot([row["ms_p10"], row["ms_p90"]], [i, i], color=color, linewidth=2)
+        panel.plot(row["ms"], i, color=color, marker=marker, markersize=6)
+        text = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:.3g}"
+        panel.annotate(text, (row["ms_p90"], i), xytext=(6, 0), textcoords="offset points", fontsize=8, va="center")
+    panel.set_yticks(range(len(rows)), [row["implementation"] for row in rows], fontsize=8)
+    panel.set_ylim(len(rows) - 0.5, -0.5)
     if rows:
-        ends = [row["floor_ms"] for row in rows] + [row["ms_p90"] for row in rows]
-        panel.set_xlim(min(*ends, *(row["ms"] for row in rows)) / 1.6, max(ends) * 2.2)
+        ends = [rows[0]["floor_ms"], *(row["ms_p10"] for row in rows), *(row["ms_p90"] for row in rows)]
+        panel.set_xlim(min(ends) / 1.6, max(ends) * (max(ends) / min(ends)) ** 0.2 * 1.6)
         panel.axvline(rows[0]["floor_ms"], **FLOOR)
 
 

@@ -104,5 +104,6 @@ def _tensor(x: jax.Array, gradients: bool) -> torch.Tensor:
 
 
 def _array(x: torch.Tensor) -> np.ndarray:
-    """In the tensor's dtype, on the host."""
-    return np.asarray(jnp.from_dlpack(x.contiguous().cpu()))
+    """In the tensor's dtype, on the host; numpy takes bfloat16 from torch as bits only."""
+    x = x.contiguous().cpu()
+    return x.view(torch.int16).numpy().view(jnp.bfloat16) if x.dtype == torch.bfloat16 else x.numpy()

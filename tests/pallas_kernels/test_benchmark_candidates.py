@@ -67,6 +67,12 @@ def test_candidates_pass_their_check(name, kind, count):
     assert len(found) == count
 
 
+@pytest.mark.parametrize(("t", "per_token"), [(16, 16 * 160), (64, 64 * 160), (256, 256 * 160), (8192, 49408)])
+def test_floor_takes_the_cheaper_form(t, per_token):
+    """k = 16, v = 64: one block of t tokens costs 160 t, chunks of 64 cost 64 * 160 + 4 * 153 * 64 = 49408."""
+    assert workload("x", Spec(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
+
+
 def test_step_is_checked_with_its_state():
     work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
     actual, truth = outputs_and_truth(work, taylor.candidates("cpu")[0])

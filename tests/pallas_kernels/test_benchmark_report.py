@@ -53,7 +53,7 @@ def test_markdown_has_a_table_for_each_group(result):
     assert {count for table in tables for count in table if count} == {9}
 
 
-def test_curves_where_one_size_varies_and_bars_elsewhere(result, tmp_path):
+def test_curves_where_one_size_varies_and_dots_elsewhere(result, tmp_path):
     paths = plot.draw(result, tmp_path / "taylor")
     assert [path.name for path in paths] == ["taylor-cpu_length.png", "taylor-headline.png"]
     assert min(path.stat().st_size for path in paths) > 5000
