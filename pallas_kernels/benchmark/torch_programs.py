@@ -93,14 +93,14 @@ def _capture(run: Callable[[], Any]) -> Callable[[], Any]:
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # JAX has threads of its own
         run()
     return graph.replay
 
 
 def _tensor(x: jax.Array, gradients: bool) -> torch.Tensor:
     """A copy of a JAX array on its device."""
-    return torch.from_dlpack(x).clone().requires_grad_(gradients)
+    return torch.from_dlpack(jax.block_until_ready(x)).clone().requires_grad_(gradients)
 
 
 def _array(x: torch.Tensor) -> np.ndarray:
