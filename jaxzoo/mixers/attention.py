@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.ops.softmax_attention import softmax_attention
+from pallas_kernels.softmax import softmax_attention
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def _attend(
 ) -> Float[Array, "b t h k"]:
     b, t, h, d = q.shape
     g = k.shape[2]
-    y_bgrtk = softmax_attention(
+    y_bgrtk, _ = softmax_attention(
         q.reshape(b, t, g, h // g, d).transpose(0, 2, 3, 1, 4),
         k.transpose(0, 2, 1, 3),
         v.transpose(0, 2, 1, 3),

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.ops.sliding_window import (
+from pallas_kernels.sliding_window import (
     SlidingWindowCache,
     empty_cache,
     keys_per_query,

@@ -1,0 +1,217 @@
+"""Sliding-window attention for users: one function for sequences, one for a token.
+
+    y_i = sum_j softmax_j(scale q_i.k_j) v_j,    j = i - window + 1 .. i
+
+(Based, Arora et al. 2024, sec. 4.2 and App. B.2.2; a token: Alg. 3.) `window=w` counts the token itself. Others count
+differently: flash-attention's `(w, 0)`, Zoology's `block_size=w` and `jax.nn`'s `local_window_size=(w, 0)` see `w + 1`
+keys; flash-linear-attention's `window_size=w` sees `w`, as here.
+"""
+
+import functools
+from typing import Literal, overload
+
+import jax
+import jax.numpy as jnp
+
+from pallas_kernels.dispatch import choose, run
+from pallas_kernels.sliding_window import reference
+from pallas_kernels.sliding_window.backends import BACKENDS, KERNELS, Problem
+from pallas_kernels.sliding_window.cache import (
+    SlidingWindowCache,
+    append,
+    append_one,
+    empty_cache,
+    history,
+    rounded,
+)
+from pallas_kernels.softmax import softmax_attention
+
+IMPLEMENTATIONS = ("reference", *BACKENDS)
+
+
+@overload
+def sliding_window_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    window: int,
+    scale: float | None = None,
+    segment_ids: jax.Array | None = None,
+    initial_cache: SlidingWindowCache | None = None,
+    return_cache: Literal[False] = False,
+    implementation: str | None = None,
+) -> jax.Array: ...
+@overload
+def sliding_window_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    window: int,
+    scale: float | None = None,
+    segment_ids: jax.Array | None = None,
+    initial_cache: SlidingWindowCache | None = None,
+    return_cache: Literal[True],
+    implementation: str | None = None,
+) -> tuple[jax.Array, SlidingWindowCache]: ...
+def sliding_window_attention(
+    q,
+    k,
+    v,
+    *,
+    window,
+    scale=None,
+    segment_ids=None,
+    initial_cache=None,
+    return_cache=False,
+    implementation=None,
+):
+    """Causal softmax attention of t >= 0 tokens, each to itself and the `window - 1` before it.
+
+    Scores and softmax are float32; new keys and values are rounded to the dtype of `initial_cache`, so that outputs do
+    not depend on where a sequence is cut into calls. Reverse-mode differentiable in q, k, v and the cache's k and v,
+    through the output and the returned cache; forward mode only with "reference". vmap, scan, checkpoint and jit
+    compose. On a mesh, kernels want `sharded_sliding_window_attention`. O(t window) time and memory.
+
+    Args:
+      q: (b, t, h, k); h is a multiple of g, and key/value head i serves the query heads i h/g .. (i+1) h/g - 1.
+      k: (b, t, g, k), dtype of q.
+      v: (b, t, g, v), dtype of q.
+      window: keys that a token sees, itself included, at least 1; may exceed t.
+      scale: factor of the scores, a Python number; None: k^-1/2.
+      segment_ids: (b, t) int32; tokens meet only where theirs are equal, as for packed documents. Not with a cache.
+      initial_cache: the tokens before, `window` slots; rows may stand at different positions. None: there are none.
+      return_cache: return the cache after the last token too; float32 where `initial_cache` is None.
+      implementation: "reference" or "xla", which runs or raises; None: the kernel of the platform that the program
+        is lowered for, where it serves this call, else "xla".
+
+    Returns:
+      y (b, t, h, v) in the dtype of v, or (y, cache).
+
+    Raises:
+      ValueError: arguments that contradict each other.
+      NotImplementedError: the implementation asked for does not serve this call.
+    """
+    check(q, k, v, window, initial_cache)
+    if segment_ids is not None:
+        _check_segments(q, segment_ids, cached=initial_cache is not None or return_cache)
+    b, _, g, k_dim = k.shape
+    cache = initial_cache
+    if cache is None and return_cache:
+        cache = empty_cache(b, window, g, k_dim, v.shape[3])
+    keys, values, start = k, v, None
+    if initial_cache is not None:
+        k, v = rounded(initial_cache, k, v)
+        old_k, old_v = history(initial_cache, q.dtype)
+        keys, values = jnp.concatenate([old_k, k], axis=1), jnp.concatenate([old_v, v], axis=1)
+        start = jnp.maximum(window - 1 - initial_cache.position, 0)
+    y = attend(q, keys, values, start, segment_ids, window=window, scale=scale, implementation=implementation)
+    return (y, append(cache, k, v)) if cache is not None and return_cache else y
+
+
+def sliding_window_step(
+    cache: SlidingWindowCache, q: jax.Array, k: jax.Array, v: jax.Array, *, scale: float | None = None
+) -> tuple[jax.Array, SlidingWindowCache]:
+    """One token (Based, Alg. 3): writes one slot of the ring and attends to it, whatever the position.
+
+    Equals `sliding_window_attention` with t = 1 and window = the slots; q (b, h, k), k (b, g, k), v (b, g, v). XLA on
+    every platform, reading the cache once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in place.
+    Returns y (b, h, v) in the dtype of v, and the cache.
+    """
+    check(q[:, None], k[:, None], v[:, None], cache.window, cache)
+    after = append_one(cache, k, v)
+    (b, h, k_dim), g = q.shape, k.shape[1]
+    written = jnp.arange(cache.window, dtype=jnp.int32)[None, :] <= cache.position[:, None]
+    y, _ = softmax_attention(
+        q.reshape(b, g, h // g, 1, k_dim),
+        after.k.astype(q.dtype).transpose(0, 2, 1, 3),
+        after.v.astype(q.dtype).transpose(0, 2, 1, 3),
+        visible=written[:, None, None, None, :],
+        scale=k_dim**-0.5 if scale is None else float(scale),
+    )
+    return y.reshape(b, h, -1), after
+
+
+def attend(q, keys, values, start, segment_ids, *, window, scale, implementation) -> jax.Array:
+    """y of the contract in `backends.py`, by the implementation named or chosen; any window, t >= 0."""
+    if implementation is not None and implementation not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"sliding_window_attention: implementation={implementation!r} must be one of {IMPLEMENTATIONS}"
+        )
+    (b, t, h, k_dim), (s, g, v_dim) = q.shape, values.shape[1:]
+    options = {"window": min(window, s), "scale": k_dim**-0.5 if scale is None else float(scale)}
+    if implementation == "reference":
+        return reference.attention(q, keys, values, start, segment_ids, **options)
+    problem = Problem(
+        b=b, t=t, past=s - t, h=h, g=g, k=k_dim, v=v_dim, window=options["window"], dtype=q.dtype.name,
+        start=start is not None, segments=segment_ids is not None,
+    )  # fmt: skip
+    choices = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    if t == 0:
+        return jnp.zeros((b, 0, h, v_dim), values.dtype)
+    return _attend(q, keys, values, start, segment_ids, choices, tuple(options.items()))
+
+
+def check(q, k, v, window: int, cache: SlidingWindowCache | None) -> None:
+    """Whether the arguments of `sliding_window_attention` fit together.
+
+    Raises:
+      ValueError: they do not.
+    """
+    shapes = q.shape, k.shape, v.shape
+    if window < 1:
+        raise ValueError(f"sliding_window_attention: window={window} must be at least 1 (it counts the token itself)")
+    if not q.ndim == k.ndim == v.ndim == 4:
+        raise ValueError(f"sliding_window_attention: q, k, v of shapes {shapes} must be (b, t, heads, width)")
+    if k.shape[:2] != q.shape[:2] or k.shape[3] != q.shape[3] or v.shape[:3] != k.shape[:3]:
+        raise ValueError(
+            f"sliding_window_attention: q, k, v of shapes {shapes} must share batch and time, q and k their width, "
+            "k and v their heads"
+        )
+    h, g = q.shape[2], k.shape[2]
+    if g == 0 or h % g:
+        raise ValueError(f"sliding_window_attention: {h} query heads must be a multiple of {g} key/value heads")
+    if not q.dtype == k.dtype == v.dtype:
+        dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
+        raise ValueError(f"sliding_window_attention: dtypes of q, k, v {dtypes} must be equal; cast them")
+    if cache is not None:
+        expected = [(k.shape[0], window, *x.shape[2:]) for x in (k, v)]
+        if [cache.k.shape, cache.v.shape] != expected:
+            raise ValueError(
+                f"sliding_window_attention: initial_cache of {cache.window} slots and shapes k={cache.k.shape}, "
+                f"v={cache.v.shape} must be k={expected[0]}, v={expected[1]} for window={window}; make it with "
+                "empty_cache"
+            )
+
+
+def _check_segments(q, segment_ids, *, cached: bool) -> None:
+    if cached:
+        raise ValueError(
+            "sliding_window_attention: segment_ids with a cache, which does not say whose its tokens are; "
+            "prefill one document at a time"
+        )
+    if segment_ids.shape != q.shape[:2] or segment_ids.dtype != jnp.int32:
+        raise ValueError(
+            f"sliding_window_attention: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be "
+            f"int32{list(q.shape[:2])}, one for each token"
+        )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _attend(q, keys, values, start, segment_ids, choices, options):
+    return run(BACKENDS, "forward", choices, q, keys, values, start, segment_ids, **dict(options))[0]
+
+
+def _attend_forward(q, keys, values, start, segment_ids, choices, options):
+    operands = q, keys, values, start, segment_ids
+    y, lse = run(BACKENDS, "forward", choices, *operands, **dict(options))
+    return y, (*operands, y, lse)
+
+
+def _attend_backward(choices, options, saved, dy):
+    dq, dk, dv = run(BACKENDS, "backward", choices, *saved, dy, **dict(options))
+    return dq, dk, dv, None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)

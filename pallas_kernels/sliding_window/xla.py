@@ -1,0 +1,174 @@
+"""Sliding-window attention in plain XLA: blocks of queries, and a backward pass that recomputes the weights.
+
+A block of c queries, about half a window, meets its own keys and the `back` before it, back the least multiple
+of c that holds window - 1. So the scores are (c, back + c) for each block and O(t w) in all. A few blocks make a
+step of a loop over time, whose scores stay in a cache of the CPU; only those of one step exist at a time.
+
+Backward, the loop runs from the end and carries, in float32, what the blocks after a step send to the keys before
+them. The residuals are the inputs, y and lse.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pallas_kernels.softmax import softmax_attention, softmax_attention_gradients
+
+MIN_BLOCK = 16
+"""Smallest block of queries: the matmuls of smaller ones are dominated by their overhead."""
+STEP_BYTES = 2**19
+"""Scores of one step of the loop, unless one block has more. With all blocks in one step, forward and backward take
+1.6 times as long on a CPU, and five times the memory (`specs.py`, text_t2048)."""
+
+
+def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
+    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments as in `backends.py`."""
+    band = _Band(q, k, start, segment_ids, window)
+    q, k, v = band.pad_queries(q), band.pad_keys(k), band.pad_keys(v)
+
+    def body(carry, first, n):
+        y, lse = softmax_attention(
+            band.queries(q, first, n), band.keys(k, first, n), band.keys(v, first, n),
+            visible=band.visible(first, n), scale=scale,
+        )  # fmt: skip
+        return tuple(band.write(out, x, first) for out, x in zip(carry, (y, lse[..., None]), strict=True))
+
+    y = jnp.zeros((*q.shape[:3], v.shape[3]), v.dtype)
+    y, lse = band.walk(body, (y, jnp.zeros((*q.shape[:3], 1), jnp.float32)))
+    return y[:, : band.t], lse[:, : band.t, :, 0].swapaxes(1, 2)
+
+
+def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float):
+    """dq, dk, dv in the dtypes of q, k, v; y and lse as `forward` returned them."""
+    band = _Band(q, k, start, segment_ids, window)
+    s = k.shape[1]
+    q, y, dy, lse = (band.pad_queries(x) for x in (q, y, dy, lse.swapaxes(1, 2)[..., None]))
+    k, v = band.pad_keys(k), band.pad_keys(v)
+
+    def body(carry, first, n):
+        dq, dk, dv, dk_before, dv_before = carry
+        q_, y_, dy_, lse_ = (band.queries(x, first, n) for x in (q, y, dy, lse))
+        dq_, dk_, dv_ = softmax_attention_gradients(
+            q_, band.keys(k, first, n), band.keys(v, first, n), y_, lse_[..., 0], dy_,
+            visible=band.visible(first, n), scale=scale,
+        )  # fmt: skip
+        dq = band.write(dq, dq_, first)
+        dk, dk_before = band.write_keys(dk, dk_, dk_before, first)
+        dv, dv_before = band.write_keys(dv, dv_, dv_before, first)
+        return dq, dk, dv, dk_before, dv_before
+
+    before = (jnp.zeros((x.shape[0], band.back, *x.shape[2:]), jnp.float32) for x in (k, v))
+    zeros = (jnp.zeros_like(x[:, band.back :]) for x in (k, v))
+    dq, dk, dv, *before = band.walk(body, (jnp.zeros_like(q), *zeros, *before), reverse=True)
+    if band.past:
+        dk, dv = (
+            jnp.concatenate([first[:, band.back - band.past :].astype(x.dtype), x], axis=1)
+            for first, x in zip(before, (dk, dv), strict=True)
+        )
+    return dq[:, : band.t], dk[:, :s], dv[:, :s]
+
+
+def keys_per_query(length: int, window: int) -> float:
+    """Scores a query that are computed at t = length from no cache, masked ones included."""
+    block, back = _blocks(length, 0, window)
+    return -(-length // block) * block * (back + block) / length
+
+
+def _blocks(t: int, past: int, window: int) -> tuple[int, int]:
+    """Queries of a block and keys before it; a single block where several would cost as much."""
+    block = max(MIN_BLOCK, -(-window // 2))
+    back = -(-(window - 1) // block) * block
+    return (t, past) if t <= back + block else (block, back)
+
+
+class _Band:
+    """The queries and keys of one call, cut into blocks.
+
+    "Padded" queries are (b, blocks * block, ...) and padded keys (b, back + blocks * block, ...): the block that
+    starts at query `first` meets the padded keys from `first` on. A step of n blocks: queries (b, g, n, r, c, .)
+    with r query heads for each key head, keys (b, g, n, back + c, .).
+    """
+
+    def __init__(self, q, k, start, segment_ids, window):
+        b, self.t, h, _ = q.shape
+        self.g, self.past, self.window = k.shape[2], k.shape[1] - self.t, window
+        self.block, self.back = _blocks(self.t, self.past, window)
+        self.n_blocks = -(-self.t // self.block)
+        scores = 4 * b * h * self.block * (self.back + self.block)
+        self.group = min(self.n_blocks, max(1, STEP_BYTES // max(scores, 1)))
+        self.start = jnp.zeros((1,), jnp.int32) if start is None else start
+        self.segment_ids = None if segment_ids is None else self.pad_keys(segment_ids)
+
+    def pad_queries(self, x):
+        return _pad(x, 0, self.n_blocks * self.block - self.t)
+
+    def pad_keys(self, x):
+        return _pad(x, self.back - self.past, self.n_blocks * self.block - self.t)
+
+    def queries(self, x, first, n):
+        b, _, h, d = x.shape
+        x = lax.dynamic_slice_in_dim(x, first, n * self.block, axis=1)
+        return x.reshape(b, n, self.block, self.g, h // self.g, d).transpose(0, 3, 1, 4, 2, 5)
+
+    def keys(self, x, first, n):
+        return self._spread(lax.dynamic_slice_in_dim(x, first, self.back + n * self.block, axis=1))
+
+    def write(self, out, x, first):
+        """The outputs of a step, of the shape of its queries, into those of all."""
+        b, g, n, r, c, d = x.shape
+        x = x.transpose(0, 2, 4, 1, 3, 5).reshape(b, n * c, g * r, d)
+        return lax.dynamic_update_slice_in_dim(out, x.astype(out.dtype), first, axis=1)
+
+    def write_keys(self, out, x, before, first):
+        """Cotangents of a step's keys into those of all; of those before it, with `before` of the step after."""
+        size = x.shape[2] * self.block
+        flat = jax.ShapeDtypeStruct((x.shape[0], self.back + size, self.g, x.shape[4]), x.dtype)
+        (x,) = jax.linear_transpose(self._spread, flat)(x)
+        x = x.at[:, size:].add(before)
+        out = lax.dynamic_update_slice_in_dim(out, x[:, self.back :].astype(out.dtype), first, axis=1)
+        return out, x[:, : self.back]
+
+    def visible(self, first, n):
+        """Which keys of a step a query sees, (b or 1, 1, n, 1, block, back + block)."""
+        block, back = self.block, self.back
+        key = np.arange(back + block, dtype=np.int32)[None, :]
+        distance = np.arange(block, dtype=np.int32)[:, None] + back - key
+        in_window = (distance >= 0) & (distance < self.window)
+        index = first - (back - self.past) + np.arange(n, dtype=np.int32)[:, None] * block + key
+        exists = index[None] >= jnp.maximum(self.start, 0)[:, None, None]
+        seen = jnp.asarray(in_window)[None, None] & exists[:, :, None, :]
+        if self.segment_ids is not None:
+            of_keys = self.keys(self.segment_ids[:, :, None, None], first, n)[:, 0, ..., 0]
+            seen = seen & (of_keys[:, :, back:, None] == of_keys[:, :, None, :])
+        return seen[:, None, :, None]
+
+    def walk(self, body, carry, *, reverse: bool = False):
+        """`body(carry, first query, blocks) -> carry` over steps of `group` blocks, and a shorter one for the rest."""
+        steps, rest = divmod(self.n_blocks, self.group)
+        size = self.group * self.block
+
+        def whole(carry):
+            step = lambda carry, i: (body(carry, i * size, self.group), None)  # noqa: E731
+            return lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32), reverse=reverse)[0]
+
+        parts = [whole if steps > 1 else lambda carry: body(carry, 0, self.group)]
+        if rest:
+            parts.append(lambda carry: body(carry, steps * size, rest))
+        for part in reversed(parts) if reverse else parts:
+            carry = part(carry)
+        return carry
+
+    def _spread(self, x):
+        """(b, back + n * block, g, d) -> the keys that each block meets, (b, g, n, back + block, d)."""
+        b, length, g, d = x.shape
+        n = (length - self.back) // self.block
+        x = x.transpose(0, 2, 1, 3)
+        if n == 1:
+            return x[:, :, None]
+        x = x.reshape(b, g, -1, self.block, d)
+        return jnp.concatenate([x[:, :, i : i + n] for i in range(self.back // self.block + 1)], axis=3)
+
+
+def _pad(x, front, end):
+    return jnp.pad(x, ((0, 0), (front, end), *[(0, 0)] * (x.ndim - 2)))

@@ -1,0 +1,163 @@
+"""Random calls of sliding-window attention, and their float64 truth with gradients, by hand and in numpy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from pallas_kernels.sliding_window import SlidingWindowCache, sliding_window_attention
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """Shapes and options. With a cache, rows stand at different positions: in the first round, later, at 0.
+
+    All arrays are float64, and numbers of `dtype`.
+    """
+
+    t: int
+    window: int
+    b: int = 2
+    h: int = 4
+    g: int = 2
+    k: int = 5
+    v: int = 3
+    scale: float | None = None
+    cache: bool = False
+    segments: bool = False
+    size: float = 1.0
+    dtype: DTypeLike = jnp.float32
+    seed: int = 0
+
+    @property
+    def positions(self):
+        return np.array([5, 2 * self.window + 3, 0][: self.b]) if self.cache else np.zeros(self.b, int)
+
+    @property
+    def factor(self):
+        return self.k**-0.5 if self.scale is None else self.scale
+
+    def arrays(self):
+        """[q, k, v(, cache.k, cache.v)]."""
+        tokens = (self.b, self.t)
+        rng = np.random.default_rng(self.seed)
+        shapes = [(self.h, self.k), (self.g, self.k), (self.g, self.v)]
+        arrays = [self.size * self._normal(rng, *tokens, *shape) for shape in shapes]
+        return [*arrays, *(np.stack(x) for x in zip(*map(self._rings, range(self.b)), strict=True))]
+
+    def cotangents(self):
+        """Of y(, cache.k, cache.v)."""
+        rng = np.random.default_rng(self.seed + 1)
+        rings = [x.shape for x in self.arrays()[3:]]
+        return [self._normal(rng, *shape) for shape in [(self.b, self.t, self.h, self.v), *rings]]
+
+    def segment_ids(self):
+        """Runs of 1 to 9 tokens with ids of three, so that neighbouring runs and far ones share an id."""
+        if not self.segments:
+            return None
+        rng = np.random.default_rng(self.seed + 3)
+        rows = [
+            np.repeat(rng.integers(3, size=self.t), rng.integers(1, 10, size=self.t))[: self.t] for _ in range(self.b)
+        ]
+        return np.array(rows, np.int32).reshape(self.b, self.t)
+
+    def past(self, row):
+        """Keys and values of the row's tokens before the call."""
+        rng, n = np.random.default_rng(100 * self.seed + row), self.positions[row]
+        return [self._normal(rng, n, self.g, width) for width in (self.k, self.v)]
+
+    def ring(self, tokens, row):
+        """All tokens of a row, written one by one over garbage that no query may see."""
+        rng = np.random.default_rng(1000 + row)
+        slots = self._normal(rng, self.window, *tokens.shape[1:])
+        for p, token in enumerate(tokens):
+            slots[p % self.window] = token
+        return slots
+
+    def _rings(self, row):
+        return [self.ring(x, row) for x in self.past(row)] if self.cache else []
+
+    def _normal(self, rng, *shape):
+        return np.array(jnp.asarray(rng.normal(size=shape), jnp.float32).astype(self.dtype), np.float64)
+
+
+def truth(call: Call):
+    """([y(, cache.k, cache.v)], gradients of every array)."""
+    q, k, v, *rings = call.arrays()
+    dy, *drings = call.cotangents()
+    outputs = [np.zeros((call.b, call.t, call.h, call.v)), *(np.zeros_like(x) for x in rings)]
+    gradients = [np.zeros_like(x) for x in (q, k, v, *rings)]
+    ids = call.segment_ids()
+    for row in range(call.b):
+        past_k, past_v = call.past(row)
+        n = len(past_k)
+        all_k, all_v = np.concatenate([past_k, k[row]]), np.concatenate([past_v, v[row]])
+        distance = np.arange(n, n + call.t)[:, None] - np.arange(n + call.t)[None]
+        seen = (distance >= 0) & (distance < call.window)
+        if ids is not None:
+            seen &= ids[row][:, None] == ids[row][None]
+        dall = [np.zeros_like(all_k), np.zeros_like(all_v)]
+        for i in range(call.h):
+            j = i // (call.h // call.g)
+            head = _one_head(q[row, :, i], all_k[:, j], all_v[:, j], dy[row, :, i], seen, call.factor)
+            outputs[0][row, :, i], gradients[0][row, :, i] = head[:2]
+            dall[0][:, j] += head[2]
+            dall[1][:, j] += head[3]
+        for x, (tokens, dtokens) in enumerate(zip((all_k, all_v), dall, strict=True)):
+            if call.cache:
+                outputs[1 + x][row] = call.ring(tokens, row)
+                dtokens, gradients[3 + x][row] = _pull_back_ring(dtokens, drings[x][row], n)
+            gradients[1 + x][row] = dtokens[len(dtokens) - call.t :]
+    return outputs, gradients
+
+
+def measured(call: Call, **options):
+    """As `truth`, by `sliding_window_attention`, everything in the dtype of the call."""
+    arrays, cotangents = ([jnp.asarray(x, call.dtype) for x in xs] for xs in (call.arrays(), call.cotangents()))
+    positions = jnp.asarray(call.positions, jnp.int32)
+    ids = None if call.segment_ids() is None else jnp.asarray(call.segment_ids())
+    options = {"window": call.window, "scale": call.scale, "segment_ids": ids, **options}
+
+    @jax.jit
+    def run(arrays, cotangents):
+        def outputs(q, k, v, *rings):
+            if not rings:
+                return [sliding_window_attention(q, k, v, **options)]
+            cache = SlidingWindowCache(*rings, positions)
+            y, cache = sliding_window_attention(q, k, v, initial_cache=cache, return_cache=True, **options)
+            return [y, cache.k, cache.v]
+
+        out, pull_back = jax.vjp(outputs, *arrays)
+        return out, pull_back(cotangents)
+
+    return run(arrays, cotangents)
+
+
+def _one_head(q, k, v, dy, seen, scale):
+    """Outputs, and the gradients of sum(dy * y) to q, k, v."""
+    scores = np.where(seen, q @ k.T * scale, -np.inf)
+    p = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
+    p /= p.sum(-1, keepdims=True)
+    dp = dy @ v.T
+    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
+    return p @ v, ds @ k, ds.T @ q, p.T @ dy
+
+
+def _pull_back_ring(dtokens, dring, past):
+    """Gradients of a row to its tokens and to the ring before them.
+
+    `dtokens` is what the queries sent to each token, past ones first; `dring` what the ring after the call sends to
+    the tokens that it holds.
+    """
+    dtokens, dold = dtokens.copy(), np.zeros(dring.shape)
+    for slot in range(len(dring)):
+        holder = max((p for p in range(len(dtokens)) if p % len(dring) == slot), default=-1)
+        if holder < past:
+            dold[slot] += dring[slot]
+        else:
+            dtokens[holder] += dring[slot]
+    for p in range(max(0, past - len(dring)), past):
+        dold[p % len(dring)] += dtokens[p]
+    return dtokens, dold

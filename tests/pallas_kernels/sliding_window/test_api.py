@@ -1,0 +1,111 @@
+"""The public functions: which implementation runs where, refusals, transformations, and single steps."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.sliding_window import (
+    SlidingWindowCache,
+    empty_cache,
+    sliding_window_attention,
+    sliding_window_step,
+)
+from tests.pallas_kernels.shared import assert_close
+from tests.pallas_kernels.sliding_window.cases import Call
+
+
+def to_jax(arrays):
+    return [jnp.asarray(x, jnp.float32) for x in arrays]
+
+
+def test_vmap_scan_checkpoint():
+    """Kills batching, loops and remat that change values or gradients of the custom VJP."""
+    call = Call(t=40, b=2, h=2, g=1, window=9, cache=True)
+    arrays, positions = to_jax(call.arrays()), jnp.asarray(call.positions, jnp.int32)
+
+    def attend(q, k, v, ring_k, ring_v, position=positions):
+        cache = SlidingWindowCache(ring_k, ring_v, position)
+        y, cache = sliding_window_attention(q, k, v, window=9, initial_cache=cache, return_cache=True)
+        return y, cache.k, cache.v
+
+    def mapped(*x):
+        return jax.tree.map(lambda a: a[:, 0], jax.vmap(attend)(*(x[:, None] for x in x), positions[:, None]))
+
+    def scanned(q, k, v, *rings):
+        def part(cache, qkv):
+            y, cache = sliding_window_attention(*qkv, window=9, initial_cache=cache, return_cache=True)
+            return cache, y
+
+        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, 4, axis=1)), (q, k, v))
+        cache, y = jax.lax.scan(part, SlidingWindowCache(*rings, positions), parts)
+        return jnp.concatenate(list(y), axis=1), cache.k, cache.v
+
+    def gradients(run):
+        def loss(*x):
+            y, ring_k, ring_v = run(*x)
+            return (y**2).sum() + (ring_k * y.mean()).sum() + (ring_v**2).sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3, 4)))(*arrays)
+
+    expected = gradients(attend)
+    for run in (mapped, scanned, jax.checkpoint(attend)):
+        assert_close(gradients(run), expected, 1e-5)
+
+
+def test_no_recompilation():
+    """Kills shapes or constants that depend on positions: the second chunk and step reuse the programs of the first."""
+    call = Call(t=16, window=5)
+    q, k, v = to_jax(call.arrays())
+    prefill = jax.jit(functools.partial(sliding_window_attention, window=5, return_cache=True))
+    step, cache = jax.jit(sliding_window_step), empty_cache(2, 5, 2, 5, 3)
+    for first in (0, 8):
+        part = slice(first, first + 7)
+        _, cache = prefill(q[:, part], k[:, part], v[:, part], initial_cache=cache)
+        _, cache = step(cache, q[:, first + 7], k[:, first + 7], v[:, first + 7])
+    assert prefill._cache_size() == step._cache_size() == 1
+
+
+def test_steps_work_in_place():
+    """Kills a step that copies the donated cache: all of it is reused for the result."""
+    cache = empty_cache(2, 7, 4, 16, 8)
+    q, k, v = (jnp.ones((2, 4, d)) for d in (16, 16, 8))
+    step = jax.jit(sliding_window_step, donate_argnums=0).lower(cache, q, k, v).compile()
+    assert step.memory_analysis().alias_size_in_bytes == sum(x.nbytes for x in cache)
+
+
+def test_return_cache_without_initial_cache_starts_empty():
+    """Kills a first call that drops its keys, or a ring whose order depends on how it was filled."""
+    q, k, v = to_jax(Call(t=11, window=4).arrays())
+    run = jax.jit(functools.partial(sliding_window_attention, window=4, return_cache=True))
+    _, cache = run(q, k, v)
+    order = jnp.array([8, 9, 10, 7])
+    assert_close((cache.k, cache.v, cache.position), (k[:, order], v[:, order], jnp.array([11, 11])), 0)
+    _, cache = run(q[:, :3], k[:, :3], v[:, :3])
+    assert_close((cache.k[:, :3], cache.v[:, 3], cache.position), (k[:, :3], 0 * v[:, 3], jnp.array([3, 3])), 0)
+
+
+def test_errors():
+    """Kills silent broadcasting of shapes that do not belong together."""
+    call = Call(t=3, window=4)
+    q, k, v = to_jax(call.arrays())
+    ids = jnp.zeros((2, 3), jnp.int32)
+    for arguments, options, message in [
+        ((q, k, v), {"window": 0}, "window=0 must be at least 1"),
+        ((q[0], k, v), {}, r"must be \(b, t, heads, width\)"),
+        ((q, k[:, :2], v), {}, "must share batch and time"),
+        ((q, q[:, :, :3], q[:, :, :3]), {}, "4 query heads must be a multiple of 3 key/value heads"),
+        ((q, k.astype(jnp.bfloat16), v), {}, r"\('float32', 'bfloat16', 'float32'\) must be equal; cast them"),
+        ((q, k, v), {"initial_cache": empty_cache(2, 5, 2, 5, 3)}, "initial_cache of 5 slots .* for window=4"),
+        ((q, k, v), {"initial_cache": empty_cache(1, 4, 2, 5, 3)}, r"must be k=\(2, 4, 2, 5\), v=\(2, 4, 2, 3\)"),
+        ((q, k, v), {"segment_ids": ids[:, :2]}, r"int32\[2, 2\] must be int32\[2, 3\]"),
+        ((q, k, v), {"segment_ids": ids.astype(jnp.float32)}, r"float32\[2, 3\] must be int32\[2, 3\]"),
+        ((q, k, v), {"segment_ids": ids, "return_cache": True}, "prefill one document at a time"),
+        ((q, k, v), {"segment_ids": ids, "initial_cache": empty_cache(2, 4, 2, 5, 3)}, "segment_ids with a cache"),
+        ((q, k, v), {"implementation": "cuda"}, "implementation='cuda' must be one of"),
+    ]:
+        with pytest.raises(ValueError, match=f"^sliding_window_attention: .*{message}"):
+            sliding_window_attention(*arguments, **{"window": 4, **options})
+    with pytest.raises(ValueError, match="3 query heads must be a multiple of 2"):
+        sliding_window_step(empty_cache(2, 4, 2, 5, 3), q[:, 0, :3], k[:, 0], v[:, 0])

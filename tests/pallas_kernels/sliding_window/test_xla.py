@@ -1,0 +1,197 @@
+"""`xla`: values, caches and all gradients against float64, at every border of a block, a step and a call."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.sliding_window import (
+    SlidingWindowCache,
+    keys_per_query,
+    sliding_window_attention,
+    sliding_window_step,
+    xla,
+)
+from tests.pallas_kernels.shared import all_shapes, assert_close, relative_l2
+from tests.pallas_kernels.sliding_window.cases import Call, measured, truth
+
+SETTINGS = {"plain": {}, "segments": {"segments": True, "scale": 0.7}, "cache": {"cache": True, "b": 3}}
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def lengths(window):
+    return sorted({1, window - 1, window, window + 1, 2 * window + 7, 513} - {0})
+
+
+def check(call, **options):
+    """float32: 1e-5, its gradients 1e-4, as style.md."""
+    outputs, gradients = measured(call, implementation="xla", **options)
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+GRID = [(w, t) for w in (2, 16, 64) for t in lengths(w)]
+REST = [slow(w, t) for w in (1, 33, 100) for t in lengths(w)]
+
+
+@pytest.mark.parametrize(("window", "t"), [*GRID, *REST])
+def test_values_and_gradients(window, t):
+    """Kills a wrong mask, block, remainder, group sum or gradient: random tokens and cotangents."""
+    check(Call(t=t, window=window))
+
+
+@pytest.mark.parametrize(("window", "t"), [(1, 3), (5, 2), (16, 40), (64, 1), (64, 63), *(slow(*x) for x in GRID)])
+def test_from_a_cache(window, t):
+    """Kills history misplaced by a slot, unwritten slots seen, rows that share a position, and gradients that do not
+    reach the cache or come through it doubled; one row fills the ring for the first time."""
+    check(Call(t=t, window=window, cache=True, b=3))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("n_blocks", [1, 3, slow(7)])
+def test_steps_of_the_loop(setting, n_blocks, monkeypatch):
+    """Kills what is right only in one step: 8 blocks of 16 queries with 32 keys before them, by 1, 3 or 7."""
+    call = Call(t=125, window=32, **SETTINGS[setting])
+    monkeypatch.setattr(xla, "STEP_BYTES", n_blocks * 4 * call.b * call.h * 16 * 48)
+    check(call)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (3, 1), (3, 3), (6, 2)])
+def test_heads(heads):
+    """Kills axes that are mixed up, or dropped where they are not 1."""
+    h, g = heads
+    check(Call(t=70, window=16, b=1, h=h, g=g, k=3, v=6))
+    check(Call(t=7, window=16, b=3, h=h, g=g, k=6, v=3, cache=True))
+
+
+def test_segments():
+    """Kills segments that are counted, not compared, and blocks that read the ids of others."""
+    check(Call(t=75, window=40, segments=True, seed=1))
+    check(Call(t=20, window=40, segments=True, seed=2))
+
+
+def test_large_scores():
+    """Kills an exponential that overflows: scores up to 1e2."""
+    call = Call(t=70, window=20, size=5.0, scale=0.9)
+    q, k, _ = call.arrays()
+    assert 100 < np.abs(call.factor * np.einsum("bihk,bjhk->bhij", q[:, :, ::2], k)).max() < 400
+    check(call)
+
+
+@pytest.mark.parametrize("cut", [0, 7, 8, 36, *map(slow, [1, 9, 37])])
+def test_prefill_in_two_calls(cut):
+    """Kills a cache that is right only at its own borders. Values and gradients through both calls."""
+    call = Call(t=37, window=8, cache=True, b=3)
+    positions = jnp.asarray(call.positions, jnp.int32)
+
+    @jax.jit
+    def run(arrays, cotangents):
+        def outputs(q, k, v, *rings):
+            cache, ys = SlidingWindowCache(*rings, positions), []
+            for part in (slice(0, cut), slice(cut, None)):
+                y, cache = sliding_window_attention(
+                    q[:, part], k[:, part], v[:, part], window=8, initial_cache=cache, return_cache=True
+                )
+                ys.append(y)
+            return [jnp.concatenate(ys, axis=1), cache.k, cache.v]
+
+        out, pull_back = jax.vjp(outputs, *arrays)
+        return out, pull_back(cotangents)
+
+    outputs, gradients = run(*([jnp.asarray(x, jnp.float32) for x in xs] for xs in (call.arrays(), call.cotangents())))
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+def test_a_ring_that_wraps_many_times():
+    """Kills a slot or a position that drifts: 300 steps over 7 slots, and a call that continues from them."""
+    call = Call(t=313, window=7, cache=True, b=3)
+    q, k, v, *rings = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+
+    @jax.jit
+    def run(cache):
+        def step(cache, qkv):
+            y, cache = sliding_window_step(cache, *qkv)
+            return cache, y
+
+        cache, ys = jax.lax.scan(step, cache, [x[:, :300].swapaxes(0, 1) for x in (q, k, v)])
+        rest, cache = sliding_window_attention(
+            q[:, 300:], k[:, 300:], v[:, 300:], window=7, initial_cache=cache, return_cache=True
+        )
+        return jnp.concatenate([ys.swapaxes(0, 1), rest], axis=1), cache
+
+    y, cache = run(SlidingWindowCache(*rings, jnp.asarray(call.positions, jnp.int32)))
+    expected, _ = truth(call)
+    assert_close(y, expected[0], 1e-5)
+    for x, truth_x in zip(cache[:2], expected[1:], strict=True):
+        np.testing.assert_array_equal(x, np.float32(truth_x))
+    np.testing.assert_array_equal(cache.position, call.positions + call.t)
+
+
+@pytest.mark.parametrize("cache", [False, True])
+def test_bfloat16(cache):
+    """Kills bfloat16 scores or sums, outputs or gradients of another dtype.
+
+    Inputs and cotangents are bfloat16 numbers; weights, their cotangents and the results round by 2e-3 each, and dk and
+    dv of the past once more.
+    """
+    call = Call(t=75, window=40, scale=2.0, cache=cache, dtype=jnp.bfloat16)
+    outputs, gradients = measured(call, implementation="xla")
+    expected, expected_gradients = truth(call)
+    assert all(x.dtype == jnp.bfloat16 for x in (*outputs, *gradients))
+    assert relative_l2(outputs[0], expected[0]) < 5e-3
+    assert_close(gradients, expected_gradients, 8e-3)
+
+
+def test_narrow_cache_does_not_show_where_calls_were_cut():
+    """Kills a call that uses its own keys unrounded (1e-3 off) where later ones read them from the cache."""
+    call = Call(t=9, window=5, cache=True)
+    q, k, v, *rings = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    start = SlidingWindowCache(*(x.astype(jnp.bfloat16) for x in rings), jnp.asarray(call.positions, jnp.int32))
+    prefill = jax.jit(functools.partial(sliding_window_attention, window=5, return_cache=True))
+    whole, end = prefill(q, k, v, initial_cache=start)
+    first, cache = prefill(q[:, :4], k[:, :4], v[:, :4], initial_cache=start)
+    step, outputs = jax.jit(sliding_window_step), [first]
+    for i in range(4, 9):
+        y, cache = step(cache, q[:, i], k[:, i], v[:, i])
+        outputs.append(y[:, None])
+    np.testing.assert_allclose(np.concatenate(outputs, axis=1), whole, atol=1e-5)
+    jax.tree.map(np.testing.assert_array_equal, cache, end)
+
+
+def test_x64():
+    """Kills index arithmetic that promotes where 64-bit types are on."""
+    call = Call(t=40, window=16, cache=True)
+    with jax.enable_x64(True):
+        check(call)
+
+
+def test_memory_is_linear_in_time():
+    """Kills a score matrix of (t, t), saved weights of all blocks, and the scores of more than one step at a time."""
+    t, window = 4096, 16
+    x = jnp.zeros((1, t, 8, 4))
+    backward = jax.grad(lambda x: sliding_window_attention(x, x, x, window=window).sum())
+    sizes = [math.prod(shape) for shape in all_shapes(jax.make_jaxpr(backward)(x).jaxpr)]
+    assert len(sizes) > 100
+    assert max(4 * size for size in sizes) <= max(xla.STEP_BYTES, x.nbytes + 4 * 8 * 4 * window)
+    assert 4 * t * 8 * 32 > 2 * xla.STEP_BYTES  # the weights of all blocks
+
+
+def test_keys_per_query_counts_the_scores():
+    """Kills a count that drifts from the blocks. Hand-worked: blocks of 16, 16 keys behind; 20 and 40."""
+    assert keys_per_query(64, 16) == 32
+    assert keys_per_query(40, 16) == 3 * 16 * 32 / 40
+    assert keys_per_query(100, 40) == 60
+    assert keys_per_query(30, 40) == 30
+    call = Call(t=100, window=40, b=1, h=1, g=1, k=2, v=2)
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    shapes = set(all_shapes(jax.make_jaxpr(functools.partial(sliding_window_attention, window=40))(q, k, v).jaxpr))
+    assert (5, 20, 60) in shapes
