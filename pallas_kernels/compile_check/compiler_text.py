@@ -58,8 +58,9 @@ def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
             continue
         path, vmem, identity = _PATH.search(line), _VMEM.search(line), _HASH.search(line)
         name = path[1].split("/")[-2] if path and "/" in path[1] else line.split("=")[0].strip(" %")
+        implementation = "splash_tpu" if name.startswith("splash") else IMPLEMENTATIONS[target[1]]
         kernels[identity[1] if identity else line] = Kernel(
-            name=name, implementation=IMPLEMENTATIONS[target[1]], vmem=int(vmem[1]) if vmem else None,
+            name=name, implementation=implementation, vmem=int(vmem[1]) if vmem else None,
             shared_memory=shared_memory.get(identity[1]) if identity else None,
         )  # fmt: skip
     return list(kernels.values())

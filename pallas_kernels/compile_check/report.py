@@ -52,7 +52,7 @@ class Report:
 
 
 COLUMNS = (
-    ("op", 17), ("kind", 17), ("shape", 16), ("target", 7), ("kernel", 30), ("taken", 11), ("regs", 5), ("spills", 7),
+    ("op", 17), ("kind", 17), ("shape", 18), ("target", 7), ("kernel", 30), ("taken", 11), ("regs", 5), ("spills", 7),
     ("smem KiB", 9), ("VMEM MiB", 9), ("temp MiB", 9), ("seconds", 7),
 )  # fmt: skip
 

@@ -16,10 +16,10 @@ start (b,) int32 <= past, or None: all keys exist. segment_ids (b, s) int32, or 
 
 import dataclasses
 
-from pallas_kernels.dispatch import Backend
+from pallas_kernels.dispatch import Backend, mesh_objection
 from pallas_kernels.sliding_window import xla
 
-KERNELS: tuple[tuple[str, str], ...] = ()
+KERNELS = (("tpu", "splash_tpu"),)
 """What is chosen on which platform, where it serves."""
 
 
@@ -40,4 +40,29 @@ class Problem:
     segments: bool
 
 
-BACKENDS = {"xla": Backend(lambda problem: None, xla.forward, xla.backward)}
+def _splash_objection(p: Problem) -> str | None:
+    if p.dtype not in ("bfloat16", "float32"):
+        return f"dtype of q, k, v is {p.dtype}, not bfloat16 or float32"
+    if p.k % 64 or p.v % 64:
+        return f"head_dims {p.k} and {p.v} are not multiples of 64"
+    if p.b * p.h == 0:
+        return f"batch {p.b} or heads {p.h} are 0"
+    return mesh_objection("sharded_sliding_window_attention")
+
+
+def _splash_forward(*operands, **options):
+    from pallas_kernels.sliding_window import splash_tpu
+
+    return splash_tpu.forward(*operands, **options)
+
+
+def _splash_backward(*operands, **options):
+    from pallas_kernels.sliding_window import splash_tpu
+
+    return splash_tpu.backward(*operands, **options)
+
+
+BACKENDS = {
+    "xla": Backend(lambda problem: None, xla.forward, xla.backward),
+    "splash_tpu": Backend(_splash_objection, _splash_forward, _splash_backward),
+}
