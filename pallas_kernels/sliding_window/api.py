@@ -93,9 +93,7 @@ def sliding_window_attention(
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    check(q, k, v, window, initial_cache)
-    if segment_ids is not None:
-        _check_segments(q, segment_ids, cached=initial_cache is not None or return_cache)
+    check(q, k, v, window, segment_ids, initial_cache, return_cache)
     b, _, g, k_dim = k.shape
     cache = initial_cache
     if cache is None and return_cache:
@@ -119,7 +117,7 @@ def sliding_window_step(
     every platform, reading the cache once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in place.
     Returns y (b, h, v) in the dtype of v, and the cache.
     """
-    check(q[:, None], k[:, None], v[:, None], cache.window, cache)
+    check(q[:, None], k[:, None], v[:, None], cache.window, None, cache)
     after = append_one(cache, k, v)
     (b, h, k_dim), g = q.shape, k.shape[1]
     written = jnp.arange(cache.window, dtype=jnp.int32)[None, :] <= cache.position[:, None]
@@ -153,7 +151,7 @@ def attend(q, keys, values, start, segment_ids, *, window, scale, implementation
     return _attend(q, keys, values, start, segment_ids, choices, tuple(options.items()))
 
 
-def check(q, k, v, window: int, cache: SlidingWindowCache | None) -> None:
+def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, return_cache: bool = False) -> None:
     """Whether the arguments of `sliding_window_attention` fit together.
 
     Raises:
@@ -183,6 +181,8 @@ def check(q, k, v, window: int, cache: SlidingWindowCache | None) -> None:
                 f"v={cache.v.shape} must be k={expected[0]}, v={expected[1]} for window={window}; make it with "
                 "empty_cache"
             )
+    if segment_ids is not None:
+        _check_segments(q, segment_ids, cached=cache is not None or return_cache)
 
 
 def _check_segments(q, segment_ids, *, cached: bool) -> None:
