@@ -89,8 +89,8 @@ def taylor_attention(
       return_state: return the sums after the last token too.
       chunk_size: tokens that meet by the quadratic form in "xla", any positive number; None: by length. The
         kernels have chunks of their own and refuse it.
-      implementation: "reference", "xla", "mosaic_gpu" or "mosaic_tpu", which runs or raises; None: the kernel
-        of the platform that the program is lowered for, where it serves this call, else "xla".
+      implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
+        Mosaic kernel of the platform that the program is lowered for, where it serves this call, else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).

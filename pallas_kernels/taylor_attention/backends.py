@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
-from pallas_kernels.taylor_attention import xla
+from pallas_kernels.taylor_attention import triton, xla
 from pallas_kernels.taylor_attention.state import TaylorState
 
 KERNELS = (("cuda", "mosaic_gpu"), ("tpu", "mosaic_tpu"))
@@ -166,8 +166,13 @@ def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
     return q, k, v
 
 
+def _triton_objection(p: Problem) -> str | None:
+    return triton.objection(p.dtypes, p.k) or _kernel_objection(p)
+
+
 BACKENDS = {
     "xla": Backend(lambda problem: None, _xla_forward, _xla_backward),
     "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
     "mosaic_tpu": Backend(_mosaic_tpu_objection, _mosaic_tpu_forward, _mosaic_tpu_backward),
+    "triton": Backend(_triton_objection, triton.forward, _xla_backward),
 }

@@ -10,9 +10,10 @@ from pallas_kernels.compile_check import OPS, __main__, run, targets
 from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report, header, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
+from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from tests.pallas_kernels.aot import needs
 
-HAS_MOSAIC_GPU = jax.__version_info__ >= (0, 11, 2)
+HAS_MOSAIC_GPU = jax.__version_info__ >= MOSAIC_GPU_JAX
 
 # Of ptxas 13.0, for the kernel of unfit_workloads.py and for two that fit. Some reports hold bytes that are no text.
 SPILLING = """\

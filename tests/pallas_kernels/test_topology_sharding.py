@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS
+from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.specs import Spec
 from tests.pallas_kernels.aot import needs
@@ -24,7 +25,7 @@ COLLECTIVE = re.compile(
 
 @pytest.fixture(params=["h100", "v5e"])
 def target(request, monkeypatch):
-    if request.param == "h100" and jax.__version_info__ < (0, 11, 2):
+    if request.param == "h100" and jax.__version_info__ < MOSAIC_GPU_JAX:
         pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
     needs(request.param)
     for name, value in ENVIRONMENT.items():

@@ -1,0 +1,167 @@
+"""Taylor attention in Triton, by jax-triton: the forward pass for GPUs that have no wgmma (Ampere, Ada).
+
+One program a row (batch and head) and block of values walks over chunks of tokens with the state in registers. Triton
+has an outer product, but no cheap way to pick the pairs a <= b: inside, the state is that of the full features [1, x_a,
+x_a x_b for all a, b], with weights (1, scale, scale^2 / 2) on the query side. With S~ = [S, z] and n tokens in a chunk:
+
+    [num_i, den_i] = sum_j p_ij v~_j + decay^(i+1) phi(q_i) S~
+    S~ <- decay^n S~ + sum_j decay^(n-1-j) phi(k_j) v~_j^T
+
+Matrix products take q, k, v, features and the state in the dtype of the inputs and add in float32; the sums of weights
+are float32 throughout. There is no backward kernel: `xla.backward` reads y and den.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax_triton
+import triton
+import triton.language as tl
+
+from pallas_kernels.taylor_attention.features import full_to_symmetric, n_full_features, symmetric_to_full
+from pallas_kernels.taylor_attention.state import TaylorState
+
+MAX_KEY_DIM = 16
+VALUES = 32
+"""Of a program, which then keeps 16 * 16 * 32 numbers of second order, 32 a thread. With twice as many, or twice the
+chunk, registers spill on some of sm_80, sm_89 and sm_90."""
+CHUNK = 16
+WARPS = 8
+
+
+@triton.jit
+def _pairs(x, C: tl.constexpr, K: tl.constexpr):
+    """x_a x_b: (C, K) -> (C, K K)."""
+    return tl.reshape(x[:, :, None] * x[:, None, :], (C, K * K))
+
+
+@triton.jit
+def taylor_kernel(
+    q_ptr, k_ptr, v_ptr, log_decay_ptr, s_ptr, z_ptr, y_ptr, den_ptr, s_out_ptr, z_out_ptr,
+    T: tl.constexpr, H: tl.constexpr, G: tl.constexpr, KD: tl.constexpr, VD: tl.constexpr, K: tl.constexpr,
+    V: tl.constexpr, C: tl.constexpr, SCALE: tl.constexpr, EPS: tl.constexpr, NORMALIZE: tl.constexpr,
+    DECAY: tl.constexpr, STATE_IN: tl.constexpr, STATE_OUT: tl.constexpr,
+):  # fmt: skip
+    """KD <= K and VD: widths of keys and values; V values are the program's; the rest is in the module docstring."""
+    row, block = tl.program_id(0), tl.program_id(1)
+    b, h = row // H, row % H
+    shared = h // (H // G)
+    F: tl.constexpr = 1 + KD + KD * KD
+    c, d, w = tl.arange(0, C), tl.arange(0, K), block * V + tl.arange(0, V)
+    e = tl.arange(0, K * K)
+    real_d, real_w, real_e = d < KD, w < VD, (e // K < KD) & (e % K < KD)
+    # Places of the first- and second-order features in a state.
+    first, second = 1 + d, 1 + KD + (e // K) * KD + e % K
+
+    s0, s1, s2 = tl.zeros((V,), tl.float32), tl.zeros((K, V), tl.float32), tl.zeros((K * K, V), tl.float32)
+    z0, z1, z2 = tl.zeros((1,), tl.float32), tl.zeros((K,), tl.float32), tl.zeros((K * K,), tl.float32)
+    s_row, z_row = row.to(tl.int64) * F * VD, row.to(tl.int64) * F
+    if STATE_IN:
+        s0 = tl.load(s_ptr + s_row + w, mask=real_w, other=0.0)
+        s1 = tl.load(s_ptr + s_row + first[:, None] * VD + w, mask=real_d[:, None] & real_w, other=0.0)
+        s2 = tl.load(s_ptr + s_row + second[:, None] * VD + w, mask=real_e[:, None] & real_w, other=0.0)
+        z0 = tl.load(z_ptr + z_row + tl.arange(0, 1))
+        z1 = tl.load(z_ptr + z_row + first, mask=real_d, other=0.0)
+        z2 = tl.load(z_ptr + z_row + second, mask=real_e, other=0.0)
+    log_decay = 0.0
+    if DECAY:
+        log_decay = tl.load(log_decay_ptr + row)
+
+    for start in range(0, T, C):
+        token = start + c
+        real = token < T
+        place = b.to(tl.int64) * T + token
+        q = tl.load(q_ptr + (place * H + h)[:, None] * KD + d, mask=real[:, None] & real_d, other=0.0)
+        k = tl.load(k_ptr + (place * G + shared)[:, None] * KD + d, mask=real[:, None] & real_d, other=0.0)
+        v = tl.load(v_ptr + (place * G + shared)[:, None] * VD + w, mask=real[:, None] & real_w, other=0.0)
+        dtype: tl.constexpr = q.dtype
+
+        scores = tl.dot(q, tl.trans(k)) * SCALE
+        weights = tl.where((c[:, None] >= c) & real, 1.0 + scores + 0.5 * scores * scores, 0.0)
+        n = tl.minimum(T - start, C)
+        to_query, to_end = tl.zeros((C,), tl.float32) + 1.0, tl.where(real, 1.0, 0.0)
+        if DECAY:
+            weights *= tl.exp2(log_decay * tl.where(c[:, None] >= c, c[:, None] - c, 0).to(tl.float32))
+            to_query = tl.exp2(log_decay * (c + 1).to(tl.float32))
+            to_end = tl.where(real, tl.exp2(log_decay * tl.where(real, n - 1 - c, 0).to(tl.float32)), 0.0)
+        q32 = q.to(tl.float32) * SCALE
+        q2 = 0.5 * _pairs(q32, C, K)
+        past = s0[None, :] + tl.dot(q32.to(dtype), s1.to(dtype)) + tl.dot(q2.to(dtype), s2.to(dtype))
+        num = tl.dot(weights.to(dtype), v) + to_query[:, None] * past
+        if NORMALIZE:
+            past_den = z0 + tl.sum(q32 * z1[None, :], 1) + tl.sum(q2 * z2[None, :], 1)
+            den = tl.sum(weights, 1) + to_query * past_den + EPS
+            num = num / den[:, None]
+            if block == 0:
+                tl.store(den_ptr + row.to(tl.int64) * T + token, den, mask=real)
+        y_at = y_ptr + (place * H + h)[:, None] * VD + w
+        tl.store(y_at, num.to(y_ptr.dtype.element_ty), mask=real[:, None] & real_w)
+
+        k32 = k.to(tl.float32)
+        kept_k = k32 * to_end[:, None]
+        kept_k2 = _pairs(k32, C, K) * to_end[:, None]
+        if DECAY:
+            kept = tl.exp2(log_decay * n.to(tl.float32))
+            s0, s1, s2, z0, z1, z2 = s0 * kept, s1 * kept, s2 * kept, z0 * kept, z1 * kept, z2 * kept
+        s0 += tl.sum(v.to(tl.float32) * to_end[:, None], 0)
+        s1 += tl.dot(tl.trans(kept_k.to(dtype)), v)
+        s2 += tl.dot(tl.trans(kept_k2.to(dtype)), v)
+        z0 += tl.sum(to_end, 0)
+        z1 += tl.sum(kept_k, 0)
+        z2 += tl.sum(kept_k2, 0)
+
+    if STATE_OUT:
+        tl.store(s_out_ptr + s_row + w, s0, mask=real_w)
+        tl.store(s_out_ptr + s_row + first[:, None] * VD + w, s1, mask=real_d[:, None] & real_w)
+        tl.store(s_out_ptr + s_row + second[:, None] * VD + w, s2, mask=real_e[:, None] & real_w)
+        if block == 0:
+            tl.store(z_out_ptr + z_row + tl.arange(0, 1), z0)
+            tl.store(z_out_ptr + z_row + first, z1, mask=real_d)
+            tl.store(z_out_ptr + z_row + second, z2, mask=real_e)
+
+
+class Launch(NamedTuple):
+    """A call of `taylor_kernel`: its arguments in order are `inputs`, then memory for `outputs`."""
+
+    inputs: tuple[jax.Array, ...]
+    outputs: tuple[jax.ShapeDtypeStruct, ...]
+    grid: tuple[int, int]
+    constants: dict[str, Any]
+
+
+def launch(q, k, v, state, decay, *, scale, eps, normalize, return_state) -> Launch:
+    """As for `forward`; outputs are y, den, and s and z over the full features, of one number where not wanted."""
+    (b, t, h, k_dim), (g, v_dim) = q.shape, v.shape[2:]
+    log_decay = s = z = jnp.zeros((1,), jnp.float32)
+    if decay is not None:
+        log_decay = jnp.log2(jnp.maximum(decay.astype(jnp.float32), jnp.finfo(jnp.float32).tiny))
+    if state is not None:
+        s, z = (symmetric_to_full(x, k=k_dim, axis=2) for x in state)
+    full = (b, h, n_full_features(k_dim))
+    outputs = (
+        jax.ShapeDtypeStruct((b, t, h, v_dim), v.dtype),
+        jax.ShapeDtypeStruct((b, h, t) if normalize else (1,), jnp.float32),
+        jax.ShapeDtypeStruct((*full, v_dim) if return_state else (1,), jnp.float32),
+        jax.ShapeDtypeStruct(full if return_state else (1,), jnp.float32),
+    )
+    constants = {
+        "T": t, "H": h, "G": g, "KD": k_dim, "VD": v_dim, "K": MAX_KEY_DIM, "V": VALUES, "C": CHUNK,
+        "SCALE": scale, "EPS": eps, "NORMALIZE": normalize, "DECAY": decay is not None, "STATE_IN": state is not None,
+        "STATE_OUT": return_state,
+    }  # fmt: skip
+    return Launch((q, k, v, log_decay, s, z), outputs, (b * h, triton.cdiv(v_dim, VALUES)), constants)
+
+
+def forward(q, k, v, state, decay, *, scale, eps, normalize, return_state, compute_capability=None):
+    """y (b, t, h, v), the final state or None, den (b, h, t) or None; decay is (b, h) or None.
+
+    compute_capability: 80, 86, 89, 90; None: that of the device, which must then be there when this is lowered.
+    """
+    call = launch(q, k, v, state, decay, scale=scale, eps=eps, normalize=normalize, return_state=return_state)
+    y, den, s, z = jax_triton.triton_call(
+        *call.inputs, kernel=taylor_kernel, out_shape=call.outputs, grid=call.grid, num_warps=WARPS, num_stages=1,
+        compute_capability=compute_capability, **call.constants,
+    )  # fmt: skip
+    last = TaylorState(*(full_to_symmetric(x, k=q.shape[3], axis=2) for x in (s, z))) if return_state else None
+    return y, last, den if normalize else None
