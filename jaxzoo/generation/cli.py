@@ -74,16 +74,23 @@ def read_prompts(command: Command) -> list[str]:
     """The texts to continue: those of --prompt, then those of --prompt-file.
 
     Raises:
-      UsageError: there is none, or one is empty or not UTF-8.
-      OSError: a file cannot be read.
+      UsageError: there is none, or one cannot be read, is empty or not UTF-8.
     """
     texts = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
-        data = sys.stdin.buffer.read() if name == "-" else Path(name).expanduser().read_bytes()
-        texts.append((f"--prompt-file {name}", data))
+        texts.append((f"--prompt-file {name}", _read(name)))
     if not texts:
         raise UsageError("nothing to continue: give --prompt TEXT, or --prompt-file FILE (- is standard input)")
     return [_decoded(source, data) for source, data in texts]
+
+
+def _read(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"--prompt-file {name} cannot be read: {error.strerror}") from error
 
 
 def _decoded(source: str, data: bytes) -> str:

@@ -1,23 +1,24 @@
 """The compiled programs of generation: read a chunk of the prompts, and decode a block of tokens.
 
-Both take the model as graph and parameters (`nnx.split`) and give back the state that they are given: it is
-donated, so that a state is in memory once. They are compiled for the model, the batch size, the capacity of
-key/value caches and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
+Both take the model as config and `flat_params`, and give back the state that they are given: it is donated, so
+that a state is in memory once. They are compiled for the model, the batch size, the capacity of key/value
+caches and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
 """
 
 import dataclasses
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.generation.flat import first_state, flat_model
 from jaxzoo.generation.sampling import Knobs, sample
-from jaxzoo.models.accounting import abstract_model
-from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig, ModelState
+from jaxzoo.models.language_model import LanguageModelConfig, ModelState
 from jaxzoo.sharding import constrain
+
+Tree = TypeVar("Tree")
 
 NO_TOKEN = -1
 """In the output: the row has no new token at this step."""
@@ -65,21 +66,21 @@ def with_capacity(config: LanguageModelConfig, n_tokens: int) -> LanguageModelCo
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_size"), keep_unused=True)
-def first_rows(params: nnx.State, config: LanguageModelConfig, batch_size: int) -> Rows:
+def first_rows(config: LanguageModelConfig, params: dict, batch_size: int) -> Rows:
     """Rows that have read nothing.
 
     Args:
+      config: the model, with the capacity that the rows will need.
       params: the rows are made where these lie (an argument that is kept although unused), so that every
         later call finds them there and nothing is compiled twice.
-      config: the model, with the capacity that the rows will need.
       batch_size: how many rows.
 
     Raises:
       ValueError: a mixer is not causal, so that the model cannot stream.
     """
     del params
-    model, zeros = abstract_model(config), jnp.zeros((batch_size,), jnp.int32)
-    return _placed(Rows(model.init_state(batch_size), zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0), model)
+    zeros = jnp.zeros((batch_size,), jnp.int32)
+    return _placed(Rows(first_state(config, batch_size), zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
 
 
 def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
@@ -87,29 +88,27 @@ def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
     return jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(seed), rows)
 
 
-@functools.partial(jax.jit, static_argnames="graph", donate_argnames="state")
+@functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
 def read_chunk(
-    graph: nnx.GraphDef,
-    params: nnx.State,
+    config: LanguageModelConfig,
+    params: dict,
     state: ModelState,
     tokens: Int[Array, "b c"],
     takes_part: Bool[Array, "b"],
 ) -> ModelState:
     """The state after a chunk, in the rows that take part in it; in the others, the state before it."""
-    model: LanguageModel = nnx.merge(graph, params)
-    _, after = model.prefill(tokens, state)
+    _, after = flat_model(config, params).prefill(tokens, state)
 
-    def choose(old: Array, new: Array, axis: int) -> Array:
-        takes = takes_part.reshape(tuple(-1 if i == axis else 1 for i in range(old.ndim)))
-        return _place(jnp.where(takes, new, old), axis)
+    def choose(old: Array, new: Array) -> Array:
+        return jnp.where(takes_part.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
 
-    return jax.tree.map(choose, state, after, batch_axes(model))
+    return _placed(jax.tree.map(choose, state, after))
 
 
-@functools.partial(jax.jit, static_argnames=("graph", "block_size"), donate_argnames="rows")
+@functools.partial(jax.jit, static_argnames=("config", "block_size"), donate_argnames="rows")
 def decode_block(
-    graph: nnx.GraphDef,
-    params: nnx.State,
+    config: LanguageModelConfig,
+    params: dict,
     rows: Rows,
     stopped: Bool[Array, "b"],
     rules: Rules,
@@ -121,7 +120,7 @@ def decode_block(
     A step reads one token of each row: what is left of its prompt, then what was drawn last.
 
     Args:
-      graph: the model's structure.
+      config: the model.
       params: its parameters.
       rows: donated.
       stopped: rows that are complete for a reason that only the caller knows.
@@ -131,14 +130,14 @@ def decode_block(
     Returns:
       The rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`.
     """
-    model: LanguageModel = nnx.merge(graph, params)
+    model = flat_model(config, params)
 
     def step(carry: tuple[Array, Rows, Array]) -> tuple[Array, Rows, Array]:
         i, rows, tokens = carry
         at = jnp.broadcast_to(rows.n_read, rules.tail_length.shape)
         prompt = jnp.take_along_axis(rules.tail, at[:, None], axis=1, mode="clip")[:, 0]
         logits, state = model.step(jnp.where(at < rules.tail_length, prompt, rows.newest), rows.state)
-        drawn = _draw(logits[:, : model.config.vocab_size], state.position, rules)
+        drawn = _draw(logits[:, : config.vocab_size], state.position, rules)
         is_new = ~rows.done & (at >= rules.tail_length - 1)
         n_new = rows.n_new + is_new.astype(jnp.int32)
         ends = (n_new == rules.max_tokens) | (drawn < 0) | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)
@@ -152,18 +151,7 @@ def decode_block(
     rows = rows._replace(done=rows.done | stopped)
     tokens = jnp.full((rows.done.shape[0], block_size), NO_TOKEN, jnp.int32)
     _, rows, tokens = jax.lax.while_loop(goes_on, step, (jnp.zeros((), jnp.int32), rows, tokens))
-    return _placed(rows, model), tokens
-
-
-def batch_axes(model: LanguageModel) -> ModelState:
-    """The axis of the batch in every leaf of the model's state: the one whose size follows the batch size."""
-    two, three = (jax.eval_shape(functools.partial(model.init_state, n)) for n in (2, 3))
-
-    def axis(two: jax.ShapeDtypeStruct, three: jax.ShapeDtypeStruct) -> int:
-        (found,) = (i for i, sizes in enumerate(zip(two.shape, three.shape, strict=True)) if sizes == (2, 3))
-        return found
-
-    return jax.tree.map(axis, two, three)
+    return _placed(rows), tokens
 
 
 def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rules) -> Int[Array, "b"]:
@@ -172,11 +160,6 @@ def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rul
     return jnp.where(finite, sample(logits, keys, rules.knobs), NOT_FINITE)
 
 
-def _placed(rows: Rows, model: LanguageModel) -> Rows:
-    """The rows as every program takes and returns them: shared out over the batch axes of the mesh, if any."""
-    others = jax.tree.map(functools.partial(_place, axis=0), rows._replace(state=None))
-    return others._replace(state=jax.tree.map(_place, rows.state, batch_axes(model)))
-
-
-def _place(x: Array, axis: int) -> Array:
-    return constrain(x, *("batch" if i == axis else None for i in range(x.ndim)))
+def _placed(tree: Tree) -> Tree:
+    """The arrays as every program takes and returns them: rows shared out over the batch axes of the mesh, if any."""
+    return jax.tree.map(lambda x: constrain(x, *("batch", *(None,) * x.ndim)[: x.ndim]), tree)

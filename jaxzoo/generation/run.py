@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Int32
 
 from jaxzoo.generation.decode import (
@@ -19,6 +18,7 @@ from jaxzoo.generation.decode import (
     row_keys,
     with_capacity,
 )
+from jaxzoo.generation.flat import flat_params
 from jaxzoo.generation.prompts import TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
@@ -83,9 +83,9 @@ class Generation:
         self.lengths = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         check_capacity(model.config, n_tokens)
-        self._graph, self._params = nnx.split(model, nnx.Param)
+        self._config, self._params = model.config, flat_params(model)
         sized = with_capacity(model.config, cache_capacity(n_tokens))
-        self._rows = first_rows(self._params, sized, len(prompts))
+        self._rows = first_rows(sized, self._params, len(prompts))
         tail = checked.tail()
         self._rules = Rules(
             tail=jnp.asarray(tail.tokens),
@@ -108,7 +108,7 @@ class Generation:
         n_read, state = 0, self._rows.state
         for chunk in self._chunks:
             state = read_chunk(
-                self._graph, self._params, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
+                self._config, self._params, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
             )
             n_read += chunk.tokens.shape[1] * int(chunk.takes_part.sum())
             if report:
@@ -133,7 +133,7 @@ class Generation:
             raise StopIteration
         self.read()
         self._rows, block = decode_block(
-            self._graph,
+            self._config,
             self._params,
             self._rows,
             jnp.asarray(self.done),

@@ -1,6 +1,8 @@
 """The language model of a run directory, its parameters alone; nothing is written there."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,8 +56,12 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
         item_handlers={"state": ocp.PyTreeCheckpointHandler(), "data": ocp.JsonCheckpointHandler()},
     ) as manager:
         step = _choose(manager, step, directory)
-        _check_same_model(manager, step, blueprint, directory)
-        params, made_by = _restore(manager, step, blueprint, directory)
+        with _reading(directory, step):
+            metadata: Any = manager.item_metadata(step)
+            shapes = _shapes(metadata["state"].tree["params"])
+        _check_same_model(shapes, blueprint, f"{directory}: checkpoint {step}")
+        with _reading(directory, step):
+            params, made_by = _restore(manager, step, blueprint)
     if not made_by.startswith(f"{tokenizer.fingerprint}:"):
         raise ValueError(
             f"{directory}: checkpoint {step} was trained on tokens of {made_by!r}, and this tokenizer is "
@@ -97,24 +103,24 @@ def _choose(manager: ocp.CheckpointManager, step: int | None, directory: Path) -
     return steps[-1] if step is None else step
 
 
-def _check_same_model(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint, directory: Path) -> None:
+def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
+    """Shape of each parameter by its name."""
+    leaves = jax.tree.leaves_with_path(params)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+
+
+def _check_same_model(stored: dict[str, tuple[int, ...]], blueprint: Blueprint, where: str) -> None:
     """Compares names and shapes: Orbax restores what it finds, and leaves out what it does not."""
-    metadata: Any = manager.item_metadata(step)
-    stored, expected = (
-        {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
-        for leaves in map(jax.tree.leaves_with_path, (metadata["state"].tree["params"], blueprint.params))
-    )
+    expected = _shapes(blueprint.params)
     for name in sorted(stored.keys() | expected.keys()):
         if stored.get(name) != expected.get(name):
             raise ValueError(
-                f"{directory}: parameter {name} has shape {stored.get(name)} in checkpoint {step} and "
-                f"{expected.get(name)} by config.json; they are of different models"
+                f"{where} is of another model: parameter {name} has shape {stored.get(name)} there and "
+                f"{expected.get(name)} by config.json; restore the run's own config.json"
             )
 
 
-def _restore(
-    manager: ocp.CheckpointManager, step: int, blueprint: Blueprint, directory: Path
-) -> tuple[dict[str, Any], str]:
+def _restore(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint) -> tuple[dict[str, Any], str]:
     """The parameters, and the fingerprint of the data that they have seen."""
     device = SingleDeviceSharding(jax.devices()[0])
     item = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), blueprint.params)}
@@ -122,8 +128,15 @@ def _restore(
         item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
     args: Any = ocp.args.Composite(state=only_params, data=ocp.args.JsonRestore())
-    try:
-        restored = manager.restore(step, args=args)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise OSError(f"{directory}: checkpoint {step} cannot be read: {error}") from error
+    restored = manager.restore(step, args=args)
     return restored["state"]["params"], restored["data"]["fingerprint"]
+
+
+@contextlib.contextmanager
+def _reading(directory: Path, step: int) -> Iterator[None]:
+    """One kind of error for all that the storage layer says of a damaged checkpoint."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, LookupError, AttributeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise OSError(f"{directory}: checkpoint {step} cannot be read: {reason}") from error

@@ -20,7 +20,7 @@ from jaxzoo.layers.norm import norm
 from jaxzoo.mixers.base import State
 from jaxzoo.models.block import Mix, Stack, constrain_residual, dropout
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.layout import fold_layers
+from jaxzoo.models.layout import Fold, fold_layers
 from jaxzoo.sharding import constrain
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
@@ -43,9 +43,11 @@ class LanguageModel(nnx.Module):
     Args:
       config: what the model is.
       rngs: its `params` stream.
+      scanned: runs equal periods as one scan, with their parameters and states stacked. False: runs layer by
+        layer, which takes longer to compile but copies no state in and out of a stack.
     """
 
-    def __init__(self, config: LanguageModelConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: LanguageModelConfig, *, rngs: nnx.Rngs, scanned: bool = True):
         self.config = config
         init = nnx.initializers.normal(config.init_std)
         table = (config.padded_vocab_size, config.d_model)
@@ -53,7 +55,8 @@ class LanguageModel(nnx.Module):
         if config.learned_positions:
             positions = (config.max_length, config.d_model)
             self.position_embedding = parameter(init(rngs.params(), positions), (None, "embed"))
-        self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in fold_layers(config.layers)])
+        folds = fold_layers(config.layers) if scanned else [Fold((layer,), 1) for layer in config.layers]
+        self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
         self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         if not config.tie_embeddings:
             self.head = parameter(init(rngs.params(), table), ("vocab", "embed"))

@@ -1,0 +1,77 @@
+"""`python -m jaxzoo.benchmark_generation`: prefill and decode of Based beside Transformer++; see `--help`."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from jaxzoo.checked import Checked
+from jaxzoo.generation.benchmark import environment, measure
+from jaxzoo.generation.benchmark_models import SIZES
+from jaxzoo.generation.benchmark_plot import draw
+from jaxzoo.train.app import quieten
+from jaxzoo.train.cli import flags_of, parse_flags
+
+PROGRAM = "python -m jaxzoo.benchmark_generation"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Measures generation on the first device: prefill against prompt length, decode against context and batch.
+
+    Compares Based, gated convolutions and Transformer++ of equal numbers of parameters by the protocol of Based,
+    Figure 4. Writes generation-SIZE-PLATFORM.json and a picture of the same name.
+    """
+
+    size: Literal["tiny", "20m", "360m", "1.3b"] = "20m"
+    """Parameters of the models; 360m and 1.3b are the paper's, for accelerators."""
+    repeats: int = 20
+    """How often everything is timed; medians are reported."""
+    lengths: tuple[int, ...] = ()
+    """Prompt lengths; empty: those of the size."""
+    batches: tuple[int, ...] = ()
+    """Batch sizes of decode; empty: those of the size."""
+    out: Path = Path("benchmarks/results")
+    """Directory of the result."""
+    overwrite: bool = False
+    """Replaces a result that is there."""
+
+    def __post_init__(self) -> None:
+        self.require("repeats", self.repeats >= 1, "must be positive")
+        for name in ("lengths", "batches"):
+            self.require(name, all(n >= 1 for n in getattr(self, name)), "must be positive")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status: 2 where it refuses."""
+    quieten()
+    try:
+        words = sys.argv[1:] if argv is None else argv
+        _run(parse_flags(Command, words, prog=PROGRAM, known=list(flags_of(Command()))))
+    except (ValueError, OSError) as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(command: Command) -> None:
+    facts = environment()
+    data, picture = (command.out / f"generation-{command.size}-{facts['platform']}.{kind}" for kind in ("json", "png"))
+    for file in (data, picture):
+        if file.exists() and not command.overwrite:
+            raise ValueError(f"{file} exists; replace it with --overwrite, or choose another directory with --out")
+    command.out.mkdir(parents=True, exist_ok=True)
+    size = SIZES[command.size]
+    size = size._replace(lengths=command.lengths or size.lengths, batches=command.batches or size.batches)
+    print(f"{facts['device']}, jax {facts['versions']['jax']}", flush=True)
+    report = measure(size, command.repeats, lambda line: print(line, flush=True))
+    report = {"benchmark": "generation", "size": command.size, "repeats": command.repeats, **facts, **report}
+    data.write_text(json.dumps(report, indent=1) + "\n")
+    draw(report, picture)
+    print(f"{data} and {picture}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

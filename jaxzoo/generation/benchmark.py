@@ -1,0 +1,216 @@
+"""Measures generation: prefill against length, decode against context, decode against batch.
+
+The protocol of Based (Arora et al. 2024), Figure 4: prompts of several lengths at batch 2 (left), and generation
+without a prompt at several batch sizes (right); and between them what the figure leaves out, decode behind
+prompts of several lengths. The programs are those of `generate`, so prompts are read in chunks of 512 and
+key/value caches have a fixed capacity: as many tokens as the measurement will see, without rounding.
+
+Compilation and the first run of every program are left out; a time ends when the result is there. Key/value
+caches are full length at every step: what attention costs follows the capacity.
+"""
+
+import datetime
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxzoo.generation.benchmark_models import Size
+from jaxzoo.generation.decode import Rows, Rules, decode_block, first_rows, read_chunk, row_keys, with_capacity
+from jaxzoo.generation.flat import first_state, flat_params
+from jaxzoo.generation.prompts import check_prompts
+from jaxzoo.generation.sampling import Sampling, knobs
+from jaxzoo.models.accounting import count_parameters
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig, ModelState
+
+PREFILL_BATCH = 2
+"""Based, Figure 4, left."""
+
+Row = dict[str, Any]
+"""One measurement, JSON-able."""
+
+
+class Subject(NamedTuple):
+    """A model with parameters."""
+
+    name: str
+    config: LanguageModelConfig
+    params: dict
+
+    @classmethod
+    def make(cls, name: str, config: LanguageModelConfig) -> "Subject":
+        """The model with random parameters: what it costs does not depend on them."""
+        params = jax.jit(lambda key: flat_params(LanguageModel(config, rngs=nnx.Rngs(params=key))))(jax.random.key(0))
+        return cls(name, config, params)
+
+    def first_rows(self, batch: int, capacity: int) -> Rows:
+        """Rows that have read nothing."""
+        return first_rows(with_capacity(self.config, capacity), self.params, batch)
+
+    def state_bytes(self, capacity: int) -> int:
+        """Bytes of the state of one sequence."""
+        sized = with_capacity(self.config, capacity)
+        state = jax.eval_shape(lambda: first_state(sized, 1))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+class Times(NamedTuple):
+    """Repeated times of one thing, in seconds."""
+
+    wall: list[float]
+    """By the clock."""
+    cpu: list[float]
+    """Of this process on all cores: on a CPU, what other programs disturb least."""
+
+    def row(self, subject: Subject, tokens: int, **facts: Any) -> Row:
+        """The measurement of so many `tokens`, by the medians."""
+        wall = statistics.median(self.wall)
+        return {
+            "model": subject.name,
+            **facts,
+            "seconds": wall,
+            "cpu_seconds": statistics.median(self.cpu),
+            "tokens_per_second": tokens / wall,
+            "all_seconds": self.wall,
+            "all_cpu_seconds": self.cpu,
+        }
+
+
+def measure(size: Size, repeats: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """All measurements of one size.
+
+    Args:
+      size: models and protocol.
+      repeats: how often everything is timed.
+      say: gets a line for every measurement.
+    """
+    report: dict[str, Any] = {"models": [], "prefill": [], "decode_by_context": [], "decode_by_batch": []}
+    for name, config in size.models().items():
+        subject = Subject.make(name, config)
+        facts = {"parameters": count_parameters(config), "layers": config.n_layers, "dtype": config.dtype}
+        report["models"].append({"model": name, **facts})
+        for kind, row in _rows(subject, size, repeats):
+            report[kind].append(row)
+            say(f"{name:14} {kind:18} {_in_short(row)}")
+    return report
+
+
+def environment() -> dict[str, Any]:
+    """Device, versions, commit and date of a measurement."""
+    device = jax.devices()[0]
+    cpu = f"{platform.machine()} CPU, {os.cpu_count()} cores"
+    here = os.path.dirname(__file__)
+    commit = subprocess.run(
+        ["git", "-C", here, "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return {
+        "platform": device.platform,
+        "device": cpu if device.platform == "cpu" else device.device_kind,
+        "load_average": os.getloadavg()[0],
+        "versions": {"jax": jax.__version__, "python": platform.python_version()},
+        "commit": commit.stdout.strip(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _rows(subject: Subject, size: Size, repeats: int) -> Iterator[tuple[str, Row]]:
+    """(kind, measurement); a curve ends where memory does."""
+    for length in size.lengths:
+        try:
+            yield from _behind_a_prompt(subject, length, size.context_steps, repeats)
+        except jax.errors.JaxRuntimeError as error:
+            yield "decode_by_context", _out_of_memory(error, subject, context=length, batch=PREFILL_BATCH)
+            break
+    for batch in size.batches:
+        try:
+            yield "decode_by_batch", _without_a_prompt(subject, batch, size, repeats)
+        except jax.errors.JaxRuntimeError as error:
+            yield "decode_by_batch", _out_of_memory(error, subject, batch=batch)
+            break
+
+
+def _behind_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> Iterator[tuple[str, Row]]:
+    """Prefill of prompts of `length` tokens, then decode from there."""
+    batch, capacity = PREFILL_BATCH, length + steps
+    tokens = np.random.default_rng(0).integers(subject.config.vocab_size, size=(batch, length + 1))
+    prompts = check_prompts(list(tokens), n_ids=subject.config.vocab_size)
+    chunks = [(jnp.asarray(c.tokens), jnp.asarray(c.takes_part)) for c in prompts.chunks()]
+    latest: list[Rows] = []
+
+    def prefill(rows: Rows) -> ModelState:
+        state = rows.state
+        for chunk in chunks:
+            state = read_chunk(subject.config, subject.params, state, *chunk)
+        latest[:] = [rows._replace(state=state)]
+        return state
+
+    times = _timed(prefill, lambda: subject.first_rows(batch, capacity), repeats)
+    yield "prefill", times.row(subject, batch * length, length=length, batch=batch)
+    times = _timed_decode(subject, lambda: jax.tree.map(jnp.copy, latest[0]), batch, steps, repeats)
+    facts = {"context": length, "batch": batch, "steps": steps, "state_bytes": subject.state_bytes(capacity)}
+    yield "decode_by_context", times.row(subject, batch * steps, **facts)
+
+
+def _without_a_prompt(subject: Subject, batch: int, size: Size, repeats: int) -> Row:
+    """Decode from empty states, with room for `size.generation_length` tokens."""
+    capacity, steps = size.generation_length, size.generation_steps
+    times = _timed_decode(subject, lambda: subject.first_rows(batch, capacity), batch, steps, repeats)
+    facts = {"batch": batch, "steps": steps, "state_bytes": subject.state_bytes(capacity)}
+    return times.row(subject, batch * steps, **facts)
+
+
+def _timed_decode(subject: Subject, start: Callable[[], Rows], batch: int, steps: int, repeats: int) -> Times:
+    """A block of greedy decode steps from the rows that `start` makes."""
+    rules = Rules(
+        tail=jnp.zeros((batch, 1), jnp.int32),
+        tail_length=jnp.ones((batch,), jnp.int32),
+        keys=row_keys(0, jnp.arange(batch, dtype=jnp.uint32)),
+        knobs=knobs(Sampling(temperature=0)),
+        max_tokens=jnp.int32(steps),
+        stop_tokens=jnp.zeros((0,), jnp.int32),
+    )
+    none = jnp.zeros((batch,), bool)
+
+    def decode(rows: Rows) -> jax.Array:
+        return decode_block(subject.config, subject.params, rows, none, rules, block_size=steps)[1]
+
+    return _timed(decode, start, repeats)
+
+
+def _timed(call: Callable[[Rows], Any], start: Callable[[], Rows], repeats: int) -> Times:
+    """Times of `call` on what `start` makes, until its result is there, after one that compiles and is not counted."""
+    times = Times([], [])
+    for repeat in range(repeats + 1):
+        rows = jax.block_until_ready(start())
+        wall, cpu = time.perf_counter(), time.process_time()
+        jax.block_until_ready(call(rows))
+        if repeat:
+            times.wall.append(time.perf_counter() - wall)
+            times.cpu.append(time.process_time() - cpu)
+    return times
+
+
+def _out_of_memory(error: RuntimeError, subject: Subject, **facts: Any) -> Row:
+    """The end of a curve.
+
+    Raises:
+      JaxRuntimeError: it is another error.
+    """
+    if "RESOURCE_EXHAUSTED" not in str(error):
+        raise error
+    return {"model": subject.name, **facts, "out_of_memory": True}
+
+
+def _in_short(row: Row) -> str:
+    where = " ".join(f"{name} {row[name]:>6}" for name in ("length", "context", "batch") if name in row)
+    if "out_of_memory" in row:
+        return f"{where}  out of memory"
+    return f"{where}  {row['tokens_per_second']:10,.0f} tokens/s"

@@ -1,0 +1,272 @@
+"""`python -m jaxzoo.generate` from the run directory to standard output."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import from_json
+from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.generation import Sampling, generate
+from jaxzoo.generation.app import main
+from jaxzoo.generation.output import Printer
+from jaxzoo.generation.run import Generation
+from jaxzoo.generation.trained import load_trained
+from jaxzoo.models import LanguageModel
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.session import Session
+
+TOKENIZER = ByteTokenizer()
+PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
+
+
+@pytest.fixture(scope="module")
+def model(trained_run) -> LanguageModel:
+    """The model of the newest checkpoint, by the trainer's own way of reading it."""
+    config = from_json(json.loads((trained_run / "config.json").read_text()), ExperimentConfig)
+    session = Session(config)
+    with Checkpoints(trained_run / "checkpoints", keep=9) as checkpoints:
+        assert checkpoints.newest == 4
+        state, _ = checkpoints.restore(4, session.abstract_state)
+    return session.blueprint.model(jax.device_put(jax.device_get(state.params)))
+
+
+def expected(model: LanguageModel, *prompts: str, max_tokens: int = 40, **options) -> list[str]:
+    """What the library gives, decoded at once."""
+    stops = (TOKENIZER.end_of_text,)
+    encoded = [TOKENIZER.encode(prompt) for prompt in prompts]
+    new = generate(model, encoded, max_tokens=max_tokens, stop_tokens=stops, **options)
+    return [TOKENIZER.decode(tokens[tokens != TOKENIZER.end_of_text]) for tokens in new]
+
+
+def test_text_of_one_prompt_is_what_the_library_gives(trained_run, model, capsys):
+    """Kills: another checkpoint, parameters restored from another mesh in another order, a flag that is dropped,
+    text that streams differently from what it says, chatter on standard output."""
+    flags = "--max-tokens 40 --temperature 0.9 --top-k 50 --top-p 0.95 --seed 7"
+    assert main(["--run", str(trained_run), "--prompt", PROMPTS[0], *flags.split()]) == 0
+    captured = capsys.readouterr()
+    sampling = Sampling(temperature=0.9, top_k=50, top_p=0.95)
+    assert captured.out == expected(model, PROMPTS[0], sampling=sampling, seed=7)[0] + "\n"
+    for said in ("4", "checkpoint 4", "read 9 prompt tokens", "40 new tokens", "tokens/s"):
+        assert said in captured.err
+
+
+def test_several_prompts_follow_one_another(trained_run, model, capsys, tmp_path):
+    """Kills: texts that are mixed up, prompts of --prompt-file that are lost or stripped, an --echo that is not."""
+    (tmp_path / "prompt.txt").write_text("two\nlines\n")
+    flags = [*(f"--prompt={prompt}" for prompt in PROMPTS), "--prompt-file", str(tmp_path / "prompt.txt"), "--echo"]
+    assert main(["--run", str(trained_run), "--max-tokens", "40", *flags]) == 0
+    prompts = (*PROMPTS, "two\nlines\n")
+    texts = expected(model, *prompts)
+    parts = [f"==> prompt {i} <==\n{p}{t}\n" for i, (p, t) in enumerate(zip(prompts, texts, strict=True), 1)]
+    assert capsys.readouterr().out == "\n".join(parts)
+
+
+def test_prompt_from_standard_input_and_stop_strings(trained_run, model, capsys, monkeypatch):
+    """Kills: a stop string that is shown or run over, a row that goes on behind it."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"never odd")))
+    (text,) = expected(model, "never odd", max_tokens=100)
+    stop = text[20:23]
+    steps = []
+    plain = Generation.__next__
+    monkeypatch.setattr(Generation, "__next__", lambda self: steps.append(plain(self)) or steps[-1])
+    flags = ["--max-tokens", "100", "--prompt-file", "-", "--stop", stop, "--stop", "no such text"]
+    assert main(["--run", str(trained_run), *flags]) == 0
+    assert capsys.readouterr().out == text[: text.index(stop)] + "\n"
+    assert sum(len(block[0]) for block in steps) < 60
+
+
+def test_an_older_checkpoint_is_another_model(trained_run, capsys):
+    """Kills: a --checkpoint that is ignored."""
+    for flags in ([], ["--checkpoint", "3"]):
+        assert main(["--run", str(trained_run), "--prompt", "a", "--max-tokens", "5", *flags]) == 0
+    assert "checkpoint 4" in (err := capsys.readouterr().err)
+    assert "checkpoint 3" in err
+
+
+def files_of(directory: Path) -> dict:
+    return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in directory.rglob("*")}
+
+
+def test_a_checkpoint_under_way_is_neither_used_nor_touched(run_copy, capsys):
+    """Kills: half a checkpoint taken for the newest one, and a reader that cleans up after a run that goes on."""
+    run = run_copy()
+    half = run / "checkpoints" / "9.orbax-checkpoint-tmp"
+    (half / "state").mkdir(parents=True)
+    (half / "state" / "manifest.ocdbt").write_bytes(b"half")
+    before = files_of(run)
+    assert main(["--run", str(run), "--prompt", "a", "--max-tokens", "5"]) == 0
+    assert "checkpoint 4" in capsys.readouterr().err
+    assert files_of(run) == before
+
+
+def test_only_parameters_are_read(trained_run, monkeypatch):
+    """Kills: the optimizer's state, twice the parameters, read into memory beside them."""
+    seen = []
+    restore = ocp.CheckpointManager.restore
+    monkeypatch.setattr(ocp.CheckpointManager, "restore", lambda *a, **k: seen.append(restore(*a, **k)) or seen[-1])
+    loaded = load_trained(trained_run)
+    (restored,) = seen
+    assert set(restored.state) == {"params"}
+    assert loaded.step == 4
+    assert all(leaf.device == jax.devices()[0] for leaf in jax.tree.leaves(restored.state))
+
+
+def refused(capsys, *flags: str) -> str:
+    assert main(flags) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line.removeprefix("error: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "nothing to continue: give --prompt TEXT, or --prompt-file FILE"),
+        (["--prompt", ""], "--prompt '' is empty; give at least one character"),
+        (["--prompt", "a", "--prompt", ""], "--prompt '' is empty"),
+        (["--prompt", "\udcff"], "must be UTF-8 text, but byte 0 is not"),
+        (["--prompt-file", "/no/such"], "--prompt-file /no/such cannot be read: No such file"),
+        (["--prompt", "a", "--run", "/no/such"], "/no/such does not exist; --run takes the directory of a run"),
+        (["--prompt", "a", "--checkpoint", "7"], "checkpoint 7 must be one of 3, 4, those in"),
+        (["--prompt", "a", "--checkpoint", "-1"], "Command.checkpoint=-1 must be a step"),
+        (["--prompt", "a", "--temperature", "-1"], "Sampling.temperature=-1.0 must be finite and not negative"),
+        (["--prompt", "a", "--top-p", "0"], "Sampling.top_p=0.0 must be in (0, 1]"),
+        (["--prompt", "a", "--top-p", "1.1"], "Sampling.top_p=1.1 must be in (0, 1]"),
+        (["--prompt", "a", "--top-k", "-2"], "Sampling.top_k=-2 must not be negative"),
+        (["--prompt", "a", "--top-k", "many"], "--top-k: invalid literal for int()"),
+        (["--prompt", "a", "--max-tokens", "0"], "Command.max_tokens=0 must be positive"),
+        (["--prompt", "a", "--seed", "-1"], "Command.seed=-1 must be in [0, 2^32)"),
+        (["--prompt", "a", "--stop", ""], "stop='' must not be empty"),
+        (["--promt", "a"], "unknown option --promt; did you mean --prompt?"),
+        (["stray"], "unexpected argument 'stray'"),
+    ],
+)
+def test_one_line_for_a_mistake_on_the_command_line(flags, message, trained_run, capsys):
+    """Kills: a traceback, a box, or text from a model that nobody asked for."""
+    run = [] if "--run" in flags else ["--run", str(trained_run)]
+    assert message in refused(capsys, *run, *flags)
+
+
+def test_a_run_must_be_named(capsys):
+    """Kills: a run that is taken from wherever one stands."""
+    assert "--run" in refused(capsys, "--prompt", "a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"n_layers": 1}, "is of another model: parameter stacks/1/blocks/0/"),
+        ({"tie_embeddings": False}, "parameter head has shape None there and (264, 8) by config.json"),
+        ({"vocab_size": 300}, "parameter embedding has shape (264, 8) there and (304, 8) by config.json"),
+        ({"vocab_size": 40}, "LanguageModelConfig.vocab_size=40 must be at least the 257 ids of the tokenizer"),
+        ({"d_modle": 8}, "LanguageModelConfig has no field 'd_modle'; did you mean 'd_model'?"),
+        ({"learned_positions": True}, "parameter position_embedding has shape None"),
+    ],
+)
+def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, capsys):
+    """Kills: layers that are left out or left empty without a word (Orbax restores what it finds)."""
+    assert message in refused(capsys, "--run", str(run_copy(**fields)), "--prompt", "a")
+
+
+def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
+    """Kills: text decoded by another tokenizer than the one that made the run's tokens, or by none."""
+    monkeypatch.setattr(ByteTokenizer, "fingerprint", "bytes-v2")
+    line = refused(capsys, "--run", str(trained_run), "--prompt", "a")
+    assert "trained on tokens of 'bytes-257:" in line
+    assert "this tokenizer is 'bytes-v2'" in line
+    monkeypatch.undo()
+    run = run_copy()
+    config = json.loads((run / "config.json").read_text())
+    task = {"type": "MQARConfig", "vocab_size": 40, "length": 16, "n_pairs": 2}
+    config["data"] = {"type": "RecallDataConfig", "task": task, "train": [[16, 2, 64]], "valid": [[16, 2, 13]]}
+    (run / "config.json").write_text(json.dumps(config))
+    assert "its data, RecallDataConfig, have no tokenizer" in refused(capsys, "--run", str(run), "--prompt", "a")
+
+
+def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
+    """Kills: tracebacks of the storage layer; a directory without run or checkpoint taken for one with."""
+    run = run_copy()
+    for file in (run / "checkpoints" / "4" / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    assert "checkpoint 4 cannot be read" in refused(capsys, "--run", str(run), "--prompt", "a")
+    for step in ("3", "4"):
+        (run / "checkpoints" / step).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp")
+    assert "holds a run without checkpoint; train it" in refused(capsys, "--run", str(run), "--prompt", "a")
+    (run / "config.json").write_text("{")
+    assert "config.json: Expecting" in refused(capsys, "--run", str(run), "--prompt", "a")
+    (run / "config.json").unlink()
+    assert "holds no run: config.json is missing" in refused(capsys, "--run", str(run), "--prompt", "a")
+
+
+def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
+    """Kills: a traceback after Ctrl-C, text that waits in a buffer."""
+    plain, calls = Generation.__next__, []
+
+    def interrupted(self):
+        calls.append(0)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return plain(self)
+
+    monkeypatch.setattr(Generation, "__next__", interrupted)
+    assert main(["--run", str(trained_run), "--prompt", "a", "--max-tokens", "100"]) == 130
+    captured = capsys.readouterr()
+    assert 10 < len(captured.out) < 40
+    assert captured.err.endswith("interrupted\n")
+
+
+def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
+    """Kills: a traceback behind `| head`, and a command that needs more than its module."""
+    command = [sys.executable, "-m", "jaxzoo.generate", "--run", str(trained_run), "--prompt", "a"]
+    process = subprocess.Popen(
+        [*command, "--max-tokens", "1000000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(60) == 141
+    assert "Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_the_first_open_text_streams_and_the_others_wait():
+    """Kills: texts interleaved on the screen, a text that waits although its turn has come."""
+    stream = io.StringIO()
+    printer = Printer(stream, ["A", "B", "C"])
+    shown = "==> prompt 1 <==\nA"
+    assert stream.getvalue() == shown
+    printer.write(1, "b1")
+    printer.write(0, "a1")
+    assert stream.getvalue() == (shown := shown + "a1")
+    printer.end(2, "c")
+    printer.write(1, "b2")
+    assert stream.getvalue() == shown
+    printer.end(0, "a2")
+    assert stream.getvalue() == (shown := shown + "a2\n\n==> prompt 2 <==\nBb1b2")
+    printer.end(0)
+    printer.write(1, "b3")
+    assert stream.getvalue() == (shown := shown + "b3")
+    printer.end(1)
+    assert stream.getvalue() == shown + "\n\n==> prompt 3 <==\nCc\n"
+
+
+def test_help_names_every_flag(capsys):
+    """Kills: a flag that nobody can find."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    names = "run prompt prompt-file max-tokens temperature top-k top-p seed stop checkpoint echo"
+    assert [name for name in names.split() if f"--{name}" not in out] == []
+    assert np.all([text in out for text in ("standard output", "(default: 200)", "(repeatable)")])
