@@ -90,9 +90,9 @@ class JaxProgram:
         return 0 if analysis is None else analysis.temp_size_in_bytes + analysis.output_size_in_bytes
 
     def start(self) -> None:
-        """The first program, into buffers full of NaN."""
+        """The first program, into poisoned buffers."""
         self._turn = 0
-        self._outs = jax.tree.map(lambda x: jnp.full(x.shape, jnp.nan, x.dtype), self._compiled.out_info)
+        self._outs = jax.tree.map(_poison, self._compiled.out_info)
         self._run()
 
     def outputs(self, rows):
@@ -119,3 +119,8 @@ class JaxProgram:
 
     def _analysis(self):
         return self._compiled.memory_analysis()
+
+
+def _poison(x: jax.ShapeDtypeStruct) -> jax.Array:
+    """NaN; the largest of integers."""
+    return jnp.full(x.shape, jnp.nan if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max, x.dtype)

@@ -144,6 +144,14 @@ def test_program_runs_every_call_into_donated_buffers():
     assert text.count("optimization_barrier") == 2
 
 
+def test_integers_are_poisoned_too_and_exact():
+    compiled = programs.lower(lambda x: (x, x.astype(jnp.int32)), (jnp.ones(2),), 1).compile()
+    (floats, integers), finite = programs.JaxProgram(compiled, [(jnp.ones(2),)], 1).outputs(np.arange(2))
+    assert finite
+    assert checks.objection([floats, integers], [0.0, 0.0], True) is None
+    assert checks.objection([floats, integers], [0.0, 1e-9], True) is not None
+
+
 @pytest.mark.parametrize(
     ("size", "platform", "plan"),
     [

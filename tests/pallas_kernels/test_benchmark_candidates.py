@@ -5,6 +5,7 @@ import functools
 import importlib.util
 import subprocess
 import sys
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ def test_candidates_pass_their_check(name, kind, count):
 @pytest.mark.parametrize(("t", "per_token"), [(16, 16 * 160), (64, 64 * 160), (256, 256 * 160), (8192, 49408)])
 def test_floor_takes_the_cheaper_form(t, per_token):
     """k = 16, v = 64: one block of t tokens costs 160 t, chunks of 64 cost 64 * 160 + 4 * 153 * 64 = 49408."""
-    assert workload("x", Spec(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
+    assert TAYLOR.workload("x", Spec(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
 
 
 def test_step_is_checked_with_its_state():
@@ -124,6 +125,29 @@ def test_window_candidates_pass_their_check():
     candidate = next(c for c in window.candidates("cpu") if c.name == "jax_nn")
     actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate, window)
     assert max(checks.errors(actual, truth)) < 1e-5
+
+
+class Ring(NamedTuple):
+    k: jax.Array
+    v: jax.Array
+    position: jax.Array
+
+
+@pytest.mark.parametrize("last", [3, 4, 13], ids=["part of a ring", "full", "wrapped"])
+def test_window_step_truth_is_the_last_token_of_its_window(last):
+    work = dataclasses.replace(window_workload("forward"), kind="step")
+    q, k, v = (x[:, : last + 1] for x in work.inputs(4))
+    rings = [np.random.default_rng(0).normal(size=(2, 5, 2, 8)).astype(np.float32) for _ in range(2)]
+    for position in range(last):
+        for ring, x in zip(rings, (k, v), strict=True):
+            ring[:, position % 5] = x[:, position]
+    cache = Ring(*map(jnp.asarray, rings), position=jnp.full(2, last, jnp.int32))
+    found = checks.expected(window.truth, work, (cache, q[:, last], k[:, last], v[:, last]), np.arange(2))
+    expected = softmax.jax_attention("cpu", 5)(q, k, v)[:, last]
+    assert relative_l2(found[0], expected) < 1e-6
+    np.testing.assert_array_equal(found[1][:, last % 5], k[:, last])
+    assert found[3].tolist() == [last + 1] * 2
+    assert found[3].dtype == np.int32
 
 
 def test_every_default_name_exists():
