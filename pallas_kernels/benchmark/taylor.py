@@ -11,6 +11,7 @@ from pallas_kernels.benchmark import peers as peers_module
 from pallas_kernels.benchmark import softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
 from pallas_kernels.taylor_attention import TaylorState, empty_state, reference
+from pallas_kernels.taylor_attention.api import IMPLEMENTATIONS
 from pallas_kernels.workload import Workload
 
 BLOCK = 256
@@ -19,9 +20,8 @@ EPS = 1e-12
 
 
 def candidates(platform: str) -> list[Candidate]:
-    names = ("auto", "xla", "mosaic_gpu", "mosaic_tpu", "reference")
     return [
-        *(implementation(name, platform) for name in names),
+        *(implementation(name, platform) for name in ("auto", *IMPLEMENTATIONS)),
         Candidate(name="naive", build=by_kind(lambda workload: cumulative_sums), kinds=SEQUENCE_KINDS),
         Candidate(
             name="softmax", build=by_kind(lambda workload: softmax.jax_attention(platform)), kinds=SEQUENCE_KINDS,

@@ -55,7 +55,7 @@ CPU = {
 }
 """What `xla` is timed with on a CPU."""
 
-CPU_LENGTH = {f"cpu_b1_h4_t{t}": Spec(b=1, t=t, h=4, k=16, v=64, dtype=jnp.float32) for t in (128, 512, 2048, 8192)}
+CPU_LENGTH = {f"cpu_b1_h4_t{t}": Spec(b=1, t=t, h=4, k=16, v=64, dtype=jnp.float32) for t in (64, 256, 1024, 4096)}
 """Length, on a CPU: where the memory of other forms grows."""
 
 TINY = {
