@@ -239,7 +239,10 @@ def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
         ([], "op is missing: one of taylor, window"),
         (["nope"], "op='nope' must be one of taylor, window"),
         (["taylor", "--groups", "nope"], "--groups nope: must be among headline, "),
-        (["taylor", "--groups", "cpu", "--implementations", "nope"], "--implementations nope: must be among auto, xla"),
+        (
+            ["taylor", "--groups", "cpu", "--implementations", "nope"],
+            "--implementations nope: must be among auto, reference, xla",
+        ),
         (["taylor", "--kinds", "nope"], "invalid choice: 'nope'"),
         (["taylor", "--repeats", "0"], "0 must be positive"),
         (["--render", "missing.json"], "missing.json"),
