@@ -39,7 +39,9 @@ def first_state(config: LanguageModelConfig, batch_size: int) -> ModelState:
     return _abstract(config).init_state(batch_size)
 
 
+@functools.cache
 def _abstract(config: LanguageModelConfig) -> LanguageModel:
+    """The model with shapes in place of arrays, to be read only."""
     return nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0), scanned=False))
 
 
