@@ -36,9 +36,12 @@ NewTokens = list[Int32[np.ndarray, "t"]]
 class Generation:
     """Continues a batch of prompts: an iterator over blocks of new tokens.
 
-    A row's tokens are a function of model, prompt, sampling, seed and the row's number, up to the rounding
-    of sums: not of the other rows, nor of the block size. Memory does not grow with prompts or new tokens,
-    but for the key/value caches of full attention, which are sized for both at the start.
+    A row's tokens are a function of model, prompt, sampling, seed and the row's number, up to the rounding of
+    sums: not of the other rows, nor of the block size. A text so far, given as a prompt, goes on as it would have.
+
+    Memory does not grow with prompts or new tokens, but for the key/value caches of full attention, which are
+    sized for both at the start. Layers that the model scans are taken out of their stacks: a second copy of their
+    parameters, as long as the caller keeps the first.
 
     Runs where the parameters lie; on a mesh, inside `jax.set_mesh`.
 

@@ -125,6 +125,16 @@ def test_blocks_do_not_change_the_text():
         np.testing.assert_array_equal(np.concatenate(found), expected)
 
 
+def test_a_text_can_be_taken_up_again():
+    """Kills: draws that depend on where the prompt ends: a text so far, as a prompt, goes on as it would have."""
+    model, prompts = growing(), some_prompts(3, 8, 21)
+    whole = generate(model, prompts, max_tokens=19, sampling=HOT, seed=5)
+    longer = [np.concatenate([prompt, tokens[:9]]) for prompt, tokens in zip(prompts, whole, strict=True)]
+    np.testing.assert_array_equal(
+        generate(model, longer, max_tokens=10, sampling=HOT, seed=5), [tokens[9:] for tokens in whole]
+    )
+
+
 def test_seed_and_row_number_choose_the_text():
     """Kills: a seed that is ignored, rows with equal prompts that get equal texts."""
     model, prompts = growing(), some_prompts(5) * 3
