@@ -1,13 +1,16 @@
 """Renews the tables and pictures of README.md from runs and benchmark results: `python docs/update_readme.py`.
 
-Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny` and
-`benchmarks/results/mqar_cpu.json`; what is missing keeps its old text. Each block of the README stands between the
+Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, and from
+`benchmarks/results` `mqar_cpu.json` and `compile_check.json`; what is missing keeps its old text. Each block of the README stands between the
 comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import json
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +27,13 @@ TEXT_RUN = "lm-based_tiny"
 def main() -> None:
     """Writes README.md and the pictures beside it."""
     text = README.read_text()
-    blocks: dict[str, Callable[[], str]] = {"RECALL": recall_table, "TEXT": text_table, "CPU": cpu_table}
+    blocks: dict[str, Callable[[], str]] = {
+        "RECALL": recall_table,
+        "TEXT": text_table,
+        "CPU": cpu_table,
+        "COMPILED": compiled_table,
+        "SAMPLE": sample,
+    }
     for name, make in blocks.items():
         try:
             body = make()
@@ -83,6 +92,40 @@ def cpu_table() -> str:
     )
     head = "| model | tokens | CPU-ms a step | authors' PyTorch | ratio |\n| --- | --- | --- | --- | --- |"
     return "\n".join([head, *rows, "", note])
+
+
+def sample() -> str:
+    """What the README's own command for generation prints."""
+    if not (RUNS / TEXT_RUN).exists():
+        raise FileNotFoundError(2, "no such run", str(RUNS / TEXT_RUN))
+    (command,) = re.findall(r"^python (-m jaxzoo\.generate .*)$", README.read_text(), re.MULTILINE)
+    text = subprocess.run([sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return f"```\n{text.rstrip()}\n```"
+
+
+def compiled_table() -> str:
+    """What the compilers made of the kernels: a row a program, the largest number of its kernels."""
+    report = json.loads((RESULTS / "compile_check.json").read_text())
+    rows = [_compiled_row(program) for program in report["programs"]]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    head = "| op | pass | shape | target | kernels | registers | spilled bytes | VMEM MiB |\n" + "| --- " * 8 + "|"
+    return "\n".join([head, *rows, "", f"({versions}, {report['date']}; `python -m pallas_kernels.compile_check`)"])
+
+
+def _compiled_row(program: dict) -> str:
+    kernels = program["kernels"]
+
+    def most(field: str, unit: int = 1) -> str:
+        values = [kernel[field] / unit for kernel in kernels if kernel[field] is not None]
+        return f"{max(values):.{0 if unit == 1 else 1}f}" if values else ""
+
+    names = " + ".join(sorted({f"`{kernel['implementation']}`" for kernel in kernels})) or "`xla`"
+    count = f"{len(kernels)} x {names}" if kernels else names
+    kind = program["kind"].replace("_", " + ")
+    return (
+        f"| {program['op']} | {kind} | {program['shape']} | {program['target']} | {count} | {most('registers')} "
+        f"| {most('spill_stores')} | {most('vmem', 2**20)} |"
+    )
 
 
 def _recall_row(run: str) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import datetime
 import importlib.metadata
 import json
 import re
@@ -30,7 +31,8 @@ def main(argv: list[str] | None = None) -> int:
         if (reason := missing(platform)) is not None:
             print(f"compile_check: {reason}", file=sys.stderr)
             return 2
-    print(_versions(args.target))
+    versions = _versions(args.target)
+    print(", ".join(f"{name} {version}" for name, version in versions.items()))
     print(report.header())
     reports = []
     for entry in check(
@@ -40,7 +42,8 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(report.lines(entry)), flush=True)
     if args.json is not None:
         entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
-        args.json.write_text(json.dumps(entries, indent=1) + "\n")
+        date = datetime.date.today().isoformat()
+        args.json.write_text(json.dumps({"date": date, "versions": versions, "programs": entries}, indent=1) + "\n")
     bad = [entry for entry in reports if entry.problems()]
     if bad or not reports:
         print(f"FAILED: {len(bad)} of {len(reports)} programs" if reports else "FAILED: no workload is of that kind")
@@ -68,16 +71,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _versions(targets: list[str]) -> str:
-    platforms = {TARGETS[name].platform for name in targets}
-    parts = [f"jax {jax.__version__}"]
+def _versions(target_names: list[str]) -> dict[str, str]:
+    platforms = {TARGETS[name].platform for name in target_names}
+    versions = {"jax": jax.__version__}
     if "tpu" in platforms:
-        parts.append(f"libtpu {importlib.metadata.version('libtpu')}")
+        versions["libtpu"] = importlib.metadata.version("libtpu")
     if "cuda" in platforms:
         said = subprocess.run([str(ptxas()), "--version"], capture_output=True, text=True, check=True).stdout
         release = re.search(r"V(\d[\d.]*)", said)
-        parts.append(f"ptxas {release[1] if release else 'of unknown version'} ({ptxas()})")
-    return ", ".join(parts)
+        versions["ptxas"] = release[1] if release else "of unknown version"
+    return versions
 
 
 if __name__ == "__main__":

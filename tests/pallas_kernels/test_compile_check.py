@@ -147,7 +147,7 @@ def test_table():
 def test_command_line(monkeypatch, capsys, tmp_path):
     """Kills an exit status that does not depend on the finding, and a missing tool met by a traceback."""
     monkeypatch.setattr(__main__, "missing", lambda platform: None)
-    monkeypatch.setattr(__main__, "_versions", lambda names: "versions")
+    monkeypatch.setattr(__main__, "_versions", lambda names: {"jax": "1"})
     found = {"value": [report(kernels=[gpu_kernel()])]}
     monkeypatch.setattr(__main__, "check", lambda ops, **options: iter(found["value"]))
     assert __main__.main([]) == 0
@@ -155,7 +155,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     found["value"].append(report(kernels=[gpu_kernel(stores=4)]))
     assert __main__.main(["--json", str(tmp_path / "out.json")]) == 1
     assert "FAILED: 1 of 2 programs" in capsys.readouterr().out
-    entries = json.loads((tmp_path / "out.json").read_text())
+    entries = json.loads((tmp_path / "out.json").read_text())["programs"]
     assert [len(x["problems"]) for x in entries] == [0, 1]
     assert entries[1]["kernels"][0]["spill_stores"] == 4
     found["value"] = []
