@@ -1,8 +1,12 @@
-"""Strictness for every test: no silent promotion of dtypes or ranks; warnings are errors (pyproject.toml)."""
+"""Strictness for every test: no silent promotion of dtypes or ranks; warnings are errors (pyproject.toml).
+
+Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep the CPU beside them, for float64 truths.
+"""
 
 import os
 
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "cpu" not in os.environ.setdefault("JAX_PLATFORMS", "cpu").split(","):
+    os.environ["JAX_PLATFORMS"] += ",cpu"
 # The GPU interpreter parks one thread a warpgroup in blocking callbacks: XLA's pool must be larger than the cores of a
 # small machine, or it deadlocks.
 os.environ.setdefault("NPROC", "16")

@@ -82,12 +82,25 @@ def truth(call: Call, arrays=None, cotangents=None):
         return jax.tree.map(np.asarray, run(arrays, cotangents))
 
 
-def measured(call: Call, *, dtype=jnp.float32, arrays=None, **options):
+def rounded(call: Call, dtype, *, state_cotangent=0.02):
+    """(arrays, cotangents) for kernels with products of low precision: tokens as `dtype` holds them, the state of 40
+    earlier tokens, so that no output is a difference of large sums, and small cotangents of states, which would drown
+    dy."""
+    rng = np.random.default_rng(call.seed + 2)
+    hold = lambda x: np.asarray(jnp.asarray(x, jnp.float32).astype(dtype), np.float64)  # noqa: E731
+    arrays, (dy, *dstate) = [hold(x) for x in call.arrays()[:3]], call.cotangents()
+    if call.state:
+        past = features(rng.normal(size=(call.b, 40, call.h, call.k)))
+        s = np.einsum("bjhf,bjhv->bhfv", past, rng.normal(size=(call.b, 40, call.h, call.v)))
+        arrays += [x.astype(np.float32).astype(np.float64) for x in (s, past.sum(1))]
+    return arrays, [hold(dy), *((state_cotangent * x).astype(np.float32).astype(np.float64) for x in dstate)]
+
+
+def measured(call: Call, *, dtype=jnp.float32, arrays=None, cotangents=None, **options):
     """As `truth`, by `taylor_attention` with q, k, v in `dtype`."""
-    arrays = call.arrays() if arrays is None else arrays
+    arrays, cotangents = call.arrays() if arrays is None else arrays, cotangents or call.cotangents()
     arrays = [jnp.asarray(x, dtype if i < 3 else jnp.float32) for i, x in enumerate(arrays)]
-    cotangents = [jnp.asarray(x, jnp.float32) for x in call.cotangents()]
-    cotangents[0] = cotangents[0].astype(dtype)
+    cotangents = [jnp.asarray(x, dtype if i < 1 else jnp.float32) for i, x in enumerate(cotangents)]
     decay = None if call.rates is None else jnp.asarray(call.rates)
 
     @jax.jit

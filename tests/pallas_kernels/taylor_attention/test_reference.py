@@ -34,18 +34,32 @@ def test_hand_worked_case(run):
     np.testing.assert_allclose(y.ravel(), [2.5 * 10 + 8.5 * 20], rtol=1e-6)
 
 
-@pytest.mark.parametrize("t", [0, 1, 23])
+@pytest.mark.parametrize(("t", "size"), [(0, 1.0), (1, 1.0), (16, 1.0), (23, 5.0)])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_pairs_equal_recurrence(t, normalize):
-    """Kills a wrong symmetric feature, coefficient, decay power, group order or state, in float64."""
-    call = Call(t=t, b=2, h=4, g=2, decay=True, normalize=normalize, eps=0.1)
+def test_pairs_equal_recurrence(t, size, normalize):
+    """Kills a wrong symmetric feature, coefficient, decay power, group order or state, in float64; size 5: scores
+    beyond 30, where 1 + s + s^2/2 cancels in its features."""
+    call = Call(t=t, b=3, h=4, g=2, decay=True, normalize=normalize, eps=0.1, size=size)
     with jax.enable_x64(True):
         q, k, v, s, z = (jnp.asarray(x) for x in call.arrays())
         options = {"scale": 0.7, "eps": call.eps, "normalize": normalize, "decay": call.rates}
         state = TaylorState(s, z)
         runs = [run(q, k, v, initial_state=state, **options) for run in (reference.quadratic, reference.recurrence)]
     assert runs[0][0].dtype == jnp.float64
+    assert size == 1 or 0.7 * np.abs(np.einsum("bihk,bjhk->bhij", q[:, :, :2], k)).max() > 30
     assert_close(runs[0], runs[1], 1e-13)
+
+
+@pytest.mark.parametrize("run", [reference.quadratic, reference.recurrence])
+def test_constant_inputs(run):
+    """Kills a mean that is not the mean: s_ij = 30 throughout, weights 481, and state sums of equal terms."""
+    q, k, v = (jnp.full((1, 65, 3, 5), x) for x in (2.0, 3.0, 0.75))
+    y, state = run(q, k, v, scale=1.0, eps=0.0, normalize=True)
+    np.testing.assert_allclose(y, 0.75, rtol=1e-6)
+    np.testing.assert_allclose(state.z[0, 0], 65 * np.repeat([1.0, 3.0, 9.0], [1, 5, 15]), rtol=1e-6)
+    np.testing.assert_allclose(state.s, jnp.repeat(0.75 * state.z[..., None], 5, axis=-1), rtol=1e-6)
+    y, _ = run(q, k, v, scale=1.0, eps=0.0, normalize=False)
+    np.testing.assert_allclose(y[0, :, 0, 0], 0.75 * 481 * np.arange(1, 66), rtol=1e-6)
 
 
 def test_full_states_are_sums_over_full_features():
