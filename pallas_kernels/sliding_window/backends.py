@@ -40,23 +40,32 @@ class Problem:
     segments: bool
 
 
-def _splash_objection(p: Problem) -> str | None:
-    if p.dtype not in ("bfloat16", "float32"):
-        return f"dtype of q, k, v is {p.dtype}, not bfloat16 or float32"
-    if p.k % 64 or p.v % 64:
-        return f"head_dims {p.k} and {p.v} are not multiples of 64"
+def _kernel_objection(p: Problem) -> str | None:
+    """What no hardware kernel serves."""
     if p.b * p.h == 0:
         return f"batch {p.b} or heads {p.h} are 0"
+    if p.segments and p.past:
+        return "segment_ids with tokens before, as on a sharded sequence"
     return mesh_objection("sharded_sliding_window_attention")
 
 
-def _splash_forward(*operands, **options):
+def _splash_tpu_objection(p: Problem) -> str | None:
+    if p.dtype not in ("bfloat16", "float32"):
+        return f"dtype {p.dtype} is not bfloat16 or float32"
+    if max(p.k, p.v) > 256:
+        return f"head_dim={max(p.k, p.v)} is more than 256"
+    if p.t * (p.past + p.t) > 2**32:
+        return f"t={p.t} is more than 65536 tokens: splash attention's tables of blocks would take minutes"
+    return _kernel_objection(p)
+
+
+def _splash_tpu_forward(*operands, **options):
     from pallas_kernels.sliding_window import splash_tpu
 
     return splash_tpu.forward(*operands, **options)
 
 
-def _splash_backward(*operands, **options):
+def _splash_tpu_backward(*operands, **options):
     from pallas_kernels.sliding_window import splash_tpu
 
     return splash_tpu.backward(*operands, **options)
@@ -64,5 +73,5 @@ def _splash_backward(*operands, **options):
 
 BACKENDS = {
     "xla": Backend(lambda problem: None, xla.forward, xla.backward),
-    "splash_tpu": Backend(_splash_objection, _splash_forward, _splash_backward),
+    "splash_tpu": Backend(_splash_tpu_objection, _splash_tpu_forward, _splash_tpu_backward),
 }

@@ -6,6 +6,7 @@ values of the `window - 1` tokens before it, from as many parts before as hold t
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +54,9 @@ def sharded_sliding_window_attention(
         "sharded_sliding_window_attention", mesh, q, k,
         batch_axes=batch_axes, head_axes=head_axes, sequence_axis=sequence_axis,
     )  # fmt: skip
-    rings = P(layout.batch, None, layout.kv_heads)
-    caches = SlidingWindowCache(rings, rings, P(layout.batch))
+    rings: Any = P(layout.batch, None, layout.kv_heads)
+    positions: Any = P(layout.batch)
+    caches = SlidingWindowCache(rings, rings, positions)
     options = {"window": window, "return_cache": return_cache, **options}
     run = functools.partial(sliding_window_attention, **options)
     if sequence_axis is not None and q.shape[1] > 0:

@@ -1,91 +1,87 @@
-"""Sliding-window attention on TPUs by JAX's own splash attention, whose blocks outside of a local mask are not visited.
+"""Sliding-window attention on a TPU by JAX's splash attention, whose kernels skip the blocks outside a local mask.
 
-Splash attention takes lengths that are whole blocks and scores without a factor. So q is scaled, in its own dtype,
-and sequences are padded: at their ends, where causality hides the padding, and, for keys before the first query, at
-their front, where segment ids hide it and keys that do not exist. The backward pass runs the forward kernel again,
-because splash attention keeps its residuals to itself.
+It takes one row (heads, tokens, width), a scale of 1 and whole blocks: rows are mapped, queries scaled before, in
+their dtype, and tokens padded at the end, where no query sees them. Keys that do not exist yet have a segment of
+their own.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-
-BLOCK = 256
-"""Queries and keys of a block, where a sequence has as many. Not tuned: none of the sizes was timed on a device."""
-LANES = 128
-"""Blocks are multiples of a register's lanes."""
-MASKED = -1.0e30
-"""Score of a key that a query does not see: finite, and less than any that is seen."""
+from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_mask import LocalMask, MultiHeadMask
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
-    """y (b, t, h, v) in the dtype of v, lse (b, h, t); arguments as in `backends.py`."""
-    kernel = functools.partial(_run, start=start, segment_ids=segment_ids, window=window, interpret=interpret)
-    y, lse = kernel(_scaled(q, scale), k, v, residuals=True)
-    t = q.shape[1]
-    return y[:, :, :t].swapaxes(1, 2), lse[:, :, :t]  # type: ignore[index]
+    """y (b, t, h, v), lse (b, h, t) float32; arguments as in `backends.py`, segment_ids only without start."""
+    t, s = q.shape[1], k.shape[1]
+    block = block_size(t)
+    kernel = _kernel(t, s, window, block, save_residuals=True, interpret=interpret)
+    rows = _heads_first(scale * q, block), _heads_first(k, block), _heads_first(v, block)
+    y, (lse,) = jax.vmap(kernel)(*rows, _segments(start, segment_ids, q.shape[0], t, s, block))
+    return y.swapaxes(1, 2)[:, :t], lse[:, :, :t]
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, interpret: bool = False):
-    """dq, dk, dv in the dtypes of q, k, v."""
-    del y, lse
+    """dq, dk, dv in the dtypes of q, k, v; y and lse as `forward` returned them."""
+    t, s = q.shape[1], k.shape[1]
+    block = block_size(t)
+    kernel = _kernel(t, s, window, block, interpret=interpret)
+    lse = jnp.pad(lse, ((0, 0), (0, 0), (0, _padded(t, block) - t)))
 
-    def run(q, k, v):
-        kernel = functools.partial(_run, start=start, segment_ids=segment_ids, window=window, interpret=interpret)
-        y, _ = kernel(_scaled(q, scale), k, v, residuals=False)
-        return y[:, :, : q.shape[1]].swapaxes(1, 2)
+    def row(q, k, v, segments, y, lse, dy):
+        # The kernel's own rule for the backward pass: through jax.vjp the forward kernel would run again.
+        saved = q, k, v, segments, None, y, lse, kernel.dq_mask_info, kernel.dkv_mask_info
+        return splash._splash_attention_bwd(**kernel.kwargs, res=saved, do=dy)[3:6]
 
-    return jax.vjp(run, q, k, v)[1](dy)
-
-
-def _run(q, k, v, *, start, segment_ids, window: int, interpret: bool, residuals: bool):
-    """The kernel on padded sequences: y (b, h, padded t, v), and lse where residuals are asked for, else None."""
-    (b, t, h, _), s = q.shape, k.shape[1]
-    block = min(BLOCK, _up(t, LANES))
-    length, before = _up(t, block), _up(s - t, block)
-    q = _heads_first(q, 0, length - t)
-    k, v = (_heads_first(x, before - (s - t), length - t) for x in (k, v))
-    mask = masks.LocalMask((length, before + length), (window - 1, 0), offset=before)
-    kernel = splash.make_splash_mha_single_device(
-        masks.MultiHeadMask([mask] * h), block_sizes=_block_sizes(block), mask_value=MASKED,
-        save_residuals=residuals, interpret=interpret,
-    )  # fmt: skip
-    ids = _segments(b, t, s, length, before, start, segment_ids)
-    out: Any = jax.vmap(kernel)(q, k, v) if ids is None else jax.vmap(kernel)(q, k, v, ids)
-    return (out[0], out[1][0]) if residuals else (out, None)
+    segments = _segments(start, segment_ids, q.shape[0], t, s, block)
+    q, k, v, y, dy = (_heads_first(x, block) for x in (scale * q, k, v, y, dy))
+    dq, dk, dv = (x.swapaxes(1, 2) for x in jax.vmap(row)(q, k, v, segments, y, lse, dy))
+    return scale * dq[:, :t], dk[:, :s], dv[:, :s]
 
 
-def _segments(b: int, t: int, s: int, length: int, before: int, start, segment_ids):
-    """Ids that keep queries from keys of other segments and from those that do not exist, or None."""
+def block_size(t: int) -> int:
+    """Queries and keys of a block: large ones, for fewer steps of the grid, that pad t by a quarter at the most."""
+    return next(block for block in (512, 256, 128) if block == 128 or _padded(t, block) <= 1.25 * _padded(t, 128))
+
+
+@functools.cache
+def _tables(t, s, past, window, block) -> splash.SplashAttentionKernel:
+    """Which blocks hold keys that are seen, once for all heads: t s entries of the mask are looked at."""
+    sizes = splash.BlockSizes(
+        block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
+    )
+    mask = MultiHeadMask([LocalMask((t, s), (window - 1, 0), past)])
+    with jax.ensure_compile_time_eval():
+        kernel = splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+    # Constants of every later program, on whatever devices.
+    return jax.tree.map(np.asarray, kernel)
+
+
+def _kernel(t, s, window, block, **options) -> splash.SplashAttentionKernel:
+    tables = _tables(_padded(t, block), _padded(s, block), s - t, window, block)
+    infos = tables.fwd_mask_info, tables.dq_mask_info, tables.dkv_mask_info
+    return splash.SplashAttentionKernel(*infos, **{**tables.kwargs, **options})
+
+
+def _segments(start, segment_ids, b, t, s, block) -> splash.SegmentIds | None:
     if segment_ids is not None:
-        ids = jnp.pad(segment_ids, ((0, 0), (0, length - t)), mode="edge")
-        return splash.SegmentIds(q=ids, kv=ids)
-    if s == t:
+        q_ids, kv_ids = segment_ids[:, s - t :], segment_ids
+    elif start is not None:
+        q_ids = jnp.zeros((b, t), jnp.int32)
+        kv_ids = (jnp.arange(s, dtype=jnp.int32)[None, :] < start[:, None]).astype(jnp.int32)
+    else:
         return None
-    first = jnp.zeros((b,), jnp.int32) if start is None else start
-    place = jnp.arange(before + length, dtype=jnp.int32) - (before - (s - t))
-    hidden = place[None, :] < first[:, None]
-    return splash.SegmentIds(q=jnp.zeros((b, length), jnp.int32), kv=-hidden.astype(jnp.int32))
+    end = lambda x: _padded(x.shape[1], block) - x.shape[1]  # noqa: E731
+    return splash.SegmentIds(*(jnp.pad(x, ((0, 0), (0, end(x)))) for x in (q_ids, kv_ids)))
 
 
-def _block_sizes(block: int) -> splash.BlockSizes:
-    return splash.BlockSizes(
-        block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block, block_kv_dkv=block,
-        block_kv_dkv_compute=block, block_q_dq=block, block_kv_dq=block,
-    )  # fmt: skip
+def _heads_first(x, block):
+    """(b, t, h, d) -> (b, h, t, d), t padded to whole blocks."""
+    return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, _padded(x.shape[1], block) - x.shape[1]), (0, 0)))
 
 
-def _scaled(q, scale: float):
-    return (q.astype(jnp.float32) * scale).astype(q.dtype)
-
-
-def _heads_first(x, front: int, end: int):
-    return jnp.pad(x, ((0, 0), (front, end), (0, 0), (0, 0))).swapaxes(1, 2)
-
-
-def _up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
+def _padded(n: int, block: int) -> int:
+    return -(-n // block) * block

@@ -44,14 +44,14 @@ class Call:
         tokens = (self.b, self.t)
         rng = np.random.default_rng(self.seed)
         shapes = [(self.h, self.k), (self.g, self.k), (self.g, self.v)]
-        arrays = [self.size * self._normal(rng, *tokens, *shape) for shape in shapes]
+        arrays = [self.size * self.normal(rng, *tokens, *shape) for shape in shapes]
         return [*arrays, *(np.stack(x) for x in zip(*map(self._rings, range(self.b)), strict=True))]
 
     def cotangents(self):
         """Of y(, cache.k, cache.v)."""
         rng = np.random.default_rng(self.seed + 1)
         rings = [x.shape for x in self.arrays()[3:]]
-        return [self._normal(rng, *shape) for shape in [(self.b, self.t, self.h, self.v), *rings]]
+        return [self.normal(rng, *shape) for shape in [(self.b, self.t, self.h, self.v), *rings]]
 
     def segment_ids(self):
         """Runs of 1 to 9 tokens with ids of three, so that neighbouring runs and far ones share an id."""
@@ -66,12 +66,12 @@ class Call:
     def past(self, row):
         """Keys and values of the row's tokens before the call."""
         rng, n = np.random.default_rng(100 * self.seed + row), self.positions[row]
-        return [self._normal(rng, n, self.g, width) for width in (self.k, self.v)]
+        return [self.normal(rng, n, self.g, width) for width in (self.k, self.v)]
 
     def ring(self, tokens, row):
         """All tokens of a row, written one by one over garbage that no query may see."""
         rng = np.random.default_rng(1000 + row)
-        slots = self._normal(rng, self.window, *tokens.shape[1:])
+        slots = self.normal(rng, self.window, *tokens.shape[1:])
         for p, token in enumerate(tokens):
             slots[p % self.window] = token
         return slots
@@ -79,7 +79,7 @@ class Call:
     def _rings(self, row):
         return [self.ring(x, row) for x in self.past(row)] if self.cache else []
 
-    def _normal(self, rng, *shape):
+    def normal(self, rng, *shape):
         return np.array(jnp.asarray(rng.normal(size=shape), jnp.float32).astype(self.dtype), np.float64)
 
 
@@ -89,22 +89,11 @@ def truth(call: Call):
     dy, *drings = call.cotangents()
     outputs = [np.zeros((call.b, call.t, call.h, call.v)), *(np.zeros_like(x) for x in rings)]
     gradients = [np.zeros_like(x) for x in (q, k, v, *rings)]
-    ids = call.segment_ids()
     for row in range(call.b):
         past_k, past_v = call.past(row)
         n = len(past_k)
         all_k, all_v = np.concatenate([past_k, k[row]]), np.concatenate([past_v, v[row]])
-        distance = np.arange(n, n + call.t)[:, None] - np.arange(n + call.t)[None]
-        seen = (distance >= 0) & (distance < call.window)
-        if ids is not None:
-            seen &= ids[row][:, None] == ids[row][None]
-        dall = [np.zeros_like(all_k), np.zeros_like(all_v)]
-        for i in range(call.h):
-            j = i // (call.h // call.g)
-            head = _one_head(q[row, :, i], all_k[:, j], all_v[:, j], dy[row, :, i], seen, call.factor)
-            outputs[0][row, :, i], gradients[0][row, :, i] = head[:2]
-            dall[0][:, j] += head[2]
-            dall[1][:, j] += head[3]
+        outputs[0][row], _, gradients[0][row], *dall = _one_row(call, row, q[row], all_k, all_v, dy[row], 0)
         for x, (tokens, dtokens) in enumerate(zip((all_k, all_v), dall, strict=True)):
             if call.cache:
                 outputs[1 + x][row] = call.ring(tokens, row)
@@ -135,14 +124,44 @@ def measured(call: Call, **options):
     return run(arrays, cotangents)
 
 
+def contract_truth(call: Call, past: int = 0, start=None):
+    """(q, k, v, dy), [y, lse, dq, dk, dv] of the contract in `backends.py`, with `past` tokens before the queries."""
+    rng = np.random.default_rng(call.seed)
+    q, dy = (call.normal(rng, call.b, call.t, call.h, width) for width in (call.k, call.v))
+    k, v = (call.normal(rng, call.b, past + call.t, call.g, width) for width in (call.k, call.v))
+    starts = np.zeros(call.b, int) if start is None else start
+    rows = [_one_row(call, i, q[i], k[i], v[i], dy[i], starts[i]) for i in range(call.b)]
+    return (q, k, v, dy), [np.stack(x) for x in zip(*rows, strict=True)]
+
+
+def _one_row(call, row, q, k, v, dy, start):
+    """y, lse (h, t), and the gradients of sum(dy * y) to q, k, v; queries are the last tokens."""
+    t, s = len(q), len(k)
+    distance = np.arange(s - t, s)[:, None] - np.arange(s)[None]
+    seen = (distance >= 0) & (distance < call.window) & (np.arange(s) >= start)[None]
+    ids = call.segment_ids()
+    if ids is not None:
+        seen &= ids[row][:, None] == ids[row][None]
+    y, dq, dk, dv = (np.zeros(x.shape) for x in (dy, q, k, v))
+    lse = np.zeros((call.h, t))
+    for i in range(call.h):
+        j = i // (call.h // call.g)
+        head = _one_head(q[:, i], k[:, j], v[:, j], dy[:, i], seen, call.factor)
+        y[:, i], lse[i], dq[:, i] = head[:3]
+        dk[:, j] += head[3]
+        dv[:, j] += head[4]
+    return y, lse, dq, dk, dv
+
+
 def _one_head(q, k, v, dy, seen, scale):
-    """Outputs, and the gradients of sum(dy * y) to q, k, v."""
     scores = np.where(seen, q @ k.T * scale, -np.inf)
-    p = np.exp(scores - scores.max(-1, keepdims=True, initial=-1e300))
-    p /= p.sum(-1, keepdims=True)
+    highest = scores.max(-1, keepdims=True, initial=-1e300)
+    p = np.exp(scores - highest)
+    total = p.sum(-1, keepdims=True)
+    p /= total
     dp = dy @ v.T
     ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
-    return p @ v, ds @ k, ds.T @ q, p.T @ dy
+    return p @ v, (highest + np.log(total))[:, 0], ds @ k, ds.T @ q, p.T @ dy
 
 
 def _pull_back_ring(dtokens, dring, past):

@@ -12,12 +12,87 @@ from pallas_kernels.sliding_window import (
     sliding_window_attention,
     sliding_window_step,
 )
-from tests.pallas_kernels.shared import assert_close
+from pallas_kernels.sliding_window.backends import BACKENDS, Problem
+from pallas_kernels.workload import Workload
+from tests.pallas_kernels.shared import MARKERS, assert_close, lowered, make_mesh
 from tests.pallas_kernels.sliding_window.cases import Call
+
+TARGETS = [("tpu", 3)]
+"""(platform, kernels of a forward and a backward pass)."""
+SERVED = Workload(b=2, t=128, h=4, g=2, k=64, v=64)
+"""bfloat16, and a shape that every kernel takes."""
 
 
 def to_jax(arrays):
     return [jnp.asarray(x, jnp.float32) for x in arrays]
+
+
+def value(*arrays, window=64, **options):
+    return sliding_window_attention(*arrays, window=window, **options).astype(jnp.float32).sum()
+
+
+def kernels(text, platform):
+    return text.count(f"@{MARKERS[platform]}")
+
+
+@pytest.mark.parametrize(("platform", "count"), TARGETS)
+def test_the_platform_of_the_program_chooses(platform, count):
+    """Kills a choice by the host's backend: from a CPU, H100 and TPU programs hold their kernels, and only those."""
+    arrays = SERVED.inputs()
+    gradient = jax.grad(value, (0, 1, 2))
+    assert kernels(lowered(value, arrays, platform), platform) == 1
+    assert kernels(lowered(gradient, arrays, platform), platform) == count
+    assert lowered(gradient, arrays, "cpu").count("custom_call @") == 0
+    by_name = functools.partial(value, implementation="xla")
+    assert kernels(lowered(jax.grad(by_name, (0, 1, 2)), arrays, platform), platform) == 0
+
+
+@pytest.mark.parametrize(("platform", "count"), TARGETS)
+@pytest.mark.parametrize("wrap", [jax.checkpoint, jax.jit, jax.vmap], ids=["checkpoint", "jit", "vmap"])
+def test_kernels_survive_transformations(platform, count, wrap):
+    """Kills a gradient that leaves its kernel under remat, nested jit or vmap, with a cache in and out."""
+    arrays = [x[None] for x in SERVED.inputs()] if wrap is jax.vmap else SERVED.inputs()
+
+    def loss(*arrays):
+        def attend(*x):
+            cache = empty_cache(SERVED.b, 64, SERVED.kv_heads, SERVED.k, SERVED.v, jnp.bfloat16)
+            y, cache = sliding_window_attention(*x, window=64, initial_cache=cache, return_cache=True)
+            return y.astype(jnp.float32).sum() + cache.k.astype(jnp.float32).sum()
+
+        return wrap(attend)(*arrays).sum()
+
+    assert kernels(lowered(jax.grad(loss, (0, 1, 2)), arrays, platform), platform) >= count
+
+
+@pytest.mark.parametrize(
+    ("implementation", "spec", "options", "reason"),
+    [
+        ("splash_tpu", Workload(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "dtype float16 is not bfloat16 or"),
+        ("splash_tpu", Workload(b=1, t=8, h=2, k=64, v=264), {}, "head_dim=264 is more than 256"),
+        ("splash_tpu", Workload(b=0, t=8, h=2, k=64, v=64), {}, "batch 0 or heads 2 are 0"),
+    ],
+)
+def test_named_implementations_never_fall_back(implementation, spec, options, reason):
+    """Kills a silent fallback from a name; without one, the same call runs."""
+    with pytest.raises(NotImplementedError, match=rf"^{implementation}: .*{reason}.*; use implementation='xla'$"):
+        sliding_window_attention(*spec.inputs(), window=64, implementation=implementation, **options)
+    y = jax.eval_shape(functools.partial(sliding_window_attention, window=64, **options), *spec.inputs())
+    assert y.shape == (spec.b, spec.t, spec.h, spec.v)
+
+
+def test_kernels_refuse_a_mesh_and_what_lies_before_segments():
+    """Kills a kernel that the compiler would have to partition, and one that ignores an operand."""
+    arrays = SERVED.inputs()
+    with jax.set_mesh(make_mesh((2, 4))):
+        with pytest.raises(NotImplementedError, match=r"\('x', 'y'\) are not manual.*call sharded_sliding_window"):
+            sliding_window_attention(*arrays, window=64, implementation="splash_tpu")
+        assert kernels(lowered(value, arrays, "tpu"), "tpu") == 0
+    problem = {"b": 1, "t": 64, "h": 1, "g": 1, "k": 64, "v": 64, "window": 9, "dtype": "bfloat16"}
+    for name, backend in BACKENDS.items():
+        reason = backend.objection(Problem(**problem, past=8, start=True, segments=True))
+        assert (reason is None) == (name == "xla"), (name, reason)
+    long = Problem(**{**problem, "t": 2**17}, past=0, start=False, segments=False)
+    assert "would take minutes" in BACKENDS["splash_tpu"].objection(long)
 
 
 def test_vmap_scan_checkpoint():

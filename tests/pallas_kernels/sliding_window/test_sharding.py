@@ -12,7 +12,16 @@ from pallas_kernels.sliding_window import (
     sharded_sliding_window_attention,
     sliding_window_attention,
 )
-from tests.pallas_kernels.shared import assert_close, collectives, make_mesh, needs_eight_devices
+from pallas_kernels.workload import Workload
+from tests.pallas_kernels.shared import (
+    AUTO,
+    MARKERS,
+    assert_close,
+    collectives,
+    lowered,
+    make_mesh,
+    needs_eight_devices,
+)
 from tests.pallas_kernels.sliding_window.cases import Call, truth
 
 LAYOUTS = {
@@ -119,6 +128,19 @@ def test_sequence_passes_only_a_halo(window, exchanges):
     assert {kind for kind, _ in found} == {"collective-permute"}
     assert len(found) <= 4 * exchanges
     assert sum(size for _, size in found) == 4 * (window - 1) * 4
+
+
+@pytest.mark.parametrize("platform", ["tpu"])
+def test_kernels_run_inside(platform):
+    """Kills a mesh that makes the API fall to xla: inside shard_map all axes are manual."""
+    shape, axes = LAYOUTS["everything"]
+    mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P("x", "z", "y")))
+        for x in Workload(b=2, t=256, h=4, k=64, v=64).inputs()
+    ]
+    text = lowered(lambda *x: sharded_sliding_window_attention(*x, window=64, mesh=mesh, **axes), arrays, platform)
+    assert text.count(f"@{MARKERS[platform]}") == 1
 
 
 def test_errors():
