@@ -24,7 +24,6 @@ from pallas_kernels.sliding_window.cache import (
     history,
     rounded,
 )
-from pallas_kernels.softmax import softmax_attention
 
 IMPLEMENTATIONS = ("reference", *BACKENDS)
 
@@ -120,15 +119,14 @@ def sliding_window_step(
     check(q[:, None], k[:, None], v[:, None], cache.window, None, cache)
     after = append_one(cache, k, v)
     (b, h, k_dim), g = q.shape, k.shape[1]
+    factor = k_dim**-0.5 if scale is None else float(scale)
+    # Sums of products, not matrix products, which would copy the ring with heads in front of slots.
+    ring_k, ring_v = (x.astype(jnp.float32)[:, :, :, None] for x in after[:2])
+    scores = (factor * q.astype(jnp.float32).reshape(b, 1, g, h // g, k_dim) * ring_k).sum(-1)
     written = jnp.arange(cache.window, dtype=jnp.int32)[None, :] <= cache.position[:, None]
-    y, _ = softmax_attention(
-        q.reshape(b, g, h // g, 1, k_dim),
-        after.k.astype(q.dtype).transpose(0, 2, 1, 3),
-        after.v.astype(q.dtype).transpose(0, 2, 1, 3),
-        visible=written[:, None, None, None, :],
-        scale=k_dim**-0.5 if scale is None else float(scale),
-    )
-    return y.reshape(b, h, -1), after
+    weights = jax.nn.softmax(jnp.where(written[:, :, None, None], scores, -jnp.inf), axis=1)
+    y = (weights[..., None] * ring_v).sum(1)
+    return y.reshape(b, h, v.shape[-1]).astype(v.dtype), after
 
 
 def attend(q, keys, values, start, segment_ids, *, window, scale, implementation) -> jax.Array:

@@ -15,7 +15,7 @@ from pallas_kernels.sliding_window import (
 from pallas_kernels.sliding_window.backends import BACKENDS, Problem
 from pallas_kernels.workload import Workload
 from tests.pallas_kernels.shared import MARKERS, assert_close, lowered, make_mesh
-from tests.pallas_kernels.sliding_window.cases import Call
+from tests.pallas_kernels.sliding_window.cases import Call, truth
 
 TARGETS = [("tpu", 3)]
 """(platform, kernels of a forward and a backward pass)."""
@@ -127,6 +127,35 @@ def test_vmap_scan_checkpoint():
     expected = gradients(attend)
     for run in (mapped, scanned, jax.checkpoint(attend)):
         assert_close(gradients(run), expected, 1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["xla", "reference"])
+def test_steps(implementation):
+    """Kills a step that pairs heads with the wrong keys or misses itself, and a sequence that does not continue where
+    the steps stopped; gradients through all of them to the ring before."""
+    call = Call(t=9, window=4, b=3, scale=0.8, cache=True)
+    positions = jnp.asarray(call.positions, jnp.int32)
+
+    @jax.jit
+    def run(arrays, cotangents):
+        def outputs(q, k, v, *rings):
+            cache, ys = SlidingWindowCache(*rings, positions), []
+            for i in range(6):
+                y, cache = sliding_window_step(cache, q[:, i], k[:, i], v[:, i], scale=0.8)
+                ys.append(y)
+            rest, cache = sliding_window_attention(
+                q[:, 6:], k[:, 6:], v[:, 6:], window=4, scale=0.8, initial_cache=cache, return_cache=True,
+                implementation=implementation,
+            )  # fmt: skip
+            return [jnp.concatenate([jnp.stack(ys, axis=1), rest], axis=1), cache.k, cache.v]
+
+        out, pull_back = jax.vjp(outputs, *arrays)
+        return out, pull_back(cotangents)
+
+    outputs, gradients = run(to_jax(call.arrays()), to_jax(call.cotangents()))
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
 
 
 def test_no_recompilation():
