@@ -1,8 +1,8 @@
 """Renews the tables and pictures of README.md from runs and benchmark results: `python docs/update_readme.py`.
 
 Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, and from
-`benchmarks/results` `mqar_cpu.json` and `compile_check.json`; what is missing keeps its old text. Each block of the README stands between the
-comments `<!-- NAME -->` and `<!-- /NAME -->`.
+`benchmarks/results` `mqar_cpu.json` and `compile_check.json`; what is missing keeps its old text. Each block of the
+README stands between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import json

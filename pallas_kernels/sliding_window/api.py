@@ -82,8 +82,8 @@ def sliding_window_attention(
       segment_ids: (b, t) int32; tokens meet only where theirs are equal, as for packed documents. Not with a cache.
       initial_cache: the tokens before, `window` slots; rows may stand at different positions. None: there are none.
       return_cache: return the cache after the last token too; float32 where `initial_cache` is None.
-      implementation: "reference", "xla" or "splash_tpu", which runs or raises; None: the kernel of the platform that
-        the program is lowered for, where it serves this call, else "xla".
+      implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
+        is lowered for, where it serves this call, else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, cache).

@@ -5,11 +5,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from pallas_kernels.workload import Workload
+from pallas_kernels.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec(Workload):
+class Spec(Shape):
     """One workload of sliding-window attention."""
 
     window: int
@@ -50,6 +50,12 @@ FIGURE_7_BATCH = {f"fig7_b{b}_t1024": Spec(b=b, t=1024, window=64, **BASED) for 
 WINDOWS = {f"window_w{w}": Spec(b=4, t=8192, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
 """Cost against window, at the headline's shape; Based, Fig. 1 left, shows what each recalls."""
 
+STEP = {f"step_b{b}_w64": Spec(b=b, t=1, window=64, **BASED) for b in (1, 4, 16, 64, 128, 256)}
+"""Decoding, by batch."""
+
+STEP_WINDOWS = {f"step_b64_w{w}": Spec(b=64, t=1, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
+"""Decoding, by window."""
+
 CPU = {
     "mqar_t64": Spec(b=64, t=64, h=1, k=64, v=64, window=16, dtype=jnp.float32),
     "mqar_t256": Spec(b=64, t=256, h=1, k=64, v=64, window=64, dtype=jnp.float32),
@@ -57,10 +63,15 @@ CPU = {
 }
 """What `xla` is timed with on a CPU."""
 
+CPU_LENGTH = {
+    f"cpu_t{t}": Spec(b=1, t=t, h=4, k=64, v=64, window=64, dtype=jnp.float32) for t in (256, 512, 1024, 2048, 4096)
+}
+"""Length, on a CPU: the banded form against the quadratic one."""
+
 TINY = {
     "tiny": Spec(b=1, t=70, h=3, k=3, v=5, window=9, dtype=jnp.float32),
     "tiny_grouped": Spec(b=2, t=33, h=4, g=2, k=4, v=3, window=16, dtype=jnp.float32),
 }
 """For tests."""
 
-SPECS = HEADLINE | FIGURE_7_BATCH | WINDOWS | CPU | TINY
+SPECS = HEADLINE | FIGURE_7_BATCH | WINDOWS | STEP | STEP_WINDOWS | CPU | CPU_LENGTH | TINY

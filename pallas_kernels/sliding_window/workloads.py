@@ -41,7 +41,7 @@ WINDOW = Attention("sliding_window", _forward, _step, _state)
 
 GROUPS = {
     "headline": WINDOW.group(specs.HEADLINE, "forward", "forward_backward"),
-    "fig7_batch": WINDOW.group(specs.FIGURE_7, "forward", "forward_backward"),
+    "fig7_batch": WINDOW.group(specs.FIGURE_7_BATCH, "forward", "forward_backward"),
     "windows": WINDOW.group(specs.WINDOWS, "forward", "forward_backward"),
     "step": WINDOW.group(specs.STEP, "step"),
     "step_windows": WINDOW.group(specs.STEP_WINDOWS, "step"),
