@@ -1,0 +1,260 @@
+"""Sliding-window attention on Hopper, forward: one Mosaic GPU kernel.
+
+With s_ij = scale q_i.k_j over the keys j that query i sees: y_i = sum_j exp(s_ij) v_j / l_i, l_i = sum_j exp(s_ij), and
+lse_i = log l_i for the backward pass. Inside the kernel exponents are base 2.
+
+Each warpgroup walks a run of 64-query blocks. Up to a window of 128 (3 key blocks) the scores of a query block are
+in registers together, their softmax is exact in one pass, and shared memory keeps the key blocks from one query block
+to the next; wider windows stream their key blocks and rescale the running sums (the online softmax).
+
+Needs a device: wgmma with the probabilities in registers, which interpret mode passes through shared memory; starting
+accumulators from rescaled sums, which it does by adding; speed.
+"""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
+    LN_2,
+    LOG2_E,
+    Home,
+    Mask,
+    Ring,
+    Walk,
+    launch,
+    products,
+    same_segment,
+    staging_scratch,
+    tiles,
+)
+from pallas_kernels.sliding_window.mosaic_gpu_layout import (
+    BLOCK,
+    Band,
+    Problem,
+    first_keys,
+    pad_rows,
+    pad_vectors,
+    plan_kernel,
+    problem_of,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_state import rows_to
+
+HIDDEN = np.float32(-1e30)  # score of a key that is not visible
+LOWEST = np.float32(-1e20)  # floor of a row's maximum: exp2(HIDDEN - LOWEST) = 0 also where nothing is visible
+TINY = np.float32(1e-30)
+
+
+def _forward_kernel(q, k, v, start, segment_ids, *, band, problem, plan, scale, interpret):
+    """y (b, t padded, h, d) bf16 and lse (b, h, t padded) float32.
+
+    Operands as `kernel_operands` makes them.
+    """
+    bf16, f32 = jnp.bfloat16, jnp.float32
+    scale = np.float32(scale) * LOG2_E
+    d = problem.d
+
+    def body(r):
+        walk = Walk.here(problem.h, problem.query_blocks, plan)
+        kv_head = walk.head // problem.group
+        mma, mask = walk.mma(r.stage), Mask(band, 0)
+        q_s = r.q_s.at[walk.warpgroup]
+        y_s = r.y_s.at[walk.warpgroup] if plan.staged else q_s
+
+        def of_keys(ref):
+            return lambda block, member: ref.at[walk.batch, pl.ds(block * BLOCK, BLOCK), kv_head]
+
+        home = Home(
+            walk=walk,
+            plan=plan,
+            loads=((lambda n: r.q.at[walk.batch, pl.ds(n * BLOCK, BLOCK), walk.head], r.q_s),),
+            full=r.home_full,
+        )
+        ring = Ring(
+            walk=walk,
+            plan=plan,
+            blocks=band.blocks,
+            members=1,
+            direction=-1,
+            shift=problem.past_blocks,
+            limit=problem.key_blocks,
+            loads={"k": ((of_keys(r.k), r.k_s),), "v": ((of_keys(r.v), r.v_s),)},
+            full={"k": r.k_full, "v": r.v_full},
+        )
+
+        def scores(n, units):
+            """One tile of scores for each partner, the first two folded into one; what is not visible is HIDDEN."""
+            found = []
+            folded = 2 if band.folds and len(units) > 1 else 1
+            for group in (units[:folded], *((u,) for u in units[folded:])):
+                parts = products(*[(q_s, r.k_s.at[ring.slot(n, 0, u)].T) for u in group])
+                parts = [jnp.where(visible(n, u), s * scale, HIDDEN) for u, s in zip(group, parts, strict=True)]
+                found.append(mask.fold(*parts) if len(group) == 2 else parts[0])
+            return found
+
+        def visible(n, u):
+            checks = []
+            if r.start is not None:
+                checks.append(mask.index(1) >= r.start[walk.batch] - BLOCK * ring.partner(n, u))
+            elif not (isinstance(u, int) and u == 0):
+                checks.append(ring.partner(n, u) >= 0)
+            if r.segment_ids is not None:
+                checks.append(same_segment(r.segment_ids.at[walk.batch], n, ring.existing(n, u), mask))
+            return mask.visible(ring.distance(u), checks)
+
+        def attend(n, units, sums):
+            """Adds partners to the sums: the maximum and the total of each row, and the values; None before any."""
+            ring.wait("k", n, 0, units)
+            found = scores(n, units)
+            plgpu.commit_smem()
+            ring.spent("k", n, 0, units)
+            home.spent(n)
+            top = functools.reduce(jnp.maximum, found).max(axis=1)
+            top = jnp.maximum(top, LOWEST if sums is None else sums[0])
+            found = [jnp.exp2(s - rows_to(top)) for s in found]
+            total = functools.reduce(operator.add, found).sum(axis=1)
+            if len(found) < len(units):
+                found = [*mask.unfold(found[0]), *found[1:]]
+            found = [p.astype(bf16) for p in found]
+            ring.wait("v", n, 0, units)
+
+            def accumulate(acc):
+                for u, p in zip(units, found, strict=True):
+                    mma.registers(acc, p, r.v_s.at[ring.slot(n, 0, u)])
+
+            def from_zero(acc):
+                accumulate(acc)
+                return acc[...]
+
+            if sums is None:
+                values = pl.run_scoped(from_zero, plgpu.ACC((BLOCK, d), f32))
+            else:
+                shrink = jnp.exp2(sums[0] - top)
+                total = sums[1] * shrink + total
+                (values,) = mma.update((sums[2] * rows_to(shrink, d),), accumulate)
+            plgpu.commit_smem()
+            ring.spent("v", n, 0, units)
+            return top, total, values
+
+        def step(n, _):
+            home.wait()
+            units = tuple(range(band.blocks if plan.kept else min(2, band.blocks)))
+            sums = attend(n, units, None)
+            if band.blocks > len(units):
+                sums = lax.fori_loop(len(units), band.blocks, lambda u, sums: attend(n, (u,), sums), sums)
+            top, total, values = sums
+            values = values * rows_to(1.0 / jnp.maximum(total, TINY), d)
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            y_s[...] = values.astype(bf16)
+            plgpu.commit_smem()
+            rows = pl.ds(n * BLOCK, BLOCK)
+            plgpu.copy_smem_to_gmem(y_s, r.y.at[walk.batch, rows, walk.head])
+            r.lse[walk.batch, walk.head, rows] = top * LN_2 + jnp.log(total)
+            home.stored(n)
+
+        @pl.when(walk.first < walk.end)
+        def _():
+            home.issue(walk.first)
+            ring.start()
+            lax.fori_loop(walk.first, walk.end, step, None)
+            plgpu.wait_smem_to_gmem(0)
+
+    ring_slots = plan.warpgroups * plan.slots
+    scratch = dict(
+        q_s=tiles(plan.warpgroups, d),
+        k_s=tiles(ring_slots, d),
+        v_s=tiles(ring_slots, d),
+        home_full=plgpu.Barrier(num_barriers=plan.warpgroups),
+        k_full=plgpu.Barrier(num_barriers=ring_slots),
+        v_full=plgpu.Barrier(num_barriers=ring_slots),
+        **staging_scratch(interpret, plan, d),
+    )
+    if plan.staged:
+        scratch["y_s"] = tiles(plan.warpgroups, d)
+    return launch(
+        "sliding_window_forward",
+        body,
+        {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids},
+        {
+            "y": jax.ShapeDtypeStruct(q.shape, bf16),
+            "lse": jax.ShapeDtypeStruct((problem.b, problem.h, problem.query_blocks * BLOCK), f32),
+        },
+        scratch,
+        batch=problem.b,
+        walks=plan.walks(problem.h, problem.query_blocks),
+        plan=plan,
+        interpret=interpret,
+    )
+
+
+def kernel_operands(q, k, v, start, segment_ids, problem: Problem):
+    """q (b, t padded, h, d), k and v (b, s padded, g, d), start (b,) and segment_ids (b, t padded) int32 or None."""
+    start = first_keys(start, problem)
+    ids = None if segment_ids is None else pad_vectors(segment_ids.astype(jnp.int32))
+    return pad_rows(q), pad_rows(k, problem.front), pad_rows(v, problem.front), start, ids
+
+
+def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, run=None):
+    """Causal attention over a sliding window.
+
+    Query i sees key j where i + past - window < j <= i + past with past = s - t, j >= start and segment_ids agree.
+
+    Args:
+      q: (b, t, h, d) bf16, t >= 1, d a multiple of 16 up to 128.
+      k, v: (b, s, g, d) bf16, s >= t, g dividing h; query head i reads kv head i // (h / g).
+      start: (b,) int32 or None for 0.
+      segment_ids: (b, t) int32 or None; only with s = t.
+      window: 1 .. 1024.
+      scale: of the scores.
+      interpret: `plgpu.InterpretGPUParams` to run on a CPU.
+      run: query blocks that one warpgroup walks; default fills the chip.
+
+    Returns:
+      y (b, t, h, d) bf16, zero where a query sees no key; lse (b, h, t) float32, -inf there.
+    """
+    check_supported(q, k, v, segment_ids, window)
+    problem, band = problem_of(q, k), Band(window)
+    plan = plan_kernel(
+        problem.tile_bytes,
+        band.blocks,
+        home=1,
+        results=1,
+        most=most_warpgroups(problem.d, band),
+        batch=problem.b,
+        heads=problem.h,
+        home_blocks=problem.query_blocks,
+        run=run,
+    )
+    operands = kernel_operands(q, k, v, start, segment_ids, problem)
+    out = _forward_kernel(*operands, band=band, problem=problem, plan=plan, scale=scale, interpret=interpret)
+    return out["y"][:, : problem.t], out["lse"][:, :, : problem.t]
+
+
+def most_warpgroups(d: int, band: Band) -> int:
+    """Warpgroups whose accumulators (d columns) and scores a core holds in registers, as found by compiling."""
+    tiles = 3 if band.blocks == 3 else 2
+    if d <= 64 and tiles == 2:
+        return 4
+    return 3 if band.window % BLOCK == 0 and d + BLOCK * (tiles - 2) <= 128 else 2
+
+
+def check_supported(q, k, v, segment_ids, window):
+    """Raises NotImplementedError for what these kernels do not take."""
+    d, past = q.shape[-1], k.shape[1] - q.shape[1]
+    rule = None
+    if any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
+        rule = f"dtypes {q.dtype}, {k.dtype}, {v.dtype} are not all bfloat16"
+    elif d % 16 or not 16 <= d <= 128:
+        rule = f"head_dim={d} is not a multiple of 16 up to 128"
+    elif not 1 <= window <= 1024:
+        rule = f"window={window} is not in 1 .. 1024"
+    elif segment_ids is not None and past:
+        rule = f"segment_ids with past={past}"
+    if rule:
+        raise NotImplementedError(f"mosaic_gpu: {rule}; use implementation='xla'")

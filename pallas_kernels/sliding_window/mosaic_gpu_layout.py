@@ -1,0 +1,169 @@
+"""Geometry of the Hopper kernels of sliding-window attention, and the padding that it asks of XLA.
+
+Queries and keys are cut into blocks of 64. Past keys are padded in front to whole blocks, so that query block n has
+its own keys in key block n + past / 64 and meets `blocks` partners: the key blocks at a distance of 0 (the diagonal)
+up to `blocks` - 1 (the farthest) before its own. Row i of the query block sees column j of the key block at distance m
+where
+
+    64 m - window < j - i,    and j <= i where m = 0.
+
+Only the diagonal, the farthest partner and, unless the window is a multiple of 64, the one before it are cut. Unless
+window = 1 modulo 64 what is visible of the diagonal and of the farthest partner is disjoint, so that one (64, 64) tile
+of scores holds both: a window of 64 costs one tile of exponentials for each query block, a window of 128 two. This is
+called folding.
+
+A kernel walks its home blocks (queries; or keys, for dk and dv) in order, and meets the partners of each.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+
+BLOCK = 64
+CORES = 132
+SHARED_BYTES = 227 * 1024  # of a thread block
+VECTOR_BYTES = 4096  # of the rings of one (64,) operand: at most 4 slots for each of 4 warpgroups
+BARRIER_BYTES = 1024
+MOST_KEPT = 3  # partners that a ring keeps: their scores stay in registers together
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """Which pairs of blocks meet, and what of each pair is visible."""
+
+    window: int
+
+    @property
+    def blocks(self) -> int:
+        """Partners of a block."""
+        return 1 + -(-(self.window - 1) // BLOCK)
+
+    def cuts(self, distance: int) -> bool:
+        """Whether the far edge of the band runs through the partner at this distance in blocks."""
+        return BLOCK * distance - self.window > -BLOCK
+
+    @property
+    def folds(self) -> bool:
+        return BLOCK * (self.blocks - 1) >= self.window
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Static sizes of one call; q (b, t, h, d), k and v (b, s, g, d)."""
+
+    b: int
+    t: int
+    s: int
+    h: int
+    g: int
+    d: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a kv head."""
+        return self.h // self.g
+
+    @property
+    def front(self) -> int:
+        """Zero rows before the first key."""
+        return -(self.s - self.t) % BLOCK
+
+    @property
+    def past_blocks(self) -> int:
+        return (self.s - self.t + self.front) // BLOCK
+
+    @property
+    def query_blocks(self) -> int:
+        return -(-self.t // BLOCK)
+
+    @property
+    def key_blocks(self) -> int:
+        return self.past_blocks + self.query_blocks
+
+    @property
+    def tile_bytes(self) -> int:
+        return 2 * BLOCK * self.d
+
+
+def problem_of(q, k) -> Problem:
+    return Problem(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How one kernel uses a core: shared memory, registers, and the walks of its warpgroups."""
+
+    kept: bool  # every partner block is loaded once, and kept while home blocks meet it; else once for each home block
+    slots: int  # of a warpgroup's ring of partners
+    staged: bool  # results have tiles of their own; else they take those of the home operands
+    run: int  # home blocks of a walk
+    warpgroups: int  # of a thread block; each has its own walk and its own shared memory
+
+    def walks(self, heads: int, home_blocks: int) -> int:
+        """Walks of one batch row."""
+        return heads * -(-home_blocks // self.run)
+
+
+def plan_kernel(
+    tile_bytes, partners, *, home, results, vectors=0, most, batch, heads, home_blocks, keep=True, run=None
+):
+    """The `Plan` of a kernel.
+
+    Args:
+      partners: partner blocks of a home block.
+      home, results: home operands and results of (64, d).
+      vectors: rings of (64,) operands.
+      most: warpgroups whose registers a core holds.
+      batch, heads, home_blocks: of the whole problem.
+      keep: whether partners may be kept.
+      run: overrides home blocks per walk.
+    """
+
+    def resident(tiles):
+        return min(most, (SHARED_BYTES - BARRIER_BYTES - VECTOR_BYTES * vectors) // (tiles * tile_bytes))
+
+    keep = keep and partners <= MOST_KEPT and resident(home + 2 * partners) >= 2
+    slots = partners if keep else next(n for n in (4, 3, 2) if n == 2 or resident(home + 2 * n) >= 2)
+    tiles = home + 2 * slots
+    staged = keep and resident(tiles + results) == resident(tiles)
+    warpgroups = max(1, resident(tiles + results if staged else tiles))
+    if run is None:
+        run = choose_run(batch * heads, home_blocks, partners - 1, CORES * warpgroups)
+    run = min(run, home_blocks)
+    plan = Plan(keep, slots, staged, run, warpgroups)
+    return dataclasses.replace(plan, warpgroups=min(warpgroups, plan.walks(heads, home_blocks)))
+
+
+def choose_run(chains: int, blocks: int, halo: int, places: int) -> int:
+    """Home blocks per walk that finish soonest, when `places` walks run at a time over `chains` of `blocks`.
+
+    Cost of a walk: its home blocks, and a quarter of one for each partner that it shares with the walk before, which
+    it loads again (arithmetic, not measured).
+    """
+
+    def cost(runs):
+        return -(-chains * runs // places) * (-(-blocks // runs) + halo / 4)
+
+    return -(-blocks // min(range(1, blocks + 1), key=cost))
+
+
+def pad_rows(x, before: int = 0):
+    """Zero rows in front, and behind up to whole blocks where TMA cannot cut the tail: fewer than 64, or no multiple
+    of its tiles of 8 rows."""
+    rows = before + x.shape[1]
+    behind = -rows % BLOCK if rows < BLOCK or rows % 8 else 0
+    return jnp.pad(x, ((0, 0), (before, behind), (0, 0), (0, 0))) if before or behind else x
+
+
+def pad_vectors(x):
+    """(..., t) -> (..., t up to whole blocks), zeros behind."""
+    behind = -x.shape[-1] % BLOCK
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, behind)]) if behind else x
+
+
+def first_keys(start, problem: Problem):
+    """(b,) int32, the first visible key of every row, counted with the rows in front; None: all are visible."""
+    if start is None and problem.front == 0:
+        return None
+    start = jnp.zeros(problem.b, jnp.int32) if start is None else jnp.maximum(start.astype(jnp.int32), 0)
+    return start + problem.front
