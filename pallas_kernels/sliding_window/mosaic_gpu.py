@@ -22,96 +22,57 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
-    LN_2,
-    LOG2_E,
     Home,
-    Mask,
-    Ring,
     Walk,
+    key_ring,
     launch,
     products,
-    same_segment,
-    staging_scratch,
-    tiles,
+    rows,
+    run_walk,
+    scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
+    AUTO,
     BLOCK,
     Band,
+    Plan,
     Problem,
+    Tuning,
     first_keys,
     pad_rows,
     pad_vectors,
     plan_kernel,
-    problem_of,
 )
+from pallas_kernels.sliding_window.mosaic_gpu_mask import LN_2, LOG2_E, LOWEST, make_mask
 from pallas_kernels.taylor_attention.mosaic_gpu_state import rows_to
 
-HIDDEN = np.float32(-1e30)  # score of a key that is not visible
-LOWEST = np.float32(-1e20)  # floor of a row's maximum: exp2(HIDDEN - LOWEST) = 0 also where nothing is visible
 TINY = np.float32(1e-30)
 
 
-def _forward_kernel(q, k, v, start, segment_ids, *, band, problem, plan, scale, interpret):
+def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interpret):
     """y (b, t padded, h, d) bf16 and lse (b, h, t padded) float32.
 
     Operands as `kernel_operands` makes them.
     """
     bf16, f32 = jnp.bfloat16, jnp.float32
     scale = np.float32(scale) * LOG2_E
-    d = problem.d
+    d, band = problem.d, problem.band
 
     def body(r):
         walk = Walk.here(problem.h, problem.query_blocks, plan)
-        kv_head = walk.head // problem.group
-        mma, mask = walk.mma(r.stage), Mask(band, 0)
-        q_s = r.q_s.at[walk.warpgroup]
-        y_s = r.y_s.at[walk.warpgroup] if plan.staged else q_s
+        mma = walk.mma(r.stage)
+        home = Home(walk, plan, (r.q,), r)
+        ring = key_ring(r, walk, plan, problem)
+        mask = make_mask(r, ring)
 
-        def of_keys(ref):
-            return lambda block, member: ref.at[walk.batch, pl.ds(block * BLOCK, BLOCK), kv_head]
-
-        home = Home(
-            walk=walk,
-            plan=plan,
-            loads=((lambda n: r.q.at[walk.batch, pl.ds(n * BLOCK, BLOCK), walk.head], r.q_s),),
-            full=r.home_full,
-        )
-        ring = Ring(
-            walk=walk,
-            plan=plan,
-            blocks=band.blocks,
-            members=1,
-            direction=-1,
-            shift=problem.past_blocks,
-            limit=problem.key_blocks,
-            loads={"k": ((of_keys(r.k), r.k_s),), "v": ((of_keys(r.v), r.v_s),)},
-            full={"k": r.k_full, "v": r.v_full},
-        )
-
-        def scores(n, units):
-            """One tile of scores for each partner, the first two folded into one; what is not visible is HIDDEN."""
-            found = []
-            folded = 2 if band.folds and len(units) > 1 else 1
-            for group in (units[:folded], *((u,) for u in units[folded:])):
-                parts = products(*[(q_s, r.k_s.at[ring.slot(n, 0, u)].T) for u in group])
-                parts = [jnp.where(visible(n, u), s * scale, HIDDEN) for u, s in zip(group, parts, strict=True)]
-                found.append(mask.fold(*parts) if len(group) == 2 else parts[0])
-            return found
-
-        def visible(n, u):
-            checks = []
-            if r.start is not None:
-                checks.append(mask.index(1) >= r.start[walk.batch] - BLOCK * ring.partner(n, u))
-            elif not (isinstance(u, int) and u == 0):
-                checks.append(ring.partner(n, u) >= 0)
-            if r.segment_ids is not None:
-                checks.append(same_segment(r.segment_ids.at[walk.batch], n, ring.existing(n, u), mask))
-            return mask.visible(ring.distance(u), checks)
-
-        def attend(n, units, sums):
+        def attend(n, units, q_s, sums):
             """Adds partners to the sums: the maximum and the total of each row, and the values; None before any."""
             ring.wait("k", n, 0, units)
-            found = scores(n, units)
+            groups, found = mask.grouped(units), []
+            for group in groups:
+                parts = products(*[(q_s, r.k_s.at[ring.slot(n, 0, u)].T) for u in group])
+                parts = [mask.exponents(s, scale, n, u) for u, s in zip(group, parts, strict=True)]
+                found.append(mask.fold(parts))
             plgpu.commit_smem()
             ring.spent("k", n, 0, units)
             home.spent(n)
@@ -119,9 +80,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, band, problem, plan, scale, 
             top = jnp.maximum(top, LOWEST if sums is None else sums[0])
             found = [jnp.exp2(s - rows_to(top)) for s in found]
             total = functools.reduce(operator.add, found).sum(axis=1)
-            if len(found) < len(units):
-                found = [*mask.unfold(found[0]), *found[1:]]
-            found = [p.astype(bf16) for p in found]
+            found = [part for p, group in zip(found, groups, strict=True) for part in mask.unfold(p, group)]
             ring.wait("v", n, 0, units)
 
             def accumulate(acc):
@@ -143,40 +102,17 @@ def _forward_kernel(q, k, v, start, segment_ids, *, band, problem, plan, scale, 
             return top, total, values
 
         def step(n, _):
-            home.wait()
-            units = tuple(range(band.blocks if plan.kept else min(2, band.blocks)))
-            sums = attend(n, units, None)
+            (q_s,) = home.wait(n)
+            units = ring.first_units
+            sums = attend(n, units, q_s, None)
             if band.blocks > len(units):
-                sums = lax.fori_loop(len(units), band.blocks, lambda u, sums: attend(n, (u,), sums), sums)
+                sums = lax.fori_loop(len(units), band.blocks, lambda u, sums: attend(n, (u,), q_s, sums), sums)
             top, total, values = sums
-            values = values * rows_to(1.0 / jnp.maximum(total, TINY), d)
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            y_s[...] = values.astype(bf16)
-            plgpu.commit_smem()
-            rows = pl.ds(n * BLOCK, BLOCK)
-            plgpu.copy_smem_to_gmem(y_s, r.y.at[walk.batch, rows, walk.head])
-            r.lse[walk.batch, walk.head, rows] = top * LN_2 + jnp.log(total)
-            home.stored(n)
+            r.lse[walk.batch, walk.head, rows(n)] = top * LN_2 + jnp.log(total)
+            home.store(n, [values * rows_to(1.0 / jnp.maximum(total, TINY), d)], [r.y])
 
-        @pl.when(walk.first < walk.end)
-        def _():
-            home.issue(walk.first)
-            ring.start()
-            lax.fori_loop(walk.first, walk.end, step, None)
-            plgpu.wait_smem_to_gmem(0)
+        run_walk(walk, home, ring, step)
 
-    ring_slots = plan.warpgroups * plan.slots
-    scratch = dict(
-        q_s=tiles(plan.warpgroups, d),
-        k_s=tiles(ring_slots, d),
-        v_s=tiles(ring_slots, d),
-        home_full=plgpu.Barrier(num_barriers=plan.warpgroups),
-        k_full=plgpu.Barrier(num_barriers=ring_slots),
-        v_full=plgpu.Barrier(num_barriers=ring_slots),
-        **staging_scratch(interpret, plan, d),
-    )
-    if plan.staged:
-        scratch["y_s"] = tiles(plan.warpgroups, d)
     return launch(
         "sliding_window_forward",
         body,
@@ -185,7 +121,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, band, problem, plan, scale, 
             "y": jax.ShapeDtypeStruct(q.shape, bf16),
             "lse": jax.ShapeDtypeStruct((problem.b, problem.h, problem.query_blocks * BLOCK), f32),
         },
-        scratch,
+        scratch_of(plan, d, home=1, results=1, ring={"k": None, "v": None}, interpret=interpret),
         batch=problem.b,
         walks=plan.walks(problem.h, problem.query_blocks),
         plan=plan,
@@ -200,7 +136,7 @@ def kernel_operands(q, k, v, start, segment_ids, problem: Problem):
     return pad_rows(q), pad_rows(k, problem.front), pad_rows(v, problem.front), start, ids
 
 
-def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, run=None):
+def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, tuning=AUTO):
     """Causal attention over a sliding window.
 
     Query i sees key j where i + past - window < j <= i + past with past = s - t, j >= start and segment_ids agree.
@@ -213,27 +149,29 @@ def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, run=N
       window: 1 .. 1024.
       scale: of the scores.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
-      run: query blocks that one warpgroup walks; default fills the chip.
+      tuning: overrides of the plan.
 
     Returns:
       y (b, t, h, d) bf16, zero where a query sees no key; lse (b, h, t) float32, -inf there.
     """
     check_supported(q, k, v, segment_ids, window)
-    problem, band = problem_of(q, k), Band(window)
-    plan = plan_kernel(
-        problem.tile_bytes,
-        band.blocks,
+    problem = Problem.of(q, k, window)
+    operands = kernel_operands(q, k, v, start, segment_ids, problem)
+    plan = plan_forward(problem, tuning)
+    out = _forward_kernel(*operands, problem=problem, plan=plan, scale=scale, interpret=interpret)
+    return out["y"][:, : problem.t], out["lse"][:, :, : problem.t]
+
+
+def plan_forward(problem: Problem, tuning: Tuning) -> Plan:
+    return plan_kernel(
+        problem,
         home=1,
         results=1,
-        most=most_warpgroups(problem.d, band),
-        batch=problem.b,
+        most=most_warpgroups(problem.d, problem.band),
         heads=problem.h,
         home_blocks=problem.query_blocks,
-        run=run,
+        tuning=tuning,
     )
-    operands = kernel_operands(q, k, v, start, segment_ids, problem)
-    out = _forward_kernel(*operands, band=band, problem=problem, plan=plan, scale=scale, interpret=interpret)
-    return out["y"][:, : problem.t], out["lse"][:, :, : problem.t]
 
 
 def most_warpgroups(d: int, band: Band) -> int:

@@ -1,4 +1,4 @@
-"""Inside the Hopper kernels: shared-memory rings, masks, and the launch.
+"""Inside the Hopper kernels: shared memory, blocks in flight, and the launch.
 
 The warpgroups of a thread block share nothing: each walks its own home blocks in its own shared memory and issues its
 own TMA, and they hide each other's waits. They are one thread block, not several, because that is what bounds the
@@ -7,50 +7,53 @@ Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
-import functools
-import operator
 import types
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan
-from pallas_kernels.taylor_attention.mosaic_gpu_state import PER_COLUMN, PER_ROW, Mma, columns_to, iota, rows_to
-
-LOG2_E = np.float32(np.log2(np.e))
-LN_2 = np.float32(np.log(2))
-
+from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan, Problem
+from pallas_kernels.taylor_attention.mosaic_gpu_state import Mma
 
 # ---------------------------------------------------------------- shared memory
 
 
 def transforms(width):
-    """Tiles that TMA fills and wgmma reads. A contraction over `width` wants whole swizzle rows: 96 = 3 x 32, 112 = 7 x
-    16."""
+    """Of tiles that TMA fills and wgmma reads, which wants whole rows of the swizzle: 96 = 3 x 32, 112 = 7 x 16."""
     columns = next(n for n in (64, 32, 16) if width % n == 0)
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
 
-def tiles(count, width):
-    return plgpu.SMEM((count, BLOCK, width), jnp.bfloat16, transforms=transforms(width))
+def scratch_of(plan: Plan, width, *, home: int, results: int, ring, interpret):
+    """Shared memory of a kernel: home_s, result_s where staged, the ring's NAME_s, and their barriers.
 
+    home, results: how many home operands and results there are. ring: its operands in tiles, each with the (64,)
+    operand that comes with it, or None. In interpret mode also `stage`, through which register operands of wgmma pass,
+    with the swizzle of their partner.
+    """
 
-def vectors(count):
-    return plgpu.SMEM((count, BLOCK), jnp.float32)
+    def tiles(count, columns=width):
+        return plgpu.SMEM((count, BLOCK, columns), jnp.bfloat16, transforms=transforms(width))
 
-
-def staging_scratch(interpret, plan, width):
-    """Tiles through which register operands of wgmma pass in interpret mode, with the swizzle of their partner, which
-    has `width` columns."""
-    if interpret is None:
-        return {}
-    shape = (plan.warpgroups, BLOCK, BLOCK)
-    return {"stage": plgpu.SMEM(shape, jnp.bfloat16, transforms=transforms(width))}
+    in_ring = plan.warpgroups * plan.slots
+    scratch = {
+        "home_s": tiles(plan.warpgroups * home),
+        "home_full": plgpu.Barrier(num_arrivals=home, num_barriers=plan.warpgroups),
+    }
+    if plan.staged:
+        scratch["result_s"] = tiles(plan.warpgroups * results)
+    for name, vector in ring.items():
+        scratch[f"{name}_s"] = tiles(in_ring)
+        scratch[f"{name}_full"] = plgpu.Barrier(num_arrivals=1 if vector is None else 2, num_barriers=in_ring)
+        if vector is not None:
+            scratch[f"{vector}_s"] = plgpu.SMEM((in_ring, BLOCK), jnp.float32)
+    if interpret is not None:
+        scratch["stage"] = tiles(plan.warpgroups, BLOCK)
+    return scratch
 
 
 def products(*pairs):
@@ -92,28 +95,53 @@ class Walk:
 
 @dataclasses.dataclass(frozen=True)
 class Home:
-    """Operands of the home block; one slot, loaded again as soon as nobody needs it."""
+    """Operands and results of the home block: one tile each, loaded again as soon as nobody needs it.
+
+    The operands take turns in their tiles from block to block. The addresses of a matmul operand would otherwise be the
+    same in every step, and the compiler would keep them in registers, some thirty, at the price of spills.
+    """
 
     walk: Walk
     plan: Plan
-    loads: tuple[tuple[Callable, Any], ...]  # (home block -> global memory, shared memory by warpgroup)
-    full: Any
+    operands: tuple[Any, ...]  # (b, rows, heads, d) in global memory
+    refs: Any  # with home_s, result_s, home_full
+
+    def tile(self, n, number):
+        count = len(self.operands)
+        return self.refs.home_s.at[self.walk.warpgroup * count + lax.rem(n + number, jnp.int32(count))]
+
+    def results(self, n, count):
+        if not self.plan.staged:
+            return [self.tile(n, i) for i in range(count)]
+        return [self.refs.result_s.at[self.walk.warpgroup * count + i] for i in range(count)]
+
+    def full(self):
+        return self.refs.home_full.at[self.walk.warpgroup]
 
     def issue(self, n):
-        mine = self.walk.warpgroup
-        for source, smem in self.loads:
-            plgpu.copy_gmem_to_smem(source(n), smem.at[mine], self.full.at[mine])
+        for number, source in enumerate(self.operands):
+            block = source.at[self.walk.batch, rows(n), self.walk.head]
+            plgpu.copy_gmem_to_smem(block, self.tile(n, number), self.full())
 
-    def wait(self):
-        plgpu.barrier_wait(self.full.at[self.walk.warpgroup])
+    def wait(self, n):
+        """The operands of block n."""
+        plgpu.barrier_wait(self.full())
+        return [self.tile(n, i) for i in range(len(self.operands))]
 
     def spent(self, n):
-        """Every warp has read the operands of block n; results do not take their place."""
+        """Every warp has read the operands of block n."""
         if self.plan.staged:
             self.reload(n)
 
-    def stored(self, n):
-        """The results of block n that took the place of the operands are on their way."""
+    def store(self, n, values, targets):
+        """Writes (64, d) values to the rows of block n in the targets in global memory."""
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        staging = self.results(n, len(targets))
+        for value, smem in zip(values, staging, strict=True):
+            smem[...] = value.astype(jnp.bfloat16)
+        plgpu.commit_smem()
+        for smem, target in zip(staging, targets, strict=True):
+            plgpu.copy_smem_to_gmem(smem, target.at[self.walk.batch, rows(n), self.walk.head])
         if not self.plan.staged:
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             self.reload(n)
@@ -135,19 +163,19 @@ class Ring:
 
     walk: Walk
     plan: Plan
-    blocks: int  # partners of a home block
+    band: Band
     members: int  # of a group, met one after another; 1 where kept
     direction: int  # partners of home block n: n + shift + direction * {0, 1, ...}
     shift: int
     limit: int  # partners exist in [0, limit); the loads of others are clamped, and masked where they are used
     loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
-    full: dict[str, Any]  # name -> barriers
+    full: dict[str, Any]  # name -> barriers of the slots
 
     def distance(self, u):
         """Blocks between the diagonal and partner u."""
         if isinstance(u, int):
-            return (0, self.blocks - 1)[u] if u < 2 else u - 1
-        return jnp.where(u == 0, 0, jnp.where(u == 1, self.blocks - 1, u - 1))
+            return (0, self.band.blocks - 1)[u] if u < 2 else u - 1
+        return jnp.where(u == 0, 0, jnp.where(u == 1, self.band.blocks - 1, u - 1))
 
     def partner(self, n, u):
         """Index of a partner; it may not exist."""
@@ -157,64 +185,71 @@ class Ring:
         return jnp.clip(self.partner(n, u), 0, self.limit - 1)
 
     def number(self, n, member, u):
-        return ((n - self.walk.first) * self.members + member) * self.blocks + u
+        return ((n - self.walk.first) * self.members + member) * self.band.blocks + u
 
     @property
     def visits(self):
-        return (self.walk.end - self.walk.first) * self.members * self.blocks
+        return (self.walk.end - self.walk.first) * self.members * self.band.blocks
 
     def slot(self, n, member, u):
         number = self.number(n, member, u)
         if self.plan.kept:
-            number = n + self.direction * self.distance(u) + self.blocks
+            number = n + self.direction * self.distance(u) + self.band.blocks
         return self.walk.warpgroup * self.plan.slots + lax.rem(number, jnp.int32(self.plan.slots))
 
     def load(self, name, n, member, u):
-        slot = self.slot(n, member, u)
-        block = self.existing(n, u)
+        slot, block = self.slot(n, member, u), self.existing(n, u)
         for source, smem in self.loads[name]:
             plgpu.copy_gmem_to_smem(source(block, member), smem.at[slot], self.full[name].at[slot])
 
     def load_number(self, name, number):
-        per_home = self.members * self.blocks
-        within = lax.rem(number, jnp.int32(per_home))
-        n = self.walk.first + lax.div(number, jnp.int32(per_home))
-        self.load(name, n, lax.div(within, jnp.int32(self.blocks)), lax.rem(within, jnp.int32(self.blocks)))
+        blocks, per_home = jnp.int32(self.band.blocks), jnp.int32(self.members * self.band.blocks)
+        within = lax.rem(number, per_home)
+        n = self.walk.first + lax.div(number, per_home)
+        self.load(name, n, lax.div(within, blocks), lax.rem(within, blocks))
+
+    @property
+    def first_units(self):
+        """Partners that are met together: all that are kept, else the two that may share a tile of scores."""
+        return tuple(range(self.band.blocks if self.plan.kept else min(2, self.band.blocks)))
 
     @property
     def newest(self):
-        """Kept: the partner that the home block before did not meet."""
-        return 0 if self.direction < 0 or self.blocks == 1 else 1
+        """The partner that the home block before did not meet."""
+        return 0 if self.direction < 0 or self.band.blocks == 1 else 1
+
+    @property
+    def oldest(self):
+        """The partner that the next home block does not meet."""
+        return 0 if self.direction > 0 or self.band.blocks == 1 else 1
 
     def start(self):
         """Issues the first loads. Kept: waits for all but the newest partner, for which every visit waits."""
-        for name in self.loads:
-            if self.plan.kept:
-                for u in range(self.blocks):
-                    self.load(name, self.walk.first, 0, u)
-            else:
-                for i in range(self.plan.slots):
 
-                    @pl.when(i < self.visits)
-                    def _(name=name, i=i):
-                        self.load_number(name, jnp.int32(i))
+        def issue(i, _):
+            @pl.when(i < self.visits)
+            def _():
+                for name in self.loads:
+                    self.load_number(name, i)
 
+        lax.fori_loop(0, self.plan.slots, issue, None)
         if self.plan.kept:
             for name in self.loads:
-                for u in set(range(self.blocks)) - {self.newest}:
+                for u in set(range(self.band.blocks)) - {self.newest}:
                     plgpu.barrier_wait(self.full[name].at[self.slot(self.walk.first, 0, u)])
 
     def wait(self, name, n, member, units):
-        for u in (self.newest,) if self.plan.kept else units:
+        for u in set(units) & {self.newest} if self.plan.kept else units:
             plgpu.barrier_wait(self.full[name].at[self.slot(n, member, u)])
 
     def spent(self, name, n, member, units):
         """Every warp has read these partners for the last time in the visits of home block n and this member."""
         if self.plan.kept:
+            if self.oldest in units:
 
-            @pl.when(n + 1 < self.walk.end)
-            def _():
-                self.load(name, n + 1, 0, self.newest)
+                @pl.when(n + 1 < self.walk.end)
+                def _():
+                    self.load(name, n + 1, 0, self.newest)
 
             return
         for u in units:
@@ -225,50 +260,39 @@ class Ring:
                 self.load_number(name, later)
 
 
-# ---------------------------------------------------------------- masks
+def run_walk(walk: Walk, home: Home, ring: Ring, step):
+    """step(n, _) for every home block n."""
+
+    @pl.when(walk.first < walk.end)
+    def _():
+        home.issue(walk.first)
+        ring.start()
+        lax.fori_loop(walk.first, walk.end, step, None)
+        plgpu.wait_smem_to_gmem(0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Mask:
-    """What a (64, 64) tile of scores shows. Queries are its rows, or its columns for dk and dv."""
-
-    band: Band
-    query_axis: int
-
-    def index(self, axis):
-        """Row or column numbers, (64, 64). Spread from vectors: 2 or 16 registers of a thread, not 32."""
-        layout, spread = ((PER_ROW, rows_to), (PER_COLUMN, columns_to))[axis]
-        return spread(iota((BLOCK,), 0, layout))
-
-    def visible(self, distance, checks):
-        """Boolean (64, 64) for a partner, or True. checks: further conditions."""
-        i, j = self.index(self.query_axis), self.index(1 - self.query_axis)
-        checks = [*checks]
-        static = isinstance(distance, int)
-        if static and distance == 0:
-            checks.append(j <= i)
-        if self.band.cuts(distance if static else self.band.blocks - 2):
-            checks.append(j - i > BLOCK * distance - self.band.window)
-        return functools.reduce(operator.and_, checks) if checks else True
-
-    def fold(self, near, far):
-        """The tile of the diagonal and that of the farthest partner as one."""
-        return jnp.where(self.index(1 - self.query_axis) <= self.index(self.query_axis), near, far)
-
-    def unfold(self, x):
-        """x -> its part in the diagonal, its part in the farthest partner, zero elsewhere."""
-        near = self.index(1 - self.query_axis) <= self.index(self.query_axis)
-        return jnp.where(near, x, 0.0), jnp.where(near, 0.0, x)
+def rows(n):
+    return pl.ds(n * BLOCK, BLOCK)
 
 
-def same_segment(ids, query_block, key_block, mask):
-    """Segment ids (t padded,) in global memory -> boolean (64, 64)."""
+def key_ring(refs, walk: Walk, plan: Plan, problem: Problem) -> Ring:
+    """The key blocks that query blocks meet, from refs.k and refs.v."""
+    head = walk.head // problem.group
 
-    def load(block, axis):
-        layout, spread = ((PER_ROW, rows_to), (PER_COLUMN, columns_to))[axis]
-        return spread(plgpu.load(ids.at[pl.ds(block * BLOCK, BLOCK)], layout=layout, optimized=False))
+    def load(ref, smem):
+        return ((lambda block, member: ref.at[walk.batch, rows(block), head], smem),)
 
-    return load(query_block, mask.query_axis) == load(key_block, 1 - mask.query_axis)
+    return Ring(
+        walk=walk,
+        plan=plan,
+        band=problem.band,
+        members=1,
+        direction=-1,
+        shift=problem.past_blocks,
+        limit=problem.key_blocks,
+        loads={"k": load(refs.k, refs.k_s), "v": load(refs.v, refs.v_s)},
+        full={"k": refs.k_full, "v": refs.v_full},
+    )
 
 
 # ---------------------------------------------------------------- launching

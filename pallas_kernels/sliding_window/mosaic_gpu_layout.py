@@ -57,6 +57,12 @@ class Problem:
     h: int
     g: int
     d: int
+    band: Band
+
+    @classmethod
+    def of(cls, q, k, window: int):
+        """A window wider than the keys sees no more than one as wide."""
+        return cls(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], Band(min(window, k.shape[1])))
 
     @property
     def group(self) -> int:
@@ -80,14 +86,6 @@ class Problem:
     def key_blocks(self) -> int:
         return self.past_blocks + self.query_blocks
 
-    @property
-    def tile_bytes(self) -> int:
-        return 2 * BLOCK * self.d
-
-
-def problem_of(q, k) -> Problem:
-    return Problem(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3])
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -104,20 +102,40 @@ class Plan:
         return heads * -(-home_blocks // self.run)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """Overrides of a `Plan`; None leaves the choice to it."""
+
+    run: int | None = None
+    warpgroups: int | None = None
+
+
+AUTO = Tuning()
+
+
 def plan_kernel(
-    tile_bytes, partners, *, home, results, vectors=0, most, batch, heads, home_blocks, keep=True, run=None
-):
+    problem: Problem,
+    *,
+    home: int,
+    results: int,
+    vectors: int = 0,
+    most: int,
+    heads: int,
+    home_blocks: int,
+    keep: bool = True,
+    tuning: Tuning,
+) -> Plan:
     """The `Plan` of a kernel.
 
     Args:
-      partners: partner blocks of a home block.
       home, results: home operands and results of (64, d).
       vectors: rings of (64,) operands.
       most: warpgroups whose registers a core holds.
-      batch, heads, home_blocks: of the whole problem.
+      heads, home_blocks: what there is to walk in each batch row.
       keep: whether partners may be kept.
-      run: overrides home blocks per walk.
+      tuning: overrides.
     """
+    partners, tile_bytes = problem.band.blocks, 2 * BLOCK * problem.d
 
     def resident(tiles):
         return min(most, (SHARED_BYTES - BARRIER_BYTES - VECTOR_BYTES * vectors) // (tiles * tile_bytes))
@@ -126,23 +144,22 @@ def plan_kernel(
     slots = partners if keep else next(n for n in (4, 3, 2) if n == 2 or resident(home + 2 * n) >= 2)
     tiles = home + 2 * slots
     staged = keep and resident(tiles + results) == resident(tiles)
-    warpgroups = max(1, resident(tiles + results if staged else tiles))
-    if run is None:
-        run = choose_run(batch * heads, home_blocks, partners - 1, CORES * warpgroups)
-    run = min(run, home_blocks)
-    plan = Plan(keep, slots, staged, run, warpgroups)
-    return dataclasses.replace(plan, warpgroups=min(warpgroups, plan.walks(heads, home_blocks)))
+    warpgroups = resident(tiles)
+    run = tuning.run or choose_run(problem.b * heads, home_blocks, CORES * warpgroups)
+    plan = Plan(keep, slots, staged, min(run, home_blocks), warpgroups)
+    useful = min(tuning.warpgroups or warpgroups, plan.walks(heads, home_blocks))
+    return dataclasses.replace(plan, warpgroups=min(warpgroups, useful))
 
 
-def choose_run(chains: int, blocks: int, halo: int, places: int) -> int:
+def choose_run(chains: int, blocks: int, places: int) -> int:
     """Home blocks per walk that finish soonest, when `places` walks run at a time over `chains` of `blocks`.
 
-    Cost of a walk: its home blocks, and a quarter of one for each partner that it shares with the walk before, which
-    it loads again (arithmetic, not measured).
+    The start of a walk counts as one block: it waits for its first loads, and some of them are of blocks that the walk
+    before it has loaded too (arithmetic, not measured).
     """
 
     def cost(runs):
-        return -(-chains * runs // places) * (-(-blocks // runs) + halo / 4)
+        return -(-chains * runs // places) * (-(-blocks // runs) + 1)
 
     return -(-blocks // min(range(1, blocks + 1), key=cost))
 

@@ -1,0 +1,282 @@
+"""Gradients of sliding-window attention on Hopper: two Mosaic GPU kernels, no atomics.
+
+With P_ij = exp(scale q_i.k_j - lse_i) where visible, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
+  dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
+Kernel `dq` walks query blocks and meets their key blocks. Where shared memory keeps these (windows up to 128 with
+d <= 64, up to 65 with more), the scores of a row are in registers together, and delta is their sum, written for the
+other kernel; else XLA gives dy.y. Kernel `dkdv` walks key blocks and meets their query blocks, those of every query
+head that shares the kv head, one head after another: the sum over the group stays float32, in registers.
+
+Needs a device: wgmma with P and dS in registers, which interpret mode passes through shared memory; accumulators that
+start from -delta, where it adds; speed.
+"""
+
+import functools
+import operator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.sliding_window.mosaic_gpu import check_supported, kernel_operands
+from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
+    Home,
+    Ring,
+    Walk,
+    key_ring,
+    launch,
+    products,
+    rows,
+    run_walk,
+    scratch_of,
+)
+from pallas_kernels.sliding_window.mosaic_gpu_layout import (
+    AUTO,
+    BLOCK,
+    Plan,
+    Problem,
+    Tuning,
+    pad_rows,
+    pad_vectors,
+    plan_kernel,
+)
+from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
+from pallas_kernels.taylor_attention.mosaic_gpu_state import PER_COLUMN, PER_ROW, columns_to, rows_to
+
+
+def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
+    """dq (b, t padded, h, d) bf16, and delta (b, h, t padded) float32 where it is not given.
+
+    q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse and delta (b, h, t padded) float32; delta is None
+    where the plan keeps partners.
+    """
+    d, band, f32 = problem.d, problem.band, jnp.float32
+    scale_2 = np.float32(scale) * LOG2_E
+
+    def body(r):
+        walk = Walk.here(problem.h, problem.query_blocks, plan)
+        mma = walk.mma(r.stage)
+        home = Home(walk, plan, (r.q, r.dy), r)
+        ring = key_ring(r, walk, plan, problem)
+        mask = make_mask(r, ring)
+
+        def per_row(ref, n):
+            return plgpu.load(ref.at[walk.batch, walk.head, rows(n)], layout=PER_ROW, optimized=False)
+
+        def score_gradients(n, units, operands, lse, delta):
+            """(u, dS bf16) for some partners."""
+            q_s, dy_s = operands
+            groups, found, dfound = mask.grouped(units), [], []
+            for group in groups:
+                slots = [ring.slot(n, 0, u) for u in group]
+                ring.wait("k", n, 0, group)
+                parts = products(*[(q_s, r.k_s.at[slot].T) for slot in slots])
+                parts = [mask.exponents(s, scale_2, n, u, lse) for u, s in zip(group, parts, strict=True)]
+                found.append(jnp.exp2(mask.fold(parts)))
+                ring.wait("v", n, 0, group)
+                dfound.append(mask.fold(products(*[(dy_s, r.v_s.at[slot].T) for slot in slots])))
+            plgpu.commit_smem()
+            ring.spent("v", n, 0, units)
+            home.spent(n)
+            if delta is None:
+                pairs = zip(found, dfound, strict=True)
+                delta = functools.reduce(operator.add, [p * dp for p, dp in pairs]).sum(axis=1)
+                r.delta_o[walk.batch, walk.head, rows(n)] = delta
+            tiles = [p * (dp - rows_to(delta)) for p, dp in zip(found, dfound, strict=True)]
+            parts = [part for ds, group in zip(tiles, groups, strict=True) for part in mask.unfold(ds, group)]
+            return tuple(zip(units, parts, strict=True))
+
+        def accumulate(dq, n, parts):
+            """dq += dS k."""
+            for u, ds in parts:
+                mma.registers(dq, ds, r.k_s.at[ring.slot(n, 0, u)])
+            plgpu.wgmma_wait(0)
+            plgpu.commit_smem()
+            ring.spent("k", n, 0, tuple(u for u, _ in parts))
+
+        def step(n, _):
+            lse = per_row(r.lse, n) * LOG2_E
+            delta = None if r.delta is None else per_row(r.delta, n)
+            operands = home.wait(n)
+            first = ring.first_units
+            parts = score_gradients(n, first, operands, lse, delta)
+
+            def run(dq):
+                accumulate(dq, n, parts)
+                if band.blocks > len(first):
+                    add = lambda u, _: accumulate(dq, n, score_gradients(n, (u,), operands, lse, delta))  # noqa: E731
+                    lax.fori_loop(len(first), band.blocks, add, None)
+                return dq[...]
+
+            dq = pl.run_scoped(run, plgpu.ACC((BLOCK, d), f32))
+            home.store(n, [dq * np.float32(scale)], [r.dq])
+
+        run_walk(walk, home, ring, step)
+
+    outputs = {"dq": jax.ShapeDtypeStruct(q.shape, jnp.bfloat16)}
+    if delta is None:
+        outputs["delta_o"] = jax.ShapeDtypeStruct(lse.shape, f32)
+    return launch(
+        "sliding_window_dq",
+        body,
+        {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
+        outputs,
+        scratch_of(plan, d, home=2, results=1, ring={"k": None, "v": None}, interpret=interpret),
+        batch=problem.b,
+        walks=plan.walks(problem.h, problem.query_blocks),
+        plan=plan,
+        interpret=interpret,
+    )
+
+
+def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
+    """dk, dv (b, s padded, g, d) bf16. Operands as of `_dq_kernel`, delta given."""
+    d, band, f32 = problem.d, problem.band, jnp.float32
+    scale_2 = np.float32(scale) * LOG2_E
+
+    def body(r):
+        walk = Walk.here(problem.g, problem.key_blocks, plan)
+        mma = walk.mma(r.stage)
+        home = Home(walk, plan, (r.k, r.v), r)
+
+        def query_head(member):
+            return walk.head * problem.group + member
+
+        def of_queries(ref):
+            return lambda block, member: ref.at[walk.batch, rows(block), query_head(member)]
+
+        def per_query(ref):
+            return lambda block, member: ref.at[walk.batch, query_head(member), rows(block)]
+
+        ring = Ring(
+            walk=walk,
+            plan=plan,
+            band=band,
+            members=problem.group,
+            direction=1,
+            shift=-problem.past_blocks,
+            limit=problem.query_blocks,
+            loads={
+                "q": ((of_queries(r.q), r.q_s), (per_query(r.lse), r.lse_s)),
+                "dy": ((of_queries(r.dy), r.dy_s), (per_query(r.delta), r.delta_s)),
+            },
+            full={"q": r.q_full, "dy": r.dy_full},
+        )
+        mask = make_mask(r, ring)
+
+        def per_column(ref, slot):
+            return plgpu.load(ref.at[slot], layout=PER_COLUMN)
+
+        def attend(dk, dv, n, member, u, k_s, v_s):
+            """Adds the part of one partner to dk and dv."""
+            slot = ring.slot(n, member, u)
+            ring.wait("q", n, member, (u,))
+            (s,) = products((k_s, r.q_s.at[slot].T))
+            p = jnp.exp2(mask.exponents(s, scale_2, n, u, per_column(r.lse_s, slot) * LOG2_E))
+            ring.wait("dy", n, member, (u,))
+            mma.registers(dv, p.astype(jnp.bfloat16), r.dy_s.at[slot])
+            # An accumulator that starts from -delta takes fewer registers than one from which it is subtracted.
+            less_delta = columns_to(-per_column(r.delta_s, slot))
+            (dp,) = mma.update((less_delta,), lambda acc: plgpu.wgmma(acc, v_s, r.dy_s.at[slot].T))
+            mma.registers(dk, (p * dp).astype(jnp.bfloat16), r.q_s.at[slot])
+            plgpu.wgmma_wait(0)
+            plgpu.commit_smem()
+            ring.spent("dy", n, member, (u,))
+            ring.spent("q", n, member, (u,))
+
+        def step(n, _):
+            operands = home.wait(n)
+
+            def run(dk, dv):
+                def visit(member, _):
+                    add = lambda u, _: attend(dk, dv, n, member, u, *operands)  # noqa: E731
+                    for u in ring.first_units:
+                        add(u, None)
+                    if band.blocks > len(ring.first_units):
+                        lax.fori_loop(len(ring.first_units), band.blocks, add, None)
+
+                if problem.group == 1:
+                    visit(0, None)
+                else:
+                    lax.fori_loop(0, problem.group, visit, None)
+                return dk[...], dv[...]
+
+            dk, dv = pl.run_scoped(run, plgpu.ACC((BLOCK, d), f32), plgpu.ACC((BLOCK, d), f32))
+            home.spent(n)
+            home.store(n, [dk * np.float32(scale), dv], [r.dk, r.dv])
+
+        run_walk(walk, home, ring, step)
+
+    return launch(
+        "sliding_window_dkdv",
+        body,
+        {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
+        {name: jax.ShapeDtypeStruct(k.shape, jnp.bfloat16) for name in ("dk", "dv")},
+        scratch_of(plan, d, home=2, results=2, ring={"q": "lse", "dy": "delta"}, interpret=interpret),
+        batch=problem.b,
+        walks=plan.walks(problem.g, problem.key_blocks),
+        plan=plan,
+        interpret=interpret,
+    )
+
+
+def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpret=None, tuning=AUTO):
+    """Gradients of `mosaic_gpu.forward`.
+
+    Args:
+      q, k, v, start, segment_ids, window, scale, interpret: as given to `forward`.
+      y, lse: its results.
+      dy: cotangent of y, (b, t, h, d) bf16.
+      tuning: overrides of the plans.
+
+    Returns dq, dk, dv in the shapes of q, k, v, bf16.
+    """
+    check_supported(q, k, v, segment_ids, window)
+    problem = Problem.of(q, k, window)
+    operands = kernel_operands(q, k, v, start, segment_ids, problem)
+    lse, padded_dy, delta = pad_vectors(lse), pad_rows(dy), None
+    options = {"problem": problem, "scale": scale, "interpret": interpret}
+    plan = plan_dq(problem, tuning)
+    if not plan.kept:
+        delta = pad_vectors((dy.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1).swapaxes(1, 2))
+    out = _dq_kernel(*operands, lse, padded_dy, delta, plan=plan, **options)
+    delta = out["delta_o"] if delta is None else delta
+    dkdv = _dkdv_kernel(*operands, lse, padded_dy, delta, plan=plan_dkdv(problem, tuning), **options)
+    keys = slice(problem.front, problem.front + problem.s)
+    return out["dq"][:, : problem.t], dkdv["dk"][:, keys], dkdv["dv"][:, keys]
+
+
+def plan_dq(problem: Problem, tuning: Tuning) -> Plan:
+    """Kept partners have their scores and gradients in registers together: too many for three of them and d > 64."""
+    return plan_kernel(
+        problem,
+        home=2,
+        results=1,
+        most=most_warpgroups(problem),
+        keep=problem.d <= BLOCK or problem.band.blocks < 3,
+        heads=problem.h,
+        home_blocks=problem.query_blocks,
+        tuning=tuning,
+    )
+
+
+def plan_dkdv(problem: Problem, tuning: Tuning) -> Plan:
+    return plan_kernel(
+        problem,
+        home=2,
+        results=2,
+        vectors=2,
+        most=most_warpgroups(problem),
+        heads=problem.g,
+        home_blocks=problem.key_blocks,
+        keep=problem.group == 1,
+        tuning=tuning,
+    )
+
+
+def most_warpgroups(problem: Problem) -> int:
+    """Warpgroups whose accumulators, scores and their gradients a core holds in registers, as found by compiling."""
+    return 3 if problem.d <= BLOCK and problem.band.window == BLOCK else 2

@@ -1,0 +1,335 @@
+"""The Hopper kernels of sliding-window attention against a banded softmax in float64: run by Pallas' GPU interpreter,
+with `-m gpu` on a device, and compiled for an H100 where the CUDA plugin is installed.
+
+Set NPROC=16 before Python starts: XLA's pool of threads must hold every blocking callback, or the interpreter
+deadlocks. wgmma with its A operand in registers has no interpreter: those operands pass through shared memory
+here. That path, and speed, need a device.
+"""
+
+import importlib.util
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+if jax.__version_info__ < (0, 11, 2):
+    pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
+
+from pallas_kernels.sliding_window import mosaic_gpu, mosaic_gpu_vjp
+from pallas_kernels.sliding_window.mosaic_gpu_blocks import scratch_of
+from pallas_kernels.sliding_window.mosaic_gpu_layout import AUTO, SHARED_BYTES, Band, Problem, Tuning
+from tests.pallas_kernels.hopper import compile_for_hopper
+
+interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
+interpreted = pytest.mark.skipif(int(os.environ.get("NPROC", "0")) < 16, reason="set NPROC=16: fewer threads deadlock")
+
+# bf16 rounds by up to 2^-9 = 2e-3 (rms 1.1e-3). Values add, in quadrature, the roundings of the probabilities and of
+# the result: rms 1.9e-3 measured. Gradients add that of dS, and of y in delta: rms 2.6e-3 measured. lse is float32.
+VALUE_BOUND = 3e-3
+GRADIENT_BOUND = 4e-3
+LSE_BOUND = 2e-6
+
+INTERPRET = plgpu.InterpretGPUParams(detect_races=True)
+
+
+def visible(b, t, s, window, start, segment_ids):
+    """(b, t, s) booleans."""
+    query, key = np.arange(t)[:, None] + s - t, np.arange(s)
+    seen = np.broadcast_to((key <= query) & (key > query - window), (b, t, s))
+    if start is not None:
+        seen = seen & (key >= np.asarray(start)[:, None, None])
+    if segment_ids is not None:
+        seen = seen & (np.asarray(segment_ids)[:, :, None] == np.asarray(segment_ids)[:, None, :])
+    return seen
+
+
+def reference(q, k, v, seen, scale):
+    """y, and lse; zeros and -inf where a query sees nothing."""
+    k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], 2) for x in (k, v))
+    logits = scale * jnp.einsum("bihd,bjhd->bhij", q, k)
+    weights = jnp.where(seen[:, None], jnp.exp(logits), 0)
+    total = weights.sum(-1)
+    y = jnp.einsum("bhij,bjhd->bihd", weights / jnp.where(total > 0, total, 1)[..., None], v)
+    return y, jnp.log(total)
+
+
+def relative_l2(x, truth):
+    x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
+    return np.linalg.norm(x - truth) / np.linalg.norm(truth)
+
+
+def check(
+    t,
+    window,
+    *,
+    past=0,
+    b=1,
+    h=1,
+    g=None,
+    d=64,
+    start=None,
+    segments=False,
+    scale=None,
+    spread=1.0,
+    run=None,
+    warpgroups=1,
+    interpret=INTERPRET,
+):
+    """Values, lse and all gradients of one case. warpgroups: one keeps the interpreter fast; None is the kernel's
+    own."""
+    rng = np.random.default_rng([t, window, past])
+    g, scale = g or h, scale or d**-0.5
+
+    def bf16(*shape, by=1.0):
+        return jnp.asarray(by * rng.standard_normal(shape), jnp.bfloat16)
+
+    q, k, v = bf16(b, t, h, d, by=spread), bf16(b, past + t, g, d, by=spread), bf16(b, past + t, g, d)
+    dy = bf16(b, t, h, d)
+    segment_ids = np.cumsum(rng.random((b, t)) < 0.03, 1).astype(np.int32) if segments else None
+    seen = visible(b, t, past + t, window, start, segment_ids)
+    start, segment_ids = (None if x is None else jnp.asarray(x, jnp.int32) for x in (start, segment_ids))
+    options = {
+        "window": window,
+        "scale": scale,
+        "interpret": interpret,
+        "tuning": Tuning(run=run, warpgroups=warpgroups),
+    }
+    y, lse = jax.block_until_ready(mosaic_gpu.forward(q, k, v, start, segment_ids, **options))
+    no_races(interpret)
+    grads = mosaic_gpu_vjp.backward(q, k, v, start, segment_ids, y, lse, dy, **options)
+    jax.block_until_ready(grads)
+    no_races(interpret)
+    cpu = jax.devices("cpu")[0]
+    with (
+        jax.enable_x64(True),
+        jax.numpy_rank_promotion("allow"),
+        jax.numpy_dtype_promotion("standard"),
+        jax.default_device(cpu),
+    ):
+        exact = [jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)]
+        (true_y, true_lse), vjp = jax.vjp(lambda *x: reference(*x, seen, scale), *exact)
+        true_grads = vjp((jnp.asarray(np.asarray(dy, np.float64)), jnp.zeros_like(true_lse)))
+    assert [x.shape for x in (y, *grads)] == [x.shape for x in (q, q, k, v)]
+    assert all(x.dtype == jnp.bfloat16 for x in (y, *grads))
+    some = np.asarray(seen.any(-1))[:, None] & np.ones((1, h, 1), bool)
+    assert relative_l2(y, true_y) < VALUE_BOUND
+    np.testing.assert_array_equal(np.isfinite(lse), some)
+    lse, true_lse = np.asarray(lse)[some], np.asarray(true_lse)[some]
+    assert np.abs(lse - true_lse).max() < LSE_BOUND * max(1, np.abs(true_lse).max())
+    for name, x, true in zip("qkv", grads, true_grads, strict=True):
+        if np.any(true):  # a window of one: the softmax of one score has no slope
+            assert relative_l2(x, true) < GRADIENT_BOUND, name
+        else:
+            assert not np.any(x), name
+
+
+def no_races(interpret):
+    if interpret is not None:
+        assert not interpret_gpu.get_races().races_found
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("t", "window"),
+    [
+        (200, 64),
+        (1, 16),
+        *(
+            slow(t, window)
+            for t in (1, 63, 64, 65, 200, 513)
+            for window in (1, 16, 64, 65, 100, 128, 192, 300)
+            if (t, window) not in {(200, 64), (1, 16)}
+        ),
+    ],
+)
+def test_values_and_gradients(t, window):
+    """Kills: an edge of the band off by one, in blocks or within; a ring slot read too early; an odd tail; a row
+    that two folded tiles claim."""
+    check(t, window, run=2)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("t", "window", "past"),
+    [(100, 64, 63), *(slow(t, w, w - 1) for t in (1, 64, 200) for w in (16, 65, 128, 300)), slow(65, 64, 200)],
+)
+def test_continues_after_the_past(t, window, past):
+    """Kills: a past that is no whole number of blocks; queries before the first, met by past keys."""
+    check(t, window, past=past, run=2)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("t", "window", "past", "start"),
+    [(192, 64, 0, [130]), slow(200, 128, 127, [0, 130]), slow(200, 300, 299, [200, 310]), slow(64, 16, 0, [63])],
+)
+def test_start(t, window, past, start):
+    """Kills: NaNs from queries that see nothing, also where a block that does not exist is clamped to theirs."""
+    check(t, window, past=past, b=len(start), start=start, run=2)
+
+
+@interpreted
+@pytest.mark.parametrize(("t", "window"), [(150, 100), slow(200, 64), slow(300, 300)])
+def test_segments(t, window):
+    check(t, window, segments=True, run=3)
+
+
+@interpreted
+@pytest.mark.parametrize(("h", "g", "window"), [(2, 1, 64), slow(6, 2, 128), slow(4, 2, 300), slow(3, 1, 65)])
+def test_grouped_heads(h, g, window):
+    """Kills: a query head with a neighbour's keys; gradients of keys from one head of the group only."""
+    check(130, window, h=h, g=g, run=2)
+
+
+@interpreted
+@pytest.mark.parametrize(
+    ("d", "window"),
+    [(96, 64), slow(112, 16), *(slow(d, w) for d in (16, 32, 96, 112, 128) for w in (64, 100, 128, 300))],
+)
+def test_head_dims(d, window):
+    """Kills: a swizzle that is no divisor of the head dim; results stored over operands still in use."""
+    check(140, window, d=d, run=2)
+
+
+@interpreted
+@pytest.mark.parametrize(("window", "heads"), [(64, 3), slow(64, 5), slow(128, 4), slow(300, 3)])
+def test_warpgroups_share_nothing(window, heads):
+    """Kills: shared memory or barriers of a neighbour; a walk past the last."""
+    check(200, window, h=heads, run=3, warpgroups=None)
+
+
+@interpreted
+@pytest.mark.slow
+def test_large_logits():
+    """|s| up to 60: kills exponentials before the maximum is known, also that of streamed blocks."""
+    check(200, 64, spread=4.0)
+    check(200, 192, spread=4.0)
+
+
+@interpreted
+@pytest.mark.slow
+def test_negative_scale():
+    """Kills a maximum that is taken before the scale."""
+    check(100, 64, scale=-0.2)
+
+
+PLANS = {
+    "forward": (mosaic_gpu.plan_forward, 1, 1, {"k": None, "v": None}),
+    "dq": (mosaic_gpu_vjp.plan_dq, 2, 1, {"k": None, "v": None}),
+    "dkdv": (mosaic_gpu_vjp.plan_dkdv, 2, 2, {"q": "lse", "dy": "delta"}),
+}
+
+
+@pytest.mark.parametrize("kernel", PLANS)
+@pytest.mark.parametrize("d", range(16, 129, 16))
+def test_every_plan_fits_in_shared_memory(kernel, d):
+    """Kills a plan that only fails to launch."""
+    plan, home, results, ring = PLANS[kernel]
+    for window in (1, 2, 16, *(64 * n + extra for n in range(1, 17) for extra in (0, 1) if 64 * n + extra <= 1024)):
+        for g in (16, 4):
+            problem = Problem(4, 8192, 8192, 16, g, d, Band(window))
+            chosen = plan(problem, AUTO)
+            scratch = scratch_of(chosen, d, home=home, results=results, ring=ring, interpret=None)
+            arrays = [x for x in scratch.values() if not isinstance(x, plgpu.Barrier)]
+            barriers = [x for x in scratch.values() if isinstance(x, plgpu.Barrier)]
+            aligned = sum(-(-x.dtype.itemsize * np.prod(x.shape) // 1024) * 1024 for x in arrays)
+            assert aligned + 8 * sum(np.prod(x.num_barriers) for x in barriers) <= SHARED_BYTES
+            assert chosen.warpgroups >= 2
+            assert chosen.slots >= min(2, problem.band.blocks)
+
+
+def test_plans_of_the_headline():
+    """b 4, h 16, t 8192, d 64: one wave of warpgroups on 132 cores, key blocks loaded once."""
+    for window, warpgroups in ((64, 4), (128, 3)):
+        problem = Problem(4, 8192, 8192, 16, 16, 64, Band(window))
+        plan = mosaic_gpu.plan_forward(problem, AUTO)
+        assert plan.kept
+        assert plan.warpgroups == warpgroups
+        assert 4 * plan.walks(16, 128) <= 132 * warpgroups
+
+
+@pytest.mark.parametrize(
+    ("d", "window", "past", "dtype", "rule"),
+    [
+        (72, 64, 0, jnp.bfloat16, "head_dim=72"),
+        (160, 64, 0, jnp.bfloat16, "head_dim=160"),
+        (64, 1025, 0, jnp.bfloat16, "window=1025"),
+        (64, 64, 0, jnp.float32, "float32"),
+        (64, 64, 8, jnp.bfloat16, "segment_ids with past=8"),
+    ],
+)
+def test_refuses_what_it_cannot_run(d, window, past, dtype, rule):
+    q, k = jnp.zeros((1, 64, 1, d), dtype), jnp.zeros((1, 64 + past, 1, d), dtype)
+    with pytest.raises(NotImplementedError, match=rf"mosaic_gpu: .*{rule}.*implementation='xla'"):
+        mosaic_gpu.forward(q, k, k, None, jnp.zeros((1, 64), jnp.int32), window=window, scale=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("jax_cuda13_plugin") is None, reason="needs jax-cuda13-plugin to compile")
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("window", [64, 128])
+def test_compiles_without_spills(d, window, capfd, monkeypatch):
+    """The headline, b 4, h 16, t 8192: no spills, and no matmul serialised by the assembler."""
+    shape = jax.ShapeDtypeStruct
+    q, lse = shape((4, 8192, 16, d), jnp.bfloat16), shape((4, 16, 8192), jnp.float32)
+    options = {"window": window, "scale": d**-0.5}
+
+    def both(q, k, v, lse, dy):
+        y, _ = mosaic_gpu.forward(q, k, v, None, None, **options)
+        return y, mosaic_gpu_vjp.backward(q, k, v, None, None, y, lse, dy, **options)
+
+    report = compile_for_hopper(both, q, q, q, lse, q, capfd=capfd, monkeypatch=monkeypatch)
+    assert set(re.findall(r"Function properties for sliding_window_(\w+?)_mosaic", report)) == {"forward", "dq", "dkdv"}
+    assert set(re.findall(r"(\d+) bytes spill", report)) == {"0"}
+    assert not re.findall(r"C75\d\d", report)
+
+
+@pytest.fixture
+def hopper():
+    """Skips where there is no device with wgmma."""
+    if jax.default_backend() != "gpu":
+        pytest.skip(f"needs a CUDA device, and the backend is {jax.default_backend()}")
+    capability = jax.devices()[0].compute_capability
+    if capability != "9.0":
+        pytest.skip(f"wgmma needs compute capability 9.0, and the device has {capability}")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+class TestOnDevice:
+    """The same checks with matmul operands in registers, at sizes that fill the chip."""
+
+    @pytest.mark.parametrize("window", [1, 16, 64, 65, 100, 128, 192, 300, 1024])
+    @pytest.mark.parametrize("d", [64, 96, 112, 128])
+    def test_values_and_gradients(self, d, window):
+        check(1500, window, b=2, h=8, d=d, warpgroups=None, interpret=None)
+
+    @pytest.mark.parametrize("t", [1, 63, 64, 65, 513])
+    @pytest.mark.parametrize("window", [64, 128, 300])
+    def test_any_length(self, t, window):
+        check(t, window, b=2, h=5, warpgroups=None, interpret=None)
+
+    @pytest.mark.parametrize("d", [64, 128])
+    @pytest.mark.parametrize("window", [64, 128, 300])
+    def test_past_and_start(self, d, window):
+        check(1000, window, past=window - 1, b=2, h=8, d=d, start=[0, 700], warpgroups=None, interpret=None)
+
+    @pytest.mark.parametrize("window", [64, 128, 300])
+    def test_segments(self, window):
+        check(1000, window, b=2, h=8, segments=True, warpgroups=None, interpret=None)
+
+    @pytest.mark.parametrize("d", [64, 128])
+    @pytest.mark.parametrize("window", [64, 128, 300])
+    def test_grouped_heads(self, d, window):
+        check(1000, window, b=2, h=8, g=2, d=d, warpgroups=None, interpret=None)
+
+    def test_large_logits(self):
+        check(1000, 64, h=8, spread=4.0, warpgroups=None, interpret=None)
