@@ -16,10 +16,10 @@ start (b,) int32 <= past, or None: all keys exist. segment_ids (b, s) int32, or 
 
 import dataclasses
 
-from pallas_kernels.dispatch import Backend, mesh_objection
+from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
 from pallas_kernels.sliding_window import xla
 
-KERNELS = (("tpu", "splash_tpu"),)
+KERNELS = (("cuda", "mosaic_gpu"), ("tpu", "splash_tpu"))
 """What is chosen on which platform, where it serves."""
 
 
@@ -49,6 +49,29 @@ def _kernel_objection(p: Problem) -> str | None:
     return mesh_objection("sharded_sliding_window_attention")
 
 
+def _mosaic_gpu_objection(p: Problem) -> str | None:
+    reason = hopper_objection((p.dtype,))
+    if reason is not None:
+        return reason
+    if p.k != p.v or p.k % 16 or not 16 <= p.k <= 128:
+        return f"head_dims {p.k} of keys and {p.v} of values are not one multiple of 16 up to 128"
+    if p.window > 1024:
+        return f"window={p.window} is more than 1024"
+    return _kernel_objection(p)
+
+
+def _mosaic_gpu_forward(*operands, **options):
+    from pallas_kernels.sliding_window import mosaic_gpu
+
+    return mosaic_gpu.forward(*operands, **options)
+
+
+def _mosaic_gpu_backward(*operands, **options):
+    from pallas_kernels.sliding_window import mosaic_gpu_vjp
+
+    return mosaic_gpu_vjp.backward(*operands, **options)
+
+
 def _splash_tpu_objection(p: Problem) -> str | None:
     if p.dtype not in ("bfloat16", "float32"):
         return f"dtype {p.dtype} is not bfloat16 or float32"
@@ -73,5 +96,6 @@ def _splash_tpu_backward(*operands, **options):
 
 BACKENDS = {
     "xla": Backend(lambda problem: None, xla.forward, xla.backward),
+    "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
     "splash_tpu": Backend(_splash_tpu_objection, _splash_tpu_forward, _splash_tpu_backward),
 }

@@ -44,7 +44,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_kernel,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LN_2, LOG2_E, LOWEST, make_mask
-from pallas_kernels.taylor_attention.mosaic_gpu_state import rows_to
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import rows_to
 
 TINY = np.float32(1e-30)
 

@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan, Problem
-from pallas_kernels.taylor_attention.mosaic_gpu_state import Mma
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import Mma
 
 # ---------------------------------------------------------------- shared memory
 

@@ -44,7 +44,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_kernel,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
-from pallas_kernels.taylor_attention.mosaic_gpu_state import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):

@@ -17,6 +17,8 @@ needs_mosaic_gpu = pytest.mark.skipif(
 needs_eight_devices = pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 devices, as tests/conftest.py makes")
 MARKERS = {"tpu": "tpu_custom_call", "cuda": "mosaic_gpu"}
 """Names of the custom calls that kernels become."""
+PLATFORMS = ("tpu", "cuda") if jax.__version_info__ >= MOSAIC_GPU_JAX else ("tpu",)
+"""Platforms that have kernels on this version of JAX."""
 
 
 def relative_l2(x, expected) -> float:

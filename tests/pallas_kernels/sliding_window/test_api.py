@@ -13,13 +13,14 @@ from pallas_kernels.sliding_window import (
     sliding_window_step,
 )
 from pallas_kernels.sliding_window.backends import BACKENDS, Problem
-from pallas_kernels.workload import Workload
-from tests.pallas_kernels.shared import MARKERS, assert_close, lowered, make_mesh
+from pallas_kernels.sliding_window.specs import Spec
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, lowered, make_mesh
 from tests.pallas_kernels.sliding_window.cases import Call, truth
 
-TARGETS = [("tpu", 3)]
+TARGETS = [(platform, 3) for platform in PLATFORMS]
 """(platform, kernels of a forward and a backward pass)."""
-SERVED = Workload(b=2, t=128, h=4, g=2, k=64, v=64)
+shape = functools.partial(Spec, window=64)
+SERVED = shape(b=2, t=128, h=4, g=2, k=64, v=64)
 """bfloat16, and a shape that every kernel takes."""
 
 
@@ -67,9 +68,11 @@ def test_kernels_survive_transformations(platform, count, wrap):
 @pytest.mark.parametrize(
     ("implementation", "spec", "options", "reason"),
     [
-        ("splash_tpu", Workload(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "dtype float16 is not bfloat16 or"),
-        ("splash_tpu", Workload(b=1, t=8, h=2, k=64, v=264), {}, "head_dim=264 is more than 256"),
-        ("splash_tpu", Workload(b=0, t=8, h=2, k=64, v=64), {}, "batch 0 or heads 2 are 0"),
+        ("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "not all bfloat16"),
+        ("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=32), {}, "head_dims 64 of keys and 32 of values are not one"),
+        ("splash_tpu", shape(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "dtype float16 is not bfloat16 or"),
+        ("splash_tpu", shape(b=1, t=8, h=2, k=64, v=264), {}, "head_dim=264 is more than 256"),
+        ("splash_tpu", shape(b=0, t=8, h=2, k=64, v=64), {}, "batch 0 or heads 2 are 0"),
     ],
 )
 def test_named_implementations_never_fall_back(implementation, spec, options, reason):

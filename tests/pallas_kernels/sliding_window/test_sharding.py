@@ -12,10 +12,11 @@ from pallas_kernels.sliding_window import (
     sharded_sliding_window_attention,
     sliding_window_attention,
 )
-from pallas_kernels.workload import Workload
+from pallas_kernels.sliding_window.specs import Spec
 from tests.pallas_kernels.shared import (
     AUTO,
     MARKERS,
+    PLATFORMS,
     assert_close,
     collectives,
     lowered,
@@ -130,14 +131,14 @@ def test_sequence_passes_only_a_halo(window, exchanges):
     assert sum(size for _, size in found) == 4 * (window - 1) * 4
 
 
-@pytest.mark.parametrize("platform", ["tpu"])
+@pytest.mark.parametrize("platform", PLATFORMS)
 def test_kernels_run_inside(platform):
     """Kills a mesh that makes the API fall to xla: inside shard_map all axes are manual."""
     shape, axes = LAYOUTS["everything"]
     mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P("x", "z", "y")))
-        for x in Workload(b=2, t=256, h=4, k=64, v=64).inputs()
+        for x in Spec(b=2, t=256, h=4, k=64, v=64, window=64).inputs()
     ]
     text = lowered(lambda *x: sharded_sliding_window_attention(*x, window=64, mesh=mesh, **axes), arrays, platform)
     assert text.count(f"@{MARKERS[platform]}") == 1
