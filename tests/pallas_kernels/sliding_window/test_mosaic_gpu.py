@@ -121,10 +121,10 @@ def check(
     lse, true_lse = np.asarray(lse)[some], np.asarray(true_lse)[some]
     assert np.abs(lse - true_lse).max() < LSE_BOUND * max(1, np.abs(true_lse).max())
     for name, x, true in zip("qkv", grads, true_grads, strict=True):
-        if np.any(true):  # a window of one: the softmax of one score has no slope
+        if np.abs(true).max() > 1e-9:
             assert relative_l2(x, true) < GRADIENT_BOUND, name
-        else:
-            assert not np.any(x), name
+        else:  # the softmax of one score has no slope: dP - P dP is a rounding of float32
+            assert np.abs(np.asarray(x, np.float64)).max() < 1e-5, name
 
 
 def no_races(interpret):
@@ -141,12 +141,11 @@ def slow(*values):
     ("t", "window"),
     [
         (200, 64),
-        (1, 16),
         *(
             slow(t, window)
             for t in (1, 63, 64, 65, 200, 513)
             for window in (1, 16, 64, 65, 100, 128, 192, 300)
-            if (t, window) not in {(200, 64), (1, 16)}
+            if (t, window) != (200, 64)
         ),
     ],
 )
@@ -177,7 +176,7 @@ def test_start(t, window, past, start):
 
 
 @interpreted
-@pytest.mark.parametrize(("t", "window"), [(150, 100), slow(200, 64), slow(300, 300)])
+@pytest.mark.parametrize(("t", "window"), [(70, 100), slow(200, 64), slow(300, 300)])
 def test_segments(t, window):
     check(t, window, segments=True, run=3)
 
@@ -192,7 +191,11 @@ def test_grouped_heads(h, g, window):
 @interpreted
 @pytest.mark.parametrize(
     ("d", "window"),
-    [(96, 64), slow(112, 16), *(slow(d, w) for d in (16, 32, 96, 112, 128) for w in (64, 100, 128, 300))],
+    [
+        (96, 64),
+        slow(112, 16),
+        *(slow(d, w) for d in (16, 32, 96, 112, 128) for w in (64, 100, 128, 300) if (d, w) != (96, 64)),
+    ],
 )
 def test_head_dims(d, window):
     """Kills: a swizzle that is no divisor of the head dim; results stored over operands still in use."""
@@ -200,10 +203,10 @@ def test_head_dims(d, window):
 
 
 @interpreted
-@pytest.mark.parametrize(("window", "heads"), [(64, 3), slow(64, 5), slow(128, 4), slow(300, 3)])
+@pytest.mark.parametrize(("window", "heads"), [(64, 2), slow(64, 5), slow(128, 4), slow(300, 3)])
 def test_warpgroups_share_nothing(window, heads):
     """Kills: shared memory or barriers of a neighbour; a walk past the last."""
-    check(200, window, h=heads, run=3, warpgroups=None)
+    check(150, window, h=heads, run=2, warpgroups=None)
 
 
 @interpreted
@@ -305,7 +308,8 @@ def hopper():
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 class TestOnDevice:
-    """The same checks with matmul operands in registers, at sizes that fill the chip."""
+    """The same checks with matmul operands in registers, at sizes that fill the chip. JAX_PLATFORMS=cuda,cpu: the
+    reference runs on the host."""
 
     @pytest.mark.parametrize("window", [1, 16, 64, 65, 100, 128, 192, 300, 1024])
     @pytest.mark.parametrize("d", [64, 96, 112, 128])
