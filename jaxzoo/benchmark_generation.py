@@ -53,6 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
     return 0
 
 

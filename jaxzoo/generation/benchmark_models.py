@@ -73,7 +73,7 @@ SIZES: Mapping[str, Size] = {
     "tiny": Size(lambda: _small(48, 64, (3, 3, 3), (3, 3), 8), (8, 16), (1, 2), 20, 4, 4),
     "20m": Size(
         lambda: _small(384, 8192, (11, 10, 10), (8, 6), 64),
-        lengths=(256, 1024, 2048, 4096, 8192),
+        lengths=(256, 512, 1024, 2048, 4096),
         batches=(1, 2, 4, 8, 16),
         generation_length=1024,
         generation_steps=16,
