@@ -104,28 +104,29 @@ def sample() -> str:
 
 
 def compiled_table() -> str:
-    """What the compilers made of the kernels: a row a program, the largest number of its kernels."""
+    """What the compilers made of the kernels: a row a call, a column a target, the largest numbers of its kernels."""
     report = json.loads((RESULTS / "compile_check.json").read_text())
-    rows = [_compiled_row(program) for program in report["programs"]]
+    calls: dict[tuple[str, ...], dict[str, str]] = {}
+    for program in report["programs"]:
+        call = (program["op"], program["kind"].replace("_", " + "), program["shape"])
+        calls.setdefault(call, {})[program["target"]] = _compiled_cell(program["kernels"])
+    targets = list(dict.fromkeys(program["target"] for program in report["programs"]))
+    head = "| op | pass | shape | " + " | ".join(targets) + " |\n" + "| --- " * (3 + len(targets)) + "|"
+    rows = ["| " + " | ".join((*call, *(cells[target] for target in targets))) + " |" for call, cells in calls.items()]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    head = "| op | pass | shape | target | kernels | registers | spilled bytes | VMEM MiB |\n" + "| --- " * 8 + "|"
     return "\n".join([head, *rows, "", f"({versions}, {report['date']}; `python -m pallas_kernels.compile_check`)"])
 
 
-def _compiled_row(program: dict) -> str:
-    kernels = program["kernels"]
-
-    def most(field: str, unit: int = 1) -> str:
-        values = [kernel[field] / unit for kernel in kernels if kernel[field] is not None]
-        return f"{max(values):.{0 if unit == 1 else 1}f}" if values else ""
-
-    names = " + ".join(sorted({f"`{kernel['implementation']}`" for kernel in kernels})) or "`xla`"
-    count = f"{len(kernels)} x {names}" if kernels else names
-    kind = program["kind"].replace("_", " + ")
-    return (
-        f"| {program['op']} | {kind} | {program['shape']} | {program['target']} | {count} | {most('registers')} "
-        f"| {most('spill_stores')} | {most('vmem', 2**20)} |"
-    )
+def _compiled_cell(kernels: list[dict]) -> str:
+    if not kernels:
+        return "`xla`"
+    facts = [f"{len(kernels)} x `{kernels[0]['implementation']}`"]
+    found = {name: [k[name] for k in kernels if k[name] is not None] for name in ("registers", "spill_stores", "vmem")}
+    if found["registers"]:
+        facts.append(f"up to {max(found['registers'])} registers, {max(found['spill_stores'])} bytes spilled")
+    if found["vmem"]:
+        facts.append(f"{max(found['vmem']) / 2**20:.1f} MiB of VMEM")
+    return ", ".join(facts)
 
 
 def _recall_row(run: str) -> str:
