@@ -5,8 +5,9 @@ Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep th
 
 import os
 
-if "cpu" not in os.environ.setdefault("JAX_PLATFORMS", "cpu").split(","):
-    os.environ["JAX_PLATFORMS"] += ",cpu"
+os.environ["JAX_PLATFORMS"] = ",".join(
+    dict.fromkeys([name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name] + ["cpu"])
+)
 # The GPU interpreter parks one thread a warpgroup in blocking callbacks: XLA's pool must be larger than the cores of a
 # small machine, or it deadlocks.
 os.environ.setdefault("NPROC", "16")
@@ -14,5 +15,13 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 
+from tests.device import COMMANDS, require
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_runtest_setup(item):
+    for platform in COMMANDS:
+        if item.get_closest_marker(platform):
+            require(platform)

@@ -99,9 +99,8 @@ def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: i
 
 def selections(*names):
     """The named matrices of `selection_matrices`."""
-    return {
-        name: x for name, x in zip(("first", "first_q", "second"), selection_matrices(), strict=True) if name in names
-    }
+    matrices = dict(zip(("first", "first_q", "second"), selection_matrices(), strict=True))
+    return {name: matrices[name] for name in names}
 
 
 def constant_scratch(matrices, decay):

@@ -50,14 +50,14 @@ class Mma:
 
         return pl.run_scoped(run, plgpu.ACC((64, KEY_DIM), jnp.float32))
 
-    def product(self, a, b, n=64):
-        """a @ b for shared-memory tiles a (64, .) and b (., n), as a float32 array."""
+    def product(self, a, b):
+        """a @ b for shared-memory tiles a (64, .) and b (., 64), as a float32 array."""
 
         def run(acc):
             plgpu.wgmma(acc, a, b)
             return acc[...]
 
-        return pl.run_scoped(run, plgpu.ACC((64, n), jnp.float32))
+        return pl.run_scoped(run, plgpu.ACC((64, 64), jnp.float32))
 
     def update(self, values, accumulate):
         """Runs accumulate(*accs) on accumulators that start from values; returns the new values."""

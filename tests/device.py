@@ -1,6 +1,7 @@
 """Tests on real devices: `JAX_PLATFORMS=cuda python -m pytest -m gpu` and `JAX_PLATFORMS=tpu python -m pytest -m tpu`.
 
-Elsewhere they skip; on a machine that has the device, they fail until JAX uses it.
+Elsewhere they skip (`conftest.py` asks for every test with these markers); on a machine that has the device, they fail
+until JAX uses it.
 """
 
 import glob

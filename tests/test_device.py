@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from tests.pallas_kernels import device
+from tests import device
 
 
 @pytest.mark.parametrize("platform", ["gpu", "tpu"])
@@ -24,3 +24,10 @@ def test_hardware_is_looked_for():
     """Kills a look-up that JAX has moved: it must answer on any machine."""
     assert device.is_attached("gpu") in (True, False)
     assert device.is_attached("tpu") in (True, False)
+
+
+@pytest.mark.gpu
+@pytest.mark.tpu
+def test_markers_are_looked_at():
+    """Kills a hook that runs marked tests anywhere: no machine has both."""
+    pytest.fail("ran without a GPU or without a TPU")
