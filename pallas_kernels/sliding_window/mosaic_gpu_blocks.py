@@ -129,7 +129,7 @@ class Home:
         return [self.tile(n, i) for i in range(len(self.operands))]
 
     def spent(self, n):
-        """Every warp has read the operands of block n."""
+        """Every warp has read the operands of block n. Without tiles for results they are loaded again by `store`."""
         if self.plan.staged:
             self.reload(n)
 

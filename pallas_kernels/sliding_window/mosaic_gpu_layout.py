@@ -93,7 +93,7 @@ class Plan:
 
     kept: bool  # every partner block is loaded once, and kept while home blocks meet it; else once for each home block
     slots: int  # of a warpgroup's ring of partners
-    staged: bool  # results have tiles of their own; else they take those of the home operands
+    staged: bool  # results have tiles of their own (only where kept); else they take those of the home operands
     run: int  # home blocks of a walk
     warpgroups: int  # of a thread block; each has its own walk and its own shared memory
 
