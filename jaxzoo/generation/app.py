@@ -1,6 +1,7 @@
 """`python -m jaxzoo.generate` from the first check to the last character, with its exit statuses.
 
-0: done; 2: refused, or failed to read or write; 130: interrupted; 141: nobody reads the output any more.
+0: done; 1: out of memory; 2: refused, or failed to read or write; 130: interrupted; 141: nobody reads the output
+any more.
 """
 
 import dataclasses
@@ -37,6 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print("error:", " ".join(str(error).split()), file=sys.stderr)
         return 2
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print("error: out of memory; give fewer prompts at once, or ask for fewer tokens", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130

@@ -72,13 +72,15 @@ class Times(NamedTuple):
 
     def row(self, subject: Subject, tokens: int, **facts: Any) -> Row:
         """The measurement of so many `tokens`, by the medians."""
-        wall = statistics.median(self.wall)
+        wall, cpu = statistics.median(self.wall), statistics.median(self.cpu)
         return {
             "model": subject.name,
             **facts,
+            "tokens": tokens,
             "seconds": wall,
-            "cpu_seconds": statistics.median(self.cpu),
+            "cpu_seconds": cpu,
             "tokens_per_second": tokens / wall,
+            "tokens_per_cpu_second": tokens / cpu,
             "all_seconds": self.wall,
             "all_cpu_seconds": self.cpu,
         }
@@ -213,4 +215,4 @@ def _in_short(row: Row) -> str:
     where = " ".join(f"{name} {row[name]:>6}" for name in ("length", "context", "batch") if name in row)
     if "out_of_memory" in row:
         return f"{where}  out of memory"
-    return f"{where}  {row['tokens_per_second']:10,.0f} tokens/s"
+    return f"{where}  {row['tokens_per_second']:10,.0f} tokens/s  {row['tokens_per_cpu_second']:10,.0f} tokens/CPU-s"

@@ -225,6 +225,24 @@ def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
     assert captured.err.endswith("interrupted\n")
 
 
+def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
+    """Kills: pages of an allocator's report; another failure taken for this one."""
+
+    def fail(reason):
+        def raises(self):
+            raise jax.errors.JaxRuntimeError(reason)
+
+        monkeypatch.setattr(Generation, "__next__", raises)
+        return main(["--run", str(trained_run), "--prompt", "a"])
+
+    assert fail("RESOURCE_EXHAUSTED: Out of memory\nlong report") == 1
+    assert capsys.readouterr().err.endswith(
+        "error: out of memory; give fewer prompts at once, or ask for fewer tokens\n"
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        fail("INTERNAL: something else")
+
+
 def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     """Kills: a traceback behind `| head`, and a command that needs more than its module."""
     command = [sys.executable, "-m", "jaxzoo.generate", "--run", str(trained_run), "--prompt", "a"]

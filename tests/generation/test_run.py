@@ -261,7 +261,7 @@ def test_a_mesh_changes_nothing():
         np.testing.assert_array_equal(np.concatenate(found), tokens)
 
 
-def test_a_capacity_changes_no_output():
+def test_a_capacity_changes_caches_alone():
     """Kills: a cache that is resized by resizing the model: learned positions, taps of long filters."""
     config = hybrid_config()
     sized = with_capacity(config, 100)

@@ -1,5 +1,6 @@
 """Attention against a float64 transcription of the formula; what its cache promises."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ from flax import nnx
 
 from jaxzoo.mixers.attention import Attention, AttentionConfig, AttentionState
 from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.base_conv import BaseConvConfig
 
 T = 11
 SLOPES = {1: [2**-8], 3: [2**-4, 2**-8, 2**-2], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
@@ -196,3 +198,13 @@ def test_state_errors() -> None:
         mixer.init_state(1)
     with pytest.raises(ValueError, match=r"Attention\.prefill: t=11 must be at most the 8 slots of the cache"):
         make(max_length=8).prefill(inputs(), make(max_length=8).init_state(2))
+
+
+def test_a_capacity_sizes_the_cache_and_nothing_else():
+    """Kills: a capacity that the config's own max_length outlasts, or that another mixer's parameters follow."""
+    config = AttentionConfig.tiny()
+    sized = config.with_capacity(7)
+    assert dataclasses.replace(sized, max_length=config.max_length) == config
+    assert Attention(sized, rngs=nnx.Rngs(0)).init_state(2).k.shape[:2] == (2, 7)
+    fixed = BaseConvConfig.tiny()
+    assert fixed.with_capacity(7) is fixed
