@@ -21,6 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import rows_to
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Home,
     Walk,
@@ -44,7 +45,6 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_kernel,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LN_2, LOG2_E, LOWEST, make_mask
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import rows_to
 
 TINY = np.float32(1e-30)
 

@@ -16,8 +16,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import Mma
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan, Problem
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import Mma
 
 # ---------------------------------------------------------------- shared memory
 

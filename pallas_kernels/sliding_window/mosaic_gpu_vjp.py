@@ -21,6 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.sliding_window.mosaic_gpu import check_supported, kernel_operands
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Home,
@@ -44,7 +45,6 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_kernel,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):

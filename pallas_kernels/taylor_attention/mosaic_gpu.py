@@ -15,6 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     CHUNK,
     GROUPS,
@@ -36,7 +37,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import Turn, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import PER_ROW, WGMMA, iota, rows_to
 
 
 def _forward_turn(turn: Turn, count, *, normalize, eps):

@@ -11,6 +11,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import NARROW
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     CHUNK,
     GROUPS,
@@ -19,7 +20,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     Segments,
     selection_matrices,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import NARROW, tile
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import tile
 
 STAGES = 3  # depth of the TMA ring
 

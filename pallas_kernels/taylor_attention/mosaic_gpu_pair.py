@@ -14,6 +14,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import Mma
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     STAGES,
     Block,
@@ -34,13 +35,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import (
-    Mma,
-    feature_factors,
-    staging_scratch,
-    tile,
-    write_ones,
-)
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import feature_factors, staging_scratch, tile, write_ones
 
 
 @dataclasses.dataclass(frozen=True)

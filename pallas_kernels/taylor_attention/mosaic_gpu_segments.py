@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import Mma
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     constant_scratch,
     launch,
@@ -27,7 +28,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import Mma, staging_scratch
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch
 
 
 def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):

@@ -7,20 +7,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import STAGES, Block, Ring, wait_last
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import GROUPS, KEY_DIM
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import (
-    PER_COLUMN,
-    PER_ROW,
-    WGMMA,
-    Mma,
-    columns_to,
-    feature_factors,
-    iota,
-    rows_to,
-    tile,
-    zeros,
-)
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import feature_factors, tile, zeros
 
 STATE_BUFFERS = 2  # bf16 copies of the state that the two warpgroups pass to each other
 

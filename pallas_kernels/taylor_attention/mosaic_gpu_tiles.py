@@ -1,90 +1,13 @@
-"""Inside the Hopper kernels: (64, 64) tiles in registers and shared memory, matmuls on them, and features.
+"""Inside the Hopper kernels of Taylor attention: features of (64, 16) tiles, and scratch.
 
 Layouts and the feature map: `mosaic_gpu_layout`.
 """
 
-import dataclasses
-from typing import Any
-
 import jax.numpy as jnp
-from jax import lax
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import NARROW, WGMMA, WIDE, Mma, iota
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, KEY_DIM
-
-WGMMA = plgpu.Layout.WGMMA
-PER_ROW = WGMMA.reduce(1)  # one value per row of a (64, n) tile
-PER_COLUMN = WGMMA.reduce(0)
-NARROW = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))  # (., 16) bf16 tiles
-WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # (., 64) bf16 tiles
-
-
-@dataclasses.dataclass(frozen=True)
-class Mma:
-    """wgmma, with the two adapters that GPU interpret mode needs.
-
-    staging: None on a device. In interpret mode, where an A operand in registers is not supported, one narrow
-    and one wide shared-memory tile per warpgroup, through which such operands pass.
-    """
-
-    staging: tuple[Any, Any] | None
-    warpgroup: int
-
-    def registers(self, acc, a, b):
-        """acc += a @ b with a in registers."""
-        if self.staging is None:
-            plgpu.wgmma(acc, a, b)
-            return
-        tile = self.staging[0 if a.shape[1] == KEY_DIM else 1].at[self.warpgroup]
-        tile[...] = a
-        plgpu.commit_smem()
-        plgpu.wgmma(acc, tile, b)
-
-    def of_registers(self, a, b):
-        """a @ b with a (64, 64) in registers and b (64, 16), as a float32 array."""
-
-        def run(acc):
-            self.registers(acc, a, b)
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((64, KEY_DIM), jnp.float32))
-
-    def product(self, a, b):
-        """a @ b for shared-memory tiles a (64, .) and b (., 64), as a float32 array."""
-
-        def run(acc):
-            plgpu.wgmma(acc, a, b)
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((64, 64), jnp.float32))
-
-    def update(self, values, accumulate):
-        """Runs accumulate(*accs) on accumulators that start from values; returns the new values."""
-        if self.staging is None:
-            return pl.run_state(lambda accs: accumulate(*accs))(tuple(plgpu.ACC.init(x) for x in values))
-
-        # run_state has no lowering in interpret mode: start from zero and add.
-        def run(*accs):
-            accumulate(*accs)
-            return tuple(acc[...] for acc in accs)
-
-        added = pl.run_scoped(run, *[plgpu.ACC(x.shape, jnp.float32) for x in values])
-        return tuple(x + y for x, y in zip(values, added, strict=True))
-
-
-def iota(shape, dim, layout=WGMMA):
-    return plgpu.broadcasted_iota(jnp.int32, shape, dim, layout=layout)
-
-
-def rows_to(x, n=64):
-    """(64,) per-row values -> (64, n)."""
-    return lax.broadcast_in_dim(x, (64, n), [0])
-
-
-def columns_to(x):
-    """(64,) per-column values -> (64, 64)."""
-    return lax.broadcast_in_dim(x, (64, 64), [1])
 
 
 def zeros(n=64):

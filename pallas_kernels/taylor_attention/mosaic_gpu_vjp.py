@@ -21,6 +21,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     GROUPS,
@@ -37,7 +38,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import Turn, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
 
 
 def _dq_turn(turn: Turn, _, *, scale):
