@@ -1,7 +1,7 @@
 """Renews the tables and pictures of README.md from runs and benchmark results: `python docs/update_readme.py`.
 
 Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, and from
-`benchmarks/results` `mqar_cpu.json` and `compile_check.json`; what is missing keeps its old text. Each block of the
+`benchmarks/results` the CPU's and the compilers' reports; what is missing keeps its old text. Each block of the
 README stands between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
@@ -33,6 +33,7 @@ def main() -> None:
         "CPU": cpu_table,
         "COMPILED": compiled_table,
         "SAMPLE": sample,
+        "GENERATION": generation_table,
     }
     for name, make in blocks.items():
         try:
@@ -101,6 +102,33 @@ def sample() -> str:
     (command,) = re.findall(r"^python (-m jaxzoo\.generate .*)$", README.read_text(), re.MULTILINE)
     text = subprocess.run([sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=True).stdout
     return f"```\n{text.rstrip()}\n```"
+
+
+def generation_table() -> str:
+    """Prefill, decode and state of the models that the benchmark of generation compares, and its picture."""
+    name = "generation-20m-cpu"
+    report = json.loads((RESULTS / f"{name}.json").read_text())
+    rows = []
+    for model in report["models"]:
+        prefill, steps = (
+            [row for row in report[part] if row["model"] == model["model"]] for part in ("prefill", "decode_by_context")
+        )
+        first, last = (1e3 * row["seconds"] / row["steps"] for row in (steps[0], steps[-1]))
+        rows.append(
+            f"| {model['model']} | {model['parameters'] / 1e6:.1f}M | {prefill[-1]['tokens_per_second']:,.0f} "
+            f"| {first:.1f} | {last:.1f} | {steps[-1]['state_bytes'] / 2**20:.2f} |"
+        )
+    short, long = steps[0]["context"], steps[-1]["context"]
+    head = (
+        f"| model | parameters | prefill of {prefill[-1]['length']:,} tokens, tokens/s "
+        f"| step behind {short:,} tokens, ms | behind {long:,}, ms | state behind {long:,}, MiB |\n" + "| --- " * 6 + "|"
+    )
+    note = (
+        f"({report['device']}, jax {report['versions']['jax']}, {report['date']}, batch {steps[0]['batch']}; "
+        "`python -m jaxzoo.benchmark_generation`)"
+    )
+    picture = f"![Prefill, decode and state of three models](benchmarks/results/{name}.png)"
+    return "\n".join([head, *rows, "", note, "", picture])
 
 
 def compiled_table() -> str:
