@@ -121,7 +121,7 @@ def generation_table() -> str:
     short, long = steps[0]["context"], steps[-1]["context"]
     head = (
         f"| model | parameters | prefill of {prefill[-1]['length']:,} tokens, tokens/s "
-        f"| step behind {short:,} tokens, ms | behind {long:,}, ms | state behind {long:,}, MiB |\n" + "| --- " * 6 + "|"
+        f"| step behind {short:,} tokens, ms | behind {long:,}, ms | state behind {long:,}, MiB |\n{'| --- ' * 6}|"
     )
     note = (
         f"({report['device']}, jax {report['versions']['jax']}, {report['date']}, batch {steps[0]['batch']}; "
