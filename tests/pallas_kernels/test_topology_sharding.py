@@ -1,6 +1,8 @@
-"""Programs for eight real chips, compiled without them: kernels on every chip, and nothing but states between chips."""
+"""Programs for eight real chips, compiled without them: kernels on every chip, nothing but states or halos between."""
 
+import functools
 import re
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,11 +14,30 @@ from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
+from pallas_kernels.sliding_window import sharded_sliding_window_attention
+from pallas_kernels.sliding_window.specs import Spec as WindowSpec
 from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.specs import Spec
 from tests.pallas_kernels.aot import needs
 
+
+class Op(NamedTuple):
+    """A sharded op, a shape, and its implementation by platform."""
+
+    function: functools.partial
+    spec: Spec | WindowSpec
+    taken: dict[str, str]
+
+
 SPEC = Spec(b=4, t=8192, h=16, k=16, v=64)
+WINDOW = WindowSpec(b=4, t=8192, h=16, k=64, v=64, window=64)
+OPS = {
+    "taylor": Op(functools.partial(sharded_taylor_attention), SPEC, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}),
+    "window": Op(
+        functools.partial(sharded_sliding_window_attention, window=64), WINDOW,
+        {"cuda": "mosaic_gpu", "tpu": "splash_tpu"},
+    ),
+}  # fmt: skip
 COLLECTIVE = re.compile(
     r"= (\(.*?\)|\S+) (all-gather|all-reduce|all-to-all|collective-broadcast|collective-permute|ragged-all-to-all|recv|"
     r"reduce-scatter|send)(?:-start)?\("
@@ -49,39 +70,50 @@ def collectives(text):
     return {kind for _, kind in found}, shapes
 
 
-def value_and_gradients(target, mesh_shape, axes):
+def value_and_gradients(op, target, mesh_shape, axes):
     mesh = Mesh(np.array(target.devices(8)).reshape(mesh_shape), ("x", "y"))
 
     def run(q, k, v, dy):
-        y, pull_back = jax.vjp(lambda *x: sharded_taylor_attention(*x, mesh=mesh, **axes), q, k, v)
+        y, pull_back = jax.vjp(lambda *x: op.function(*x, mesh=mesh, **axes), q, k, v)
         return y, pull_back(dy)
 
-    q, k, v = jax.eval_shape(SPEC.inputs)
+    q, k, v = jax.eval_shape(op.spec.inputs)
     spec = P(axes.get("batch_axes"), axes.get("sequence_axis"), axes.get("head_axes"))
     return compiled(target, mesh, spec, run, (q, k, v, v))
 
 
-def assert_kernels(target, text):
+def assert_kernels(op, target, text):
     kernels = read_program(text, {})
-    assert {kernel.implementation for kernel in kernels} == {
-        {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}[target.platform]
-    }
+    assert {kernel.implementation for kernel in kernels} == {op.taken[target.platform]}
     assert len(kernels) >= 3  # forward, dq, dk and dv
 
 
-def test_batch_and_heads_need_no_communication(target):
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_batch_and_heads_need_no_communication(target, op):
     """Kills an all-gather around a kernel, forward or backward."""
-    text = value_and_gradients(target, (4, 2), {"batch_axes": ("x",), "head_axes": ("y",)})
-    assert_kernels(target, text)
+    text = value_and_gradients(op, target, (4, 2), {"batch_axes": ("x",), "head_axes": ("y",)})
+    assert_kernels(op, target, text)
     assert collectives(text) == (set(), set())
 
 
 def test_a_sharded_sequence_passes_states_alone(target):
     """Kills an exchange of tokens: all that is passed has the shape of a state, in which there is no time."""
-    text = value_and_gradients(target, (2, 4), {"head_axes": ("x",), "sequence_axis": "y"})
-    assert_kernels(target, text)
+    op = OPS["taylor"]
+    text = value_and_gradients(op, target, (2, 4), {"head_axes": ("x",), "sequence_axis": "y"})
+    assert_kernels(op, target, text)
     z = (SPEC.b, SPEC.h // 2, taylor_feature_count(SPEC.k))
     assert collectives(text) == ({"collective-permute"}, {z, (*z, SPEC.v)})
+
+
+def test_a_sharded_sequence_passes_a_halo_alone(target):
+    """Kills an exchange of more than window - 1 tokens, of whichever layout."""
+    op = OPS["window"]
+    text = value_and_gradients(op, target, (2, 4), {"head_axes": ("x",), "sequence_axis": "y"})
+    assert_kernels(op, target, text)
+    kinds, shapes = collectives(text)
+    assert kinds == {"collective-permute"}
+    halo = WINDOW.b * (WINDOW.window - 1) * WINDOW.h // 2 * WINDOW.k
+    assert {int(np.prod(shape)) for shape in shapes} == {halo}
 
 
 def test_an_exchange_is_seen(target):
