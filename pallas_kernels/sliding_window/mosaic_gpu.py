@@ -17,7 +17,6 @@ import operator
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -56,7 +55,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
     """
     bf16, f32 = jnp.bfloat16, jnp.float32
     scale = np.float32(scale) * LOG2_E
-    d, band = problem.d, problem.band
+    d = problem.d
 
     def body(r):
         walk = Walk.here(problem.h, problem.query_blocks, plan)
@@ -103,11 +102,8 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
 
         def step(n, _):
             (q_s,) = home.wait(n)
-            units = ring.first_units
-            sums = attend(n, units, q_s, None)
-            if band.blocks > len(units):
-                sums = lax.fori_loop(len(units), band.blocks, lambda u, sums: attend(n, (u,), q_s, sums), sums)
-            top, total, values = sums
+            first = attend(n, ring.first_units, q_s, None)
+            top, total, values = ring.rest(lambda u, sums: attend(n, (u,), q_s, sums), first)
             r.lse[walk.batch, walk.head, rows(n)] = top * LN_2 + jnp.log(total)
             home.store(n, [values * rows_to(1.0 / jnp.maximum(total, TINY), d)], [r.y])
 

@@ -213,6 +213,17 @@ class Ring:
         """Partners that are met together: all that are kept, else the two that may share a tile of scores."""
         return tuple(range(self.band.blocks if self.plan.kept else min(2, self.band.blocks)))
 
+    def rest(self, visit, carry):
+        """Folds visit(u, carry) over the partners after the first ones.
+
+        The one that the far edge of the band cuts comes last, by itself: the loop over the others has no mask.
+        """
+        first, last = len(self.first_units), self.band.blocks
+        cut = first < last and self.band.cuts(self.distance(last - 1))
+        if first < last - cut:
+            carry = lax.fori_loop(first, last - cut, visit, carry)
+        return visit(last - 1, carry) if cut else carry
+
     @property
     def newest(self):
         """The partner that the home block before did not meet."""

@@ -61,7 +61,7 @@ class Mask:
         if less is not None:
             exponents = exponents - (less if less.ndim == 0 else (rows_to, columns_to)[self.query_axis](less))
         checks = [j <= i] if own else []
-        if self.ring.band.cuts(distance if isinstance(u, int) else self.ring.band.blocks - 2):
+        if isinstance(u, int) and self.ring.band.cuts(distance):
             checks.append(j - i > BLOCK * distance - self.ring.band.window)
         if self.start is not None:
             checks.append(j >= self.start - BLOCK * (partner if self.query_axis == 0 else n))

@@ -53,7 +53,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
     q, k, v, start, segment_ids from `kernel_operands`; dy like q; lse and delta (b, h, t padded) float32; delta is None
     where the plan keeps partners.
     """
-    d, band, f32 = problem.d, problem.band, jnp.float32
+    d, f32 = problem.d, jnp.float32
     scale_2 = np.float32(scale) * LOG2_E
 
     def body(r):
@@ -101,14 +101,11 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
             lse = per_row(r.lse, n) * LOG2_E
             delta = None if r.delta is None else per_row(r.delta, n)
             operands = home.wait(n)
-            first = ring.first_units
-            parts = score_gradients(n, first, operands, lse, delta)
+            parts = score_gradients(n, ring.first_units, operands, lse, delta)
 
             def run(dq):
                 accumulate(dq, n, parts)
-                if band.blocks > len(first):
-                    add = lambda u, _: accumulate(dq, n, score_gradients(n, (u,), operands, lse, delta))  # noqa: E731
-                    lax.fori_loop(len(first), band.blocks, add, None)
+                ring.rest(lambda u, _: accumulate(dq, n, score_gradients(n, (u,), operands, lse, delta)), None)
                 return dq[...]
 
             dq = pl.run_scoped(run, plgpu.ACC((BLOCK, d), f32))
@@ -178,6 +175,8 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
             p = jnp.exp2(mask.exponents(s, scale_2, n, u, per_column(r.lse_s, slot) * LOG2_E))
             ring.wait("dy", n, member, (u,))
             mma.registers(dv, p.astype(jnp.bfloat16), r.dy_s.at[slot])
+            if d > BLOCK:
+                plgpu.wgmma_wait(0)  # frees the registers of p; with fewer columns the matmuls may overlap
             # An accumulator that starts from -delta takes fewer registers than one from which it is subtracted.
             less_delta = columns_to(-per_column(r.delta_s, slot))
             (dp,) = mma.update((less_delta,), lambda acc: plgpu.wgmma(acc, v_s, r.dy_s.at[slot].T))
@@ -195,8 +194,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
                     add = lambda u, _: attend(dk, dv, n, member, u, *operands)  # noqa: E731
                     for u in ring.first_units:
                         add(u, None)
-                    if band.blocks > len(ring.first_units):
-                        lax.fori_loop(len(ring.first_units), band.blocks, add, None)
+                    ring.rest(add, None)
 
                 if problem.group == 1:
                     visit(0, None)

@@ -57,6 +57,16 @@ def reference(q, k, v, seen, scale):
     return y, jnp.log(total)
 
 
+def loss_of_stored(q, k, v, seen, scale, y, dy):
+    """Its gradients are those of `reference`, but that dS = P (dP - dy.y) takes y as it was stored, rounded."""
+    logits = scale * jnp.einsum("bihd,bjhd->bhij", q, k)
+    weights = jnp.where(seen[:, None], jnp.exp(logits), 0)
+    weights = jax.lax.stop_gradient(weights / weights.sum(-1, keepdims=True))
+    dweights = jnp.einsum("bihd,bjhd->bhij", dy, v)
+    slope = jax.lax.stop_gradient(weights * (dweights - jnp.einsum("bihd,bihd->bhi", dy, y)[..., None]))
+    return (weights * dweights).sum() + (slope * logits).sum()
+
+
 def relative_l2(x, truth):
     x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
     return np.linalg.norm(x - truth) / np.linalg.norm(truth)
@@ -77,10 +87,11 @@ def check(
     spread=1.0,
     run: int | None = None,
     warpgroups: int | None = 1,
+    stored=False,
     interpret: plgpu.InterpretGPUParams | None = INTERPRET,
 ):
     """Values, lse and all gradients of one case. warpgroups: one keeps the interpreter fast; None is the kernel's
-    own."""
+    own. stored: gradients as of `loss_of_stored`."""
     rng = np.random.default_rng([t, window, past])
     g, scale = g or h, scale or d**-0.5
 
@@ -112,7 +123,11 @@ def check(
     ):
         exact = [jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v)]
         (true_y, true_lse), vjp = jax.vjp(lambda *x: reference(*x, seen, scale), *exact)
-        true_grads = vjp((jnp.asarray(np.asarray(dy, np.float64)), jnp.zeros_like(true_lse)))
+        exact_y, exact_dy = (jnp.asarray(np.asarray(x, np.float64)) for x in (y, dy))
+        if stored:
+            true_grads = jax.grad(loss_of_stored, (0, 1, 2))(*exact, seen, scale, exact_y, exact_dy)
+        else:
+            true_grads = vjp((exact_dy, jnp.zeros_like(true_lse)))
     assert [x.shape for x in (y, *grads)] == [x.shape for x in (q, q, k, v)]
     assert all(x.dtype == jnp.bfloat16 for x in (y, *grads))
     some = np.repeat(seen.any(-1)[:, None], h, 1)
@@ -212,9 +227,13 @@ def test_warpgroups_share_nothing(window, heads):
 @interpreted
 @pytest.mark.slow
 def test_large_logits():
-    """|s| up to 60: kills exponentials before the maximum is known, also that of streamed blocks."""
+    """|s| up to 60: kills exponentials before the maximum is known, also that of streamed blocks.
+
+    Where one weight of a row is near 1, dP - delta cancels. Kept, delta is the float32 sum of P dP; streamed, it is
+    dy.y of the stored y, whose rounding shows: 6e-3 against exact gradients, as in any kernel that keeps y in bf16.
+    """
     check(200, 64, spread=4.0)
-    check(200, 192, spread=4.0)
+    check(200, 192, spread=4.0, stored=True)
 
 
 @interpreted
