@@ -12,6 +12,7 @@ Deviations: the authors keep all k^2 products, we the distinct ones. Their fixed
 mask by the root of the row's sum; ours is the plain power, in numerator and denominator alike.
 """
 
+import dataclasses
 import functools
 from typing import Literal, overload
 
@@ -121,8 +122,9 @@ def taylor_attention(
             state = empty_state(b, h, k_dim, v_dim)
     else:
         options = Options(
-            scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, chunk_size=chunk_size
-        )
+            scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
+            chunk_size=chunk_size,
+        )  # fmt: skip
         y, state = _attend(q, k, v, initial_state, decay, choices, options)
     return (y, state) if return_state else y
 
@@ -165,6 +167,7 @@ def taylor_attention_step(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
 def _attend(q, k, v, state, decay, choices, options):
+    options = dataclasses.replace(options, return_den=False)
     y, last, _ = run(BACKENDS, "forward", choices, q, k, v, state, decay, options=options)
     return y, last
 

@@ -5,7 +5,7 @@
     backward(q, k, v, state, decay, y, den, dy, dstate, options)   -> dq, dk, dv, cotangent of the state or None
 
 t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
-den is (b, h, t) float32, None if not normalize; only its own implementation reads it.
+den is (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it.
 """
 
 import dataclasses
@@ -29,6 +29,8 @@ class Options:
     eps: float
     normalize: bool
     return_state: bool
+    return_den: bool
+    """Whether `backward` will follow."""
     chunk_size: int | None
 
 
@@ -47,10 +49,11 @@ class Problem:
 
 
 def _xla_forward(q, k, v, state, decay, options):
-    return xla.forward(
+    y, last, den = xla.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
         decay=decay, return_state=options.return_state, chunk_size=options.chunk_size,
     )  # fmt: skip
+    return y, last, den if options.return_den else None
 
 
 def _xla_backward(q, k, v, state, decay, y, den, dy, dstate, options):
@@ -83,9 +86,9 @@ def _mosaic_gpu_forward(q, k, v, state, decay, options, *, interpret=None):
 
     out = mosaic_gpu.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
-        decay=decay, interpret=interpret,
+        decay=decay, return_state=options.return_state, return_den=options.return_den, interpret=interpret,
     )  # fmt: skip
-    last = TaylorState(out.s, out.z) if options.return_state else None
+    last = None if out.state is None else TaylorState(*out.state)
     return out.y, last, None if out.den is None else out.den.swapaxes(1, 2)
 
 
@@ -94,14 +97,14 @@ def _mosaic_gpu_backward(q, k, v, state, decay, y, den, dy, dstate, options, *, 
 
     gradients = mosaic_gpu_vjp.backward(
         q, k, v, y, None if den is None else den.swapaxes(1, 2),
-        _segment_starts(q, k, v, state, decay, options.scale, interpret), dy, dstate, scale=options.scale,
+        _segment_starts(q, k, v, state, decay, interpret), dy, dstate, scale=options.scale,
         normalize=options.normalize, decay=decay, interpret=interpret,
     )  # fmt: skip
     dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
     return gradients.q, gradients.k, gradients.v, dinitial
 
 
-def _segment_starts(q, k, v, state, decay, scale, interpret):
+def _segment_starts(q, k, v, state, decay, interpret):
     """The states at the borders of segments, again: saved, they would be residuals on every platform."""
     from pallas_kernels.taylor_attention import mosaic_gpu
     from pallas_kernels.taylor_attention.mosaic_gpu_layout import border_states, pack_state
@@ -111,10 +114,11 @@ def _segment_starts(q, k, v, state, decay, scale, interpret):
     start = None if state is None else pack_state(state.s, state.z, q.shape[3])
     local = None
     if plan.segments.count > 1:
-        _, k, v = mosaic_gpu.kernel_operands(q, k, v, scale)
+        _, k, v = mosaic_gpu.kernel_operands(q, k, v, 1.0)
         local = local_states(
-            k, v, None, plan.decay, heads=plan.heads, segments=plan.segments, reverse=False, interpret=interpret
-        )
+            k, v, None, plan.decay, scale=1.0, heads=plan.heads, segments=plan.segments, reverse=False,
+            interpret=interpret,
+        )  # fmt: skip
     return border_states(local, start, plan.block_log_decay, segments=plan.segments, reverse=False)
 
 
@@ -133,8 +137,8 @@ def _mosaic_tpu_forward(q, k, v, state, decay, options, *, interpret=False):
 
     y, last, den = mosaic_tpu.forward(
         *_packed(q, k, v), h=q.shape[2], scale=options.scale, eps=options.eps, normalize=options.normalize,
-        initial_state=state, gamma=decay, return_state=options.return_state, return_den=options.normalize,
-        interpret=interpret,
+        initial_state=state, gamma=decay, return_state=options.return_state,
+        return_den=options.return_den and options.normalize, interpret=interpret,
     )  # fmt: skip
     return y.reshape(*q.shape[:3], v.shape[3]), None if last is None else TaylorState(*last), den
 
@@ -170,9 +174,14 @@ def _triton_objection(p: Problem) -> str | None:
     return triton.objection(p.dtypes, p.k) or _kernel_objection(p)
 
 
+def _triton_forward(q, k, v, state, decay, options):
+    y, last, den = triton.forward(q, k, v, state, decay, options)
+    return y, last, den if options.return_den else None
+
+
 BACKENDS = {
     "xla": Backend(lambda problem: None, _xla_forward, _xla_backward),
     "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
     "mosaic_tpu": Backend(_mosaic_tpu_objection, _mosaic_tpu_forward, _mosaic_tpu_backward),
-    "triton": Backend(_triton_objection, triton.forward, _xla_backward),
+    "triton": Backend(_triton_objection, _triton_forward, _xla_backward),
 }

@@ -1,9 +1,9 @@
 """Taylor attention on Hopper, forward: one Mosaic GPU kernel, split over sequence segments when heads are few.
 
-With s_ij = q_i.k_j (q already scaled): y_i = sum_{j <= i} (1 + s + s^2/2) v_j / den_i, den_i = the sum of
+With s_ij = scale q_i.k_j: y_i = sum_{j <= i} (1 + s + s^2/2) v_j / den_i, den_i = the sum of
 weights + eps. Inside a chunk of 64 the weights are formed as written; the past enters through the state
 before the chunk, which the other warpgroup scans (`mosaic_gpu_pair`):
-  y_i += phi_q(q_i) S,    den_i += n + q_i.z1 + q_i^T Z2 q_i / 2.
+  y_i += phi_q(q_i) S,    den_i += n + x_i.z1 + x_i^T Z2 x_i / 2  with x = scale q.
 """
 
 import functools
@@ -31,6 +31,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     pack_state,
     pad_minor,
     pad_time,
+    split_scale,
     split_values,
     unpack_state,
 )
@@ -39,11 +40,11 @@ from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 
 
-def _forward_turn(turn: Turn, count, *, normalize, eps):
+def _forward_turn(turn: Turn, count, *, normalize, return_den, eps):
     """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
     mma, decay, refs = turn.mma, turn.block.decay, turn.refs
     q, k, v = turn.streams("q", "k", "v")
-    s = mma.product(q, k.transpose((1, 0)))
+    s = turn.scaled(mma.product(q, k.transpose((1, 0))))
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
     if decay is not None:
@@ -51,7 +52,7 @@ def _forward_turn(turn: Turn, count, *, normalize, eps):
     since = None if decay is None else decay.since_start(PER_ROW)
     turn.wait_state()
     if normalize:
-        x = plgpu.load(q, layout=WGMMA)
+        x = turn.scaled(plgpu.load(q, layout=WGMMA))
         past = (turn.read_z(x * jnp.asarray(0.5, x.dtype)) * x.astype(jnp.float32)).sum(axis=1) + count
         den = weights.sum(axis=1) + (past if since is None else past * since) + eps
     weights = weights.astype(jnp.bfloat16)
@@ -69,16 +70,16 @@ def _forward_turn(turn: Turn, count, *, normalize, eps):
     y = pl.run_scoped(values, plgpu.ACC((64, VALUE_DIM), jnp.float32))
     turn.release()
     count = count + np.float32(CHUNK) if decay is None else decay.next_count(count)
-    return ({"y": y * rows_to(1.0 / den), "den": den} if normalize else {"y": y}), count
+    results = {"y": y * rows_to(1.0 / den) if normalize else y}
+    return results | ({"den": den} if return_den else {}), count
 
 
 class Forward(NamedTuple):
     """Result of `forward`, with what `backward` needs."""
 
     y: jax.Array  # (b, t, h, v) bf16
-    s: jax.Array  # (b, h, f, v) float32, state after the last token
-    z: jax.Array  # (b, h, f) float32
-    den: jax.Array | None  # (b, t, h) float32: sum of weights + eps; None without normalisation
+    state: tuple[jax.Array, jax.Array] | None  # (b, h, f, v) and (b, h, f) float32 after the last token
+    den: jax.Array | None  # (b, t, h) float32: sum of weights + eps
     borders: tuple[jax.Array, jax.Array] | None  # kernel states where segments start; None for zeros
 
 
@@ -100,29 +101,30 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
     return Plan(heads, split, log_decay, per_block, decay_table(log_decay, t))
 
 
-def kernel_operands(q, k, v, scale):
-    """q scaled, q and k padded to 16 features, v cut into tiles of 64, all padded in time where TMA needs it.
+def kernel_operands(q, k, v, before: float):
+    """q times `before`, q and k padded to 16 features, v cut into tiles of 64, all padded in time where TMA needs it.
 
-    Nothing is copied but q where scale != 1, when k = 16, v and t are multiples of 64 and 8. scale * q is
-    exact where scale is a power of two, as 16^-1/2 is, and rounded once otherwise.
+    Nothing is copied where before = 1, k = 16, and v and t are multiples of 64 and 8.
     """
     t = q.shape[1]
-    q = q if scale == 1 else q * jnp.asarray(scale, q.dtype)
+    q = q if before == 1 else q * jnp.asarray(before, q.dtype)
     return tuple(pad_time(x, t) for x in (pad_minor(q, KEY_DIM), pad_minor(k, KEY_DIM), split_values(v)))
 
 
 def forward(
-    q, k, v, *, scale=None, eps=1e-12, normalize=True, initial_state=None, decay=None, segments=None, interpret=None
-) -> Forward:
+    q, k, v, *, scale=None, eps=1e-12, normalize=True, initial_state=None, decay=None, return_state=True,
+    return_den=True, segments=None, interpret=None,
+) -> Forward:  # fmt: skip
     """Taylor attention on Hopper and later.
 
     Args:
       q: (b, t, h, k) bf16, t >= 1, k <= 16.
       k: (b, t, g, k) bf16, g dividing h; query head i reads key head i // (h // g).
       v: (b, t, g, v) bf16; computed in tiles of 64 values, each of which repeats the work on the weights.
-      scale: s = scale * q.k; default k^-1/2.
+      scale: s = scale * q.k; default k^-1/2. One that is no power of two rounds scale * q to bf16.
       eps: added to the sum of weights.
       normalize: False leaves out the division, and `den`.
+      return_state, return_den: whether these are written; `den` is for `backward`.
       initial_state: public (s, z), (b, h, f, v) and (b, h, f) float32, or None for zeros.
       decay: (h,) in (0, 1], weights and states decay by decay^(i - j); None compiles without it.
       segments: blocks per head over which the sequence is split; default fills 132 cores.
@@ -133,11 +135,13 @@ def forward(
     value_dim = v.shape[-1]
     plan = plan_blocks(q, k, v, decay, segments)
     heads, split = plan.heads, plan.segments
-    q, k, v = kernel_operands(q, k, v, key_dim**-0.5 if scale is None else scale)
+    inside, before = split_scale(key_dim**-0.5 if scale is None else scale)
+    q, k, v = kernel_operands(q, k, v, before)
+    return_den = return_den and normalize
     boundary, count0 = None, jnp.zeros((b, h), jnp.float32)
     if initial_state is not None:
         boundary, count0 = pack_state(*initial_state, key_dim), initial_state[1][..., 0]
-    options = {"heads": heads, "segments": split, "interpret": interpret}
+    options = {"scale": inside, "heads": heads, "segments": split, "interpret": interpret}
     local = None
     if split.count > 1:
         local = local_states(k, v, None, plan.decay, reverse=False, **options)
@@ -146,21 +150,23 @@ def forward(
     counts = jnp.stack([decayed_counts(plan.log_decay, count0, n) for n in starts], -1)
     out = paired_kernel(
         "taylor_forward",
-        functools.partial(_forward_turn, normalize=normalize, eps=eps),
+        functools.partial(_forward_turn, normalize=normalize, return_den=return_den, eps=eps),
         streams={"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value)},
         scanned=Scanned("k", "v"),
         start=borders,
         decay=plan.decay,
-        outputs={"y": VALUE_DIM} | ({"den": None} if normalize else {}),
-        last=True,
+        outputs={"y": VALUE_DIM} | ({"den": None} if return_den else {}),
+        last=return_state,
         counts=counts,
         reverse=False,
         **options,
     )
-    count = decayed_counts(plan.log_decay, count0, t)
-    s, z = unpack_state(out["s"], out["z"], count, key_dim, value_dim)
-    den = jnp.swapaxes(out["den"][:, :: heads.tiles, :t], 1, 2) if normalize else None
-    return Forward(join_values(out["y"][:, :t], h, value_dim), s, z, den, borders)
+    state, den = None, None
+    if return_state:
+        state = unpack_state(out["s"], out["z"], decayed_counts(plan.log_decay, count0, t), key_dim, value_dim)
+    if return_den:
+        den = jnp.swapaxes(out["den"][:, :: heads.tiles, :t], 1, 2)
+    return Forward(join_values(out["y"][:, :t], h, value_dim), state, den, borders)
 
 
 def check_supported(q, k, v):

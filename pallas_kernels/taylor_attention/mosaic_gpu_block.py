@@ -98,9 +98,9 @@ def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: i
     return Block(lax.axis_index("b"), head, segment, first, count, segments, reverse, decay)
 
 
-def selections(*names):
+def selections(*names, scale):
     """The named matrices of `selection_matrices`."""
-    matrices = dict(zip(("first", "first_q", "second"), selection_matrices(), strict=True))
+    matrices = dict(zip(("first", "first_q", "second"), selection_matrices(scale), strict=True))
     return {name: matrices[name] for name in names}
 
 

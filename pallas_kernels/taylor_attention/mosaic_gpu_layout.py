@@ -5,7 +5,8 @@ groups of 64.
 
 Features. phi(x) = (x A + a0) * (x B + b0) elementwise, with one-hot selection matrices A, B (16, 192): slot 0
 is 1, slots 1..16 are x_a, slots 17..152 the pairs x_a x_b with a <= b in row-major order, slots 153..191 are
-0. The query side carries the weights (1/2 on squares) in A, so that phi_q(q).phi(k) = 1 + q.k + (q.k)^2/2.
+0. The query side carries the weights (scale^degree, and 1/2 on squares) in A, so that phi_q(q).phi(k) = 1 + s + s^2/2
+with s = scale q.k. A scale that is no power of two, which A could not hold, multiplies q beforehand (`split_scale`).
 Selecting a bf16 by a one-hot matmul is exact, and every operand becomes a (64, 64) tile that wgmma reads
 without register shuffles.
 
@@ -18,11 +19,13 @@ Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1)
 Kernel state, per tile head, float32:
   s (g=3, v=64, 64): s[g, v, c] = S[64 g + c, v], padded to 192 features and TRANSPOSED, so that wgmma's M = 64
     is exactly the value dim;
-  z (64, 16): rows 0..15 are the symmetric matrix Z2 = sum_j k_j k_j^T, row 16 is z1 = sum_j k_j, the rest 0.
+  z (64, 16): rows 0..15 are the symmetric matrix Z2 = sum_j k_j k_j^T, row 16 is z1 = sum_j k_j, the rest 0; neither
+    carries weights, also in the cotangent, which sums over queries.
 The count (slot 0 of the public z) never enters the state scan: it is known in closed form.
 """
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -37,11 +40,16 @@ GROUPS = 3
 SLOTS = GROUPS * 64
 
 
-def selection_matrices() -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns A (for keys), A with the query weights, and B, each (g, 16, 64) bf16."""
+def split_scale(scale: float) -> tuple[float, float]:
+    """(factor of s inside the kernels, factor of q before them): powers of two, as 16^-1/2 is, go inside."""
+    return (scale, 1.0) if math.frexp(abs(scale))[0] == 0.5 else (1.0, scale)
+
+
+def selection_matrices(scale: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Returns A (for keys), A with the query weights, and B, each (g, 16, 64) bf16; exact for powers of two."""
     left, right, _, _ = selection(KEY_DIM, SLOTS)
     weight = np.ones(SLOTS, np.float32)
-    weight[: n_features(KEY_DIM)] = public_weights(KEY_DIM)
+    weight[: n_features(KEY_DIM)] = query_coefficients(KEY_DIM, scale)
 
     def grouped(m):
         return jnp.asarray(m.reshape(KEY_DIM, GROUPS, 64).transpose(1, 0, 2), jnp.bfloat16)
@@ -55,11 +63,6 @@ def public_slots(key_dim: int) -> np.ndarray:
     order = np.zeros((KEY_DIM, KEY_DIM), np.int64)
     order[np.triu_indices(KEY_DIM)] = np.arange(KEY_DIM * (KEY_DIM + 1) // 2)
     return np.concatenate([np.arange(1 + key_dim), 1 + KEY_DIM + order[rows, cols]])
-
-
-def public_weights(key_dim: int) -> np.ndarray:
-    """(f,) float32: the query-side weight of every public feature."""
-    return query_coefficients(key_dim, 1.0).astype(np.float32)
 
 
 def pad_minor(x, multiple: int):

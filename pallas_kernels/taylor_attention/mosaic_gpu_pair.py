@@ -46,6 +46,7 @@ class Turn:
     mma: Mma
     block: Block
     position: Any
+    scale: float  # a power of two
 
     @property
     def slot(self):
@@ -57,6 +58,9 @@ class Turn:
 
     def streams(self, *names):
         return (getattr(self.refs, f"{name}_s").at[self.slot] for name in names)
+
+    def scaled(self, x):
+        return x if self.scale == 1 else x * jnp.asarray(self.scale, x.dtype)
 
     def wait_state(self):
         plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
@@ -85,17 +89,17 @@ class Turn:
 
 
 def paired_kernel(
-    name, turn, *, streams, scanned: Scanned, start, decay, outputs, last, heads, segments, reverse, interpret,
+    name, turn, *, streams, scanned: Scanned, start, decay, scale, outputs, last, heads, segments, reverse, interpret,
     counts=None,
 ):  # fmt: skip
     """Runs turn(Turn, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
 
     streams: as for `stream_ring`; start: kernel state (b, blocks, n_seg, ...) at the start of each segment's scan, or
-    None for zeros; outputs: name -> width of a (b, t, blocks, width) bf16 array, None: (b, blocks, padded t) float32;
-    last: also return "s" and "z", the state after the scan of all segments; counts: (b, h, n_seg) float32 that turns
-    pass on from chunk to chunk, or None.
+    None for zeros; scale: of s, a power of two; outputs: name -> width of a (b, t, blocks, width) bf16 array, None:
+    (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts:
+    (b, h, n_seg) float32 that turns pass on from chunk to chunk, or None.
     """
-    matrices = selections("first", "first_q", "second")
+    matrices = selections("first", "first_q", "second", scale=scale)
 
     def body(r):
         block = this_block(r, heads, segments, reverse=reverse)
@@ -123,7 +127,7 @@ def paired_kernel(
 
             def chunk(position, count):
                 plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
-                results, count = turn(Turn(r, Mma(staging, 0), block, position), count)
+                results, count = turn(Turn(r, Mma(staging, 0), block, position, scale), count)
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for output, x in results.items():
                     staged = getattr(r, f"{output}_o")

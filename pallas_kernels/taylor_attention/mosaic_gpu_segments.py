@@ -31,20 +31,20 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch
 
 
-def local_states(x, u, weight, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):
+def local_states(x, u, weight, decay, *, scale, heads: Heads, segments: Segments, reverse: bool, interpret):
     """Sum of u_i phi(x_i) over each segment that another one needs: all but the last in time (reverse: but
     the first).
 
     Forward: x keys (b, t, key heads, 16), u values (b, t, value heads, 64), no weight. Reverse: x queries (b,
     t, h, 16), with the query-side feature weights, u dnum (b, t, blocks, 64), weight dden (b, blocks, padded
     t) float32.
-    decay: `decay_table` or None.
+    decay: `decay_table` or None; scale: of the query-side features.
     Returns s (b, blocks, n_seg - 1, 3, 64, 64), z (b, blocks, n_seg - 1, 64, 16) float32 in order of time.
     """
     x_head, u_head = (heads.of_query, heads.of_block) if reverse else (heads.of_key, heads.of_value)
     streams = {"x": (x, x_head), "u": (u, u_head)} | ({} if weight is None else {"weight": (weight, None)})
     scanned = Scanned("x", "u", "first_q" if reverse else "first", None if weight is None else "weight")
-    matrices = selections(scanned.first, "second")
+    matrices = selections(scanned.first, "second", scale=scale)
 
     def body(r):
         block = this_block(r, heads, segments, reverse=reverse, skip=1 if reverse else 0)

@@ -1,12 +1,12 @@
 """Gradients of Taylor attention on Hopper: two Mosaic GPU kernels that recompute the state, and store none per chunk.
 
-With s_ij = q_i.k_j (q already scaled), P = 1 + s + s^2/2 (i >= j), den = sum_j P_ij + eps, y = (P v) / den:
+With s_ij = scale q_i.k_j, P = 1 + s + s^2/2 (i >= j), den = sum_j P_ij + eps, y = (P v) / den:
   dnum = dy / den,  dden = -(dnum . y),  ds_ij = (dnum_i . v_j + dden_i) (1 + s_ij),
-  dq_i = sum_j ds_ij k_j,  dk_j = sum_i ds_ij q_i,  dv_j = sum_i P_ij dnum_i.
+  dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,  dv_j = sum_i P_ij dnum_i.
 Inside a chunk these are taken as written; across chunks through the state S before the chunk and its
 cotangent dS after:
-  U = dnum S^T,   dq += (U * B_q) A^T + (U * A_q) B^T + dden (z1 + Z2 q),
-  W = v dS^T,     dk += (W * B_k) A^T + (W * A_k) B^T + dz1 + dZ2 k,      dv += phi(k) dS,
+  U = dnum S^T,   dq += (U * B_q) A^T + (U * A_q) B^T + scale dden (z1 + scale Z2 q),
+  W = v dS^T,     dk += (W * B_k) A^T + (W * A_k) B^T + scale (dz1 + scale dZ2 k),      dv += phi(k) dS,
 where phi(x) = A_x * B_x are the factors of `mosaic_gpu_layout`, and dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i
 q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel `dkdv` scans backward and carries dS. Each
 block starts from the state of its segment, and nothing is stored per chunk.
@@ -22,6 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
+from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     GROUPS,
@@ -31,7 +32,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     join_values,
     pack_state,
     pad_time,
-    public_weights,
+    split_scale,
     split_values,
     unpack_state,
 )
@@ -40,20 +41,20 @@ from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 
 
-def _dq_turn(turn: Turn, _, *, scale):
-    """scale * dq of a chunk, for q already scaled."""
+def _dq_turn(turn: Turn, _, *, before):
+    """dq of a chunk, times `before`."""
     mma, decay, refs = turn.mma, turn.block.decay, turn.refs
     q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
-    s = mma.product(q, k.transpose((1, 0)))
+    s = turn.scaled(mma.product(q, k.transpose((1, 0))))
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
     if decay is not None:
         slope = slope * decay.between(i, j)
     dden = plgpu.load(dden, layout=PER_ROW)
     ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(jnp.bfloat16)
-    within = mma.of_registers(ds, k)
+    within = turn.scaled(mma.of_registers(ds, k))
     turn.wait_state()
-    past = turn.read_z(plgpu.load(q, layout=WGMMA)) * rows_to(dden, KEY_DIM)
+    past = turn.scaled(turn.read_z(turn.scaled(plgpu.load(q, layout=WGMMA)))) * rows_to(dden, KEY_DIM)
 
     def from_state(acc):
         for g in range(GROUPS):
@@ -67,14 +68,14 @@ def _dq_turn(turn: Turn, _, *, scale):
     turn.release()
     if decay is not None:
         past = past * rows_to(decay.since_start(PER_ROW), KEY_DIM)
-    return {"dq": (within + past) * np.float32(scale)}, None
+    return {"dq": (within + past) * np.float32(before)}, None
 
 
 def _dkdv_turn(turn: Turn, _):
     """dk and dv of a chunk; the state is the cotangent after it."""
     mma, decay, refs = turn.mma, turn.block.decay, turn.refs
     q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
-    s = mma.product(k, q.transpose((1, 0)))
+    s = turn.scaled(mma.product(k, q.transpose((1, 0))))
     j, i = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
     weights = 0.5 + 0.5 * (slope * slope)
@@ -85,7 +86,8 @@ def _dkdv_turn(turn: Turn, _):
         weights, slope = weights * power, slope * power
     weights = weights.astype(jnp.bfloat16)
     dden = columns_to(plgpu.load(dden, layout=PER_COLUMN))
-    ds = ((mma.product(v, dnum.transpose((1, 0))) + dden) * slope).astype(jnp.bfloat16)
+    ds = (mma.product(v, dnum.transpose((1, 0))) + dden) * turn.scaled(slope)
+    ds = ds.astype(jnp.bfloat16)
     until = None if decay is None else decay.until_end(turn.block.is_short(turn.position), PER_ROW)
 
     def aged(x):
@@ -108,7 +110,7 @@ def _dkdv_turn(turn: Turn, _):
         return dv[...], dk[...]
 
     dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32))
-    dk = dk + aged(turn.read_z(plgpu.load(k, layout=WGMMA)))
+    dk = dk + aged(turn.scaled(turn.read_z(turn.scaled(plgpu.load(k, layout=WGMMA)))))
     turn.release()
     return {"dk": dk, "dv": dv}, None
 
@@ -139,7 +141,8 @@ def backward(
     """
     b, t, h, key_dim = q.shape
     value_dim = v.shape[-1]
-    scale = key_dim**-0.5 if scale is None else scale
+    inside, before = split_scale(key_dim**-0.5 if scale is None else scale)
+    weights = query_coefficients(key_dim, inside).astype(np.float32)[None, None]
     plan = plan_blocks(q, k, v, decay, segments)
     heads, split, log_decay = plan.heads, plan.segments, plan.log_decay
     dnum = dy.astype(jnp.float32) / den[..., None] if normalize else dy
@@ -152,16 +155,16 @@ def backward(
     dden = jnp.pad(jnp.swapaxes(dden, 1, 2), ((0, 0), (0, 0), (0, split.padded - t)))
     boundary = None
     if dstate is not None:
-        boundary = pack_state(dstate[0], dstate[1] / public_weights(key_dim)[None, None], key_dim, z_once=True)
-    q, k, v = kernel_operands(q, k, v, scale)
+        boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, z_once=True)
+    q, k, v = kernel_operands(q, k, v, before)
     dnum = pad_time(dnum, t)
-    options = {"heads": heads, "segments": split, "interpret": interpret}
+    options = {"scale": inside, "heads": heads, "segments": split, "interpret": interpret}
     heads_of = {"q": heads.of_query, "k": heads.of_key, "v": heads.of_value, "dnum": heads.of_block, "dden": None}
     arrays = {"q": q, "k": k, "v": v, "dnum": dnum, "dden": dden}
     streams = {name: (arrays[name], head) for name, head in heads_of.items()}
     dq = paired_kernel(
         "taylor_dq",
-        functools.partial(_dq_turn, scale=scale),
+        functools.partial(_dq_turn, before=before),
         streams=streams,
         scanned=Scanned("k", "v"),
         start=borders,
@@ -212,5 +215,5 @@ def backward(
         shared(out["dk"], heads.tiles * group, key_dim),
         shared(dv, group, value_dim),
         ds,
-        dz * public_weights(key_dim)[None, None],
+        dz * weights,
     )

@@ -218,7 +218,7 @@ def test_kernels_serve_the_contract():
     call = Call(t=20, b=2, h=4, g=2, k=8, v=16, decay=True, eps=0.2)
     q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
     dy, *dstate = (jnp.asarray(x, jnp.float32) for x in call.cotangents())
-    options = backends.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, chunk_size=None)
+    options = backends.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, return_den=True, chunk_size=None)
     results = []
     for name, interpret in (("mosaic_tpu", {"interpret": True}), ("xla", {})):
         backend, inputs = backends.BACKENDS[name], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates))

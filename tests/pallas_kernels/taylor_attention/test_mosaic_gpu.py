@@ -5,6 +5,7 @@ deadlocks. wgmma with its A operand in registers has no interpreter: those opera
 here. That path, and speed, need a device: `test_device.py`.
 """
 
+import dataclasses
 import functools
 import os
 
@@ -76,7 +77,7 @@ def check(call, *, segments=1, state_cotangent=0.02):
     out = finished(mosaic_gpu.forward(q, k, v, initial_state=tuple(state) or None, **options))
     dstate = tuple(dstate) if state_cotangent else None
     gradients = finished(mosaic_gpu_vjp.backward(q, k, v, out.y, out.den, out.borders, dy, dstate, **options))
-    assert_within_bounds((out.y, out.s, out.z), gradients, *truth(call, arrays, cotangents))
+    assert_within_bounds((out.y, *out.state), gradients, *truth(call, arrays, cotangents))
 
 
 @pytest.mark.parametrize("t", [65, *map(slow, [1, 15, 16, 63, 64, 127, 200, 513])])
@@ -110,6 +111,12 @@ def test_padded_and_tiled_dims(key_dim, value_dim):
     check(Call(t=70, h=2, g=1, k=key_dim, v=value_dim, scale=0.25), segments=2)
 
 
+@pytest.mark.parametrize(("scale", "segments"), [slow(0.3, 2), slow(-0.5, 2), slow(1.0, 1)])
+def test_scales_inside_and_before(scale, segments):
+    """Kills a scale that is lost, or taken twice, in one of q, k, the state or its cotangent: with decay and states."""
+    check(HEAD(t=140, h=2, decay=True, scale=scale), segments=segments)
+
+
 @pytest.mark.slow
 def test_output_gradient_alone():
     """Kills what a large state cotangent would hide."""
@@ -140,7 +147,7 @@ def test_constant_inputs():
         mosaic_gpu_vjp.backward(q, k, v, out.y, out.den, out.borders, cast(cotangents, 1)[0], **options)
     )
     (_, *expected_state), (dq, _, dv) = truth(call, arrays, cotangents)
-    assert all(relative_l2(x, y) < VALUE_BOUND for x, y in zip(out[1:3], expected_state, strict=True))
+    assert all(relative_l2(x, y) < VALUE_BOUND for x, y in zip(out.state, expected_state, strict=True))
     assert relative_l2(gradients.v, dv) < GRADIENT_BOUND
     assert np.abs(dq).max() < 1e-9
     # |dy| 64 values of 0.75, rounded by 2^-9 with random signs: 0.01 a query, times k.
@@ -154,12 +161,18 @@ def test_the_package_runs_these_kernels(monkeypatch):
     call = HEAD(t=130, h=2, decay=True, eps=0.2)
     arrays, cotangents = rounded(call, jnp.bfloat16)
     (q, k, v, *state), (dy, *dstate) = cast(arrays, 3), cast(cotangents, 1)
-    options = backends.Options(scale=0.25, eps=call.eps, normalize=True, return_state=True, chunk_size=None)
+    options = backends.Options(
+        scale=0.25, eps=call.eps, normalize=True, return_state=True, return_den=True, chunk_size=None
+    )
     backend, tokens = backends.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates))
     interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
     y, last, den = finished(backend.forward(*tokens, options, **interpret))
     *gradients, dinitial = finished(backend.backward(*tokens, y, den, dy, TaylorState(*dstate), options, **interpret))
     assert_within_bounds((y, *last), (*gradients, *dinitial), *truth(call, arrays, cotangents))
+    output_alone = dataclasses.replace(options, return_state=False, return_den=False)
+    alone = finished(backend.forward(*tokens, output_alone, **interpret))
+    assert alone[1:] == (None, None)
+    np.testing.assert_array_equal(alone[0], y)
 
 
 def test_no_tokens():

@@ -74,7 +74,7 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
 
     def forward(q, k, v, state, rates, *, compute_capability, **options):
         calls.append(q.shape)
-        one = backends.Options(chunk_size=None, **options)
+        one = backends.Options(chunk_size=None, return_den=True, **options)
         run = jax.vmap(lambda q, k, v, state, rate: backends.BACKENDS["xla"].forward(q, k, v, state, rate, one))
         rows = jax.tree.map(lambda x: x[:, None], (q, k, v, state))
         return jax.tree.map(lambda x: x[:, 0], run(*rows, rates))
@@ -87,7 +87,7 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     call = Call(t=6, b=2, decay=decay)
     q, k, v, s, z = (jnp.asarray(x, jnp.float32) for x in call.arrays())
     queries = jnp.stack([q, 2 * q, q - 1])
-    options = backends.Options(scale=0.5, eps=0.1, normalize=True, return_state=True, chunk_size=None)
+    options = backends.Options(scale=0.5, eps=0.1, normalize=True, return_state=True, return_den=True, chunk_size=None)
     rates = None if call.rates is None else jnp.asarray(call.rates)
 
     def attend(name, q):
