@@ -6,8 +6,9 @@ which mesh axes carry them. A dimension that its mesh axes do not divide stays w
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -99,3 +100,22 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     if mesh.empty:
         return x
     return jax.lax.with_sharding_constraint(x, partition_spec(x.shape, axes, mesh))
+
+
+def on_mesh(plain: Callable, sharded: Callable, q: jax.Array, k: jax.Array) -> Callable:
+    """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh.
+
+    It is `sharded`, each device on its share of batch and heads, because the compiler cannot partition a kernel.
+    Without a mesh, inside a `shard_map`, or where the table's axes are not all of the mesh or do not divide batch and
+    heads, it is `plain`, which runs no kernel where the compiler would have to partition it.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    wide = {name for name, size in mesh.shape.items() if size > 1}
+    batch_axes, head_axes = (tuple(n for n in RULES[axis] if n in wide) for axis in ("batch", "heads"))
+    if not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes}:
+        return plain
+    rows, heads = (math.prod(mesh.shape[name] for name in names) for names in (batch_axes, head_axes))
+    (b, _, h, _), g = q.shape, k.shape[2]
+    if b % rows or h % heads or (g > 1 and g % heads):
+        return plain
+    return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes)

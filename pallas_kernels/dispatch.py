@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import jax
+import jax.experimental.pallas.tpu  # not within a trace: it adds options to the keys of jit, all of which would miss
 
 MOSAIC_GPU_JAX = (0, 11, 2)
 """The oldest JAX that the Mosaic GPU kernels run on."""
@@ -22,13 +23,14 @@ class Backend(NamedTuple):
     objection: Callable[..., str | None]
     """(problem) -> why the implementation cannot serve this problem, or None."""
     forward: Callable
-    backward: Callable
+    backward: Callable | None
+    """None: `forward` returns the output alone, and is differentiable by itself."""
 
 
 def choose(
     backends: Mapping[str, Backend], problem, implementation: str | None, *, kernels: tuple[tuple[str, str], ...]
 ) -> Choices:
-    """The implementation named, or that of `kernels`, pairs (platform, name), for each platform that it serves.
+    """The implementation named, or for each platform the first of `kernels`, pairs (platform, name), that serves.
 
     Raises:
       NotImplementedError: `implementation` objects; nothing falls back from a name.
@@ -38,8 +40,11 @@ def choose(
         if reason is not None:
             raise NotImplementedError(f"{implementation}: {reason}; use implementation='xla'")
         return ((None, implementation),)
-    fit = tuple(pair for pair in kernels if backends[pair[1]].objection(problem) is None)
-    return (*fit, (None, "xla"))
+    fit: dict[str | None, str] = {}
+    for platform, name in kernels:
+        if platform not in fit and backends[name].objection(problem) is None:
+            fit[platform] = name
+    return (*fit.items(), (None, "xla"))
 
 
 def run(backends: Mapping[str, Backend], method: str, choices: Choices, *operands, **options):

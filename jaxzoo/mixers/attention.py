@@ -19,6 +19,8 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.sharding import on_mesh
+from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
 
 
@@ -83,8 +85,13 @@ class Attention(MultiHeadMixer):
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
         q, k, v = self._project(x, positions)
-        visible = positions[:, None, :] <= positions[:, :, None]
-        return self._merge(_attend(q, k, v, visible, self._bias(positions, positions)))
+        bias = self._bias(positions, positions)
+        if bias is None:
+            whole = max(x.shape[1], 1)
+            return self._merge(
+                on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)(q, k, v, window=whole)
+            )
+        return self._merge(_attend(q, k, v, positions[:, None, :] <= positions[:, :, None], bias))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> AttentionState:
         """The empty cache, of `config.max_length` slots.

@@ -16,12 +16,14 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
+from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
     empty_cache,
     keys_per_query,
+    sharded_sliding_window_attention,
     sliding_window_attention,
     sliding_window_step,
 )
@@ -72,8 +74,7 @@ class SlidingWindowAttention(MultiHeadMixer):
         super().__init__(config, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        q, k, v = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None, :])
-        return self._merge(sliding_window_attention(q, k, v, window=self.config.window))
+        return self._merge(self._attend(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> SlidingWindowAttentionState:
         config = self.config
@@ -84,9 +85,7 @@ class SlidingWindowAttention(MultiHeadMixer):
         self, x: Float[Array, "b t d"], state: SlidingWindowAttentionState
     ) -> tuple[Float[Array, "b t d"], SlidingWindowAttentionState]:
         positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        y, state = sliding_window_attention(
-            *self._project(x, positions), window=self.config.window, initial_cache=state, return_cache=True
-        )
+        y, state = self._attend(x, positions, initial_cache=state, return_cache=True)
         return self._merge(y), state
 
     def step(
@@ -95,3 +94,9 @@ class SlidingWindowAttention(MultiHeadMixer):
         q, k, v = self._project(x_t[:, None, :], state.position[:, None])
         y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
         return self._merge(y[:, None])[:, 0], state
+
+    def _attend(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"], **caches):
+        """`sliding_window_attention` of the tokens, with `caches` as there."""
+        q, k, v = self._project(x, positions)
+        attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
+        return attend(q, k, v, window=self.config.window, **caches)

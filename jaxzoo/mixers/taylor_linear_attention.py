@@ -26,10 +26,12 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
     TaylorState,
     default_chunk,
     empty_state,
+    sharded_taylor_attention,
     taylor_attention,
     taylor_attention_step,
     taylor_feature_count,
@@ -128,14 +130,7 @@ class TaylorLinearAttention(Mixer):
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        y = taylor_attention(
-            *self._project(x),
-            eps=self.config.eps,
-            normalize=self.config.normalize,
-            decay=self._decay(),
-            chunk_size=self.config.chunk_size or None,
-        )
-        return self._merge(x, y)
+        return self._merge(x, self._attend(x))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> TaylorLinearAttentionState:
         """Zeros. The sums are float32 whatever `dtype` says."""
@@ -146,15 +141,7 @@ class TaylorLinearAttention(Mixer):
     def prefill(
         self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState
     ) -> tuple[Float[Array, "b t d"], TaylorLinearAttentionState]:
-        y, state = taylor_attention(
-            *self._project(x),
-            eps=self.config.eps,
-            normalize=self.config.normalize,
-            decay=self._decay(),
-            initial_state=state,
-            return_state=True,
-            chunk_size=self.config.chunk_size or None,
-        )
+        y, state = self._attend(x, initial_state=state, return_state=True)
         return self._merge(x, y), state
 
     def step(
@@ -178,6 +165,21 @@ class TaylorLinearAttention(Mixer):
             p(x).reshape(*x.shape[:-1], n, width) for p, n, width in zip(projections, heads, widths, strict=True)
         )
         return q, k, v
+
+    def _attend(self, x: Float[Array, "b t d"], **states):
+        """`taylor_attention` of the tokens, with `states` as there."""
+        q, k, v = self._project(x)
+        attend = on_mesh(taylor_attention, sharded_taylor_attention, q, k)
+        return attend(
+            q,
+            k,
+            v,
+            eps=self.config.eps,
+            normalize=self.config.normalize,
+            decay=self._decay(),
+            chunk_size=self.config.chunk_size or None,
+            **states,
+        )
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         """Scales the heads, joins them and projects back to the model width."""

@@ -8,7 +8,7 @@ import jax
 
 from pallas_kernels.workload import Kind, Workload
 
-PLATFORM_OF = {"mosaic_gpu": "gpu", "mosaic_tpu": "tpu", "triton": "gpu"}
+PLATFORM_OF = {"mosaic_gpu": "gpu", "cudnn": "gpu", "triton": "gpu", "mosaic_tpu": "tpu", "splash_tpu": "tpu"}
 KINDS: tuple[Kind, ...] = ("forward", "forward_backward", "step")
 SEQUENCE_KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
 

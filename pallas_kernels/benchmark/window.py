@@ -12,15 +12,15 @@ import jax.numpy as jnp
 from pallas_kernels.benchmark import peers as peers_module
 from pallas_kernels.benchmark import softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
+from pallas_kernels.sliding_window.api import IMPLEMENTATIONS
 from pallas_kernels.workload import Workload
 
 
 def candidates(platform: str) -> list[Candidate]:
-    names = ("auto", "xla", "mosaic_gpu", "mosaic_tpu", "reference")
-    vendor = by_kind(lambda workload: softmax.jax_attention(platform, int(workload.sizes["window"])))
+    dense = by_kind(lambda workload: softmax.jax_attention("cpu", int(workload.sizes["window"])))
     return [
-        *(implementation(name, platform) for name in names),
-        Candidate(name="cudnn" if platform == "gpu" else "jax_nn", build=vendor, kinds=SEQUENCE_KINDS),
+        *(implementation(name, platform) for name in ("auto", *IMPLEMENTATIONS)),
+        Candidate(name="jax_nn", build=dense, kinds=SEQUENCE_KINDS),
     ]
 
 
@@ -28,7 +28,7 @@ def default_names(platform: str) -> tuple[str, ...]:
     return {
         "cpu": ("auto", "xla", "reference", "jax_nn"),
         "gpu": ("auto", "xla", "mosaic_gpu", "cudnn"),
-        "tpu": ("auto", "xla", "mosaic_tpu", "jax_nn"),
+        "tpu": ("auto", "xla", "splash_tpu", "jax_nn"),
     }[platform]
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.dispatch import choose, run
 from pallas_kernels.sliding_window import reference
-from pallas_kernels.sliding_window.backends import BACKENDS, KERNELS, Problem
+from pallas_kernels.sliding_window.backends import BACKENDS, Problem, kernels
 from pallas_kernels.sliding_window.cache import (
     SlidingWindowCache,
     append,
@@ -143,10 +143,23 @@ def attend(q, keys, values, start, segment_ids, *, window, scale, implementation
         b=b, t=t, past=s - t, h=h, g=g, k=k_dim, v=v_dim, window=options["window"], dtype=q.dtype.name,
         start=start is not None, segments=segment_ids is not None,
     )  # fmt: skip
-    choices = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+    choices = choose(BACKENDS, problem, implementation, kernels=kernels(problem))
     if t == 0:
         return jnp.zeros((b, 0, h, v_dim), values.dtype)
-    return _attend(q, keys, values, start, segment_ids, choices, tuple(options.items()))
+    operands, static = (q, keys, values, start, segment_ids), tuple(options.items())
+    for platform, name in choices:
+        if BACKENDS[name].backward is None:
+            return _by_itself(operands, platform, name, tuple(c for c in choices if c[1] != name), static)
+    return _attend(*operands, choices, static)
+
+
+def _by_itself(operands, platform, name, others, options):
+    """y of an implementation that brings its own gradient, on its platform, and of the `others` elsewhere."""
+    forward = functools.partial(BACKENDS[name].forward, **dict(options))
+    if platform is None:
+        return forward(*operands)
+    elsewhere = lambda *operands: _attend(*operands, others, options)  # noqa: E731
+    return jax.lax.platform_dependent(*operands, default=elsewhere, **{platform: forward})
 
 
 def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, return_cache: bool = False) -> None:

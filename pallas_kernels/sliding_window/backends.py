@@ -17,10 +17,7 @@ start (b,) int32 <= past, or None: all keys exist. segment_ids (b, s) int32, or 
 import dataclasses
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
-from pallas_kernels.sliding_window import xla
-
-KERNELS = (("cuda", "mosaic_gpu"), ("tpu", "splash_tpu"))
-"""What is chosen on which platform, where it serves."""
+from pallas_kernels.sliding_window import cudnn, xla
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +35,14 @@ class Problem:
     dtype: str
     start: bool
     segments: bool
+
+
+def kernels(p: Problem) -> tuple[tuple[str, str], ...]:
+    """What is chosen on which platform, the first that serves: cuDNN before our kernel only where no token leaves the
+    window. Which of the two is faster at which narrower window has not been measured."""
+    ours, vendor = ("cuda", "mosaic_gpu"), ("cuda", "cudnn")
+    on_gpu = (vendor, ours) if p.window >= p.past + p.t else (ours, vendor)
+    return (*on_gpu, ("tpu", "splash_tpu"))
 
 
 def _kernel_objection(p: Problem) -> str | None:
@@ -72,6 +77,13 @@ def _mosaic_gpu_backward(*operands, **options):
     return mosaic_gpu_vjp.backward(*operands, **options)
 
 
+def _cudnn_objection(p: Problem) -> str | None:
+    if p.past or p.start or p.segments:
+        return "tokens before, as in a cache, or segment_ids"
+    sizes = {name: getattr(p, name) for name in ("b", "t", "h", "g", "k", "v", "window", "dtype")}
+    return _kernel_objection(p) or cudnn.objection(**sizes)
+
+
 def _splash_tpu_objection(p: Problem) -> str | None:
     if p.dtype not in ("bfloat16", "float32"):
         return f"dtype {p.dtype} is not bfloat16 or float32"
@@ -97,5 +109,6 @@ def _splash_tpu_backward(*operands, **options):
 BACKENDS = {
     "xla": Backend(lambda problem: None, xla.forward, xla.backward),
     "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
+    "cudnn": Backend(_cudnn_objection, cudnn.attention, None),
     "splash_tpu": Backend(_splash_tpu_objection, _splash_tpu_forward, _splash_tpu_backward),
 }

@@ -10,7 +10,6 @@ them. The residuals are the inputs, y and lse.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from pallas_kernels.softmax import softmax_attention, softmax_attention_gradients
@@ -132,12 +131,13 @@ class _Band:
     def visible(self, first, n):
         """Which keys of a step a query sees, (b or 1, 1, n, 1, block, back + block)."""
         block, back = self.block, self.back
-        key = np.arange(back + block, dtype=np.int32)[None, :]
-        distance = np.arange(block, dtype=np.int32)[:, None] + back - key
+        # Of iotas, not constants: a single block of all tokens would put t t numbers into the program.
+        key = jnp.arange(back + block, dtype=jnp.int32)[None, :]
+        distance = jnp.arange(block, dtype=jnp.int32)[:, None] + back - key
         in_window = (distance >= 0) & (distance < self.window)
-        index = first - (back - self.past) + np.arange(n, dtype=np.int32)[:, None] * block + key
+        index = first - (back - self.past) + jnp.arange(n, dtype=jnp.int32)[:, None] * block + key
         exists = index[None] >= jnp.maximum(self.start, 0)[:, None, None]
-        seen = jnp.asarray(in_window)[None, None] & exists[:, :, None, :]
+        seen = in_window[None, None] & exists[:, :, None, :]
         if self.segment_ids is not None:
             of_keys = self.keys(self.segment_ids[:, :, None, None], first, n)[:, 0, ..., 0]
             seen = seen & (of_keys[:, :, back:, None] == of_keys[:, :, None, :])

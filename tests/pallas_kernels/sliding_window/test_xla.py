@@ -15,7 +15,7 @@ from pallas_kernels.sliding_window import (
     sliding_window_step,
     xla,
 )
-from tests.pallas_kernels.shared import all_shapes, assert_close, relative_l2
+from tests.pallas_kernels.shared import all_shapes, assert_close, lowered, relative_l2
 from tests.pallas_kernels.sliding_window.cases import Call, measured, truth
 
 SETTINGS = {"plain": {}, "segments": {"segments": True, "scale": 0.7}, "cache": {"cache": True, "b": 3}}
@@ -195,3 +195,10 @@ def test_keys_per_query_counts_the_scores():
     q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays())
     shapes = set(all_shapes(jax.make_jaxpr(functools.partial(sliding_window_attention, window=40))(q, k, v).jaxpr))
     assert (5, 20, 60) in shapes
+
+
+def test_a_window_of_all_tokens_holds_no_mask():
+    """Kills a constant of t x t in the program of a single block: 256 MiB at 16384 tokens."""
+    tokens = jnp.zeros((1, 300, 1, 4))
+    text = lowered(functools.partial(sliding_window_attention, window=300, implementation="xla"), [tokens] * 3, "cpu")
+    assert len(text) < 50_000

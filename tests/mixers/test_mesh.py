@@ -1,0 +1,93 @@
+"""Mixers on a mesh of eight devices: each device runs the kernel on its rows and heads, and nothing else changes."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers import (
+    SlidingWindowAttention,
+    SlidingWindowAttentionConfig,
+    TaylorLinearAttention,
+    TaylorLinearAttentionConfig,
+)
+from jaxzoo.sharding import MeshConfig, make_mesh
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, needs_eight_devices
+
+pytestmark = needs_eight_devices
+MESHES = {
+    "data": MeshConfig(data=8),
+    "fsdp": MeshConfig(data=1, fsdp=8),
+    "mixed": MeshConfig(data=2, fsdp=2, tensor=2),
+}
+HEADS = {"d_model": 64, "n_heads": 4, "head_dim": 16}
+MIXERS = {
+    "taylor": lambda **heads: TaylorLinearAttention(
+        TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=nnx.Rngs(0)
+    ),
+    "window": lambda **heads: SlidingWindowAttention(
+        SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=nnx.Rngs(0)
+    ),
+}
+
+
+def tokens(b=8, t=21, seed=1):
+    return jax.random.normal(jax.random.key(seed), (b, t, 64))
+
+
+def outputs_and_gradients(mixer, x, dy):
+    """Of all tokens at once, and of a prefill in two calls; gradients of parameters and tokens."""
+    graph, params = nnx.split(mixer)
+
+    def run(params, x):
+        mixer = nnx.merge(graph, params)
+        first, state = mixer.prefill(x[:, :7], mixer.init_state(x.shape[0]))
+        second, state = mixer.prefill(x[:, 7:], state)
+        return mixer(x), first, second, state
+
+    @jax.jit
+    def both(params, x, dy):
+        out, pull_back, *_ = jax.vjp(lambda *inputs: run(*inputs)[0], params, x)
+        return run(params, x), out, pull_back(dy)
+
+    return both(params, x, dy)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_mesh_changes_no_number(mixer, mesh):
+    """Kills rows or heads that are mixed up, and gradients that are summed twice or in part."""
+    x, dy = tokens(), tokens(seed=2)
+    expected = outputs_and_gradients(MIXERS[mixer](), x, dy)
+    with jax.set_mesh(make_mesh(MESHES[mesh])):
+        found = outputs_and_gradients(MIXERS[mixer](), x, dy)
+    assert_close(found, jax.tree.map(np.asarray, expected), 1e-5)
+
+
+@pytest.mark.parametrize(("b", "heads"), [(3, {}), (8, {"n_kv_heads": 1}), (5, {"n_kv_heads": 1})])
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_what_the_mesh_does_not_divide(mixer, b, heads):
+    """Kills an error, or other numbers, where a batch of a generation does not fill the devices."""
+    x, dy = tokens(b=b), tokens(b=b, seed=2)
+    expected = outputs_and_gradients(MIXERS[mixer](**heads), x, dy)
+    with jax.set_mesh(make_mesh(MESHES["mixed"])):
+        found = outputs_and_gradients(MIXERS[mixer](**heads), x, dy)
+    assert_close(found, jax.tree.map(np.asarray, expected), 1e-5)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_kernels_run_on_a_mesh(mixer, mesh, platform):
+    """Kills a mixer that leaves its kernel on a mesh, for the compiler cannot partition one."""
+    graph, params = nnx.split(MIXERS[mixer]())
+    dtype = jax.numpy.bfloat16
+    params = jax.tree.map(lambda x: x.astype(dtype), params)
+
+    def loss(params, x):
+        return nnx.merge(graph, params)(x).astype(jax.numpy.float32).sum()
+
+    with jax.set_mesh(make_mesh(MESHES[mesh])):
+        traced = jax.jit(jax.grad(loss)).trace(params, tokens(t=128).astype(dtype))
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count(MARKERS[platform]) >= 3

@@ -1,0 +1,113 @@
+"""`cudnn`: the programs that it makes, as if a GPU were present, and its numbers where one is (`-m gpu`)."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_kernels.sliding_window import cudnn, sliding_window_attention
+from pallas_kernels.sliding_window.backends import BACKENDS, Problem, kernels
+from tests.pallas_kernels.shared import assert_close, lowered
+from tests.pallas_kernels.sliding_window.cases import Call, measured, truth
+
+ARRAYS = [jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (4, 2, 2)]
+
+
+@pytest.fixture
+def some_gpu(monkeypatch):
+    """A process in which JAX finds a GPU that is no Hopper, with cuDNN."""
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91300)
+    cudnn._refusal.cache_clear()
+    yield
+    cudnn._refusal.cache_clear()
+
+
+def gradients(**options):
+    attend = functools.partial(sliding_window_attention, **options)
+    return lambda q, k, v: jax.vjp(attend, q, k, v)[1](q)
+
+
+def calls(text):
+    """[(name, mask, window or None)] of cuDNN's calls in a program."""
+    found = re.findall(r"@__cudnn\$(\w+)\(.*?mask_type\\22: \\22(\w+)\\22.*?sliding_window_length\\22: (\w+)", text)
+    return [(name, mask, None if window == "null" else int(window)) for name, mask, window in found]
+
+
+@pytest.mark.parametrize("implementation", [None, "cudnn"])
+@pytest.mark.parametrize(("window", "length"), [(200, 200), (300, 0), (4096, 0)])
+@pytest.mark.usefixtures("some_gpu")
+def test_one_call_forward_and_one_backward(implementation, window, length):
+    """Kills a window that is off by one (cuDNN's counts the token itself), a mask that is not causal, and a forward
+    pass that runs again for the gradients."""
+    text = lowered(gradients(window=window, implementation=implementation), ARRAYS, "cuda")
+    forward, backward = calls(text)
+    assert forward == ("fmhaSoftmax", "CAUSAL", length)
+    assert backward == ("fmhaSoftmaxBackward", "CAUSAL", length)
+    assert "mosaic_gpu" not in text
+
+
+@pytest.mark.usefixtures("some_gpu")
+def test_other_platforms_take_their_own():
+    """Kills a program for a CPU or a TPU that calls cuDNN because a GPU is present."""
+    for platform, marker in (("cpu", "exponential"), ("tpu", "tpu_custom_call")):
+        text = lowered(gradients(window=200), ARRAYS, platform)
+        assert marker in text
+        assert not calls(text)
+
+
+@pytest.mark.usefixtures("some_gpu")
+def test_no_quadratic_residuals():
+    """Kills a gradient that saves the scores of the branch that does not run: 300 x 300 a head."""
+    attend = functools.partial(sliding_window_attention, window=300)
+    _, pull_back = jax.eval_shape(lambda *x: jax.vjp(attend, *x), *ARRAYS)
+    assert max(np.prod(x.shape) for x in jax.tree.leaves(pull_back)) <= 2 * 300 * 4 * 64
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "float32"}, "dtype float32 is not one of bfloat16, float16"),
+        ({"v": 32}, "head_dims 64 of keys and 32 of values differ"),
+        ({"k": 60, "v": 60}, "multiple of 8"),
+        ({"past": 3}, "tokens before"),
+        ({"start": True}, "tokens before"),
+        ({"segments": True}, "segment_ids"),
+    ],
+)
+@pytest.mark.usefixtures("some_gpu")
+def test_refusals(change, reason):
+    """Kills an operand that is ignored, and a shape that fails only when it is compiled."""
+    served = {"b": 1, "t": 64, "past": 0, "h": 2, "g": 1, "k": 64, "v": 64, "window": 9, "dtype": "bfloat16"}
+    served |= {"start": False, "segments": False}
+    assert BACKENDS["cudnn"].objection(Problem(**served)) is None
+    assert reason in BACKENDS["cudnn"].objection(Problem(**{**served, **change}))
+
+
+def test_without_a_gpu():
+    """Kills a choice of cuDNN by a program that is compiled ahead of time, which cannot ask what it serves."""
+    with pytest.raises(NotImplementedError, match=r"^cudnn: asks the GPU .* there is none; use implementation='xla'"):
+        jax.eval_shape(functools.partial(sliding_window_attention, window=9, implementation="cudnn"), *ARRAYS)
+    assert not calls(lowered(gradients(window=300), ARRAYS, "cuda"))
+
+
+def test_the_whole_past_is_cudnns_first():
+    sizes = {"b": 1, "t": 64, "h": 2, "g": 1, "k": 64, "v": 64, "dtype": "bfloat16", "start": False, "segments": False}
+    first = {w: dict(reversed(kernels(Problem(**sizes, past=0, window=w))))["cuda"] for w in (16, 63, 64, 99)}
+    assert first == {16: "mosaic_gpu", 63: "mosaic_gpu", 64: "cudnn", 99: "cudnn"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("window", [1, 16, 64, 129, 200, 1000])
+def test_values_and_gradients_on_a_device(window, dtype):
+    """The window of cuDNN against ours: off by one is off by 1 / window, far above the rounding of bfloat16."""
+    call = Call(t=200, b=3, k=64, v=64, window=window, dtype=dtype)
+    outputs, found = measured(call, implementation="cudnn")
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, 4e-3)
+    if window > 1:  # the softmax of one score has no slope
+        assert_close(found, expected_gradients, 8e-3)
