@@ -74,6 +74,9 @@ class AttentionState(NamedTuple):
 class Attention(MultiHeadMixer):
     """Causal softmax attention over the whole past; `step` and `prefill` cost O(max_length) a token.
 
+    Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
+    GPUs and by splash attention on TPUs. `prefill` and `step` are plain XLA.
+
     A row that runs past the cache (its position + t exceeds max_length) gets NaN outputs from that call on.
     """
 
@@ -86,12 +89,10 @@ class Attention(MultiHeadMixer):
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
         q, k, v = self._project(x, positions)
         bias = self._bias(positions, positions)
-        if bias is None:
-            whole = max(x.shape[1], 1)
-            return self._merge(
-                on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)(q, k, v, window=whole)
-            )
-        return self._merge(_attend(q, k, v, positions[:, None, :] <= positions[:, :, None], bias))
+        if bias is not None:
+            return self._merge(_attend(q, k, v, positions[:, None, :] <= positions[:, :, None], bias))
+        attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
+        return self._merge(attend(q, k, v, window=max(x.shape[1], 1)))
 
     def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> AttentionState:
         """The empty cache, of `config.max_length` slots.

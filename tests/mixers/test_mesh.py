@@ -6,6 +6,8 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers import (
+    Attention,
+    AttentionConfig,
     SlidingWindowAttention,
     SlidingWindowAttentionConfig,
     TaylorLinearAttention,
@@ -25,6 +27,7 @@ MIXERS = {
     "taylor": lambda **heads: TaylorLinearAttention(
         TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=nnx.Rngs(0)
     ),
+    "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads, max_length=32), rngs=nnx.Rngs(0)),
     "window": lambda **heads: SlidingWindowAttention(
         SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=nnx.Rngs(0)
     ),
