@@ -5,6 +5,7 @@ their dtype, and tokens padded at the end, where no query sees them. Keys that d
 their own.
 """
 
+import concurrent.futures
 import functools
 
 import jax
@@ -54,8 +55,10 @@ def _tables(t, s, past, window, block) -> splash.SplashAttentionKernel:
         block_q=block, block_kv=block, block_q_dkv=block, block_kv_dkv=block, block_q_dq=block, block_kv_dq=block
     )
     mask = MultiHeadMask([LocalMask((t, s), (window - 1, 0), past)])
-    with jax.ensure_compile_time_eval():
-        kernel = splash.make_splash_mha(mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+    make = functools.partial(splash.make_splash_mha, mask, block_sizes=sizes, head_shards=1, q_seq_shards=1)
+    # A thread of its own is outside the caller's trace and mesh, whose devices need not be here.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        kernel = thread.submit(make).result()
     # Constants of every later program, on whatever devices.
     return jax.tree.map(np.asarray, kernel)
 

@@ -2,9 +2,12 @@
 
 import os
 
+import jax
 import pytest
 
-from pallas_kernels.compile_check.targets import TARGETS, missing
+from pallas_kernels.compile_check.run import ENVIRONMENT
+from pallas_kernels.compile_check.targets import TARGETS, Target, missing
+from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 
 
 def needs(target: str) -> None:
@@ -13,3 +16,14 @@ def needs(target: str) -> None:
     if reason is not None and os.environ.get("JAXZOO_REQUIRE_AOT") != "1":
         pytest.skip(f"needs the extra aot: {reason}")
     assert reason is None, reason
+
+
+def absent_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """What to compile for in this process; skips where that cannot be."""
+    if name == "h100" and jax.__version_info__ < MOSAIC_GPU_JAX:
+        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
+    needs(name)
+    for variable, value in ENVIRONMENT.items():
+        if "TPU" in variable:
+            monkeypatch.setenv(variable, value)
+    return TARGETS[name]

@@ -11,14 +11,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pallas_kernels.compile_check.compiler_text import read_program
-from pallas_kernels.compile_check.run import ENVIRONMENT
-from pallas_kernels.compile_check.targets import TARGETS
-from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.sliding_window import sharded_sliding_window_attention
 from pallas_kernels.sliding_window.specs import Spec as WindowSpec
 from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.specs import Spec
-from tests.pallas_kernels.aot import needs
+from tests.pallas_kernels.aot import absent_devices
 
 
 class Op(NamedTuple):
@@ -46,13 +43,7 @@ COLLECTIVE = re.compile(
 
 @pytest.fixture(params=["h100", "v5e"])
 def target(request, monkeypatch):
-    if request.param == "h100" and jax.__version_info__ < MOSAIC_GPU_JAX:
-        pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
-    needs(request.param)
-    for name, value in ENVIRONMENT.items():
-        if "TPU" in name:
-            monkeypatch.setenv(name, value)
-    return TARGETS[request.param]
+    return absent_devices(request.param, monkeypatch)
 
 
 def compiled(target, mesh, spec, function, arrays):

@@ -1,0 +1,53 @@
+"""A training step compiled for eight real chips without them: kernels on every chip, tokens never gathered."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxzoo.config import ExperimentConfig, TrainConfig
+from jaxzoo.mixers import SlidingWindowAttentionConfig, TaylorLinearAttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.train.session import Session
+from pallas_kernels.compile_check.compiler_text import read_program
+from tests.pallas_kernels.aot import absent_devices
+
+ROWS, LENGTH, WIDTH = 16, 256, 128
+CONFIG = ExperimentConfig(
+    model=LanguageModelConfig(
+        pattern=(
+            TaylorLinearAttentionConfig(n_heads=4, feature_dim=16, head_dim=64),
+            SlidingWindowAttentionConfig(n_heads=4, head_dim=64, window=64),
+        ),
+        n_layers=4, d_model=WIDTH, vocab_size=512, max_length=LENGTH, dtype="bfloat16",
+    ),
+    data=RecallDataConfig(
+        task=MQARConfig(vocab_size=512, length=LENGTH, n_pairs=8), train=((LENGTH, 8, 64),), valid=((LENGTH, 8, 16),)
+    ),
+    train=TrainConfig(steps=2, batch_size=ROWS, valid_batch_size=ROWS),
+    mesh=MeshConfig(data=2, fsdp=2, tensor=2),
+)  # fmt: skip
+KERNELS = {"h100": {"mosaic_gpu"}, "v5e": {"mosaic_tpu", "splash_tpu"}}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_training_step(name, monkeypatch):
+    """Kills kernels that are left on a mesh, tables of a kernel made on devices that are not there, and activations
+    that are gathered around a kernel."""
+    target = absent_devices(name, monkeypatch)
+    session = Session(CONFIG, devices=target.devices(8))
+    batch = {k: jax.ShapeDtypeStruct(np.shape(x), x.dtype) for k, x in next(session.dataset.train()).items()}
+    with jax.set_mesh(session.mesh):
+        step = session.train_step._jitted.trace(session.abstract_state, batch)
+        text = step.lower(lowering_platforms=(target.platform,)).compile().as_text()
+    kernels = read_program(text, {})
+    assert {kernel.implementation for kernel in kernels} == KERNELS[name]
+    assert len(kernels) >= 6  # forward, dq, dk and dv of both
+    gathered = re.findall(r"\[([\d,]+)\]\S*\)? all-gather(?:-start)?\(.*op_name=\"\S*while/body", text)
+    assert gathered  # parameters of the layers, by fsdp
+    tokens_of_a_device = ROWS // 4 * LENGTH * WIDTH
+    assert max(int(np.prod([int(n) for n in size.split(",")])) for size in gathered) < tokens_of_a_device
