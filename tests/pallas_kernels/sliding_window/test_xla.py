@@ -63,6 +63,22 @@ def test_steps_of_the_loop(setting, n_blocks, monkeypatch):
     check(call)
 
 
+@pytest.mark.parametrize("window", [40, 85, 90, slow(89), slow(200)])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_blocks_of_a_wide_window(setting, window, monkeypatch):
+    """Kills blocks that are right only if they are half a window: 6 of 16, behind 3 to 6 blocks of keys."""
+    for name, value in {"MAX_BLOCK": 16, "WHOLE_BYTES": 0, "WHOLE_LENGTH": 0, "STEP_BYTES": 2**15}.items():
+        monkeypatch.setattr(xla, name, value)
+    check(Call(t=90, window=window, **SETTINGS[setting]))
+
+
+def test_memory_of_a_window_of_all_tokens():
+    """Kills t x t scores of long sequences: 64 MiB here, where blocks take 4 MiB at a time."""
+    tokens = [jnp.zeros((1, 2048, 4, 8))] * 3
+    run = jax.jit(functools.partial(sliding_window_attention, window=2048, implementation="xla"))
+    assert run.lower(*tokens).compile().memory_analysis().temp_size_in_bytes < 2**24
+
+
 @pytest.mark.parametrize("heads", [(1, 1), (3, 1), (3, 3), (6, 2)])
 def test_heads(heads):
     """Kills axes that are mixed up, or dropped where they are not 1."""
