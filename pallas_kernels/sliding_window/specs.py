@@ -68,10 +68,19 @@ CPU_LENGTH = {
 }
 """Length, on a CPU: the banded form against the quadratic one."""
 
+CPU_WINDOWS = {
+    f"cpu_w{w}": Spec(b=1, t=4096, h=4, k=64, v=64, window=w, dtype=jnp.float32)
+    for w in (16, 32, 64, 128, 256, 512, 1024, 4096)
+}
+"""Cost against window, on a CPU, up to all tokens."""
+
+CPU_BATCH = {f"cpu_b{b}": Spec(b=b, t=1024, h=4, k=64, v=64, window=64, dtype=jnp.float32) for b in (1, 2, 4, 8, 16)}
+"""Based, Fig. 7, on a CPU."""
+
 TINY = {
     "tiny": Spec(b=1, t=70, h=3, k=3, v=5, window=9, dtype=jnp.float32),
     "tiny_grouped": Spec(b=2, t=33, h=4, g=2, k=4, v=3, window=16, dtype=jnp.float32),
 }
 """For tests."""
 
-SPECS = HEADLINE | FIGURE_7_BATCH | WINDOWS | STEP | STEP_WINDOWS | CPU | CPU_LENGTH | TINY
+SPECS = HEADLINE | FIGURE_7_BATCH | WINDOWS | STEP | STEP_WINDOWS | CPU | CPU_LENGTH | CPU_WINDOWS | CPU_BATCH | TINY

@@ -47,5 +47,7 @@ GROUPS = {
     "step_windows": WINDOW.group(specs.STEP_WINDOWS, "step"),
     "cpu": WINDOW.group(specs.CPU, "forward", "forward_backward"),
     "cpu_length": WINDOW.group(specs.CPU_LENGTH, "forward", "forward_backward"),
+    "cpu_windows": WINDOW.group(specs.CPU_WINDOWS, "forward", "forward_backward"),
+    "cpu_batch": WINDOW.group(specs.CPU_BATCH, "forward", "forward_backward"),
 }
 """Name of a group -> its workloads: the paper's figures, decoding, and what a CPU can run."""
