@@ -13,7 +13,7 @@ STYLES = {
     "xla": ("#0072B2", "o"),
     "mosaic_gpu": ("#D55E00", "s"),
     "mosaic_tpu": ("#D55E00", "s"),
-    "splash_tpu": ("#D55E00", "s"),
+    "splash_tpu": ("#56B4E9", "P"),
     "triton": ("#000000", "<"),
     "naive": ("#CC79A7", "^"),
     "reference": ("#E69F00", "v"),

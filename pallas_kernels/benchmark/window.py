@@ -28,7 +28,7 @@ def default_names(platform: str) -> tuple[str, ...]:
     return {
         "cpu": ("auto", "xla", "reference", "jax_nn"),
         "gpu": ("auto", "xla", "mosaic_gpu", "cudnn"),
-        "tpu": ("auto", "xla", "splash_tpu", "jax_nn"),
+        "tpu": ("auto", "xla", "mosaic_tpu", "splash_tpu", "jax_nn"),
     }[platform]
 
 

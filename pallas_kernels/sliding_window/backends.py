@@ -17,7 +17,7 @@ start (b,) int32 <= past, or None: all keys exist. segment_ids (b, s) int32, or 
 import dataclasses
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
-from pallas_kernels.sliding_window import cudnn, xla
+from pallas_kernels.sliding_window import cudnn, mosaic_tpu, xla
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ def kernels(p: Problem) -> tuple[tuple[str, str], ...]:
     window. Which of the two is faster at which narrower window has not been measured."""
     ours, vendor = ("cuda", "mosaic_gpu"), ("cuda", "cudnn")
     on_gpu = (vendor, ours) if p.window >= p.past + p.t else (ours, vendor)
-    return (*on_gpu, ("tpu", "splash_tpu"))
+    return (*on_gpu, ("tpu", "mosaic_tpu"), ("tpu", "splash_tpu"))
 
 
 def _kernel_objection(p: Problem) -> str | None:
@@ -84,6 +84,11 @@ def _cudnn_objection(p: Problem) -> str | None:
     return _kernel_objection(p) or cudnn.objection(**sizes)
 
 
+def _mosaic_tpu_objection(p: Problem) -> str | None:
+    sizes = {name: getattr(p, name) for name in ("h", "g", "k", "v", "window", "dtype", "segments")}
+    return _kernel_objection(p) or mosaic_tpu.objection(**sizes)
+
+
 def _splash_tpu_objection(p: Problem) -> str | None:
     if p.dtype not in ("bfloat16", "float32"):
         return f"dtype {p.dtype} is not bfloat16 or float32"
@@ -110,5 +115,6 @@ BACKENDS = {
     "xla": Backend(lambda problem: None, xla.forward, xla.backward),
     "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
     "cudnn": Backend(_cudnn_objection, cudnn.attention, None),
+    "mosaic_tpu": Backend(_mosaic_tpu_objection, mosaic_tpu.forward, mosaic_tpu.backward),
     "splash_tpu": Backend(_splash_tpu_objection, _splash_tpu_forward, _splash_tpu_backward),
 }

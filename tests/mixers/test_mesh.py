@@ -93,4 +93,4 @@ def test_kernels_run_on_a_mesh(mixer, mesh, platform):
     with jax.set_mesh(make_mesh(MESHES[mesh])):
         traced = jax.jit(jax.grad(loss)).trace(params, tokens(t=128).astype(dtype))
         text = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert text.count(MARKERS[platform]) >= 3
+    assert text.count(MARKERS[platform]) >= 2  # forward and backward

@@ -192,7 +192,7 @@ def test_a_failing_worker_is_an_error(monkeypatch):
 ON_HOPPER = "mosaic_gpu" if HAS_MOSAIC_GPU else "xla"
 EXPECTED = {
     "taylor_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
-    "sliding_window": {"cuda": ON_HOPPER, "tpu": "splash_tpu"},
+    "sliding_window": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
 }
 """What the automatic choice takes at the headline shapes."""
 

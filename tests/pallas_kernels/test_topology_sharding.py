@@ -32,7 +32,7 @@ OPS = {
     "taylor": Op(functools.partial(sharded_taylor_attention), SPEC, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}),
     "window": Op(
         functools.partial(sharded_sliding_window_attention, window=64), WINDOW,
-        {"cuda": "mosaic_gpu", "tpu": "splash_tpu"},
+        {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
     ),
 }  # fmt: skip
 COLLECTIVE = re.compile(
@@ -76,7 +76,7 @@ def value_and_gradients(op, target, mesh_shape, axes):
 def assert_kernels(op, target, text):
     kernels = read_program(text, {})
     assert {kernel.implementation for kernel in kernels} == {op.taken[target.platform]}
-    assert len(kernels) >= 3  # forward, dq, dk and dv
+    assert len(kernels) >= 2  # forward and backward
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)

@@ -1,0 +1,121 @@
+"""The TPU kernels of sliding-window attention behind our contract, interpreted on a CPU against float64."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.sliding_window import mosaic_tpu, sliding_window_attention
+from pallas_kernels.sliding_window.backends import BACKENDS, Problem
+from tests.pallas_kernels.shared import all_shapes, assert_close
+from tests.pallas_kernels.sliding_window.cases import Call, contract_truth, measured, truth
+
+HEADS = functools.partial(Call, b=2, h=3, g=3, k=32, v=32)
+
+
+def check(call, past=0, start=None, tolerances=(1e-5, 1e-4)):
+    """y, lse, dq, dk, dv of the contract. float32: 1e-5, its gradients 1e-4, as style demands."""
+    (q, k, v, dy), expected = contract_truth(call, past, start)
+    operands = [jnp.asarray(x, call.dtype) for x in (q, k, v)]
+    operands += [None if start is None else jnp.asarray(start, jnp.int32), None]
+    options = {"window": call.window, "scale": call.factor, "interpret": True}
+
+    @jax.jit
+    def run(operands, dy):
+        y, lse = mosaic_tpu.forward(*operands, **options)
+        return y, lse, *mosaic_tpu.backward(*operands, y, lse, dy, **options)
+
+    results = run(operands, jnp.asarray(dy, call.dtype))
+    assert [x.dtype for x in results] == [call.dtype, jnp.float32, *[call.dtype] * 3]
+    assert_close(results[:2], expected[:2], tolerances[0])
+    assert_close(results[2:], expected[2:], tolerances[1])
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("t", "window"),
+    [
+        (1, 1),
+        (127, 64),
+        (129, 128),
+        (300, 129),
+        *(slow(t, w) for t in (1, 63, 128, 257, 513) for w in (1, 2, 16, 64, 127, 128, 129, 255, 256)),
+    ],
+)
+def test_values_and_gradients(t, window):
+    """Kills a window one off, a part of a tile that is taken for the other, keys of a block that does not exist, and
+    dk and dv that lose what the next block, or the last, sends."""
+    check(HEADS(t=t, window=min(window, t)))
+
+
+@pytest.mark.parametrize(
+    ("t", "window", "past", "start"),
+    [(140, 20, 19, [0, 19]), (1, 64, 63, None), slow(200, 200, 199, [3, 160]), slow(130, 128, 64, [64, 0])],
+)
+def test_tokens_before_some_of_which_do_not_exist(t, window, past, start):
+    """Kills an offset of the mask by a token or a block, and slots seen before they are written."""
+    check(HEADS(t=t, window=window), past=past, start=start)
+
+
+@pytest.mark.parametrize(("h", "d"), [(1, 32), (24, 64), slow(16, 128), slow(3, 112), slow(80, 24)])
+def test_heads(h, d):
+    """Kills lanes or rows of lse of another head, and of another step of the grid."""
+    check(Call(t=150, window=40, b=1, h=h, g=h, k=d, v=d))
+
+
+@pytest.mark.parametrize("window", [64, 200])
+def test_bfloat16(window):
+    """Kills bfloat16 sums or softmax: weights, their cotangents and the results round by 2e-3 each."""
+    check(HEADS(t=260, window=window, dtype=jnp.bfloat16), tolerances=(4e-3, 4e-3))
+
+
+def test_large_scores():
+    """Kills exponentials before the maximum is known."""
+    check(HEADS(t=150, window=64, size=6.0))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"dtype": "float16"}, "dtype float16"),
+        ({"k": 60, "v": 60}, "head_dims 60 of keys and 60 of values"),
+        ({"v": 32}, "head_dims 64 of keys and 32 of values"),
+        ({"g": 1}, "1 key/value heads are fewer than 2"),
+        ({"window": 257}, "window=257 is more than 256"),
+        ({"segments": True}, "segment_ids"),
+        ({"h": 17, "g": 17}, "17 heads are too many for a step"),
+    ],
+)
+def test_refusals(change, reason):
+    """Kills an operand that is ignored, and a shape that fails only when it is compiled."""
+    served = {"b": 1, "t": 64, "past": 0, "h": 2, "g": 2, "k": 64, "v": 64, "window": 64, "dtype": "bfloat16"}
+    served |= {"start": False, "segments": False}
+    assert BACKENDS["mosaic_tpu"].objection(Problem(**served)) is None
+    assert reason in BACKENDS["mosaic_tpu"].objection(Problem(**{**served, **change}))
+
+
+def test_nothing_in_another_layout():
+    """Kills an operand that is transposed or padded before the kernel: whole blocks are only reshaped."""
+    tokens = [jax.ShapeDtypeStruct((2, 256, 4, 64), jnp.bfloat16)] * 3
+    attend = functools.partial(sliding_window_attention, window=64, implementation="mosaic_tpu")
+    jaxpr = jax.make_jaxpr(lambda q, k, v: jax.vjp(attend, q, k, v)[1](q))(*tokens)
+    outside = {shape for shape in all_shapes(jaxpr.jaxpr) if len(shape) >= 3}
+    assert outside <= {(2, 256, 4, 64), (2, 256, 256), (2, 4, 256), (1, 128, 256)}
+
+
+@pytest.mark.tpu
+@pytest.mark.parametrize("implementation", ["mosaic_tpu", "splash_tpu"])
+@pytest.mark.parametrize("window", [1, 16, 64, 128, 129, 256])
+@pytest.mark.parametrize(("dtype", "bounds"), [("bfloat16", (4e-3, 8e-3)), ("float32", (1e-5, 1e-4))])
+def test_values_and_gradients_on_a_device(implementation, window, dtype, bounds):
+    """The kernels compiled, through the public function."""
+    call = Call(t=700, b=3, h=4, g=4, k=64, v=64, window=window, dtype=dtype)
+    outputs, gradients = measured(call, implementation=implementation)
+    expected, expected_gradients = truth(call)
+    assert_close(outputs, expected, bounds[0])
+    if window > 1:  # the softmax of one score has no slope
+        assert_close(gradients, expected_gradients, bounds[1])
