@@ -8,6 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pallas_kernels.sliding_window import SlidingWindowCache, sliding_window_attention
+from pallas_kernels.sliding_window.backends import Problem
+from tests.pallas_kernels.shared import assert_close
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -132,6 +134,31 @@ def contract_truth(call: Call, past: int = 0, start=None):
     starts = np.zeros(call.b, int) if start is None else start
     rows = [_one_row(call, i, q[i], k[i], v[i], dy[i], starts[i]) for i in range(call.b)]
     return (q, k, v, dy), [np.stack(x) for x in zip(*rows, strict=True)]
+
+
+def check_contract(module, call: Call, past: int = 0, start=None, tolerances=(1e-5, 1e-4)):
+    """y and lse, then dq, dk, dv of an interpreted implementation, within relative errors; float32's are style's."""
+    (q, k, v, dy), expected = contract_truth(call, past, start)
+    operands = [jnp.asarray(x, call.dtype) for x in (q, k, v)]
+    ids = None if call.segment_ids() is None else jnp.asarray(call.segment_ids())
+    operands += [None if start is None else jnp.asarray(start, jnp.int32), ids]
+    options = {"window": call.window, "scale": call.factor, "interpret": True}
+
+    @jax.jit
+    def run(operands, dy):
+        y, lse = module.forward(*operands, **options)
+        return y, lse, *module.backward(*operands, y, lse, dy, **options)
+
+    results = run(operands, jnp.asarray(dy, call.dtype))
+    assert [x.dtype for x in results] == [call.dtype, jnp.float32, *[call.dtype] * 3]
+    assert_close(results[:2], expected[:2], tolerances[0])
+    assert_close(results[2:], expected[2:], tolerances[1])
+
+
+def problem(**changed) -> Problem:
+    """A problem that every kernel serves, but for what is `changed`."""
+    served = {"b": 1, "t": 64, "past": 0, "h": 2, "g": 2, "k": 64, "v": 64, "window": 9, "dtype": "bfloat16"}
+    return Problem(**{**served, "start": False, "segments": False, **changed})
 
 
 def _one_row(call, row, q, k, v, dy, start):

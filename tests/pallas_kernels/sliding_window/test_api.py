@@ -1,5 +1,6 @@
 """The public functions: which implementation runs where, refusals, transformations, and single steps."""
 
+import dataclasses
 import functools
 
 import jax
@@ -12,16 +13,16 @@ from pallas_kernels.sliding_window import (
     sliding_window_attention,
     sliding_window_step,
 )
-from pallas_kernels.sliding_window.backends import BACKENDS, Problem
+from pallas_kernels.sliding_window.backends import BACKENDS
 from pallas_kernels.sliding_window.specs import Spec
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, lowered, make_mesh
-from tests.pallas_kernels.sliding_window.cases import Call, truth
+from tests.pallas_kernels.sliding_window.cases import Call, problem, truth
 
-TARGETS = [(platform, 3) for platform in PLATFORMS]
-"""(platform, kernels of a forward and a backward pass)."""
 shape = functools.partial(Spec, window=64)
 SERVED = shape(b=2, t=128, h=4, g=2, k=64, v=64)
-"""bfloat16, and a shape that every kernel takes."""
+"""bfloat16, grouped heads: a shape that most kernels take."""
+TARGETS = [*((platform, SERVED, 3) for platform in PLATFORMS), ("tpu", dataclasses.replace(SERVED, g=4), 2)]
+"""(platform, shape, kernels of a forward and a backward pass)."""
 
 
 def to_jax(arrays):
@@ -36,10 +37,10 @@ def kernels(text, platform):
     return text.count(f"@{MARKERS[platform]}")
 
 
-@pytest.mark.parametrize(("platform", "count"), TARGETS)
-def test_the_platform_of_the_program_chooses(platform, count):
+@pytest.mark.parametrize(("platform", "served", "count"), TARGETS)
+def test_the_platform_of_the_program_chooses(platform, served, count):
     """Kills a choice by the host's backend: from a CPU, H100 and TPU programs hold their kernels, and only those."""
-    arrays = SERVED.inputs()
+    arrays = served.inputs()
     gradient = jax.grad(value, (0, 1, 2))
     assert kernels(lowered(value, arrays, platform), platform) == 1
     assert kernels(lowered(gradient, arrays, platform), platform) == count
@@ -48,15 +49,15 @@ def test_the_platform_of_the_program_chooses(platform, count):
     assert kernels(lowered(jax.grad(by_name, (0, 1, 2)), arrays, platform), platform) == 0
 
 
-@pytest.mark.parametrize(("platform", "count"), TARGETS)
+@pytest.mark.parametrize(("platform", "served", "count"), TARGETS)
 @pytest.mark.parametrize("wrap", [jax.checkpoint, jax.jit, jax.vmap], ids=["checkpoint", "jit", "vmap"])
-def test_kernels_survive_transformations(platform, count, wrap):
+def test_kernels_survive_transformations(platform, served, count, wrap):
     """Kills a gradient that leaves its kernel under remat, nested jit or vmap, with a cache in and out."""
-    arrays = [x[None] for x in SERVED.inputs()] if wrap is jax.vmap else SERVED.inputs()
+    arrays = [x[None] for x in served.inputs()] if wrap is jax.vmap else served.inputs()
 
     def loss(*arrays):
         def attend(*x):
-            cache = empty_cache(SERVED.b, 64, SERVED.kv_heads, SERVED.k, SERVED.v, jnp.bfloat16)
+            cache = empty_cache(served.b, 64, served.kv_heads, served.k, served.v, jnp.bfloat16)
             y, cache = sliding_window_attention(*x, window=64, initial_cache=cache, return_cache=True)
             return y.astype(jnp.float32).sum() + cache.k.astype(jnp.float32).sum()
 
@@ -90,12 +91,10 @@ def test_kernels_refuse_a_mesh_and_what_lies_before_segments():
         with pytest.raises(NotImplementedError, match=r"\('x', 'y'\) are not manual.*call sharded_sliding_window"):
             sliding_window_attention(*arrays, window=64, implementation="splash_tpu")
         assert kernels(lowered(value, arrays, "tpu"), "tpu") == 0
-    problem = {"b": 1, "t": 64, "h": 1, "g": 1, "k": 64, "v": 64, "window": 9, "dtype": "bfloat16"}
     for name, backend in BACKENDS.items():
-        reason = backend.objection(Problem(**problem, past=8, start=True, segments=True))
+        reason = backend.objection(problem(past=8, start=True, segments=True))
         assert (reason is None) == (name == "xla"), (name, reason)
-    long = Problem(**{**problem, "t": 2**17}, past=0, start=False, segments=False)
-    assert "would take minutes" in BACKENDS["splash_tpu"].objection(long)
+    assert "would take minutes" in BACKENDS["splash_tpu"].objection(problem(t=2**17))
 
 
 def test_vmap_scan_checkpoint():

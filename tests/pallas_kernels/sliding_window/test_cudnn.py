@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from pallas_kernels.sliding_window import cudnn, sliding_window_attention
-from pallas_kernels.sliding_window.backends import BACKENDS, Problem, kernels
+from pallas_kernels.sliding_window.backends import BACKENDS, kernels
 from tests.pallas_kernels.shared import assert_close, lowered
-from tests.pallas_kernels.sliding_window.cases import Call, measured, truth
+from tests.pallas_kernels.sliding_window.cases import Call, measured, problem, truth
 
 ARRAYS = [jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (4, 2, 2)]
 
@@ -81,10 +81,8 @@ def test_no_quadratic_residuals():
 @pytest.mark.usefixtures("some_gpu")
 def test_refusals(change, reason):
     """Kills an operand that is ignored, and a shape that fails only when it is compiled."""
-    served = {"b": 1, "t": 64, "past": 0, "h": 2, "g": 1, "k": 64, "v": 64, "window": 9, "dtype": "bfloat16"}
-    served |= {"start": False, "segments": False}
-    assert BACKENDS["cudnn"].objection(Problem(**served)) is None
-    assert reason in BACKENDS["cudnn"].objection(Problem(**{**served, **change}))
+    assert BACKENDS["cudnn"].objection(problem()) is None
+    assert reason in BACKENDS["cudnn"].objection(problem(**change))
 
 
 def test_without_a_gpu():
@@ -95,8 +93,7 @@ def test_without_a_gpu():
 
 
 def test_the_whole_past_is_cudnns_first():
-    sizes = {"b": 1, "t": 64, "h": 2, "g": 1, "k": 64, "v": 64, "dtype": "bfloat16", "start": False, "segments": False}
-    first = {w: dict(reversed(kernels(Problem(**sizes, past=0, window=w))))["cuda"] for w in (16, 63, 64, 99)}
+    first = {w: dict(reversed(kernels(problem(window=w))))["cuda"] for w in (16, 63, 64, 99)}
     assert first == {16: "mosaic_gpu", 63: "mosaic_gpu", 64: "cudnn", 99: "cudnn"}
 
 

@@ -1,35 +1,22 @@
 """The TPU kernels of sliding-window attention behind our contract, interpreted on a CPU against float64."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from pallas_kernels.sliding_window import mosaic_tpu, sliding_window_attention
-from pallas_kernels.sliding_window.backends import BACKENDS, Problem
+from pallas_kernels.sliding_window.backends import BACKENDS
 from tests.pallas_kernels.shared import all_shapes, assert_close
-from tests.pallas_kernels.sliding_window.cases import Call, contract_truth, measured, truth
+from tests.pallas_kernels.sliding_window.cases import Call, check_contract, contract_truth, measured, problem, truth
 
 HEADS = functools.partial(Call, b=2, h=3, g=3, k=32, v=32)
 
 
-def check(call, past=0, start=None, tolerances=(1e-5, 1e-4)):
-    """y, lse, dq, dk, dv of the contract. float32: 1e-5, its gradients 1e-4, as style demands."""
-    (q, k, v, dy), expected = contract_truth(call, past, start)
-    operands = [jnp.asarray(x, call.dtype) for x in (q, k, v)]
-    operands += [None if start is None else jnp.asarray(start, jnp.int32), None]
-    options = {"window": call.window, "scale": call.factor, "interpret": True}
-
-    @jax.jit
-    def run(operands, dy):
-        y, lse = mosaic_tpu.forward(*operands, **options)
-        return y, lse, *mosaic_tpu.backward(*operands, y, lse, dy, **options)
-
-    results = run(operands, jnp.asarray(dy, call.dtype))
-    assert [x.dtype for x in results] == [call.dtype, jnp.float32, *[call.dtype] * 3]
-    assert_close(results[:2], expected[:2], tolerances[0])
-    assert_close(results[2:], expected[2:], tolerances[1])
+check = functools.partial(check_contract, mosaic_tpu)
 
 
 def slow(*values):
@@ -78,6 +65,22 @@ def test_large_scores():
     check(HEADS(t=150, window=64, size=6.0))
 
 
+def test_vmap():
+    """Kills a grid axis, or a start of a row, that is another one's under vmap."""
+    call, past, start = HEADS(t=140, window=20), 19, jnp.array([[0, 19], [7, 3]], jnp.int32)
+    calls = [contract_truth(dataclasses.replace(call, seed=seed), past, row) for seed, row in enumerate(start)]
+    stacked = [jnp.asarray(np.stack(x), jnp.float32) for x in zip(*(operands for operands, _ in calls), strict=True)]
+    options = {"window": call.window, "scale": call.factor, "interpret": True}
+
+    @jax.vmap
+    def run(q, k, v, dy, start):
+        y, lse = mosaic_tpu.forward(q, k, v, start, None, **options)
+        return y, lse, *mosaic_tpu.backward(q, k, v, start, None, y, lse, dy, **options)
+
+    expected = [np.stack(x) for x in zip(*(results for _, results in calls), strict=True)]
+    assert_close(run(*stacked, start), expected, 1e-4)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -92,10 +95,8 @@ def test_large_scores():
 )
 def test_refusals(change, reason):
     """Kills an operand that is ignored, and a shape that fails only when it is compiled."""
-    served = {"b": 1, "t": 64, "past": 0, "h": 2, "g": 2, "k": 64, "v": 64, "window": 64, "dtype": "bfloat16"}
-    served |= {"start": False, "segments": False}
-    assert BACKENDS["mosaic_tpu"].objection(Problem(**served)) is None
-    assert reason in BACKENDS["mosaic_tpu"].objection(Problem(**{**served, **change}))
+    assert BACKENDS["mosaic_tpu"].objection(problem()) is None
+    assert reason in BACKENDS["mosaic_tpu"].objection(problem(**change))
 
 
 def test_nothing_in_another_layout():
