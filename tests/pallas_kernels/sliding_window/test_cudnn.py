@@ -73,6 +73,7 @@ def test_no_quadratic_residuals():
         ({"dtype": "float32"}, "dtype float32 is not one of bfloat16, float16"),
         ({"v": 32}, "head_dims 64 of keys and 32 of values differ"),
         ({"k": 60, "v": 60}, "multiple of 8"),
+        ({"t": 63}, "t=63 is less than 64 tokens"),
         ({"past": 3}, "tokens before"),
         ({"start": True}, "tokens before"),
         ({"segments": True}, "segment_ids"),
