@@ -15,7 +15,7 @@ from pallas_kernels.sliding_window import (
 )
 from pallas_kernels.sliding_window.backends import BACKENDS
 from pallas_kernels.sliding_window.specs import Spec
-from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, lowered, make_mesh
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, lowered, make_mesh, needs_mosaic_gpu
 from tests.pallas_kernels.sliding_window.cases import Call, problem, truth
 
 shape = functools.partial(Spec, window=64)
@@ -66,11 +66,15 @@ def test_kernels_survive_transformations(platform, served, count, wrap):
     assert kernels(lowered(jax.grad(loss, (0, 1, 2)), arrays, platform), platform) >= count
 
 
+def hopper(*values):
+    return pytest.param(*values, marks=needs_mosaic_gpu)
+
+
 @pytest.mark.parametrize(
     ("implementation", "spec", "options", "reason"),
     [
-        ("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "not all bfloat16"),
-        ("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=32), {}, "head_dims 64 of keys and 32 of values are not one"),
+        hopper("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "not all bfloat16"),
+        hopper("mosaic_gpu", shape(b=1, t=8, h=2, k=64, v=32), {}, "head_dims 64 of keys and 32 of values are not one"),
         ("splash_tpu", shape(b=1, t=8, h=2, k=64, v=64, dtype=jnp.float16), {}, "dtype float16 is not bfloat16 or"),
         ("splash_tpu", shape(b=1, t=8, h=2, k=64, v=264), {}, "head_dim=264 is more than 256"),
         ("splash_tpu", shape(b=0, t=8, h=2, k=64, v=64), {}, "batch 0 or heads 2 are 0"),
