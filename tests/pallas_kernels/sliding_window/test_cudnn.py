@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.sliding_window import cudnn, sliding_window_attention
+from pallas_kernels.sliding_window import cudnn, sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.sliding_window.backends import BACKENDS, kernels
-from tests.pallas_kernels.shared import assert_close, lowered
+from tests.pallas_kernels.shared import assert_close, lowered, make_mesh, needs_eight_devices
 from tests.pallas_kernels.sliding_window.cases import Call, measured, problem, truth
 
 ARRAYS = [jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (4, 2, 2)]
@@ -65,6 +65,18 @@ def test_no_quadratic_residuals():
     attend = functools.partial(sliding_window_attention, window=300)
     _, pull_back = jax.eval_shape(lambda *x: jax.vjp(attend, *x), *ARRAYS)
     assert max(np.prod(x.shape) for x in jax.tree.leaves(pull_back)) <= 2 * 300 * 4 * 64
+
+
+@needs_eight_devices
+@pytest.mark.usefixtures("some_gpu")
+def test_each_device_calls_its_own():
+    """Kills a call of cuDNN on a mesh that is left to the partitioner."""
+    axes = {"mesh": make_mesh((2, 2)), "batch_axes": ("x",), "head_axes": ("y",)}
+    attend = functools.partial(sharded_sliding_window_attention, window=300, **axes)
+    text = lowered(lambda q, k, v: jax.vjp(attend, q, k, v)[1](q), ARRAYS, "cuda")
+    assert [name for name, _, _ in calls(text)] == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
+    local = "(tensor<1x300x2x64xbf16>, tensor<1x300x1x64xbf16>, tensor<1x300x1x64xbf16>"
+    assert text.count(local) >= 2
 
 
 @pytest.mark.parametrize(
