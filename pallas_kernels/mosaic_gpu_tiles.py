@@ -1,6 +1,7 @@
-"""Inside Hopper kernels: layouts of (64, n) tiles in registers and shared memory, and matmuls on them."""
+"""Hopper kernels: layouts of (64, n) tiles in registers and shared memory, matmuls on them, and the launch."""
 
 import dataclasses
+import types
 from typing import Any
 
 import jax.numpy as jnp
@@ -81,3 +82,30 @@ def rows_to(x, n=64):
 def columns_to(x):
     """(64,) per-column values -> (64, 64)."""
     return lax.broadcast_in_dim(x, (64, 64), [1])
+
+
+def launch(name, body, operands, outputs, scratch, *, grid, warpgroups, approx_math=False, interpret):
+    """Runs body(refs) in every warpgroup of a grid, a dict of sizes by name; refs is a namespace of named references.
+
+    Operands that are None are not passed; their name is None in the namespace, unless scratch has it.
+    """
+    given = {key: x for key, x in operands.items() if x is not None}
+
+    def kernel_body(*refs, **scratch_refs):
+        named = dict.fromkeys(operands)
+        named.update(zip((*given, *outputs), refs, strict=True), **scratch_refs)
+        body(types.SimpleNamespace(**named))
+
+    kernel_body.__name__ = name
+    kernel = plgpu.kernel(
+        kernel_body,
+        out_type=tuple(outputs.values()),
+        scratch_types=scratch,
+        grid=tuple(grid.values()),
+        grid_names=tuple(grid),
+        num_threads=warpgroups,
+        thread_name="warpgroup",
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane, approx_math=approx_math),
+        interpret=interpret,
+    )
+    return dict(zip(outputs, kernel(*given.values()), strict=True))

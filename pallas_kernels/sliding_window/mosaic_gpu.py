@@ -25,7 +25,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Home,
     Walk,
     key_ring,
-    launch,
+    launch_walks,
     products,
     rows,
     run_walk,
@@ -109,7 +109,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
 
         run_walk(walk, home, ring, step)
 
-    return launch(
+    return launch_walks(
         "sliding_window_forward",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids},

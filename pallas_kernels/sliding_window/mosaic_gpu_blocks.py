@@ -7,7 +7,6 @@ Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import Mma
+from pallas_kernels.mosaic_gpu_tiles import Mma, launch
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan, Problem
 
 # ---------------------------------------------------------------- shared memory
@@ -309,28 +308,16 @@ def key_ring(refs, walk: Walk, plan: Plan, problem: Problem) -> Ring:
 # ---------------------------------------------------------------- launching
 
 
-def launch(name, body, operands, outputs, scratch, *, batch, walks, plan, interpret):
-    """Runs body(refs) in every warpgroup, refs being a namespace of named references.
-
-    Operands that are None are not passed; their name is None in the namespace.
-    """
-    given = {key: x for key, x in operands.items() if x is not None}
-
-    def kernel_body(*refs, **scratch_refs):
-        named = dict.fromkeys((*operands, "stage"))
-        named.update(zip((*given, *outputs), refs, strict=True), **scratch_refs)
-        body(types.SimpleNamespace(**named))
-
-    kernel_body.__name__ = name
-    kernel = plgpu.kernel(
-        kernel_body,
-        out_type=tuple(outputs.values()),
-        scratch_types=scratch,
-        grid=(batch, -(-walks // plan.warpgroups)),
-        grid_names=("b", "block"),
-        num_threads=plan.warpgroups,
-        thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane, approx_math=True),
+def launch_walks(name, body, operands, outputs, scratch, *, batch, walks, plan, interpret):
+    """`launch` with as many thread blocks as the walks of each batch row need; refs.stage is None on a device."""
+    return launch(
+        name,
+        body,
+        {**operands, "stage": None},
+        outputs,
+        scratch,
+        grid={"b": batch, "block": -(-walks // plan.warpgroups)},
+        warpgroups=plan.warpgroups,
+        approx_math=True,
         interpret=interpret,
     )
-    return dict(zip(outputs, kernel(*given.values()), strict=True))

@@ -28,7 +28,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Ring,
     Walk,
     key_ring,
-    launch,
+    launch_walks,
     products,
     rows,
     run_walk,
@@ -116,7 +116,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
     outputs = {"dq": jax.ShapeDtypeStruct(q.shape, jnp.bfloat16)}
     if delta is None:
         outputs["delta_o"] = jax.ShapeDtypeStruct(lse.shape, f32)
-    return launch(
+    return launch_walks(
         "sliding_window_dq",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
@@ -208,7 +208,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
 
         run_walk(walk, home, ring, step)
 
-    return launch(
+    return launch_walks(
         "sliding_window_dkdv",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -186,30 +185,3 @@ def wait_last(barrier, count, depth):
         plgpu.barrier_wait(barrier.at[lax.rem(i, jnp.int32(depth))])
 
     lax.fori_loop(jnp.maximum(count - depth, 0), count, wait, None)
-
-
-def launch(name, body, operands, outputs, scratch, *, grid, warpgroups, interpret):
-    """Runs body(refs) on a grid (batch, head, segment), refs being a namespace of named references.
-
-    Operands that are None are not passed; their name is None in the namespace.
-    """
-    given = {key: x for key, x in operands.items() if x is not None}
-
-    def kernel_body(*refs, **scratch_refs):
-        named = dict.fromkeys(operands)
-        named.update(zip((*given, *outputs), refs, strict=True), **scratch_refs)
-        body(types.SimpleNamespace(**named))
-
-    kernel_body.__name__ = name
-    kernel = plgpu.kernel(
-        kernel_body,
-        out_type=tuple(outputs.values()),
-        scratch_types=scratch,
-        grid=grid,
-        grid_names=("b", "h", "segment"),
-        num_threads=warpgroups,
-        thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane),
-        interpret=interpret,
-    )
-    return dict(zip(outputs, kernel(*given.values()), strict=True))

@@ -14,12 +14,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import Mma
+from pallas_kernels.mosaic_gpu_tiles import Mma, launch
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     STAGES,
     Block,
     constant_scratch,
-    launch,
     load_constants,
     selections,
     stream_ring,
@@ -166,7 +165,7 @@ def paired_kernel(
             **constant_scratch(matrices, decay),
             **staging_scratch(interpret, 2),
         },
-        grid=(b, blocks, segments.count),
+        grid={"b": b, "h": blocks, "segment": segments.count},
         warpgroups=2,
         interpret=interpret,
     )

@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import Mma
+from pallas_kernels.mosaic_gpu_tiles import Mma, launch
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     constant_scratch,
-    launch,
     load_constants,
     selections,
     stream_ring,
@@ -72,7 +71,7 @@ def local_states(x, u, weight, decay, *, scale, heads: Heads, segments: Segments
             **constant_scratch(matrices, decay),
             **staging_scratch(interpret, 1),
         },
-        grid=(b, heads.blocks, n),
+        grid={"b": b, "h": heads.blocks, "segment": n},
         warpgroups=1,
         interpret=interpret,
     )

@@ -9,6 +9,13 @@ import pytest
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 
 AUTO = jax.sharding.AxisType.Auto
+LAYOUTS = {
+    "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
+    "batch_of_both": ((2, 4), {"batch_axes": ("x", "y")}),
+    "sequence": ((1, 8), {"sequence_axis": "y"}),
+    "everything": ((2, 2, 2), {"batch_axes": ("x",), "head_axes": ("y",), "sequence_axis": "z"}),
+}
+"""Shapes of meshes of eight devices, and what is sharded over their axes."""
 COLLECTIVE = re.compile(r"(\S+) (all-gather|all-reduce|all-to-all|reduce-scatter|collective-permute)(?:-start)?\(")
 
 needs_mosaic_gpu = pytest.mark.skipif(

@@ -15,6 +15,7 @@ from pallas_kernels.sliding_window import (
 from pallas_kernels.sliding_window.specs import Spec
 from tests.pallas_kernels.shared import (
     AUTO,
+    LAYOUTS,
     MARKERS,
     PLATFORMS,
     assert_close,
@@ -25,12 +26,6 @@ from tests.pallas_kernels.shared import (
 )
 from tests.pallas_kernels.sliding_window.cases import Call, truth
 
-LAYOUTS = {
-    "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
-    "batch_of_both": ((2, 4), {"batch_axes": ("x", "y")}),
-    "sequence": ((1, 8), {"sequence_axis": "y"}),
-    "everything": ((2, 2, 2), {"batch_axes": ("x",), "head_axes": ("y",), "sequence_axis": "z"}),
-}
 pytestmark = needs_eight_devices
 
 

@@ -10,6 +10,7 @@ from pallas_kernels.taylor_attention import TaylorState, sharded_taylor_attentio
 from pallas_kernels.taylor_attention.specs import Spec
 from tests.pallas_kernels.shared import (
     AUTO,
+    LAYOUTS,
     MARKERS,
     assert_close,
     collectives,
@@ -19,12 +20,6 @@ from tests.pallas_kernels.shared import (
 )
 from tests.pallas_kernels.taylor_attention.cases import Call
 
-LAYOUTS = {
-    "batch_heads": ((4, 2), {"batch_axes": ("x",), "head_axes": ("y",)}),
-    "batch_of_both": ((2, 4), {"batch_axes": ("x", "y")}),
-    "sequence": ((1, 8), {"sequence_axis": "y"}),
-    "everything": ((2, 2, 2), {"batch_axes": ("x",), "head_axes": ("y",), "sequence_axis": "z"}),
-}
 pytestmark = needs_eight_devices
 
 
