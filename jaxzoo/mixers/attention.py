@@ -75,7 +75,7 @@ class Attention(MultiHeadMixer):
     """Causal softmax attention over the whole past; `step` and `prefill` cost O(max_length) a token.
 
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
-    GPUs and by splash attention on TPUs. `prefill` and `step` are plain XLA.
+    GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` and `step` are plain XLA.
 
     A row that runs past the cache (its position + t exceeds max_length) gets NaN outputs from that call on.
     """

@@ -4,6 +4,7 @@
     forward(q, k, v, start, segment_ids, *, window, scale)                     -> y, lse
     backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale)        -> dq, dk, dv
 
+An implementation without `backward` returns y alone, and is differentiable by itself.
 t >= 1; q (b, t, h, k), k (b, s, g, k), v (b, s, g, v), of one dtype; y and dy (b, t, h, v); dk and dv, of the shapes
 of k and v, are summed over the query heads that share a head. The keys start `past = s - t` tokens before the
 queries, 0 <= past < window <= s. Query i sees key j where
