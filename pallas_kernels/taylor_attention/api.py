@@ -38,6 +38,7 @@ def taylor_attention(
     eps: float = 1e-12,
     normalize: bool = True,
     decay: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     initial_state: TaylorState | None = None,
     return_state: Literal[False] = False,
     chunk_size: int | None = None,
@@ -53,6 +54,7 @@ def taylor_attention(
     eps: float = 1e-12,
     normalize: bool = True,
     decay: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     initial_state: TaylorState | None = None,
     return_state: Literal[True],
     chunk_size: int | None = None,
@@ -67,6 +69,7 @@ def taylor_attention(
     eps=1e-12,
     normalize=True,
     decay=None,
+    segment_ids=None,
     initial_state=None,
     return_state=False,
     chunk_size=None,
@@ -86,6 +89,8 @@ def taylor_attention(
       eps: added to the sum of weights. 1e-12 is the authors'; flash-linear-attention takes 1e-6.
       normalize: divide by the sum of weights; False: y_i = sum_j w_ij v_j.
       decay: (h,) in (0, 1], what a weight keeps a token; None: 1. A constant: no gradient flows into it.
+      segment_ids: (b, t) int32; tokens meet only where theirs are equal, as for packed documents. A document is one
+        run of equal ids in a row: an id that returns after others is a new document. Not with a state.
       initial_state: the sums over the tokens before; None: there are none.
       return_state: return the sums after the last token too.
       chunk_size: tokens that meet by the quadratic form in "xla", any positive number; None: by length. The
@@ -101,6 +106,7 @@ def taylor_attention(
       NotImplementedError: the implementation asked for does not serve this call.
     """
     _check(q.shape, k.shape, v.shape, decay, initial_state)
+    check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"taylor_attention: chunk_size={chunk_size} must be positive; None chooses")
     if implementation is not None and implementation not in IMPLEMENTATIONS:
@@ -110,11 +116,14 @@ def taylor_attention(
     decay = None if decay is None else jax.lax.stop_gradient(jnp.asarray(decay))
     if implementation == "reference":
         y, state = reference.quadratic(
-            q, k, v, scale=scale, eps=eps, normalize=normalize, initial_state=initial_state, decay=decay
-        )
+            q, k, v, scale=scale, eps=eps, normalize=normalize, initial_state=initial_state, decay=decay,
+            segment_ids=segment_ids,
+        )  # fmt: skip
         return (y, state) if return_state else y
     dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
-    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtypes=dtypes, chunk_size=chunk_size)
+    problem = Problem(
+        b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtypes=dtypes, chunk_size=chunk_size, segments=segment_ids is not None
+    )
     choices = choose(BACKENDS, problem, implementation, kernels=KERNELS)
     if t == 0:
         y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
@@ -125,7 +134,7 @@ def taylor_attention(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
         )  # fmt: skip
-        y, state = _attend(q, k, v, initial_state, decay, choices, options)
+        y, state = _attend(q, k, v, initial_state, decay, segment_ids, choices, options)
     return (y, state) if return_state else y
 
 
@@ -165,22 +174,23 @@ def taylor_attention_step(
     return y.astype(v.dtype), TaylorState(s, z)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _attend(q, k, v, state, decay, choices, options):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
+def _attend(q, k, v, state, decay, segment_ids, choices, options):
     options = dataclasses.replace(options, return_den=False)
-    y, last, _ = run(BACKENDS, "forward", choices, q, k, v, state, decay, options=options)
+    y, last, _ = run(BACKENDS, "forward", choices, q, k, v, state, decay, segment_ids, options=options)
     return y, last
 
 
-def _attend_forward(q, k, v, state, decay, choices, options):
-    y, last, den = run(BACKENDS, "forward", choices, q, k, v, state, decay, options=options)
-    return (y, last), (q, k, v, state, decay, y if options.normalize else None, den)
+def _attend_forward(q, k, v, state, decay, segment_ids, choices, options):
+    operands = q, k, v, state, decay, segment_ids
+    y, last, den = run(BACKENDS, "forward", choices, *operands, options=options)
+    return (y, last), (*operands, y if options.normalize else None, den)
 
 
 def _attend_backward(choices, options, saved, cotangents):
     decay = saved[4]
     gradients = run(BACKENDS, "backward", choices, *saved, *cotangents, options=options)
-    return (*gradients, None if decay is None else jnp.zeros_like(decay))
+    return (*gradients, None if decay is None else jnp.zeros_like(decay), None)
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -204,4 +214,24 @@ def _check(q: tuple, k: tuple, v: tuple, decay, state: TaylorState | None) -> No
         raise ValueError(
             f"taylor_attention: state of shapes s={state.s.shape}, z={state.z.shape} "
             f"must be s={(*expected, v[3])}, z={expected}; make it with empty_state"
+        )
+
+
+def check_segments(q: tuple, segment_ids, *, stateful: bool) -> None:
+    """Whether `segment_ids` fit q of shape `q` and a call with or without states.
+
+    Raises:
+      ValueError: they do not.
+    """
+    if segment_ids is None:
+        return
+    if stateful:
+        raise ValueError(
+            "taylor_attention: segment_ids with a state, which does not say whose its tokens are; prefill one document "
+            "at a time"
+        )
+    if segment_ids.shape != q[:2] or segment_ids.dtype != jnp.int32:
+        raise ValueError(
+            f"taylor_attention: segment_ids {segment_ids.dtype.name}{list(segment_ids.shape)} must be "
+            f"int32{list(q[:2])}, one for each token"
         )

@@ -1,10 +1,12 @@
 """The implementations of Taylor attention, behind one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
-    forward(q, k, v, state, decay, options)                        -> y, final state or None, den or None
-    backward(q, k, v, state, decay, y, den, dy, dstate, options)   -> dq, dk, dv, cotangent of the state or None
+    forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, den or None
+    backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options)
+        -> dq, dk, dv, cotangent of the state or None
 
 t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
+segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
 den is (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it.
 """
 
@@ -46,20 +48,21 @@ class Problem:
     v: int
     dtypes: tuple[str, str, str]
     chunk_size: int | None
+    segments: bool
 
 
-def _xla_forward(q, k, v, state, decay, options):
+def _xla_forward(q, k, v, state, decay, segment_ids, options):
     y, last, den = xla.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
-        decay=decay, return_state=options.return_state, chunk_size=options.chunk_size,
+        decay=decay, segment_ids=segment_ids, return_state=options.return_state, chunk_size=options.chunk_size,
     )  # fmt: skip
     return y, last, den if options.return_den else None
 
 
-def _xla_backward(q, k, v, state, decay, y, den, dy, dstate, options):
+def _xla_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options):
     return xla.backward(
         q, k, v, y, den, dy, scale=options.scale, normalize=options.normalize, initial_state=state, decay=decay,
-        dstate=dstate, chunk_size=options.chunk_size,
+        segment_ids=segment_ids, dstate=dstate, chunk_size=options.chunk_size,
     )  # fmt: skip
 
 
@@ -67,6 +70,8 @@ def _kernel_objection(p: Problem) -> str | None:
     """What no hardware kernel serves."""
     if p.chunk_size is not None:
         return f"chunk_size={p.chunk_size} is an option of xla"
+    if p.segments:
+        return "segment_ids are served by xla alone"
     if p.b * p.h == 0:
         return f"batch {p.b} or heads {p.h} are 0"
     return mesh_objection("sharded_taylor_attention")
@@ -81,7 +86,7 @@ def _mosaic_gpu_objection(p: Problem) -> str | None:
     return _kernel_objection(p)
 
 
-def _mosaic_gpu_forward(q, k, v, state, decay, options, *, interpret=None):
+def _mosaic_gpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu
 
     out = mosaic_gpu.forward(
@@ -92,7 +97,7 @@ def _mosaic_gpu_forward(q, k, v, state, decay, options, *, interpret=None):
     return out.y, last, None if out.den is None else out.den.swapaxes(1, 2)
 
 
-def _mosaic_gpu_backward(q, k, v, state, decay, y, den, dy, dstate, options, *, interpret=None):
+def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu_vjp
 
     gradients = mosaic_gpu_vjp.backward(
@@ -132,7 +137,7 @@ def _mosaic_tpu_objection(p: Problem) -> str | None:
     return _kernel_objection(p)
 
 
-def _mosaic_tpu_forward(q, k, v, state, decay, options, *, interpret=False):
+def _mosaic_tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):
     from pallas_kernels.taylor_attention import mosaic_tpu
 
     y, last, den = mosaic_tpu.forward(
@@ -143,7 +148,7 @@ def _mosaic_tpu_forward(q, k, v, state, decay, options, *, interpret=False):
     return y.reshape(*q.shape[:3], v.shape[3]), None if last is None else TaylorState(*last), den
 
 
-def _mosaic_tpu_backward(q, k, v, state, decay, y, den, dy, dstate, options, *, interpret=False):
+def _mosaic_tpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=False):
     from pallas_kernels.taylor_attention import mosaic_tpu_vjp
 
     pack = lambda x: x.reshape(*x.shape[:2], -1)  # noqa: E731
@@ -174,7 +179,7 @@ def _triton_objection(p: Problem) -> str | None:
     return triton.objection(p.dtypes, p.k) or _kernel_objection(p)
 
 
-def _triton_forward(q, k, v, state, decay, options):
+def _triton_forward(q, k, v, state, decay, segment_ids, options):
     y, last, den = triton.forward(q, k, v, state, decay, options)
     return y, last, den if options.return_den else None
 

@@ -5,7 +5,10 @@
 
 (Based, sec. 3.1 and eqs. 2-4; decay: App. C; S, z, the sums over tokens before the call, and phi, phi' =
 coefficients * phi: `features.py`.) float64 inputs are computed in float64 (under `jax.enable_x64`), others in
-float32. Differentiable to any order and forwards too; memory grows with t^2."""
+float32. Differentiable to any order and forwards too; memory grows with t^2.
+
+With segment_ids (b, t), w_ij = 0 unless tokens j to i all have one id. S and z are of the first token's document; the
+state returned is of the last token's."""
 
 import jax
 import jax.numpy as jnp
@@ -21,27 +24,33 @@ from pallas_kernels.taylor_attention.features import (
 from pallas_kernels.taylor_attention.state import TaylorState
 
 
-def quadratic(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None):
+def quadratic(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, segment_ids=None):
     """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v), decay (h,) -> y (b, t, h, v) in v.dtype, `TaylorState`."""
     t, dtype = q.shape[1], v.dtype
     (q, k, v), (s, z), decay = _prepare(q, k, v, initial_state, decay)
     index = np.arange(t)
     distance = index[:, None] - index[None, :]
     scores = scale * _einsum("bihk,bjhk->bhij", q, k)
-    kept = jnp.where((distance >= 0)[None], _powers(decay, np.maximum(distance, 0)), 0)
-    weights = (1 + scores + scores**2 / 2) * kept[None]
+    meet, in_first, in_last, one = _documents(q, segment_ids)
+    kept = jnp.where(((distance >= 0)[None] & meet)[:, None], _powers(decay, np.maximum(distance, 0))[None], 0)
+    weights = (1 + scores + scores**2 / 2) * kept
     past = query_feature_map(q, scale) * _powers(decay, index + 1).T[None, :, :, None]
+    past = jnp.where(in_first[:, :, None, None], past, 0)
     num = _einsum("bhij,bjhv->bihv", weights, v) + _einsum("bihf,bhfv->bihv", past, s)
     den = weights.sum(-1).swapaxes(1, 2) + _einsum("bihf,bhf->bih", past, z)
     y = num / (den + eps)[..., None] if normalize else num
     features = feature_map(k) * _powers(decay, t - 1 - index).T[None, :, :, None]
-    gone = _powers(decay, np.array([t]))[None]
+    features = jnp.where(in_last[:, :, None, None], features, 0)
+    gone = jnp.where(one[:, None], _powers(decay, np.array([t]))[None], 0)
     s = s * gone[..., None] + _einsum("bjhf,bjhv->bhfv", features, v)
     return y.astype(dtype), TaylorState(s, z * gone + features.sum(1))
 
 
-def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None):
-    """As `quadratic`, one token after the other, with the 1 + k + k^2 features that nobody had to deduplicate."""
+def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, segment_ids=None):
+    """As `quadratic`, one token after the other, with the 1 + k + k^2 features that nobody had to deduplicate.
+
+    The first token of a document finds sums of 0.
+    """
     k_dim, dtype = q.shape[3], v.dtype
     (q, k, v), state, decay = _prepare(q, k, v, initial_state, decay)
     weights = np.repeat([1.0, scale, scale**2 / 2], [1, k_dim, k_dim**2]).astype(q.dtype)
@@ -50,16 +59,18 @@ def recurrence(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None
         products = x[..., :, None] * x[..., None, :]
         return jnp.concatenate([jnp.ones_like(x[..., :1]), x, products.reshape(*x.shape[:2], -1)], axis=-1)
 
-    def token(state, qkv):
-        q, k, v = qkv
-        s = state.s * decay[None, :, None, None] + _einsum("bhf,bhv->bhfv", full(k), v)
-        z = state.z * decay[None, :, None] + full(k)
+    def token(state, inputs):
+        q, k, v, starts = inputs
+        kept = jnp.where(starts[:, None], 0, decay[None])[..., None]
+        s = state.s * kept[..., None] + _einsum("bhf,bhv->bhfv", full(k), v)
+        z = state.z * kept + full(k)
         read = full(q) * weights[None, None]
         y, den = _einsum("bhf,bhfv->bhv", read, s), _einsum("bhf,bhf->bh", read, z)
         return TaylorState(s, z), y / (den + eps)[..., None] if normalize else y
 
     state = jax.tree.map(lambda x: symmetric_to_full(x, k=k_dim, axis=2), state)
-    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: x.swapaxes(0, 1), (q, k, v)))
+    inputs = q, k, v, _document_starts(q, segment_ids)
+    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: x.swapaxes(0, 1), inputs))
     state = jax.tree.map(lambda x: full_to_symmetric(x, k=k_dim, axis=2), state)
     return y.swapaxes(0, 1).astype(dtype), state
 
@@ -75,6 +86,23 @@ def _prepare(q, k, v, state, decay):
         state = TaylorState(jnp.zeros((*shape, v_dim), dtype), jnp.zeros(shape, dtype))
     state = TaylorState(*(jnp.asarray(x, dtype) for x in state))
     return (q, k, v), state, jnp.ones(h, dtype) if decay is None else jnp.asarray(decay, dtype)
+
+
+def _documents(q, segment_ids):
+    """Whether tokens i, j (b, t, t) are of one document, a token (b, t) of the first, of the last, and whether there
+    is only one, (b, 1); without ids b and t are 1."""
+    if segment_ids is None:
+        return np.ones((1, 1, 1), bool), *[np.ones((1, 1), bool)] * 3
+    starts = _document_starts(q, segment_ids)
+    document, last = jnp.cumsum(starts, axis=1, dtype=jnp.int32), starts.sum(1, dtype=jnp.int32)[:, None]
+    return document[:, :, None] == document[:, None], document == 0, document == last, last == 0
+
+
+def _document_starts(q, segment_ids):
+    """Where a token's id is not that of the token before it, (b, t)."""
+    if segment_ids is None:
+        return jnp.zeros(q.shape[:2], bool)
+    return jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
 
 
 def _powers(decay, exponents):

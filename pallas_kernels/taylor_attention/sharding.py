@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 from pallas_kernels.layout import make_layout
 from pallas_kernels.taylor_attention import xla
-from pallas_kernels.taylor_attention.api import taylor_attention
+from pallas_kernels.taylor_attention.api import check_segments, taylor_attention
 from pallas_kernels.taylor_attention.state import TaylorState
 
 
@@ -33,6 +33,7 @@ def sharded_taylor_attention(
     head_axes: tuple[str, ...] = (),
     sequence_axis: str | None = None,
     decay: jax.Array | None = None,
+    segment_ids: jax.Array | None = None,
     initial_state: TaylorState | None = None,
     return_state: bool = False,
     **options,
@@ -45,37 +46,45 @@ def sharded_taylor_attention(
         gradients are averaged by an all-reduce: name all axes of more than one device.
       batch_axes, head_axes: mesh axes that share out the batch and the heads, each evenly.
       sequence_axis: mesh axis that shares out time, evenly; None: every device sees whole sequences.
+      segment_ids: as for `taylor_attention`; not with `sequence_axis`.
       decay, initial_state, return_state: as for `taylor_attention`; states are sharded over batch and heads and
         replicated over `sequence_axis`.
       **options: scale, eps, normalize, chunk_size and implementation of `taylor_attention`.
 
     Raises:
-      ValueError: no mesh, an unknown axis, or a dimension that its axes do not divide.
+      ValueError: no mesh, an unknown axis, a dimension that its axes do not divide, or segment_ids with sequence_axis.
     """
     op = "sharded_taylor_attention"
     layout = make_layout(op, mesh, q, k, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=sequence_axis)
+    check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
+    if segment_ids is not None and sequence_axis is not None:
+        raise ValueError(
+            f"{op}: segment_ids with sequence_axis={sequence_axis!r}, along which parts pass on states that do not say "
+            "whose they are; share out batch and heads only"
+        )
     states = P(layout.batch, layout.heads)
     run = functools.partial(taylor_attention, **options)
     if sequence_axis is not None:
         run = functools.partial(_sequence_part, run, sequence_axis, layout.mesh.shape[sequence_axis])
 
-    def local(q, k, v, decay, initial_state):
-        return run(q, k, v, decay=decay, initial_state=initial_state, return_state=return_state)
+    def local(q, k, v, decay, segment_ids, initial_state):
+        options = {"segment_ids": segment_ids, "initial_state": initial_state, "return_state": return_state}
+        return run(q, k, v, decay=decay, **options)
 
     return jax.shard_map(
         local,
         mesh=layout.mesh,
-        in_specs=(layout.queries, layout.keys, layout.keys, P(head_axes), states),
+        in_specs=(layout.queries, layout.keys, layout.keys, P(head_axes), P(layout.batch, layout.time), states),
         out_specs=(layout.queries, states) if return_state else layout.queries,
         check_vma=False,
-    )(q, k, v, decay, initial_state)
+    )(q, k, v, decay, segment_ids, initial_state)
 
 
-def _sequence_part(run, axis, n, q, k, v, *, decay, initial_state, return_state):
+def _sequence_part(run, axis, n, q, k, v, *, decay, segment_ids, initial_state, return_state):
     """The part of this device along `axis`; the final state is that of the last part, on every device."""
     local = xla.final_state(k, v, n_heads=q.shape[2], decay=None if decay is None else jax.lax.stop_gradient(decay))
     start = _start(local, initial_state, decay, axis, n, q.shape[1])
-    result = run(q, k, v, decay=decay, initial_state=start, return_state=return_state)
+    result = run(q, k, v, decay=decay, segment_ids=segment_ids, initial_state=start, return_state=return_state)
     if not return_state:
         return result
     y, state = result

@@ -15,6 +15,9 @@ ds_ij = r_ij dy~_i.v~_j, J the Jacobian of phi, and dS~ the cotangent of the sta
     dv_j = sum_i p_ij dnum_i + decay^(c-1-j) phi(k_j) dS                                          reverse scan
     dS~ <- decay^c dS~ + sum_i decay^(i+1) phi'(q_i) dy~_i^T                                      reverse scan
 
+Packed documents: p_ij and r_ij are 0 between documents; decay^(i+1) is 0 if a document begins in the chunk up to token
+i, decay^(c-1-j) if one begins after token j, and decay^c if one begins at all.
+
 The first scan carries S~ again and the second dS~, so that nothing is stored per chunk: the residuals are
 q, k, v, y, den and the initial state. A sequence of one chunk, with no state, makes no features.
 
@@ -62,14 +65,18 @@ def default_chunk(t: int) -> int:
     return max(t, 1) if t <= MAX_QUADRATIC_LENGTH else DEFAULT_CHUNK
 
 
-def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, return_state=False,
-            chunk_size=None) -> Forward:  # fmt: skip
-    """The forward pass: q (b, t, h, k), k (b, t, g, k), v (b, t, g, v), t >= 1, decay (h,) or None."""
+def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, segment_ids=None,
+            return_state=False, chunk_size=None) -> Forward:  # fmt: skip
+    """The forward pass: q (b, t, h, k), k (b, t, g, k), v (b, t, g, v), t >= 1, decay (h,) or None.
+
+    segment_ids: (b, t) or None; an initial state is of the first document, the final state of the last.
+    """
     chunk = chunk_size or default_chunk(q.shape[1])
-    math = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
+    call = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
 
     def body(state, tokens):
-        q, k, values = math.queries(tokens[0]), *map(math.shared_heads, tokens[1:])
+        math = call.within(tokens[3])
+        q, k, values = math.queries(tokens[0]), *map(math.shared_heads, tokens[1:3])
         weights = math.weights(math.scores(q, k))
         num, den = math.matmul("bhij,bhjv->bhiv", weights, values), weights.sum(-1)
         if state is not None:
@@ -83,42 +90,44 @@ def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, r
     state = initial_state
     if state is None and (q.shape[1] > chunk or return_state):
         state = _zeros(q, v)
-    state, (y, den) = _scan(body, state, (q, k, v), chunk)
+    state, (y, den) = _scan(body, state, (q, k, v, _document_starts(segment_ids)), chunk)
     return Forward(y, state if return_state else None, den.swapaxes(1, 2) if normalize else None)
 
 
-def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay=None, dstate=None,
-             chunk_size=None) -> Gradients:  # fmt: skip
+def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay=None, segment_ids=None,
+             dstate=None, chunk_size=None) -> Gradients:  # fmt: skip
     """The gradients of `forward`; y and den as it returned them, dstate the cotangent of the state or None."""
     chunk = chunk_size or default_chunk(q.shape[1])
-    math = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
+    call = ChunkMath(k, n_heads=q.shape[2], scale=scale, decay=decay)
     dtypes = q.dtype, k.dtype, v.dtype
 
     def prepare(tokens):
+        math = call.within(tokens[6])
         q, k, v = math.queries(tokens[0]), *map(math.shared_heads, tokens[1:3])
-        dnum, dden = _output_cotangents(*tokens[3:])
+        dnum, dden = _output_cotangents(*tokens[3:6])
         scores = math.scores(q, k)
-        return q, k, v, dnum, dden, scores, math.score_cotangents(scores, dnum, dden, v)
+        return math, q, k, v, dnum, dden, scores, math.score_cotangents(scores, dnum, dden, v)
 
     def query_gradient(prepared, state):
-        q, k, _, dnum, dden, _, dscores = prepared
+        math, q, k, _, dnum, dden, _, dscores = prepared
         return math.query_gradient(dscores, q, k, dnum, dden, state).swapaxes(1, 2).astype(dtypes[0])
 
     def key_value_gradients(prepared, dstate):
-        q, k, v, dnum, _, scores, dscores = prepared
+        math, q, k, v, dnum, _, scores, dscores = prepared
         dk = math.to_tokens(math.key_gradient(dscores, q, k, v, dstate))
         dv = math.to_tokens(math.value_gradient(math.weights(scores), dnum, k, dstate))
         return dk.astype(dtypes[1]), dv.astype(dtypes[2])
 
     def ahead(state, tokens):
-        prepared = prepare(tokens)
-        return math.advance(state, *prepared[1:3]), query_gradient(prepared, state)
+        prepared = math, _, k, v, *_ = prepare(tokens)
+        return math.advance(state, k, v), query_gradient(prepared, state)
 
     def back(dstate, tokens):
-        prepared = q, _, _, dnum, dden, _, _ = prepare(tokens)
+        prepared = math, q, _, _, dnum, dden, *_ = prepare(tokens)
         return math.retreat(dstate, q, dnum, dden), key_value_gradients(prepared, dstate)
 
-    tokens = (q, k, v, dy, y, den.swapaxes(1, 2)) if normalize else (q, k, v, dy, None, None)
+    outputs = (y, den.swapaxes(1, 2)) if normalize else (None, None)
+    tokens = (q, k, v, dy, *outputs, _document_starts(segment_ids))
     if q.shape[1] <= chunk and initial_state is None and dstate is None:
         prepared = prepare(tokens)
         return Gradients(query_gradient(prepared, None), *key_value_gradients(prepared, None), None)
@@ -151,6 +160,14 @@ def final_state(k, v, *, n_heads, decay=None, chunk_size=None) -> TaylorState:
 
 def _zeros(q, v) -> TaylorState:
     return empty_state(q.shape[0], q.shape[2], q.shape[3], v.shape[3])
+
+
+def _document_starts(segment_ids):
+    """Where a token's id differs from that of the token before it, (b, t); None: nowhere."""
+    if segment_ids is None:
+        return None
+    first = jnp.zeros_like(segment_ids[:, :1], bool)
+    return jnp.concatenate([first, segment_ids[:, 1:] != segment_ids[:, :-1]], axis=1)
 
 
 def _output_cotangents(dy, y, den):

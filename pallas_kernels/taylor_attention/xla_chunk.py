@@ -1,5 +1,7 @@
 """One chunk of `xla.py`: its sums, its states and its gradients; equations and layout there."""
 
+import copy
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -13,7 +15,8 @@ class ChunkMath:
 
     Methods take and return float32 arrays with heads first: q, k (b, h, c, k), v and dnum (b, h, c, v), dden
     (b, h, c), (i, j) matrices (b, h, c, c). `queries`, `shared_heads` and `to_tokens` turn tokens
-    (b, c, heads, .) into them and back.
+    (b, c, heads, .) into them and back. `begun` (b, c) counts the documents that have begun in the chunk, up to each
+    token: 0 is the document of the token before the chunk. None: all tokens are of one document.
     """
 
     def __init__(self, k, *, n_heads, scale, decay):
@@ -23,8 +26,17 @@ class ChunkMath:
         # log 0 = -inf would make decay^0 = exp(0 * -inf) = NaN.
         tiny = jnp.finfo(jnp.float32).tiny
         self.log_decay = None if decay is None else jnp.log(jnp.maximum(decay.astype(jnp.float32), tiny))
+        self.begun = None
         exact = k.dtype == jnp.float32
         self.precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
+
+    def within(self, starts):
+        """The pieces of a chunk whose documents begin where `starts` (b, c) is true; None: of one document."""
+        if starts is None:
+            return self
+        packed = copy.copy(self)
+        packed.begun = jnp.cumsum(starts, axis=1, dtype=jnp.int32)
+        return packed
 
     def matmul(self, spec: str, x, y):
         """An einsum; products of float32 inputs are exact to float32 on every platform."""
@@ -110,29 +122,39 @@ class ChunkMath:
         return feature_map(q) * self.coefficients.reshape(1, 1, 1, -1)
 
     def since_start(self, x):
-        """x_i decay^(i+1): from the state before the chunk to token i."""
-        return _scaled(x, self._powers(np.arange(1, x.shape[2] + 1)[:, None]))
+        """x_i decay^(i+1): from the state before the chunk to token i; 0 if a document has begun since."""
+        reads = None if self.begun is None else (self.begun == 0)[:, :, None]
+        return _scaled(x, self._powers(np.arange(1, x.shape[2] + 1)[:, None], reads))
 
     def to_end(self, x):
-        """x_j decay^(c-1-j): from token j to the state after the chunk."""
-        return _scaled(x, self._powers(np.arange(x.shape[2])[::-1, None]))
+        """x_j decay^(c-1-j): from token j to the state after the chunk; 0 if a document begins after j."""
+        writes = None if self.begun is None else (self.begun == self.begun[:, -1:])[:, :, None]
+        return _scaled(x, self._powers(np.arange(x.shape[2])[::-1, None], writes))
 
     def kept(self, n):
-        """decay^n, (1, h, 1, 1); None: no decay."""
-        return self._powers(np.array([[n]]))
+        """decay^n, 0 if a document begins in the chunk: (1 or b, 1 or h, 1, 1); None: 1."""
+        survives = None if self.begun is None else (self.begun[:, -1:] == 0)[:, :, None]
+        return self._powers(np.array([[n]]), survives)
 
     def _causal(self, x):
         index = np.arange(x.shape[2])
         distance = index[:, None] - index[None, :]
         # Negative distances are masked; unclipped, their powers would overflow.
         x = _scaled(x, self._powers(np.maximum(distance, 0)))
-        return jnp.where((distance >= 0)[None, None], x, jnp.zeros_like(x))
+        meet = (distance >= 0)[None]
+        if self.begun is not None:
+            meet = meet & (self.begun[:, :, None] == self.begun[:, None, :])
+        return jnp.where(meet[:, None], x, jnp.zeros_like(x))
 
-    def _powers(self, exponents):
-        """decay ** exponents, (m, n) -> (1, h, m, n); None: no decay."""
-        if self.log_decay is None:
-            return None
-        return jnp.exp(self.log_decay[:, None, None] * exponents.astype(np.float32)[None])[None]
+    def _powers(self, exponents, where=None):
+        """decay ** exponents, 0 where not `where`: (m, n), (b, m, n) -> (1 or b, 1 or h, m, n); None: 1."""
+        powers = None
+        if self.log_decay is not None:
+            powers = jnp.exp(self.log_decay[:, None, None] * exponents.astype(np.float32)[None])[None]
+        if where is None:
+            return powers
+        where = where[:, None].astype(jnp.float32)
+        return where if powers is None else powers * where
 
 
 def _scaled(x, factor, axis=None):

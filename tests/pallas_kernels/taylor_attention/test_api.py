@@ -221,7 +221,7 @@ def test_kernels_serve_the_contract():
     options = backends.Options(scale=0.3, eps=0.2, normalize=True, return_state=True, return_den=True, chunk_size=None)
     results = []
     for name, interpret in (("mosaic_tpu", {"interpret": True}), ("xla", {})):
-        backend, inputs = backends.BACKENDS[name], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates))
+        backend, inputs = backends.BACKENDS[name], (q, k, v, TaylorState(s, z), jnp.asarray(call.rates), None)
         forward = jax.jit(lambda inputs, backend=backend, i=interpret: tuple(backend.forward(*inputs, options, **i)))
         y, state, den = forward(inputs)
         backward = jax.jit(lambda *x, backend=backend, i=interpret: tuple(backend.backward(*x, options, **i)))

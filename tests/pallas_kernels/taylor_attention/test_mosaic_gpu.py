@@ -164,7 +164,7 @@ def test_the_package_runs_these_kernels(monkeypatch):
     options = backends.Options(
         scale=0.25, eps=call.eps, normalize=True, return_state=True, return_den=True, chunk_size=None
     )
-    backend, tokens = backends.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates))
+    backend, tokens = backends.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates), None)
     interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
     y, last, den = finished(backend.forward(*tokens, options, **interpret))
     *gradients, dinitial = finished(backend.backward(*tokens, y, den, dy, TaylorState(*dstate), options, **interpret))

@@ -75,7 +75,7 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     def forward(q, k, v, state, rates, *, compute_capability, **options):
         calls.append(q.shape)
         one = backends.Options(chunk_size=None, return_den=True, **options)
-        run = jax.vmap(lambda q, k, v, state, rate: backends.BACKENDS["xla"].forward(q, k, v, state, rate, one))
+        run = jax.vmap(lambda q, k, v, state, rate: backends.BACKENDS["xla"].forward(q, k, v, state, rate, None, one))
         rows = jax.tree.map(lambda x: x[:, None], (q, k, v, state))
         return jax.tree.map(lambda x: x[:, 0], run(*rows, rates))
 
@@ -91,7 +91,7 @@ def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     rates = None if call.rates is None else jnp.asarray(call.rates)
 
     def attend(name, q):
-        return tuple(backends.BACKENDS[name].forward(q, k, v, TaylorState(s, z), rates, options))
+        return tuple(backends.BACKENDS[name].forward(q, k, v, TaylorState(s, z), rates, None, options))
 
     found = jax.vmap(lambda q: attend("triton", q))(queries)
     assert_close(found, jax.tree.map(lambda *x: jnp.stack(x), *[attend("xla", q) for q in queries]), 1e-6)
