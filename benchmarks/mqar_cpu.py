@@ -25,7 +25,7 @@ import tyro
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.models import presets
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.session import Session
 
 MODELS = {
@@ -74,11 +74,11 @@ def main(config: BenchmarkConfig) -> None:
 
 
 def _measure(name: str, length: int, steps: int) -> dict:
-    """One model at one length; batch 64, the pairs of Zoology's Figure 2."""
-    segment = (length, PAIRS[length], 100_000)
+    """One model at one length; batch 64, the pairs of the released Figure 2."""
+    examples = Examples(task=mqar.release(length, PAIRS[length]), n_examples=100_000)
     experiment = ExperimentConfig(
         model=MODELS[name](length=length, variant="release"),
-        data=RecallDataConfig(task=mqar.release(*segment[:2]), train=(segment,), valid=(segment,)),
+        data=RecallDataConfig(train=(examples,), valid=(examples,)),
         train=TrainConfig(steps=steps, batch_size=64),
     )
     session = Session(experiment)
@@ -95,7 +95,7 @@ def _measure(name: str, length: int, steps: int) -> dict:
     return {
         "model": name,
         "length": length,
-        "n_pairs": segment[1],
+        "n_pairs": PAIRS[length],
         "cpu_ms": 1e3 * cpu / steps,
         "steps_per_s": steps / wall,
         "compile_s": session.train_step.seconds,

@@ -8,10 +8,24 @@ import dataclasses
 from typing import Literal
 
 from jaxzoo.checked import Checked
+from jaxzoo.data.base import DataConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
+
+# Data and tasks among them, so that config.json is read with all of ours known by name.
+__all__ = [
+    "ExperimentConfig",
+    "LanguageModelConfig",
+    "MQARConfig",
+    "MeshConfig",
+    "OptimizerConfig",
+    "RecallDataConfig",
+    "TextDataConfig",
+    "TrainConfig",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +102,7 @@ class ExperimentConfig:
     """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh."""
 
     model: LanguageModelConfig
-    data: RecallDataConfig | TextDataConfig
+    data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     mesh: MeshConfig = MeshConfig()

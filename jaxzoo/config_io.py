@@ -1,11 +1,12 @@
 """Configs as JSON and back: what a run directory remembers, and what a resumed run is compared with.
 
-A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice
-(a union, an abstract mixer config) the object also names its class: `{"type": "BaseConvConfig", ...}`.
+A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice (a union, an
+abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}`.
 """
 
 import dataclasses
 import difflib
+import inspect
 import types
 import typing
 from collections.abc import Collection, Iterable
@@ -102,6 +103,9 @@ def _decode(value: Json, declared: Any, path: str) -> Any:
 def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
     classes = {c.__name__: c for member in members if isinstance(member, type) for c in _with_subclasses(member)}
     name = value.get(TYPE, next(iter(classes), ""))
+    classes = {key: c for key, c in classes.items() if not inspect.isabstract(c)}
+    if TYPE not in value and name not in classes:
+        raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {name}")
     if name not in classes or not dataclasses.is_dataclass(classes[name]):
         raise ValueError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
     chosen = classes[name]

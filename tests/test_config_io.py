@@ -11,7 +11,7 @@ from jaxzoo.config_io import first_difference, from_json, to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.tasks.recall_data import based_figure2
+from jaxzoo.tasks.presets import based_figure2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,16 @@ def test_union_keeps_its_class_though_fields_agree():
     tree = Tree(leaf=OtherLeaf(rate=0.5))
     assert to_json(tree) == {"leaf": {"type": "OtherLeaf", "rate": 0.5}, "pair": [1, "x"]}
     assert from_json(to_json(tree), Tree) == tree
+
+
+def test_abstract_field_says_what_it_is():
+    """Kills: a data config that is guessed where its name is left out; the name of a base taken for a class."""
+    written = to_json(experiment(TextDataConfig()))
+    assert written["data"].pop("type") == "TextDataConfig"
+    with pytest.raises(ValueError, match=r"data: needs the key 'type', the name of a DataConfig$"):
+        from_json(written, ExperimentConfig)
+    with pytest.raises(ValueError, match=r"data: unknown type 'DataConfig'; did you mean 'TextDataConfig'"):
+        from_json({**written, "data": {"type": "DataConfig"}}, ExperimentConfig)
 
 
 def test_left_out_field_takes_its_default_and_whole_number_is_a_float():

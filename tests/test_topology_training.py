@@ -11,12 +11,13 @@ from jaxzoo.mixers import SlidingWindowAttentionConfig, TaylorLinearAttentionCon
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
-from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.session import Session
 from pallas_kernels.compile_check.compiler_text import read_program
 from tests.pallas_kernels.aot import absent_devices
 
 ROWS, LENGTH, WIDTH = 16, 256, 128
+TASK = MQARConfig(vocab_size=512, length=LENGTH, n_pairs=8)
 CONFIG = ExperimentConfig(
     model=LanguageModelConfig(
         pattern=(
@@ -26,7 +27,7 @@ CONFIG = ExperimentConfig(
         n_layers=4, d_model=WIDTH, vocab_size=512, max_length=LENGTH, dtype="bfloat16",
     ),
     data=RecallDataConfig(
-        task=MQARConfig(vocab_size=512, length=LENGTH, n_pairs=8), train=((LENGTH, 8, 64),), valid=((LENGTH, 8, 16),)
+        train=(Examples(task=TASK, n_examples=64),), valid=(Examples(task=TASK, n_examples=16),)
     ),
     train=TrainConfig(steps=2, batch_size=ROWS, valid_batch_size=ROWS),
     mesh=MeshConfig(data=2, fsdp=2, tensor=2),
@@ -40,7 +41,7 @@ def test_training_step(name, monkeypatch):
     that are gathered around a kernel."""
     target = absent_devices(name, monkeypatch)
     session = Session(CONFIG, devices=target.devices(8))
-    batch = {k: jax.ShapeDtypeStruct(np.shape(x), x.dtype) for k, x in next(session.dataset.train()).items()}
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(session.dataset.train()))
     with jax.set_mesh(session.mesh):
         step = session.train_step._jitted.trace(session.abstract_state, batch)
         text = step.lower(lowering_platforms=(target.platform,)).compile().as_text()

@@ -7,7 +7,7 @@ from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(
@@ -19,9 +19,8 @@ config = ExperimentConfig(
         mlp="none",
     ),
     data=RecallDataConfig(
-        task=mqar.paper(length=64, n_pairs=8),
-        train=((64, 8, 100_000),),
-        valid=((64, 8, 1_000),),
+        train=(Examples(task=mqar.paper(length=64, n_pairs=8), n_examples=100_000),),
+        valid=(Examples(task=mqar.paper(length=64, n_pairs=8), n_examples=1_000),),
     ),
     optimizer=OptimizerConfig(learning_rate=1e-2, b2=0.95, decay_embeddings=False),
     train=TrainConfig(steps=500, eval_every=100, checkpoint_every=250),

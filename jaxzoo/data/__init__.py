@@ -1,1 +1,1 @@
-"""Data for the trainer: `base` is its contract, the other modules are text from files."""
+"""Data for the trainer: `base` says what it asks of any data; the other modules make such data of text files."""

@@ -1,13 +1,37 @@
-"""What the trainer asks of data: batches by number, a cursor that can be saved, and validation sets with names."""
+"""What the trainer asks of data: batches by number, a cursor that can be saved, and validation sets with names.
 
+To train on data of your own, write a `DataConfig` whose `build` gives a `Dataset`, and name it in a config file.
+"""
+
+import abc
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from jaxzoo.array_typing import Array
+import jax
 
-Batch = Mapping[str, Array]
-"""`tokens (b, t)` and `targets`, both int32. For text, `targets (b, t)` holds the next tokens. For recall tasks,
-`positions (b, m)` names the labelled positions and `targets (b, m)` their answers: the head runs on those alone."""
+from jaxzoo.array_typing import Array, Int
+from jaxzoo.checked import Checked
+from jaxzoo.data.tokenizer import ByteTokenizer
+
+UNLABELLED = -100
+"""Target of a position that is neither learned nor scored."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """Rows of tokens and what a model should answer, all int32; a pytree."""
+
+    tokens: Int[Array, "b t"]
+    """What the model reads."""
+    targets: Int[Array, "b m"]
+    """The answers, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
+    positions: Int[Array, "b m"] | None = None
+    """Where the answers stand, in any order: the head runs on those alone. None: at every position."""
+    segment_ids: Int[Array, "b t"] | None = None
+    """Which document of its row a token belongs to, not falling along the row: a token's context is of its own
+    document alone. None: each row is one document."""
 
 
 class Stream(Protocol):
@@ -22,7 +46,7 @@ class Stream(Protocol):
         ...
 
     def set_state(self, state: dict) -> None:
-        """Moves the stream to a saved cursor."""
+        """Moves the stream to a saved cursor. Raises `ValueError` where the cursor belongs to other data."""
         ...
 
 
@@ -37,6 +61,17 @@ class ValidSet(NamedTuple):
     """Batch number i, a pure function of i."""
 
 
+class Score(NamedTuple):
+    """How well a model predicts the validation targets; lower is better."""
+
+    nats_per_token: float
+    """Mean of `-log p(target)`."""
+    bits_per_byte: float
+    """The same in bits, for each byte of text that the targets stand for; `ngram.bits_per_byte`."""
+    perplexity: float
+    """`exp(nats_per_token)`."""
+
+
 class Dataset(Protocol):
     """Training stream and validation sets of one experiment."""
 
@@ -46,6 +81,8 @@ class Dataset(Protocol):
     """The longest sequence of any split, in tokens."""
     bytes_per_token: float | None
     """Validation bytes a target token, to report bits per byte; None where there is no text."""
+    summary: str
+    """What the user should know of the data before a run, in one line; empty where there is nothing to say."""
 
     def train(self) -> Stream:
         """A new training stream at its beginning."""
@@ -54,3 +91,36 @@ class Dataset(Protocol):
     def valid(self) -> Sequence[ValidSet]:
         """The validation sets."""
         ...
+
+    def manifest(self) -> dict | None:
+        """What the run learns from, JSON-able, to be kept beside it; None where its config says it all."""
+        ...
+
+    def baselines(self) -> Mapping[str, Score]:
+        """Scores on the validation targets that a model must beat, by name; empty where there are none."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(Checked, abc.ABC):
+    """What a run learns from: the base of every data config."""
+
+    @abc.abstractmethod
+    def build(self, *, batch_size: int, valid_batch_size: int) -> Dataset:
+        """Makes the data.
+
+        Args:
+          batch_size: rows of a training batch.
+          valid_batch_size: rows of a validation batch; the last of a set may have fewer.
+
+        Raises:
+          ValueError: there are no such data, or too few for one batch.
+        """
+
+    def tokenizer(self) -> ByteTokenizer | None:
+        """What turns text into the tokens of these data and back; None: they are no text.
+
+        Text is generated from runs on text alone. To say which tokens a checkpoint knows, the cursor of a stream
+        with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
+        """
+        return None

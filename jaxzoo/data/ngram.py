@@ -13,24 +13,14 @@ with an end-of-text token count like any others, as the model sees them.
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
+from jaxzoo.data.base import Score
+
 CHUNK = 2**22
 """Training pairs counted at once: bounds the memory of the int64 copies to some 100 MB."""
-
-
-class Score(NamedTuple):
-    """How well a model predicts the validation targets; lower is better."""
-
-    nats_per_token: float
-    """Mean of `-log p(target)`."""
-    bits_per_byte: float
-    """See `bits_per_byte`."""
-    perplexity: float
-    """`exp(nats_per_token)`."""
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:

@@ -3,32 +3,43 @@
 The tokens of a split, every document followed by end-of-text, are one uint16 array in memory: 2 bytes a
 token, for corpora up to some GB. Training batch i is a pure function of (corpus, config, batch size, i);
 grain makes it ahead of time in a thread, and its index is the whole cursor.
+
+A window may hold parts of several documents. Packing says what a token may see of them:
+
+- "concatenate", as in the papers: everything before it in its window;
+- "segments": its own document alone. End-of-text opens the segment of the document behind it and so serves as its
+  begin token. No label is lost: the target at the last token of a document is end-of-text, and the target at
+  end-of-text is the first token of the next document. Tokens and targets are those of "concatenate".
 """
 
 import dataclasses
 import sys
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import grain
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt16
 
-from jaxzoo.checked import Checked
-from jaxzoo.data.base import Batch, ValidSet
+from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.corpus import Document, read_corpus
-from jaxzoo.data.ngram import Score, ngram_baselines
+from jaxzoo.data.ngram import ngram_baselines
 from jaxzoo.data.tokenizer import ByteTokenizer
+
+Packing = Literal["concatenate", "segments"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextDataConfig(Checked):
+class TextDataConfig(DataConfig):
     """Byte-level text: where it lies and how it is cut."""
 
     path: str = ""
     """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
     length: int = 256
     """Tokens of a window."""
+    packing: Packing = "concatenate"
+    """What a token may see of its window: all before it, or (segments) its own document alone."""
     valid_fraction: float = 0.05
     """Share of the files, chosen by a hash of the name, kept for validation; of a single file, its end."""
     valid_tokens: int = 100_000
@@ -42,14 +53,25 @@ class TextDataConfig(Checked):
         enough = self.valid_tokens >= self.length
         self.require("valid_tokens", enough, f"must be at least one window, length={self.length}")
         self.require("seed", self.seed >= 0, "must not be negative")
+        kinds = get_args(Packing)
+        self.require("packing", self.packing in kinds, f"must be one of {', '.join(kinds)}")
+
+    def build(self, *, batch_size: int, valid_batch_size: int) -> "TextData":
+        """Reads the text."""
+        return TextData(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
+
+    def tokenizer(self) -> ByteTokenizer:
+        """Bytes."""
+        return ByteTokenizer()
 
 
 class TextData:
-    """A `Dataset` of byte-level text: batches of `tokens (b, t)` and the next tokens `targets (b, t)`, int32.
+    """A `Dataset` of byte-level text: the targets are the next tokens, at every position.
 
     Attributes:
         summary: files and bytes of each split, in one line.
-        fingerprint: changes with the tokenizer, the files, their content or the split.
+        fingerprint: changes with the tokenizer, the files, their content or the split; what the config says beyond
+            these (lengths, packing) a resumed run compares with its own config.
         bytes_per_token: bytes of text over tokens of the validation targets; see `ngram.bits_per_byte`.
 
     Args:
@@ -67,10 +89,10 @@ class TextData:
                 raise ValueError(f"TextData.{name}={size!r} must be positive")
         corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
         self.config = config
-        self.tokenizer = ByteTokenizer()
+        self.tokenizer = config.tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
         self.max_length = config.length
-        self.summary = corpus.summary()
+        self.summary = f"text: {corpus.summary()}"
         self.fingerprint = f"{self.tokenizer.fingerprint}:{corpus.fingerprint()}"
         self._manifest = corpus.manifest()
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
@@ -88,7 +110,7 @@ class TextData:
         source = _RandomWindows(
             self._train, length=self.config.length, batch_size=self._batch_size, seed=self.config.seed
         )
-        return TextStream(source, self.fingerprint)
+        return TextStream(source, self.config.packing, self.fingerprint)
 
     def valid(self) -> Sequence[ValidSet]:
         """One set: consecutive windows from the beginning of the validation text, every target scored once.
@@ -102,7 +124,7 @@ class TextData:
             if not 0 <= i < n_batches:
                 raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
             rows = slice(i * self._valid_batch_size, (i + 1) * self._valid_batch_size)
-            return _as_batch(self._valid_tokens[rows], self._valid_targets[rows])
+            return _as_batch(self._valid_tokens[rows], self._valid_targets[rows], self.config.packing)
 
         return [ValidSet(slices={}, n_batches=n_batches, batch=batch)]
 
@@ -140,9 +162,10 @@ class TextData:
 class TextStream:
     """An endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to."""
 
-    def __init__(self, source: "_RandomWindows", fingerprint: str):
+    def __init__(self, source: "_RandomWindows", packing: Packing, fingerprint: str):
         ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
         self._windows = iter(grain.MapDataset.source(source).to_iter_dataset(ahead))
+        self._packing: Packing = packing
         self._fingerprint = fingerprint
 
     def __iter__(self) -> "TextStream":
@@ -151,7 +174,7 @@ class TextStream:
     def __next__(self) -> Batch:
         """The next batch."""
         windows = next(self._windows)
-        return _as_batch(windows[:, :-1], windows[:, 1:])
+        return _as_batch(windows[:, :-1], windows[:, 1:], self._packing)
 
     def get_state(self) -> dict:
         """The cursor, JSON-able; batches that were made ahead but not taken are still to come."""
@@ -186,5 +209,10 @@ class _RandomWindows:
         return self._tokens[starts[:, None] + np.arange(self._length + 1)[None, :]]
 
 
-def _as_batch(tokens: UInt16[np.ndarray, "b t"], targets: UInt16[np.ndarray, "b t"]) -> Batch:
-    return {"tokens": jnp.asarray(tokens, jnp.int32), "targets": jnp.asarray(targets, jnp.int32)}
+def _as_batch(tokens: UInt16[np.ndarray, "b t"], targets: UInt16[np.ndarray, "b t"], packing: Packing) -> Batch:
+    segment_ids = None
+    if packing == "segments":
+        segment_ids = jnp.asarray(np.cumsum(tokens == ByteTokenizer.end_of_text, axis=1, dtype=np.int32))
+    return Batch(
+        tokens=jnp.asarray(tokens, jnp.int32), targets=jnp.asarray(targets, jnp.int32), segment_ids=segment_ids
+    )

@@ -12,7 +12,6 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
-from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.run_dir import RunDirectory
@@ -82,10 +81,10 @@ def _read_config(run: RunDirectory) -> ExperimentConfig:
 
 
 def _tokenizer_of(config: ExperimentConfig, run: RunDirectory) -> ByteTokenizer:
-    if not isinstance(config.data, TextDataConfig):
+    tokenizer = config.data.tokenizer()
+    if tokenizer is None:
         name = type(config.data).__name__
         raise ValueError(f"{run.path}: its data, {name}, have no tokenizer; generate from a run on text")
-    tokenizer = ByteTokenizer()
     if config.model.vocab_size < tokenizer.vocab_size:
         raise ValueError(
             f"{run.path}: LanguageModelConfig.vocab_size={config.model.vocab_size} must be at least the "

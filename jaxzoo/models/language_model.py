@@ -67,16 +67,26 @@ class LanguageModel(nnx.Module):
         """Logits of the next token at every position, float32, over the padded vocabulary."""
         return self.logits(self.features(tokens, dropout_key=dropout_key))
 
-    def features(self, tokens: Int[Array, "b t"], *, dropout_key: PRNGKeyArray | None = None) -> Float[Array, "b t d"]:
+    def features(
+        self,
+        tokens: Int[Array, "b t"],
+        *,
+        segment_ids: Int[Array, "b t"] | None = None,
+        dropout_key: PRNGKeyArray | None = None,
+    ) -> Float[Array, "b t d"]:
         """What the head reads: the final norm's output, in the compute dtype.
 
         Args:
           tokens: ids in `[0, vocab_size)`.
+          segment_ids: which document of its row a token belongs to; not implemented yet.
           dropout_key: turns dropout on; the same key gives the same masks.
 
         Raises:
           ValueError: learned positions, and more tokens than `max_length`.
+          NotImplementedError: `segment_ids` are given.
         """
+        if segment_ids is not None:
+            raise NotImplementedError("LanguageModel: no mixer honours segment_ids; use packing='concatenate'")
         self._check_length(tokens.shape[1])
         position = jnp.zeros((1,), jnp.int32)
         embedded = self._embed(tokens, position, dropout_key)

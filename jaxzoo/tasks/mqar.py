@@ -1,21 +1,27 @@
 """Multi-query associative recall (MQAR): key-value pairs, then the keys again; at each one, recall its value.
 
-Zoology, Section 4 and Procedure 1 (Appendix E.1). The first `2 n_pairs` tokens are the context `k1 v1 k2 v2
-..`. Behind it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, and the slots of
-the repeated keys are drawn one after the other without replacement. The target *at* a repeated key is its
-value, which is not inserted. Where the paper is silent, the geometry is that of the authors' released code
-(HazyResearch/zoology). The paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
+Zoology, Section 4 and Procedure 1 (Appendix E.1). The first `2 n_pairs` tokens are the context `k1 v1 k2 v2 ..`. Behind
+it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`, and the slots of the repeated keys are
+drawn one after the other without replacement. The target *at* a repeated key is its value, which is not inserted. The
+paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
 
-Deviation: no example is in both train and test. Call an example odd if the number of inversions in the order
-of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test
-examples are odd, train examples even; one of the wrong kind has its first two keys swapped or, with one pair
-only, its value replaced by a neighbour. No part of an example betrays its kind: keys, values, slots, and
-pairs up to all but one have the law that they would have without the split; exactly, with two pairs or more
-and values drawn independently from an even number of tokens, else up to O(1 / vocab_size).
+Deviation from the paper: the slots are those of the authors' released code (HazyResearch/zoology). Procedure 1 draws
+for each key a distance from its first occurrence to its second, which may be any position behind the context.
+
+Deviation from both: no example is in both train and test. Call an example odd if the number of inversions in the order
+of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test examples are
+odd, train examples even; one of the wrong kind has its first two keys swapped or, with one pair only, its value
+replaced by a neighbour. No part of an example betrays its kind: keys, values, slots, and pairs up to all but one have
+the law that they would have without the split; exactly, with two pairs or more and values drawn independently from an
+even number of tokens, else up to O(1 / vocab_size).
+
+Two configs of the same length and number of pairs draw from the same random numbers: their examples of one number are
+alike, in the same split.
 """
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import jax
@@ -24,18 +30,15 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import Checked
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
 
 Fillers = Literal["zero", "random", "any"]
-Split = Literal["train", "test"]
-
-IGNORE = -100
-"""Target of the positions that carry no label."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MQARConfig(Checked):
+class MQARConfig(TaskConfig):
     """What an MQAR example looks like. Raises `ValueError` where no such example exists."""
 
     vocab_size: int = 8192
@@ -65,6 +68,11 @@ class MQARConfig(Checked):
         self.require("fillers", self.fillers in kinds, f"must be one of {', '.join(kinds)}")
 
     @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of pairs."""
+        return {"length": self.length, "pairs": self.n_pairs}
+
+    @property
     def n_keys(self) -> int:
         """Tokens that can be keys: 1 .. n_keys."""
         return self.vocab_size // 2 - 1
@@ -84,9 +92,18 @@ class MQARConfig(Checked):
         """Positions that can hold a repeated key: `2 n_pairs + 2 i` for i below `n_slots`."""
         return (self.length - 2 * self.n_pairs) // 2
 
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+        not sorted by time."""
+        return _generate(self, key, split == "test", numbers)
+
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
-    """The task as Zoology prints it (Appendix E.1, E.2): a = 0.1, values drawn independently."""
+    """Zoology's task (Appendix E.1, F.1) in all but the slots: a = 0.1, values drawn independently.
+
+    Procedure 1 as it is printed lets a key come again at any position behind the context, and its law is one of
+    distances. Here, as in the released code, every second position is a slot, and the law is one of slots.
+    """
     return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
 
 
@@ -101,7 +118,9 @@ def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fille
 
 
 class MQAR:
-    """Examples of MQAR by number: example i depends on (config, seed, i, split) alone, not on its batch.
+    """Examples of MQAR in batches by number, with one target a position where wanted, for loops of your own.
+
+    Example i depends on (config, seed, i, split) alone, not on its batch.
 
     Args:
       config: the task.
@@ -138,61 +157,52 @@ class MQAR:
           ValueError: `index` is negative, too large or of rank above 1, or `split` has another name.
         """
         labelled = self.labelled(seed_or_key, index, split)
-        return labelled["tokens"], _spread(self.config.length, labelled["positions"], labelled["targets"])
+        return labelled.tokens, _spread(self.config.length, labelled.positions, labelled.targets)
 
     def labelled(
         self,
         seed_or_key: int | PRNGKeyArray,
         index: int | Int[Array | np.ndarray, "..."],
         split: Split = "train",
-    ) -> dict[str, Int[Array, "b _"]]:
+    ) -> Batch:
         """The same examples in compact form, for models that compute the head at labelled positions only.
 
         Takes and raises what `batch` does. Returns int32 `tokens (b, t)`, `positions (b, m)` and `targets (b,
         m)` with m = n_pairs: pair j of the context is asked for at `positions[:, j]`, so positions are not
         sorted by time.
         """
-        if split not in ("train", "test"):
-            raise ValueError(f"MQAR: split={split!r} must be 'train' or 'test'")
-        key = seed_or_key
-        if isinstance(key, int | np.integer):
-            key = jax.random.key(int(key), impl="threefry2x32")
-        return _generate(self.config, key, split == "test", self._example_numbers(index))
+        return self.config.labelled(seed_or_key, self._example_numbers(index), split)
 
-    def _example_numbers(self, index: int | Int[Array | np.ndarray, "..."]) -> UInt[Array, "b"]:
-        rule = "must be a batch number, or example numbers of shape (b,), all in [0, 2^32)"
+    def _example_numbers(self, index: int | Int[Array | np.ndarray, "..."]) -> Int[Array | np.ndarray, "..."]:
         if isinstance(index, int | np.integer):
             first, stop = int(index) * self.batch_size, (int(index) + 1) * self.batch_size
             if first < 0 or stop > 2**32:
+                rule = "must be a batch number whose examples are all in [0, 2^32)"
                 raise ValueError(f"MQAR: index={index} with batch_size={self.batch_size} {rule}")
-            return jnp.asarray(np.arange(first, stop).astype(np.uint32))
+            return np.arange(first, stop).astype(np.uint32)
         numbers = jnp.asarray(index)
-        if numbers.ndim > 1 or not jnp.issubdtype(numbers.dtype, jnp.integer):
-            raise ValueError(f"MQAR: index of shape {numbers.shape} and dtype {numbers.dtype} {rule}")
-        numbers = numbers.astype(jnp.uint32)
-        if numbers.ndim == 0:
-            return numbers * jnp.uint32(self.batch_size) + jnp.arange(self.batch_size, dtype=jnp.uint32)
+        if numbers.ndim == 0 and jnp.issubdtype(numbers.dtype, jnp.integer):
+            first = numbers.astype(jnp.uint32) * jnp.uint32(self.batch_size)
+            return first + jnp.arange(self.batch_size, dtype=jnp.uint32)
         return numbers
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _spread(length: int, positions: Int[Array, "b m"], targets: Int[Array, "b m"]) -> Int[Array, "b t"]:
-    empty = jnp.full((length,), IGNORE, jnp.int32)
+    empty = jnp.full((length,), UNLABELLED, jnp.int32)
     return jax.vmap(lambda at, values: empty.at[at].set(values, unique_indices=True))(positions, targets)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _generate(
-    config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""] | bool, numbers: UInt[Array, "b"]
-) -> dict[str, Array]:
+def _generate(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""] | bool, numbers: UInt[Array, "b"]) -> Batch:
     odd = jnp.asarray(odd)
-    segment = jnp.uint32((config.length << 16 | config.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
-    key = jax.random.fold_in(key, segment)
+    stream = jnp.uint32((config.length << 16 | config.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
+    key = jax.random.fold_in(key, stream)
     return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
 
 
-def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> dict[str, Array]:
-    """One example: tokens `(t,)`, positions and targets `(m,)`."""
+def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+    """One example, without the axis of the batch: tokens `(t,)`, positions and targets `(m,)`."""
     key_rng, value_rng, word_rng = jax.random.split(key, 3)
     n, behind = config.n_pairs, config.length - 2 * config.n_pairs
     words = jax.random.bits(word_rng, (n + config.n_slots + behind,), jnp.uint32)
@@ -207,7 +217,7 @@ def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> dic
     keys, values = _steer(config, keys, values, slots, odd)
     context = jnp.stack([keys, values], axis=1).reshape(-1)
     rest = _fillers(config, filler_words, keys).at[2 * slots].set(keys, unique_indices=True)
-    return {"tokens": jnp.concatenate([context, rest]), "positions": 2 * n + 2 * slots, "targets": values}
+    return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + 2 * slots, targets=values)
 
 
 def _steer(
@@ -248,12 +258,12 @@ def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MQARConfig) -> Int[np
     Returns:
       int32, -100 where it has nothing to say.
     """
-    predictions = np.full(tokens.shape, IGNORE, np.int32)
+    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
     for row, example in enumerate(np.asarray(tokens).tolist()):
         memory: dict[int, int] = {}
         for position, token in enumerate(example):
             if position >= 2 * config.n_pairs:
-                predictions[row, position] = memory.get(token, IGNORE)
+                predictions[row, position] = memory.get(token, UNLABELLED)
             elif position % 2:
                 memory[example[position - 1]] = token
     return predictions

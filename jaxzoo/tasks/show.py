@@ -8,7 +8,9 @@ from typing import Literal
 import numpy as np
 import tyro
 
+from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks import mqar
+from jaxzoo.tasks.base import Split
 
 _COLUMNS = 16
 
@@ -28,12 +30,12 @@ class ShowConfig:
     """Tokens; the lower half are keys, the upper half values."""
     seed: int = 0
     """Seed of the examples."""
-    split: mqar.Split = "train"
+    split: Split = "train"
     """Which of the two disjoint sets of examples."""
     fillers: mqar.Fillers = "zero"
     """Tokens of empty positions: 0, anything but the example's keys, or anything."""
     variant: Literal["paper", "release"] = "paper"
-    """The task as Zoology prints it, or as the authors' released code makes it."""
+    """Values and gap law as Zoology prints them, or as the authors' released code has them."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -57,7 +59,7 @@ def main(args: Sequence[str] | None = None) -> None:
 
 def format_example(tokens: Sequence[int], targets: Sequence[int]) -> str:
     """Rows of positions, tokens and targets, aligned, in blocks of 16 columns."""
-    labels = ["." if target == mqar.IGNORE else str(target) for target in targets]
+    labels = ["." if target == UNLABELLED else str(target) for target in targets]
     rows = {"position": range(len(tokens)), "token": tokens, "target": labels}
     width = max(len(str(cell)) for row in rows.values() for cell in row) + 1
     blocks = []

@@ -16,7 +16,6 @@ from pathlib import Path
 import jax
 
 from jaxzoo.config_io import to_json
-from jaxzoo.data.text_data import TextData
 from jaxzoo.models.describe import describe
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.cli import Command, parse_command
@@ -85,8 +84,7 @@ def _claim(command: Command, run: RunDirectory, session: Session) -> Start:
             run.write_config(config)
         else:
             start = begin(session, None)
-            data = session.dataset
-            run.create(config, data.manifest() if isinstance(data, TextData) else None)
+            run.create(config, session.dataset.manifest())
     return start
 
 
@@ -128,8 +126,8 @@ def _print_start(command: Command, session: Session) -> None:
         f"{command.config_file}: {session.blueprint.n_params:,} parameters, "
         f"{session.mesh.size} x {kind} ({mesh}), run directory {command.run_dir}"
     )
-    if isinstance(session.dataset, TextData):
-        print(f"text: {session.dataset.summary}")
+    if session.dataset.summary:
+        print(session.dataset.summary)
     sys.stdout.flush()
 
 

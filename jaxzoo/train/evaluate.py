@@ -1,5 +1,6 @@
 """Validation: all sets of a data set, overall and by slice."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -7,9 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxzoo.data.base import Batch, ValidSet
+from jaxzoo.data.base import UNLABELLED, Batch, ValidSet
 from jaxzoo.data.ngram import bits_per_byte
-from jaxzoo.train.step import UNLABELLED, Scores
+from jaxzoo.train.step import Scores
 
 
 class Total(NamedTuple):
@@ -61,13 +62,14 @@ def evaluate(
 
 def pad_rows(batch: Batch, rows: int) -> Batch:
     """Adds rows without labels, so that every batch of a set has one shape (and one compilation)."""
+    missing = rows - batch.tokens.shape[0]
+    if missing <= 0:
+        return batch
 
-    def pad(name: str, x: jax.Array) -> jax.Array:
-        fill = UNLABELLED if name == "targets" else 0
-        widths = [(0, rows - x.shape[0])] + [(0, 0)] * (x.ndim - 1)
-        return jnp.pad(x, widths, constant_values=fill)
+    def pad(x: jax.Array, fill: int = 0) -> jax.Array:
+        return jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1), constant_values=fill)
 
-    return {name: pad(name, x) if x.shape[0] < rows else x for name, x in batch.items()}
+    return dataclasses.replace(jax.tree.map(pad, batch), targets=pad(batch.targets, UNLABELLED))
 
 
 def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multiple: int) -> Total:
@@ -75,7 +77,7 @@ def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multip
     scores: list[Scores] = []
     for i in range(valid_set.n_batches):
         batch = valid_set.batch(i)
-        rows = rows or -(-batch["tokens"].shape[0] // row_multiple) * row_multiple
+        rows = rows or -(-batch.tokens.shape[0] // row_multiple) * row_multiple
         scores.append(score(pad_rows(batch, rows)))
     return _sum([Total(*map(float, s)) for s in jax.device_get(scores)])
 

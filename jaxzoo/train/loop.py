@@ -11,7 +11,6 @@ import jax
 
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
-from jaxzoo.data.text_data import TextData
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.plot import draw_learning_curve
@@ -103,9 +102,9 @@ class Recorder:
             self.draw()
 
     def baselines(self) -> None:
-        """Records and prints what a text model must beat."""
-        if isinstance(self._session.dataset, TextData):
-            scores = self._session.dataset.baselines()
+        """Records and prints what a model must beat, where the data know it."""
+        scores = self._session.dataset.baselines()
+        if scores:
             names = ("bits_per_byte", "perplexity")
             row = {f"baseline/{k}/{name}": getattr(s, name) for k, s in scores.items() for name in names}
             self._log.write(0, row)

@@ -9,25 +9,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch, Dataset
-from jaxzoo.data.text_data import TextData, TextDataConfig
 from jaxzoo.sharding import RULES, make_mesh
-from jaxzoo.tasks.recall_data import RecallData
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, init_state, make_blueprint, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
 
 
-def make_dataset(config: ExperimentConfig) -> Dataset:
-    """The data that `config.data` describes."""
-    sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
-    if isinstance(config.data, TextDataConfig):
-        return TextData(config.data, **sizes)
-    return RecallData(config.data, **sizes)
-
-
 class PerShape:
-    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch.
+    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch: the fields that a
+    batch has, and the shape of each.
 
     Attributes:
       seconds: time spent in compilation so far.
@@ -45,12 +36,13 @@ class PerShape:
 
     def compile(self, state: Any, batch: Batch) -> Callable:
         """The executable for this shape of batch; `state` may be shapes alone."""
-        shapes = tuple(sorted((name, x.shape) for name, x in batch.items()))
-        if shapes not in self._compiled:
+        arrays, fields = jax.tree.flatten(batch)
+        shape = fields, tuple(x.shape for x in arrays)
+        if shape not in self._compiled:
             start = time.perf_counter()
-            self._compiled[shapes] = self._jitted.lower(state, batch).compile()
+            self._compiled[shape] = self._jitted.lower(state, batch).compile()
             self.seconds += time.perf_counter() - start
-        return self._compiled[shapes]
+        return self._compiled[shape]
 
     @property
     def n_compiled(self) -> int:
@@ -81,7 +73,8 @@ class Session:
         self.mesh = make_mesh(config.mesh, devices)
         self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self._check_batch_size()
-        self.dataset = make_dataset(config)
+        sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
+        self.dataset: Dataset = config.data.build(**sizes)
         self._check_data()
         self.blueprint = make_blueprint(config.model)
         schedule = make_schedule(config.optimizer, config.train.steps)
@@ -118,7 +111,7 @@ class Session:
 
     def place(self, batch: Batch) -> Batch:
         """The batch with its rows shared out over the devices of the mesh."""
-        return jax.device_put(dict(batch), self._rows)
+        return jax.device_put(batch, self._rows)
 
     def compile(self) -> None:
         """Compiles the train step for the first batch, whose place in the stream is kept."""

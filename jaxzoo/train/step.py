@@ -8,12 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.state import Blueprint, TrainState
-
-UNLABELLED = -100
-"""Target of a position that is neither learned nor scored."""
 
 Metrics = dict[str, Array]
 
@@ -27,9 +24,9 @@ def labelled_logits(
     recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
     positions with the others unlabelled.
     """
-    features = model.features(batch["tokens"], dropout_key=dropout_key)
-    if "positions" in batch:
-        features = jnp.take_along_axis(features, batch["positions"][:, :, None], axis=1)
+    features = model.features(batch.tokens, segment_ids=batch.segment_ids, dropout_key=dropout_key)
+    if batch.positions is not None:
+        features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
     return model.logits(features)
 
 
@@ -45,6 +42,7 @@ def cross_entropy(
     labelled = targets != UNLABELLED
     wanted = jnp.where(labelled, targets, jnp.zeros_like(targets))
     picked = jnp.take_along_axis(logits, wanted[:, :, None], axis=-1)[:, :, 0]
+    # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
     nats = jnp.log(jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)) + peak - picked
     hits = labelled & (picked >= peak)  # argmax would cost as much as the head on a CPU
@@ -65,7 +63,7 @@ def make_train_step(
 
         def loss_of(params: dict) -> tuple[Array, Array]:
             logits = labelled_logits(blueprint.model(params), batch, dropout_key)
-            nats, hits, labelled = cross_entropy(logits, batch["targets"])
+            nats, hits, labelled = cross_entropy(logits, batch.targets)
             n = jnp.maximum(jnp.sum(labelled, dtype=jnp.float32), 1.0)
             return jnp.sum(nats) / n, jnp.sum(hits, dtype=jnp.float32) / n
 
@@ -101,7 +99,7 @@ def make_eval_step(blueprint: Blueprint) -> Callable[[dict, Batch], Scores]:
 
     def eval_step(params: dict, batch: Batch) -> Scores:
         logits = labelled_logits(blueprint.model(params), batch)
-        nats, hits, labelled = cross_entropy(logits, batch["targets"])
+        nats, hits, labelled = cross_entropy(logits, batch.targets)
         labels = jnp.sum(labelled, axis=1, dtype=jnp.float32)
         accuracy = jnp.sum(hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
         examples = jnp.sum(labels > 0, dtype=jnp.float32)

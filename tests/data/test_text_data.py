@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxzoo.data.base import Batch
 from jaxzoo.data.corpus import read_corpus
 from jaxzoo.data.text_data import TextData, TextDataConfig
 
@@ -38,8 +39,13 @@ def flat(folder: Path, split: str, seed: int = 2) -> list[int]:
     return [token for d in documents for token in [*d.data, 256]]
 
 
+def arrays(batch: Batch) -> dict[str, jax.Array]:
+    """The fields that a batch has, by name."""
+    return {name: x for name, x in vars(batch).items() if x is not None}
+
+
 def take(stream, n: int) -> list[dict[str, np.ndarray]]:
-    return [{k: np.asarray(v) for k, v in next(stream).items()} for _ in range(n)]
+    return [{k: np.asarray(v) for k, v in arrays(next(stream)).items()} for _ in range(n)]
 
 
 def assert_same(got, expected) -> None:
@@ -117,13 +123,60 @@ def test_validation_is_the_text_from_its_beginning(folder, valid_tokens):
     assert valid.slices == {}
     assert valid.n_batches == -(-n // 3)
     batches = [valid.batch(i) for i in range(valid.n_batches)]
-    assert [len(b["tokens"]) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
-    assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in b.values())
-    tokens, targets = (np.concatenate([np.asarray(b[k]).ravel() for b in batches]) for k in ("tokens", "targets"))
+    assert [len(b.tokens) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
+    assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in arrays(b).values())
+    tokens, targets = (
+        np.concatenate([np.asarray(getattr(b, k)).ravel() for b in batches]) for k in ("tokens", "targets")
+    )
     assert tokens.tolist() == text[: n * LENGTH]
     assert targets.tolist() == text[1 : n * LENGTH + 1]
     with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
         valid.batch(valid.n_batches)
+
+
+def segments_of(tokens: list[int]) -> list[int]:
+    """How many ends of text stand at or before each token, by counting."""
+    return [tokens[: i + 1].count(256) for i in range(len(tokens))]
+
+
+def test_segments_part_documents_and_change_nothing_else(folder):
+    """Kills: a segment that opens behind end-of-text (which would see the next document's labels from the last one's
+    context), ids that run on from row to row, lost labels, other windows, and segments in training alone."""
+    data = make(folder, packing="segments", length=23, batch_size=64)
+    plain = make(folder, length=23, batch_size=64)
+    (valid,), (plain_valid,) = data.valid(), plain.valid()
+    pairs = list(zip(take(data.train(), 3), take(plain.train(), 3), strict=True))
+    pairs += [(arrays(valid.batch(i)), arrays(plain_valid.batch(i))) for i in range(valid.n_batches)]
+    assert len(pairs) > 4
+    for packed, concatenated in pairs:
+        assert concatenated.keys() == {"tokens", "targets"}
+        assert_same([packed], [concatenated])
+        assert packed["segment_ids"].dtype == np.int32
+        assert packed["segment_ids"].tolist() == [segments_of(row) for row in packed["tokens"].tolist()]
+    assert pairs[0][0]["segment_ids"].max() > 1
+
+
+def test_a_packed_token_sees_its_own_document_alone(tmp_path):
+    """Kills a target with a context of two documents, or with none: all that are possible, written down by hand."""
+    for i in range(12):
+        (tmp_path / str(i)).write_text("ab" if i % 2 else "c")
+    (valid,) = make(tmp_path, packing="segments", length=3, valid_batch_size=64).valid()
+    batch = valid.batch(0)
+    rows = zip(batch.tokens.tolist(), batch.segment_ids.tolist(), batch.targets.tolist(), strict=True)
+    seen = {
+        (
+            tuple(token for token, other in zip(tokens[: i + 1], ids[: i + 1], strict=True) if other == ids[i]),
+            targets[i],
+        )
+        for tokens, ids, targets in rows
+        for i in range(3)
+    }
+    a, b, c, end = *b"abc", 256
+    within = {((a,), b), ((a, b), end), ((c,), end), ((b,), end)}
+    behind_an_end = {((end,), a), ((end,), c), ((end, a), b), ((end, c), end), ((end, a, b), end)}
+    assert seen <= within | behind_an_end
+    assert seen & within
+    assert seen & behind_an_end
 
 
 def test_a_text_of_one_window_exactly(tmp_path):
@@ -132,7 +185,7 @@ def test_a_text_of_one_window_exactly(tmp_path):
         (tmp_path / name).write_text("x" * LENGTH)  # and end-of-text
     data = make(tmp_path)
     assert take(data.train(), 1)[0]["targets"].tolist() == [[120] * (LENGTH - 1) + [256]] * 5
-    assert np.asarray(data.valid()[0].batch(0)["tokens"]).tolist() == [[120] * LENGTH]
+    assert np.asarray(data.valid()[0].batch(0).tokens).tolist() == [[120] * LENGTH]
     assert data.bytes_per_token == pytest.approx(1 - 1 / LENGTH, rel=1e-12)  # of the inputs it would be 1
 
 
@@ -142,7 +195,7 @@ def test_a_window_without_its_last_target_is_left_out(tmp_path):
         (tmp_path / name).write_text("x" * (2 * LENGTH - 1))
     (valid,) = make(tmp_path).valid()
     assert valid.n_batches == 1
-    assert valid.batch(0)["targets"].shape == (1, LENGTH)
+    assert valid.batch(0).targets.shape == (1, LENGTH)
 
 
 def test_bytes_per_token_is_that_of_the_scored_targets(folder):
@@ -160,7 +213,7 @@ def test_bytes_per_token_is_that_of_the_scored_targets(folder):
 def test_baselines_are_scored_on_the_validation_windows(folder):
     """Kills baselines counted on validation text or scored on training text."""
     text, data = flat(folder, "train"), make(folder)
-    targets = np.concatenate([np.asarray(s.batch(i)["targets"]) for s in data.valid() for i in range(s.n_batches)])
+    targets = np.concatenate([np.asarray(s.batch(i).targets) for s in data.valid() for i in range(s.n_batches)])
     p = [(text.count(w) + 1) / (len(text) + 257) for w in targets.ravel().tolist()]
     assert data.baselines()["unigram"].nats_per_token == pytest.approx(-np.mean(np.log(p)), rel=1e-12)
 
@@ -183,6 +236,7 @@ def test_default_corpus_orders_the_baselines():
         ({"valid_fraction": 1.0}, "valid_fraction=1.0 must be in (0, 1)"),
         ({"valid_tokens": 6, "length": 7}, "valid_tokens=6 must be at least one window, length=7"),
         ({"seed": -1}, "seed=-1 must not be negative"),
+        ({"packing": "pad"}, "packing='pad' must be one of concatenate, segments"),
     ],
 )
 def test_config_errors(fields, message):

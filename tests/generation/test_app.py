@@ -187,7 +187,8 @@ def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
     run = run_copy()
     config = json.loads((run / "config.json").read_text())
     task = {"type": "MQARConfig", "vocab_size": 40, "length": 16, "n_pairs": 2}
-    config["data"] = {"type": "RecallDataConfig", "task": task, "train": [[16, 2, 64]], "valid": [[16, 2, 13]]}
+    examples = [{"task": task, "n_examples": 64}]
+    config["data"] = {"type": "RecallDataConfig", "train": examples, "valid": examples}
     (run / "config.json").write_text(json.dumps(config))
     assert "its data, RecallDataConfig, have no tokenizer" in refused(capsys, "--run", str(run), "--prompt", "a")
 

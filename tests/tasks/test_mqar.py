@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.tasks import MQAR, MQARConfig, mqar, show
+from jaxzoo.tasks.base import Split
 
 CONFIGS = {
     "one_pair": mqar.paper(6, 1, vocab_size=13),
@@ -26,7 +27,7 @@ parametrize_configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CO
 
 
 @functools.cache
-def make(config: MQARConfig, n: int = 400, split: mqar.Split = "train", seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def make(config: MQARConfig, n: int = 400, split: Split = "train", seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     tokens, targets = MQAR(config, batch_size=n).batch(seed, 0, split)
     return np.asarray(tokens), np.asarray(targets)
 
@@ -108,7 +109,7 @@ def test_gaps_follow_the_power_law_in_the_order_of_the_pairs(preset):
     config = preset(26, 3, vocab_size=100)
     n_slots, n_draws = 10, 20_000
     batch = MQAR(config, batch_size=n_draws).labelled(5, 0)
-    slots = (np.asarray(batch["positions"]) - 6) // 2
+    slots = (np.asarray(batch.positions) - 6) // 2
     law = np.arange(1.0, n_slots + 1) ** (config.power - 1)
     assert_law(np.bincount(slots[:, 0], minlength=n_slots), law)
     p, rng = law / law.sum(), np.random.default_rng(1)
@@ -182,7 +183,7 @@ def test_traced_index_compiles_once():
     @jax.jit
     def step(seed_key, index):
         traces.append(index)
-        return task.labelled(seed_key, index)["tokens"]
+        return task.labelled(seed_key, index).tokens
 
     batches = [step(jax.random.key(seed), index) for seed in (0, 1) for index in (0, 1, 2)]
     assert len(traces) == 1
@@ -195,13 +196,13 @@ def test_compact_form_equals_the_full_form(config):
     task = MQAR(config, batch_size=400)
     tokens, targets = task.batch(2, 4, "test")
     compact = task.labelled(2, 4, "test")
-    np.testing.assert_array_equal(compact["tokens"], tokens)
-    np.testing.assert_array_equal(np.take_along_axis(targets, compact["positions"], 1), compact["targets"])
-    assert compact["positions"].shape == compact["targets"].shape == (400, config.n_pairs)
-    assert compact["positions"].dtype == compact["targets"].dtype == jnp.int32
+    np.testing.assert_array_equal(compact.tokens, tokens)
+    np.testing.assert_array_equal(np.take_along_axis(targets, compact.positions, 1), compact.targets)
+    assert compact.positions.shape == compact.targets.shape == (400, config.n_pairs)
+    assert compact.positions.dtype == compact.targets.dtype == jnp.int32
     keys, values = tokens[:, : 2 * config.n_pairs : 2], tokens[:, 1 : 2 * config.n_pairs : 2]
-    np.testing.assert_array_equal(np.take_along_axis(tokens, compact["positions"], 1), keys)
-    np.testing.assert_array_equal(compact["targets"], values)
+    np.testing.assert_array_equal(np.take_along_axis(tokens, compact.positions, 1), keys)
+    np.testing.assert_array_equal(compact.targets, values)
     assert (np.asarray(targets) != -100).sum() == 400 * config.n_pairs
 
 
@@ -280,7 +281,7 @@ def test_generator_refuses_bad_numbers():
         with pytest.raises(ValueError, match=f"index={index} with batch_size=64 must be"):
             task.batch(0, index)
     for index in (np.zeros((2, 2), np.int32), np.zeros(2, np.float32)):
-        with pytest.raises(ValueError, match=r"index of shape \(2.*must be"):
+        with pytest.raises(ValueError, match=r"MQARConfig.labelled: numbers of shape \(2.*must be"):
             task.batch(0, index)
     with pytest.raises(ValueError, match="split='valid' must be 'train' or 'test'"):
         task.batch(0, 0, "valid")

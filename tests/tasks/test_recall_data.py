@@ -1,18 +1,29 @@
-"""The trainer's view of MQAR: what an epoch visits, resumption, and validation grids."""
+"""The trainer's view of recall tasks: what an epoch visits, resumption, and validation grids."""
 
 import dataclasses
+import inspect
 import json
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.tasks import MQAR, mqar
-from jaxzoo.tasks.recall_data import RecallData, RecallDataConfig, based_figure2, zoology_figure2
+from jaxzoo.data.base import Batch
+from jaxzoo.tasks import MQARConfig, mqar, recall_data
+from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.presets import based_figure2, zoology_figure2
+from jaxzoo.tasks.recall_data import Examples, RecallData, RecallDataConfig
+
+
+def recall(length: int, n_pairs: int, n_examples: int) -> Examples:
+    task = mqar.release(length, n_pairs, vocab_size=64, fillers="random")
+    return Examples(task=task, n_examples=n_examples)
+
 
 CONFIG = RecallDataConfig(
-    task=mqar.release(16, 2, vocab_size=64, fillers="random"),
-    train=((16, 2, 11), (12, 3, 7)),
-    valid=((16, 2, 7), (20, 5, 3)),
+    train=(recall(16, 2, 11), recall(12, 3, 7)),
+    valid=(recall(16, 2, 7), recall(20, 5, 3)),
     seed=3,
 )
 
@@ -23,15 +34,13 @@ def data() -> RecallData:
 
 
 def rows(batch) -> list[tuple[bytes, bytes, bytes]]:
-    names = ("tokens", "positions", "targets")
-    return [tuple(part.tobytes() for part in row) for row in zip(*(np.asarray(batch[n]) for n in names), strict=True)]
+    parts = [np.asarray(x) for x in (batch.tokens, batch.positions, batch.targets)]
+    return [tuple(part.tobytes() for part in row) for row in zip(*parts, strict=True)]
 
 
-def examples(segment, n: int, split: mqar.Split) -> list[tuple[bytes, bytes, bytes]]:
-    """The first `n` examples of a segment, asked of the task itself."""
-    length, n_pairs, _ = segment
-    task = dataclasses.replace(CONFIG.task, length=length, n_pairs=n_pairs)
-    return rows(MQAR(task, batch_size=n).labelled(CONFIG.seed, 0, split))
+def examples(entry: Examples, split: Split) -> list[tuple[bytes, bytes, bytes]]:
+    """The examples of an entry, asked of the task itself."""
+    return rows(entry.task.labelled(CONFIG.seed, np.arange(entry.n_examples), split))
 
 
 def epochs(data: RecallData, n_epochs: int) -> list[list[list[tuple[bytes, bytes, bytes]]]]:
@@ -40,15 +49,15 @@ def epochs(data: RecallData, n_epochs: int) -> list[list[list[tuple[bytes, bytes
 
 
 def test_epoch_visits_every_full_batch_once(data):
-    """Kills examples seen twice or from another segment, short or mixed batches, and a forgotten segment."""
+    """Kills examples seen twice or from another entry, short or mixed batches, and a forgotten entry."""
     assert data.batches_per_epoch == 11 // 3 + 7 // 3
     for epoch in epochs(data, 3):
         assert all(len(batch) == 3 for batch in epoch)
-        for segment in CONFIG.train:
-            known = set(examples(segment, segment[2], "train"))
+        for entry in CONFIG.train:
+            known = set(examples(entry, "train"))
             batches = [batch for batch in epoch if set(batch) & known]
             seen = [row for batch in batches for row in batch]
-            assert len(batches) == segment[2] // 3
+            assert len(batches) == entry.n_examples // 3
             assert len(set(seen)) == len(seen)
             assert set(seen) <= known
 
@@ -56,7 +65,7 @@ def test_epoch_visits_every_full_batch_once(data):
 def test_epochs_reshuffle_batches_and_examples(data):
     """Kills one order for all epochs, fixed batches, and a remainder that is the same examples every time."""
     order, members, left_out = set(), set(), set()
-    known = set(examples(CONFIG.train[0], 11, "train"))
+    known = set(examples(CONFIG.train[0], "train"))
     for epoch in epochs(data, 60):
         order.add(tuple(len(batch[0][0]) for batch in epoch))
         members.update(frozenset(batch) for batch in epoch)
@@ -106,9 +115,9 @@ def test_validation_evaluates_exactly_its_examples(valid_batch_size):
     data = RecallData(CONFIG, batch_size=3, valid_batch_size=valid_batch_size)
     sets = data.valid()
     assert [valid.slices for valid in sets] == [{"length": 16, "pairs": 2}, {"length": 20, "pairs": 5}]
-    for valid, segment in zip(sets, CONFIG.valid, strict=True):
+    for valid, entry in zip(sets, CONFIG.valid, strict=True):
         seen = [row for i in range(valid.n_batches) for row in rows(valid.batch(i))]
-        assert seen == examples(segment, segment[2], "test")
+        assert seen == examples(entry, "test")
         assert rows(valid.batch(0)) == seen[:valid_batch_size]
         with pytest.raises(IndexError, match=rf"must be in \[0, {valid.n_batches}\)"):
             valid.batch(valid.n_batches)
@@ -116,12 +125,89 @@ def test_validation_evaluates_exactly_its_examples(valid_batch_size):
 
 def test_batches_carry_true_answers(data):
     """Kills labels of other rows, positions or configs: reading the tokens gives every target."""
-    stream = data.train()
+    stream, tasks = data.train(), {entry.task.length: entry.task for entry in CONFIG.train}
     for batch in [next(stream) for _ in range(data.batches_per_epoch)]:
-        tokens, positions = np.asarray(batch["tokens"]), np.asarray(batch["positions"])
-        n_pairs = positions.shape[1]
-        answers = mqar.oracle(tokens, dataclasses.replace(CONFIG.task, length=tokens.shape[1], n_pairs=n_pairs))
-        np.testing.assert_array_equal(np.take_along_axis(answers, positions, 1), batch["targets"])
+        answers = mqar.oracle(batch.tokens, tasks[batch.tokens.shape[1]])
+        np.testing.assert_array_equal(np.take_along_axis(answers, batch.positions, 1), batch.targets)
+
+
+def test_examples_and_their_order_stay_what_they_are():
+    """Kills a change of what a published seed means: numbers written down when MQAR was the only task."""
+    entries = [Examples(task=mqar.paper(16, n, vocab_size=64), n_examples=8) for n in (2, 3)]
+    data = RecallDataConfig(train=tuple(entries), valid=(entries[0],), seed=5).build(batch_size=2, valid_batch_size=2)
+    batch = next(data.train())
+    tokens = [
+        [20, 50, 16, 37, 0, 0, 0, 0, 16, 0, 0, 0, 20, 0, 0, 0],
+        [24, 37, 23, 39, 23, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0],
+    ]
+    np.testing.assert_array_equal(batch.tokens, tokens)
+    np.testing.assert_array_equal(batch.positions, [[12, 8], [12, 4]])
+    np.testing.assert_array_equal(batch.targets, [[50, 37], [37, 39]])
+    task = mqar.release(16, 2, vocab_size=64, fillers="any")
+    valid = RecallDataConfig(train=(entries[0],), valid=(Examples(task=task, n_examples=2),), seed=3)
+    (batch,) = [s.batch(0) for s in valid.build(batch_size=2, valid_batch_size=2).valid()]
+    tokens = [
+        [4, 62, 11, 42, 4, 18, 11, 33, 34, 19, 33, 0, 57, 9, 14, 10],
+        [28, 44, 30, 55, 28, 46, 30, 51, 45, 51, 0, 43, 9, 21, 43, 56],
+    ]
+    np.testing.assert_array_equal(batch.tokens, tokens)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FirstTokenConfig(TaskConfig):
+    """Recall the first token at the last position; it is even in training and odd in validation."""
+
+    vocab_size: int = 50
+    length: int = 5
+    marker: int = 1
+    """Token of all positions but the first."""
+
+    @property
+    def slices(self) -> dict[str, int]:
+        return {"length": self.length, "marker": self.marker}
+
+    def generate(self, key, numbers, split) -> Batch:
+        def first(number):
+            return jax.random.randint(jax.random.fold_in(key, number), (1,), 0, self.vocab_size // 2)
+
+        answers = jax.vmap(first)(numbers) * 2 + int(split == "test")
+        rest = jnp.full((numbers.size, self.length - 1), self.marker, jnp.int32)
+        last = jnp.full((numbers.size, 1), self.length - 1, jnp.int32)
+        return Batch(tokens=jnp.concatenate([answers, rest], axis=1), positions=last, targets=answers)
+
+
+def test_any_task_makes_data():
+    """Kills an epoch, a stream, a size or a slice that only MQAR has; a vocabulary of the first task alone."""
+    longer = FirstTokenConfig(length=7, vocab_size=90)
+    train = (recall(16, 2, 11), Examples(task=FirstTokenConfig(), n_examples=9), Examples(task=longer, n_examples=4))
+    valid = (Examples(task=FirstTokenConfig(marker=3), n_examples=5),)
+    data = RecallDataConfig(train=train, valid=valid).build(batch_size=3, valid_batch_size=4)
+    assert (data.vocab_size, data.max_length, data.batches_per_epoch) == (90, 16, 3 + 3 + 1)
+    stream, lengths, firsts = data.train(), [], set()
+    for batch in [next(stream) for _ in range(2 * data.batches_per_epoch)]:
+        lengths.append(batch.tokens.shape[1])
+        if lengths[-1] < 16:
+            np.testing.assert_array_equal(batch.tokens[:, :1], batch.targets)
+            firsts |= set(batch.targets.ravel().tolist())
+    assert sorted(lengths) == [5] * 6 + [7] * 2 + [16] * 6
+    assert len(firsts) > 9
+    assert all(first % 2 == 0 for first in firsts)
+    (held_out,) = data.valid()
+    assert held_out.slices == {"length": 5, "marker": 3}
+    batches = [held_out.batch(i) for i in range(held_out.n_batches)]
+    assert [len(batch.tokens) for batch in batches] == [4, 1]
+    assert all((batch.targets % 2 == 1).all() and (batch.tokens[:, 1:] == 3).all() for batch in batches)
+
+
+def test_recall_data_name_no_task():
+    """Kills a generic module that knows one task: a new one would have to change it."""
+    source = inspect.getsource(recall_data).lower()
+    assert [word for word in ("mqar", "pairs", "segment") if word in source] == []
+
+
+def test_data_without_text_say_so(data):
+    """Kills baselines, a manifest or a line on the screen that recall does not have."""
+    assert (data.summary, data.manifest(), data.baselines(), data.config.tokenizer()) == ("", None, {}, None)
 
 
 def test_sizes_cover_all_splits(data):
@@ -130,12 +216,12 @@ def test_sizes_cover_all_splits(data):
 
 
 def test_zoology_figure2_is_the_papers():
-    """Kills a mistyped geometry; Appendix E.2: 100k and 3k examples, vocabulary 8192, alpha 0.1."""
+    """Kills a mistyped geometry; Appendix E.2: 100k and 3k examples, F.1: vocabulary 8192, alpha 0.1."""
     for length, n_pairs in [(64, 4), (128, 8), (256, 16), (512, 64)]:
         config = zoology_figure2(length)
-        assert config.train == ((length, n_pairs, 100_000),)
-        assert config.valid == ((length, n_pairs, 3_000),)
-        assert (config.task.vocab_size, config.task.power, config.task.distinct_values) == (8192, 0.1, False)
+        task = MQARConfig(length=length, n_pairs=n_pairs, vocab_size=8192, power=0.1, distinct_values=False)
+        assert config.train == (Examples(task=task, n_examples=100_000),)
+        assert config.valid == (Examples(task=task, n_examples=3_000),)
     with pytest.raises(ValueError, match="length=1024 must be one of 64, 128, 256, 512"):
         zoology_figure2(1024)
 
@@ -143,32 +229,36 @@ def test_zoology_figure2_is_the_papers():
 def test_based_figure2_is_the_released_mixture():
     """Kills a mistyped geometry, and fillers that the released configuration does not have."""
     config = based_figure2()
-    assert sum(segment[2] for segment in config.train) == 180_000
-    assert [segment[:2] for segment in config.train] == [(64, 4), (128, 8), (256, 16), (256, 32), (256, 64)]
-    assert {length / n_pairs for length, n_pairs, _ in config.valid} == {16, 8, 4}
-    assert [segment[1] for segment in config.valid] == [4, 8, 16, 32, 64, 128, 256]
-    assert (config.task.power, config.task.distinct_values, config.task.fillers) == (0.01, True, "any")
+    assert [entry.n_examples for entry in config.train] == [100_000, *[20_000] * 4]
+    assert {entry.n_examples for entry in config.valid} == {1_000}
+    train, valid = ([(e.task.length, e.task.n_pairs) for e in entries] for entries in (config.train, config.valid))
+    assert train == [(64, 4), (128, 8), (256, 16), (256, 32), (256, 64)]
+    assert {length / n_pairs for length, n_pairs in valid} == {16, 8, 4}
+    assert [n_pairs for _, n_pairs in valid] == [4, 8, 16, 32, 64, 128, 256]
+    for entry in (*config.train, *config.valid):
+        assert (entry.task.power, entry.task.distinct_values, entry.task.fillers) == (0.01, True, "any")
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"train": ()}, r"train=\(\) must hold at least one"),
-        ({"seed": -1}, "seed=-1 must not be negative"),
-        ({"train": ((16, 2, 9), (16, 2, 8))}, "train=.*must name each .* once.*add up their n_examples"),
-        ({"valid": ((16, 2, 0),)}, "valid=.*n_examples of at least 1"),
-        ({"valid": ((16, 5, 9),)}, "MQARConfig.length=16 must be at least 4 n_pairs=20"),
+        ({"train": ()}, r"^RecallDataConfig.train=\(\) must not be empty; give it an Examples"),
+        ({"valid": ()}, r"^RecallDataConfig.valid=\(\) must not be empty; give it an Examples"),
+        ({"seed": -1}, "^RecallDataConfig.seed=-1 must not be negative"),
+        ({"train": (recall(16, 2, 9), recall(16, 2, 8))}, "train=.*must name each task once.*add up their n_examples"),
     ],
 )
-def test_config_refuses_bad_segments(fields, message):
+def test_config_refuses_bad_mixtures(fields, message):
     """Kills a mixture that fails only when its turn comes, hours into a run."""
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **fields)
 
 
-def test_data_refuses_bad_batch_sizes():
-    """Kills a segment that is never seen because it does not fill one batch."""
-    with pytest.raises(ValueError, match=r"segment \(12, 3, 7\) must have at least batch_size=8 examples"):
+def test_data_refuses_bad_sizes():
+    """Kills examples that are never seen because they do not fill one batch."""
+    with pytest.raises(ValueError, match=r"Examples\.n_examples=0 must be at least 1"):
+        recall(16, 2, 0)
+    with pytest.raises(ValueError, match=r"train\.1\.n_examples=7 must be at least batch_size=8, or they .* never"):
         RecallData(CONFIG, batch_size=8, valid_batch_size=1)
     with pytest.raises(ValueError, match="valid_batch_size=0 must be at least 1"):
         RecallData(CONFIG, batch_size=1, valid_batch_size=0)

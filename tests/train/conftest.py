@@ -13,7 +13,7 @@ from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.mqar import MQARConfig
-from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.app import main
 
 CONFIG = """
@@ -23,12 +23,17 @@ CONFIG = """
     from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
-    from jaxzoo.tasks.recall_data import RecallDataConfig
+    from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
+    two = MQARConfig(vocab_size=40, length=16, n_pairs=2)
+    three = MQARConfig(vocab_size=40, length=12, n_pairs=3)
     mqar = RecallDataConfig(
-        task=MQARConfig(vocab_size=40, length=16, n_pairs=2), train=((16, 2, 64),), valid=((16, 2, 13),)
+        train=(Examples(task=two, n_examples=64),), valid=(Examples(task=two, n_examples=13),)
     )
-    mixture = dataclasses.replace(mqar, train=(*mqar.train, (12, 3, 64)), valid=(*mqar.valid, (12, 3, 9)))
+    mixture = RecallDataConfig(
+        train=(*mqar.train, Examples(task=three, n_examples=64)),
+        valid=(*mqar.valid, Examples(task=three, n_examples=9)),
+    )
     text = TextDataConfig(length=16, valid_tokens=64, valid_fraction=0.3)
 
     def config():
@@ -120,6 +125,7 @@ def rows(tmp_path: Path) -> Callable[[str], list[dict]]:
 @pytest.fixture(scope="session")
 def tiny_config() -> ExperimentConfig:
     """Based on tiny MQAR, wide enough for every mesh of 8 devices."""
+    task = MQARConfig(vocab_size=40, length=16, n_pairs=2)
     return ExperimentConfig(
         model=LanguageModelConfig(
             pattern=(BaseConvConfig(), TaylorLinearAttentionConfig(n_heads=2, feature_dim=4)),
@@ -130,9 +136,7 @@ def tiny_config() -> ExperimentConfig:
             mlp_width=8,
             residual_dropout=0.1,
         ),
-        data=RecallDataConfig(
-            task=MQARConfig(vocab_size=40, length=16, n_pairs=2), train=((16, 2, 64),), valid=((16, 2, 13),)
-        ),
+        data=RecallDataConfig(train=(Examples(task=task, n_examples=64),), valid=(Examples(task=task, n_examples=13),)),
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0, schedule="constant"),
         train=TrainConfig(steps=20, batch_size=16, valid_batch_size=8),
     )

@@ -77,8 +77,8 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert run(text_file, "r") == 0
     data = Session(load_config(text_file)).dataset
     batch = data.valid()[0].batch(0)
-    n_bytes = round(data.bytes_per_token * batch["targets"].size)
-    scores = ngram_baselines(data._train, batch["tokens"], batch["targets"], vocab_size=257, n_bytes=n_bytes)
+    n_bytes = round(data.bytes_per_token * batch.targets.size)
+    scores = ngram_baselines(data._train, batch.tokens, batch.targets, vocab_size=257, n_bytes=n_bytes)
     first, out = rows("r")[0], capsys.readouterr().out
     assert first["step"] == 0
     for name in ("unigram", "bigram"):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxzoo.tasks.recall_data import Examples
 from jaxzoo.train.cli import UsageError, flags_of, load_config, parse_command
 
 REPOSITORY = Path(__file__).parents[2]
@@ -12,14 +13,17 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_flags_reach_every_depth(mqar_file):
     """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
-    flags = "--model.pattern.1.feature-dim 5 --model.d_model 12 --data.train 16 2 32 --optimizer.schedule linear"
+    flags = "--model.pattern.1.feature-dim 5 --model.d_model 12 --optimizer.schedule linear"
+    flags += " --data.train.0.task.n-pairs 3 --data.train.0.n-examples 32"
     command = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
     config, before = command.config, load_config(mqar_file)
     assert (command.resume, command.overwrite, command.print_model) == (True, False, False)
     assert command.run_dir == Path("runs/tiny-mqar")
     feature_dims = [getattr(mixer, "feature_dim", None) for mixer in config.model.pattern]
     assert feature_dims == [None, 5]
-    assert config.data == dataclasses.replace(before.data, train=((16, 2, 32),))
+    (examples,) = before.data.train
+    task = dataclasses.replace(examples.task, n_pairs=3)
+    assert config.data == dataclasses.replace(before.data, train=(Examples(task=task, n_examples=32),))
     assert config.optimizer == dataclasses.replace(before.optimizer, schedule="linear")
     assert (config.model.d_model, config.model.mlp_width) == (12, 8)
     assert config.train == before.train
@@ -33,7 +37,7 @@ def test_every_field_is_a_flag_of_the_help(mqar_file, capsys):
     out = capsys.readouterr().out
     config = load_config(mqar_file)
     assert [flag for flag in flags_of(config) if flag not in out] == []
-    for text in ("--run-dir", "--overwrite", "Peak learning rate.", "(default: 0.01)"):
+    for text in ("--run-dir", "--overwrite", "Peak learning rate.", "(default: 0.01)", "Key-value pairs in an example"):
         assert text in out
 
 
@@ -49,6 +53,10 @@ def test_help_without_config_explains_itself(capsys):
     ("flags", "message"),
     [
         ("--model.d-modle 4", r"^unknown option --model\.d-modle; did you mean --model\.d-model\?$"),
+        (
+            "--data.train.0.task.n-pair 4",
+            r"^unknown option --data\.train.*did you mean --data\.train\.0\.task\.n-pairs\?$",
+        ),
         ("--model.d_modle=4", r"^unknown option --model\.d_modle; did you mean --model\.d-model\?$"),
         ("--data.path x", r"^unknown option --data\.path"),
         ("--resum", "^unknown option --resum"),
@@ -61,8 +69,8 @@ def test_help_without_config_explains_itself(capsys):
             "--model.pattern.1.n-heads 3",
             r"^TaylorLinearAttentionConfig\.d_model=8 must be divisible by n_heads=3",
         ),
-        ("--data.train 16 5 64", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
-        ("--data.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),
+        ("--data.train.0.task.n-pairs 5", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
+        ("--data.valid.0.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),
         ("--mesh.data -2", "^MeshConfig: data=-2"),
     ],
 )

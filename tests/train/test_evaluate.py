@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import ValidSet
+from jaxzoo.data.base import Batch, ValidSet
 from jaxzoo.train.evaluate import evaluate, pad_rows
 from jaxzoo.train.step import Scores
 
@@ -15,8 +15,8 @@ SEEN: list[tuple[int, ...]] = []
 
 def fake_score(batch):
     """Reads a batch whose tokens say what a model would score: column 0 nats, column 1 hits of its labels."""
-    SEEN.append(batch["tokens"].shape)
-    tokens, labels = np.asarray(batch["tokens"], np.float64), np.asarray(batch["targets"]) != -100
+    SEEN.append(batch.tokens.shape)
+    tokens, labels = np.asarray(batch.tokens, np.float64), np.asarray(batch.targets) != -100
     counts = labels.sum(axis=1)
     real = counts > 0
     accuracy = tokens[real, 1] / counts[real]
@@ -29,7 +29,7 @@ def valid_set(slices, rows, labels, batch_size):
 
     def batch(i):
         part = tokens[i * batch_size : (i + 1) * batch_size]
-        return {"tokens": jnp.asarray(part), "targets": jnp.zeros((len(part), labels), jnp.int32)}
+        return Batch(tokens=jnp.asarray(part), targets=jnp.zeros((len(part), labels), jnp.int32))
 
     return ValidSet(slices, -(-len(rows) // batch_size), batch)
 
@@ -78,11 +78,19 @@ def test_every_batch_has_one_shape(multiple, rows):
     assert [(rows, 2)] * 2 == SEEN
 
 
+SHAPES = {"tokens": (2, 4), "targets": (2, 3), "positions": (2, 3), "segment_ids": (2, 4)}
+
+
 def test_padding_has_no_labels():
-    """Kills: padding rows with target 0, which is a token."""
-    batch = {"tokens": jnp.ones((2, 4), jnp.int32), "targets": jnp.ones((2, 3), jnp.int32)}
+    """Kills: padding rows with target 0, which is a token; a field that keeps its rows, or appears from nowhere."""
+    ones = {name: jnp.ones(shape, jnp.int32) for name, shape in SHAPES.items()}
+    batch = Batch(**ones)
     padded = pad_rows(batch, 5)
-    assert padded["targets"].shape == (5, 3)
-    np.testing.assert_array_equal(padded["targets"][2:], -100)
-    np.testing.assert_array_equal(padded["tokens"][2:], 0)
-    assert pad_rows(batch, 2)["tokens"] is batch["tokens"]
+    for name, shape in SHAPES.items():
+        x = getattr(padded, name)
+        assert x.shape == (5, *shape[1:])
+        np.testing.assert_array_equal(x[:2], 1)
+        np.testing.assert_array_equal(x[2:], -100 if name == "targets" else 0)
+    short = pad_rows(Batch(tokens=ones["tokens"], targets=ones["tokens"]), 5)
+    assert (short.positions, short.segment_ids) == (None, None)
+    assert pad_rows(batch, 2) is batch

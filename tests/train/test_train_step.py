@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.data.base import Batch
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state, make_blueprint
-from jaxzoo.train.step import cross_entropy, make_eval_step, make_train_step
+from jaxzoo.train.step import cross_entropy, labelled_logits, make_eval_step, make_train_step
 
 
 def without_dropout(config):
@@ -33,16 +34,15 @@ def recall_batch():
     positions = np.stack([rng.permutation(15)[:3] for _ in range(4)])
     targets = rng.integers(0, 40, (4, 3))
     targets[2, 1] = -100
-    return {
-        k: jnp.asarray(v, jnp.int32) for k, v in [("tokens", tokens), ("positions", positions), ("targets", targets)]
-    }
+    arrays = {"tokens": tokens, "positions": positions, "targets": targets}
+    return Batch(**{name: jnp.asarray(x, jnp.int32) for name, x in arrays.items()})
 
 
 def spread(batch):
     """The same labels with one target a position, -100 elsewhere."""
-    targets = np.full(batch["tokens"].shape, -100, np.int32)
-    np.put_along_axis(targets, np.asarray(batch["positions"]), np.asarray(batch["targets"]), axis=1)
-    return {"tokens": batch["tokens"], "targets": jnp.asarray(targets)}
+    targets = np.full(batch.tokens.shape, -100, np.int32)
+    np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
+    return Batch(tokens=batch.tokens, targets=jnp.asarray(targets))
 
 
 def test_cross_entropy_equals_numpy():
@@ -79,15 +79,35 @@ def test_gathered_head_equals_full_head(tiny_config):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6 * np.abs(a).max() + 1e-9)
 
 
+def test_model_learns_which_document_a_token_belongs_to():
+    """Kills: segments that stop at the trainer, or reach the model of a batch that has none."""
+    seen = []
+
+    class Spy:
+        def features(self, tokens, *, segment_ids, dropout_key):
+            seen.append(segment_ids)
+            return jnp.zeros((*tokens.shape, 2))
+
+        def logits(self, features):
+            return features
+
+    batch = recall_batch()
+    ids = jnp.cumsum(batch.tokens == 3, axis=1)
+    for each in (batch, dataclasses.replace(batch, segment_ids=ids)):
+        assert labelled_logits(Spy(), each).shape == (4, 3, 2)
+    assert seen[0] is None
+    np.testing.assert_array_equal(seen[1], ids)
+
+
 def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
     """Kills: a mean of row means, which weighs a row with one absent answer too much."""
     config = without_dropout(tiny_config)
     blueprint, step, state = make_step(config)
     batch = recall_batch()
     forward = jax.jit(lambda params, tokens: blueprint.model(params)(tokens))
-    logits = np.asarray(forward(state.params, batch["tokens"]), np.float64)
+    logits = np.asarray(forward(state.params, batch.tokens), np.float64)
     nats = []
-    for b, (where, wanted) in enumerate(zip(batch["positions"], batch["targets"], strict=True)):
+    for b, (where, wanted) in enumerate(zip(batch.positions, batch.targets, strict=True)):
         for position, target in zip(where, wanted, strict=True):
             if target != -100:
                 row = logits[b, position]

@@ -1,0 +1,73 @@
+"""What a recall task brings: a config from which every example follows by its number.
+
+A new task is one file: a `TaskConfig` with its fields, `slices` and `generate`. `jaxzoo.tasks.recall_data` trains and
+validates on any of them.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import Checked
+from jaxzoo.data.base import Batch
+
+Split = Literal["train", "test"]
+"""Which of two disjoint sets of examples."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskConfig(Checked, abc.ABC):
+    """What the examples of a task look like. All examples of one config have one shape."""
+
+    vocab_size: int
+    """Tokens; ids are in [0, vocab_size)."""
+    length: int
+    """Tokens in an example."""
+
+    @property
+    @abc.abstractmethod
+    def slices(self) -> Mapping[str, int]:
+        """What sets the examples apart in a validation, as reported: `{"length": 64, "pairs": 8}`."""
+
+    @abc.abstractmethod
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; `labelled` has checked its arguments.
+
+        Example i is a pure function of (config, key, i, split), not of the others in its batch, and no example is in
+        both splits. Returns `tokens (b, t)`, `positions (b, m)` and `targets (b, m)`.
+        """
+
+    def labelled(
+        self,
+        seed_or_key: int | PRNGKeyArray,
+        numbers: Int[Array | np.ndarray, "b"] | UInt[Array | np.ndarray, "b"],
+        split: Split = "train",
+    ) -> Batch:
+        """The examples with these numbers, with answers at their labelled positions only.
+
+        Args:
+          seed_or_key: a seed, or a typed key of `jax.random.key`.
+          numbers: example numbers in [0, 2^32); may be traced.
+          split: which of the two disjoint sets of examples.
+
+        Raises:
+          ValueError: `numbers` are no integers or of another rank, or `split` has another name.
+        """
+        where = f"{type(self).__name__}.labelled"
+        if split not in get_args(Split):
+            raise ValueError(f"{where}: split={split!r} must be 'train' or 'test'")
+        numbers = jnp.asarray(numbers)
+        if numbers.ndim != 1 or not jnp.issubdtype(numbers.dtype, jnp.integer):
+            rule = "must be example numbers, integers of shape (b,)"
+            raise ValueError(f"{where}: numbers of shape {numbers.shape} and dtype {numbers.dtype} {rule}")
+        key = seed_or_key
+        if isinstance(key, int | np.integer):
+            key = jax.random.key(int(key), impl="threefry2x32")
+        return self.generate(key, numbers.astype(jnp.uint32), split)
