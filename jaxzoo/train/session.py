@@ -8,7 +8,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.data.base import Batch, Dataset
+from jaxzoo.data.base import Batch
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
@@ -17,8 +17,9 @@ from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
 
 
 class PerShape:
-    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch: the fields that a
-    batch has, and the shape of each.
+    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch.
+
+    The shape of a batch: which fields it has, and their shapes.
 
     Attributes:
       seconds: time spent in compilation so far.
@@ -74,7 +75,7 @@ class Session:
         self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self._check_batch_size()
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
-        self.dataset: Dataset = config.data.build(**sizes)
+        self.dataset = config.data.build(**sizes)
         self._check_data()
         self.blueprint = make_blueprint(config.model)
         schedule = make_schedule(config.optimizer, config.train.steps)

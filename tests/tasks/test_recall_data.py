@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
-from jaxzoo.tasks import MQARConfig, mqar, recall_data
+from jaxzoo.tasks import mqar, recall_data
 from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.presets import based_figure2, zoology_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallData, RecallDataConfig
 

@@ -49,6 +49,64 @@ CONFIG = """
         )
 """
 
+OWN_DATA = '''
+    import dataclasses
+    import jax.numpy as jnp
+    import numpy as np
+    from jaxzoo.config import ExperimentConfig, TrainConfig
+    from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+    from jaxzoo.mixers import BaseConvConfig
+    from jaxzoo.models import LanguageModelConfig
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class EchoConfig(DataConfig):
+        """Say each token again."""
+
+        length: int = 8
+        """Tokens of a row."""
+
+        def build(self, *, batch_size, valid_batch_size):
+            return Echo(self.length, batch_size, valid_batch_size)
+
+    class Echo:
+        vocab_size, bytes_per_token, summary = 20, None, "echo of 20 tokens"
+
+        def __init__(self, length, batch_size, valid_batch_size):
+            self.max_length, self.batch_size, self.valid_batch_size, self.step = length, batch_size, valid_batch_size, 0
+
+        def make(self, seed, rows):
+            tokens = np.random.default_rng(seed).integers(0, 20, (rows, self.max_length))
+            return Batch(tokens=jnp.asarray(tokens, jnp.int32), targets=jnp.asarray(tokens, jnp.int32))
+
+        def __next__(self):
+            self.step += 1
+            return self.make((0, self.step), self.batch_size)
+
+        def get_state(self):
+            return {"step": self.step}
+
+        def set_state(self, state):
+            self.step = state["step"]
+
+        def train(self):
+            return Echo(self.max_length, self.batch_size, self.valid_batch_size)
+
+        def valid(self):
+            return [ValidSet({}, 2, lambda i: self.make((1, i), self.valid_batch_size))]
+
+        def manifest(self):
+            return {"tokens": list(range(20))}
+
+        def baselines(self):
+            return {"chance": Score(3.0, 4.25, 20.0)}
+
+    config = ExperimentConfig(
+        model=LanguageModelConfig(pattern=(BaseConvConfig(),), d_model=8, vocab_size=20, max_length=8, mlp="none"),
+        data=EchoConfig(),
+        train=TrainConfig(steps=9, batch_size=8, valid_batch_size=8, log_every=1, eval_every=4, checkpoint_every=3),
+    )
+'''
+
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
@@ -96,6 +154,14 @@ def text_file(tmp_path: Path) -> Path:
     file = tmp_path / "text.py"
     text = textwrap.dedent(CONFIG).replace("data=DATA", f"data=dataclasses.replace(text, path={str(corpus)!r})")
     file.write_text(text)
+    return file
+
+
+@pytest.fixture
+def own_data_file(tmp_path: Path) -> Path:
+    """A config file with data of its own."""
+    file = tmp_path / "own_data.py"
+    file.write_text(textwrap.dedent(OWN_DATA))
     return file
 
 

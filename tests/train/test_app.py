@@ -91,8 +91,22 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(json.dumps(data.manifest()))
 
 
+def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp_path, capsys):
+    """Kills: a trainer that knows kinds of data: a flag, a line, a baseline or a manifest that only ours get."""
+    assert run(own_data_file, "r", "--data.length", "6") == 0
+    out = capsys.readouterr().out
+    assert "echo of 20 tokens\n" in out
+    assert "chance 4.250" in out
+    assert rows("r")[0]["baseline/chance/perplexity"] == 20.0
+    assert rows("r")[-1].keys() == {"step", "valid/loss", "valid/accuracy"}
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == {"tokens": list(range(20))}
+    data = json.loads((tmp_path / "r" / "config.json").read_text())["data"]
+    assert data == {"type": "EchoConfig", "length": 6}
+
+
 @pytest.mark.parametrize(
-    ("name", "number", "step"), [("mixture_file", signal.SIGTERM, 4), ("text_file", signal.SIGINT, 5)]
+    ("name", "number", "step"),
+    [("mixture_file", signal.SIGTERM, 4), ("text_file", signal.SIGINT, 5), ("own_data_file", signal.SIGTERM, 5)],
 )
 def test_signal_then_resume_equals_unbroken(name, number, step, request, run, rows, at_step, capsys):
     """Kills: a cursor off by one batch, a dropout key or optimizer state that starts anew, rows lost or twice

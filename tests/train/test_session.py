@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.data.base import Batch
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.session import Session
+from jaxzoo.train.session import PerShape, Session
 
 STEPS = 4
 
@@ -153,6 +154,21 @@ def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
         stream.set_state(cursor)
         curve, _ = losses(one, state, stream, steps=2)
     np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)
+
+
+def test_one_compilation_for_each_shape_of_batch():
+    """Kills: a compilation a batch, and a program that is run on a batch with other fields than its own."""
+    step = PerShape(jax.jit(lambda state, batch: state + sum(x.size for x in jax.tree.leaves(batch))))
+    short, long = jnp.ones((2, 3), jnp.int32), jnp.ones((2, 4), jnp.int32)
+    batches = [
+        Batch(tokens=long, targets=long),
+        Batch(tokens=long, targets=short, positions=short),
+        Batch(tokens=long, targets=long, segment_ids=long),
+        Batch(tokens=long, targets=long, positions=long),
+    ]
+    for _ in range(2):
+        assert [int(step(jnp.int32(0), batch)) for batch in batches] == [16, 20, 24, 24]
+    assert step.n_compiled == 4
 
 
 def test_batch_that_devices_do_not_divide_is_refused(tiny_config):
