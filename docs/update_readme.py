@@ -125,7 +125,7 @@ def generation_table() -> str:
     )
     note = (
         f"({report['device']}, jax {report['versions']['jax']}, {report['date']}, batch {steps[0]['batch']}; "
-        "`python -m jaxzoo.benchmark_generation`)"
+        "`python -m benchmarks.generation`)"
     )
     picture = f"![Prefill, decode and state of three models](benchmarks/results/{name}.png)"
     return "\n".join([head, *rows, "", note, "", picture])

@@ -21,6 +21,10 @@ TYPE = "type"
 """Key of the class name, where the declared type leaves a choice."""
 
 
+class UnknownTypeError(ValueError):
+    """No class of this name, which may be one of the user's own, has been imported."""
+
+
 def to_json(config: Any) -> dict[str, Json]:
     """A dataclass as nested dicts and lists; `from_json` of the result and its class gives it back."""
     return _encode(config, type(config))
@@ -30,8 +34,8 @@ def from_json(value: Json, declared: type[Config]) -> Config:
     """Rebuilds the dataclass `declared` from `to_json`; a field that is left out takes its default.
 
     Raises:
-      ValueError: an unknown field or class (with the nearest name), a value of the wrong type, a missing
-        field, or what the dataclasses themselves refuse. The message begins with the dotted path.
+      ValueError: an unknown field or class (with the nearest name; of a class `UnknownTypeError`), a value of the
+        wrong type, a missing field, or what the dataclasses themselves refuse. The message begins with the dotted path.
     """
     return _decode(value, declared, declared.__name__)
 
@@ -107,7 +111,7 @@ def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: st
     if TYPE not in value and name not in classes:
         raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {name}")
     if name not in classes or not dataclasses.is_dataclass(classes[name]):
-        raise ValueError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
+        raise UnknownTypeError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
     chosen = classes[name]
     hints = typing.get_type_hints(chosen)
     fields = {field.name: field for field in dataclasses.fields(chosen)}

@@ -1,6 +1,6 @@
 """`python -m jaxzoo.generate --run DIR --prompt TEXT`; see `--help`."""
 
-from jaxzoo.generation.app import main
+from jaxzoo.cli.generate import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -267,9 +267,3 @@ def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MQARConfig) -> Int[np
             elif position % 2:
                 memory[example[position - 1]] = token
     return predictions
-
-
-if __name__ == "__main__":
-    from jaxzoo.tasks.show import main
-
-    main()

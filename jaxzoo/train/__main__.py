@@ -1,5 +1,5 @@
 """`python -m jaxzoo.train --config FILE`; see `--help`."""
 
-from jaxzoo.train.app import main
+from jaxzoo.cli.train import main
 
 raise SystemExit(main())

@@ -4,7 +4,8 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TextIO
+
+from jaxzoo.screen import Screen
 
 LIVE_SECONDS = 0.1
 """Shortest time between two drawings of the live line."""
@@ -19,15 +20,15 @@ class Progress:
     """Prints the course of a run.
 
     Args:
-      stream: where to; a terminal gets one line that is drawn over and over.
+      screen: where to; a terminal gets one line that is drawn over and over.
       steps: steps of the whole run.
       start_step: step at which this process begins.
       batch_size: examples a step.
       log_every: steps between two plain lines at least.
     """
 
-    def __init__(self, stream: TextIO, *, steps: int, start_step: int, batch_size: int, log_every: int):
-        self._stream, self._live = stream, stream.isatty()
+    def __init__(self, screen: Screen, *, steps: int, start_step: int, batch_size: int, log_every: int):
+        self._screen, self._live = screen, screen.is_terminal
         self._steps, self._start_step, self._batch_size = steps, start_step, batch_size
         self._log_every = log_every
         self._start, self._idle, self._printed = time.monotonic(), 0.0, 0.0
@@ -36,15 +37,14 @@ class Progress:
     def say(self, text: str) -> None:
         """Prints a line that stays."""
         self._clear()
-        print(text, file=self._stream, flush=True)
+        self._screen.say(text)
 
     def train(self, step: int, metrics: Mapping[str, float]) -> None:
         """Shows the metrics of a training step, where it is time to."""
         now = time.monotonic()
         if self._live and now - self._printed >= LIVE_SECONDS:
             width = shutil.get_terminal_size().columns - 1
-            self._stream.write("\r" + self._line(step, metrics)[:width].ljust(width))
-            self._stream.flush()
+            self._screen.write("\r" + self._line(step, metrics)[:width].ljust(width))
         elif not self._live and step % self._log_every == 0 and now - self._printed >= PLAIN_SECONDS:
             self.say(self._line(step, metrics))
         else:
@@ -79,7 +79,7 @@ class Progress:
 
     def _clear(self) -> None:
         if self._live:
-            self._stream.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
+            self._screen.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
 
 
 def duration(seconds: float) -> str:

@@ -60,7 +60,7 @@ class RunDirectory:
         """Refuses to start where a run, or anything else, would be lost. Writes nothing.
 
         Raises:
-          ValueError: see there.
+          ValueError: names the directory and what to do.
         """
         if resume and overwrite:
             raise ValueError("--resume and --overwrite exclude each other")

@@ -4,16 +4,15 @@ numpy."""
 import dataclasses
 import functools
 import math
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.tasks import MQAR, MQARConfig, mqar, show
+from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import Split
+from jaxzoo.tasks.mqar import MQAR, MQARConfig
 
 CONFIGS = {
     "one_pair": mqar.paper(6, 1, vocab_size=13),
@@ -288,38 +287,3 @@ def test_generator_refuses_bad_numbers():
     with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
         MQAR(MQARConfig(), batch_size=0)
     assert task.batch(0, 2**26 - 1)[0].shape == (64, 64)
-
-
-def test_show_prints_the_examples(capsys):
-    """Kills a printout of other examples than the generator's, and columns that do not line up."""
-    task = ["--length", "20", "--n-pairs", "3", "--variant", "release", "--fillers", "any"]
-    show.main(["--show", "2", "--seed", "5", "--split", "test", *task])
-    out = capsys.readouterr().out
-    tokens, targets = make(mqar.release(20, 3, vocab_size=64, fillers="any"), 2, "test", seed=5)
-    rows = {name: [line for line in out.splitlines() if line.startswith(name)] for name in ("token", "target")}
-    printed = [cell for line in rows["token"] for cell in line.split()[1:]]
-    labels = [cell for line in rows["target"] for cell in line.split()[1:]]
-    assert printed == [str(token) for token in tokens.ravel()]
-    assert labels == ["." if label == -100 else str(label) for label in targets.ravel()]
-    assert {len(a) - len(b) for a, b in zip(rows["token"], rows["target"], strict=True)} == {0}
-
-
-@pytest.mark.parametrize(
-    ("args", "field"), [(["--n-pairs", "9"], "MQARConfig.length"), (["--show", "0"], "ShowConfig.show")]
-)
-def test_show_refuses_in_one_line(capsys, args, field):
-    """Kills a traceback for values that fit no task."""
-    with pytest.raises(SystemExit) as stopped:
-        show.main(args)
-    assert stopped.value.code == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: {field}=")
-    assert err.count("\n") == 1
-
-
-def test_module_runs_without_a_second_import():
-    """Kills an eager package import, at which `python -m` warns that the module is loaded twice."""
-    command = [sys.executable, "-W", "error", "-m", "jaxzoo.tasks.mqar", "--show", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "train example 0" in done.stdout

@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import pytest
 
+from jaxzoo.cli.train import main
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from jaxzoo.train.app import main
 
 CONFIG = """
     import dataclasses

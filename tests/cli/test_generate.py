@@ -11,19 +11,24 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from jaxzoo.cli.flags import flags_of
+from jaxzoo.cli.generate import Command, main
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
-from jaxzoo.generation import Sampling, generate
-from jaxzoo.generation.app import main
-from jaxzoo.generation.output import Printer
-from jaxzoo.generation.run import Generation
-from jaxzoo.generation.trained import load_trained
+from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.session import Session
+from jaxzoo.train.trained import load_trained
 
 TOKENIZER = ByteTokenizer()
+OWN_MIXER = """
+from jaxzoo.mixers import MIXERS
+class OwnTaylorConfig(TaylorLinearAttentionConfig):
+    pass
+MIXERS[OwnTaylorConfig] = MIXERS[TaylorLinearAttentionConfig]
+"""
 PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
 
 
@@ -177,6 +182,24 @@ def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, c
     assert message in refused(capsys, "--run", str(run_copy(**fields)), "--prompt", "a")
 
 
+def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_run, tmp_path, capsys):
+    """Kills: a run that trains but cannot generate, a message that does not say what to do."""
+    file = tmp_path / "own.py"
+    file.write_text((trained_run.parent / "text.py").read_text() + OWN_MIXER)
+    config = json.loads((trained_run / "config.json").read_text())
+    pattern = config["model"]["pattern"]
+    run = run_copy(pattern=[pattern[0], {**pattern[1], "type": "OwnTaylorConfig"}])
+    flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "9"]
+    line = refused(capsys, *flags)
+    assert "unknown type 'OwnTaylorConfig'" in line
+    assert line.endswith("; name the file that defines it with --config FILE")
+    assert "does not exist" in refused(capsys, *flags, "--config", str(tmp_path / "none.py"))
+    assert main([*flags, "--config", str(file)]) == 0
+    own = capsys.readouterr().out
+    assert main(["--run", str(trained_run), *flags[2:]]) == 0
+    assert capsys.readouterr().out == own
+
+
 def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
     """Kills: text decoded by another tokenizer than the one that made the run's tokens, or by none."""
     monkeypatch.setattr(ByteTokenizer, "fingerprint", "bytes-v2")
@@ -259,33 +282,15 @@ def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     process.stderr.close()
 
 
-def test_the_first_open_text_streams_and_the_others_wait():
-    """Kills: texts interleaved on the screen, a text that waits although its turn has come."""
-    stream = io.StringIO()
-    printer = Printer(stream, ["A", "B", "C"])
-    shown = "==> prompt 1 <==\nA"
-    assert stream.getvalue() == shown
-    printer.write(1, "b1")
-    printer.write(0, "a1")
-    assert stream.getvalue() == (shown := shown + "a1")
-    printer.end(2, "c")
-    printer.write(1, "b2")
-    assert stream.getvalue() == shown
-    printer.end(0, "a2")
-    assert stream.getvalue() == (shown := shown + "a2\n\n==> prompt 2 <==\nBb1b2")
-    printer.end(0)
-    printer.write(1, "b3")
-    assert stream.getvalue() == (shown := shown + "b3")
-    printer.end(1)
-    assert stream.getvalue() == shown + "\n\n==> prompt 3 <==\nCc\n"
-
-
 def test_help_names_every_flag(capsys):
     """Kills: a flag that nobody can find."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["--help"])
-    assert stopped.value.code == 0
+    assert main(["--help"]) == 0
     out = capsys.readouterr().out
-    names = "run prompt prompt-file max-tokens temperature top-k top-p seed stop checkpoint echo"
-    assert [name for name in names.split() if f"--{name}" not in out] == []
+    assert [flag for flag in flags_of(Command(run=Path())) if flag not in out] == []
     assert np.all([text in out for text in ("standard output", "(default: 200)", "(repeatable)")])
+
+
+def test_sampling_has_the_library_s_defaults():
+    """Kills: a default that only one of the two knows; the command line is read without JAX and Sampling."""
+    command = Command(run=Path())
+    assert Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p) == Sampling()

@@ -7,14 +7,16 @@ import os
 import signal
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxzoo.cli.config_file import load_config
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.ngram import ngram_baselines
+from jaxzoo.screen import Screen
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.cli import load_config
 from jaxzoo.train.loop import NonFiniteError, Recorder, StopSignals
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress
@@ -122,6 +124,54 @@ def test_signal_then_resume_equals_unbroken(name, number, step, request, run, ro
     assert rows("broken") == rows("whole")
 
 
+def test_a_reader_that_leaves_does_not_stop_the_training(mqar_file, run, rows, monkeypatch, capsys):
+    """Kills: a run of many hours that ends with `| head -1`."""
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("sys.stdout", Closed())
+    assert run(mqar_file, "r") == 0
+    assert rows("r")[-1]["step"] == 9
+    assert capsys.readouterr() == ("", "")
+
+
+def test_one_line_where_memory_ends(mqar_file, run, at_step, capsys):
+    """Kills: pages of an allocator's report."""
+
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: pages")
+
+    at_step(2, fail)
+    assert run(mqar_file, "r") == 1
+    assert capsys.readouterr().err.startswith("error: out of memory; try a smaller --train.batch-size")
+
+
+def test_a_defect_in_mid_run_is_no_refusal(mqar_file, run, at_step):
+    """Kills: status 2, which says that nothing was written, and the traceback of a user's own mixer lost."""
+
+    def fail(*_):
+        raise ValueError("shapes")
+
+    at_step(2, fail)
+    with pytest.raises(RuntimeError, match="training failed") as raised:
+        run(mqar_file, "r")
+    assert str(raised.value.__cause__) == "shapes"
+
+
+def test_interruption_before_training(mqar_file, run, monkeypatch, tmp_path, capsys):
+    """Kills: a traceback after Ctrl-C while the step compiles."""
+
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "compile", interrupted)
+    assert run(mqar_file, "r") == 130
+    assert capsys.readouterr().err == "interrupted before training began; nothing was written\n"
+    assert not (tmp_path / "r").exists()
+
+
 def test_second_signal_kills():
     """Kills: a run that cannot be stopped while it saves, handlers that outlive the run."""
     before = signal.getsignal(signal.SIGINT)
@@ -147,7 +197,7 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
 def test_infinite_gradient_stops_too(tiny_config, tmp_path):
     """Kills: watching the loss alone, which is finite one step longer than the parameters."""
     session = SimpleNamespace(config=tiny_config)
-    progress = Progress(io.StringIO(), steps=20, start_step=0, batch_size=1, log_every=1)
+    progress = Progress(Screen(io.StringIO()), steps=20, start_step=0, batch_size=1, log_every=1)
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
         record = Recorder(session, RunDirectory(tmp_path), log, progress)
         record.train(10, {"loss": 1.0, "accuracy": 0.0, "grad_norm": math.inf, "learning_rate": 0.1})

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from jaxzoo.cli.text_output import TextOutput
 from jaxzoo.data.tokenizer import ByteTokenizer
-from jaxzoo.generation.text import TextOutput
 
 TOKENIZER = ByteTokenizer()
 TEXT = "naïve 漢字 🦊 for x in self.selfish: pass\n"

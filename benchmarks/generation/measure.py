@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.generation.benchmark_models import Size
+from benchmarks.generation.models import Size
 from jaxzoo.generation.decode import Rows, Rules, decode_block, first_rows, read_chunk, row_keys, with_capacity
 from jaxzoo.generation.flat import first_state, flat_params
 from jaxzoo.generation.prompts import check_prompts

@@ -161,7 +161,7 @@ def generate(
     row_numbers: Sequence[int] | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> NewTokens:
-    """The new tokens of each prompt, without the prompt: all the blocks of a `Generation`, which see."""
+    """The new tokens of each prompt, without the prompt: all the blocks of a `Generation`, with its arguments."""
     blocks = Generation(
         model,
         prompts,
@@ -185,7 +185,7 @@ def check_capacity(config: LanguageModelConfig, n_tokens: int) -> None:
     """Refuses what learned positions cannot hold.
 
     Raises:
-      ValueError: see there.
+      ValueError: prompt and new tokens are more than these.
     """
     if config.learned_positions and n_tokens > config.max_length:
         raise ValueError(

@@ -11,7 +11,7 @@ from flax import nnx
 
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.generation.decode import decode_block, first_rows, read_chunk, with_capacity
-from jaxzoo.generation.run import cache_capacity
+from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.models.accounting import abstract_model

@@ -5,9 +5,9 @@ import json
 import jax
 import pytest
 
-from jaxzoo import benchmark_generation
-from jaxzoo.generation import benchmark
-from jaxzoo.generation.benchmark_models import SIZES
+from benchmarks.generation import measure
+from benchmarks.generation.__main__ import main
+from benchmarks.generation.models import SIZES
 from jaxzoo.models.accounting import count_parameters, state_bytes
 
 
@@ -22,7 +22,7 @@ def test_models_of_a_size_have_equal_parameters(name):
 def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, capsys):
     """Kills: a curve without points, a state that is counted by a formula, a number without device or version."""
     command = ["--size", "tiny", "--repeats", "2", "--lengths", "16", "--batches", "2", "--out", str(tmp_path)]
-    assert benchmark_generation.main(command) == 0
+    assert main(command) == 0
     report = json.loads((tmp_path / "generation-tiny-cpu.json").read_text())
     assert (tmp_path / "generation-tiny-cpu.png").read_bytes().startswith(b"\x89PNG")
     size = SIZES["tiny"]
@@ -43,7 +43,7 @@ def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, capsys)
     out = capsys.readouterr().out
     assert out.count("tokens/s") == 9
 
-    assert benchmark_generation.main(command) == 2
+    assert main(command) == 2
     assert "generation-tiny-cpu.json exists; replace it with --overwrite" in capsys.readouterr().err
 
 
@@ -55,12 +55,12 @@ def test_times_leave_out_compilation_and_wait_for_the_result():
         calls.append(rows)
         return rows
 
-    times = benchmark._timed(call, lambda: len(calls), repeats=3)
+    times = measure._timed(call, lambda: len(calls), repeats=3)
     assert calls == [0, 1, 2, 3]
     assert len(times.wall) == len(times.cpu) == 3
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: y @ x, x))
     x = jax.numpy.eye(400)
-    times = benchmark._timed(slow, lambda: x, repeats=1)
+    times = measure._timed(slow, lambda: x, repeats=1)
     assert times.wall[0] > 5e-3, "100 products of 400 x 400 matrices are 13 GFLOP"
 
 
@@ -71,10 +71,10 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         yield
 
-    monkeypatch.setattr(benchmark, "_behind_a_prompt", out_of_memory)
+    monkeypatch.setattr(measure, "_behind_a_prompt", out_of_memory)
     lines = []
     size = SIZES["tiny"]._replace(batches=(2,))
-    report = benchmark.measure(size, 1, lines.append)
+    report = measure.measure(size, 1, lines.append)
     assert [row["context"] for row in report["decode_by_context"]] == [8] * 3
     assert all(row["out_of_memory"] for row in report["decode_by_context"])
     assert len(report["decode_by_batch"]) == 3
@@ -83,9 +83,9 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
     def broken(*_):
         raise jax.errors.JaxRuntimeError("INTERNAL: something else")
 
-    monkeypatch.setattr(benchmark, "_without_a_prompt", broken)
+    monkeypatch.setattr(measure, "_without_a_prompt", broken)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
-        benchmark.measure(size, 1, lines.append)
+        measure.measure(size, 1, lines.append)
 
 
 @pytest.mark.parametrize(
@@ -99,5 +99,5 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
 )
 def test_one_line_for_a_mistake(flags, message, capsys):
     """Kills: a traceback, or a mistake that shows after an hour."""
-    assert benchmark_generation.main(flags.split()) == 2
+    assert main(flags.split()) == 2
     assert message in capsys.readouterr().err

@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json
+from jaxzoo.config_io import UnknownTypeError, from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.run_dir import RunDirectory
@@ -39,8 +39,8 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
       step: that of the checkpoint; None: the newest.
 
     Raises:
-      ValueError: there is no run, no (such) checkpoint, no text, or another tokenizer; or the checkpoint is of
-        another model than config.json.
+      ValueError: there is no run, no (such) checkpoint, no text, or another tokenizer; the checkpoint is of another
+        model than config.json; or config.json names a class that has not been imported.
       OSError: a file cannot be read.
     """
     run = RunDirectory(directory.absolute())
@@ -76,6 +76,8 @@ def _read_config(run: RunDirectory) -> ExperimentConfig:
         raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; --run takes the directory of a run")
     try:
         return from_json(json.loads(run.config.read_text()), ExperimentConfig)
+    except UnknownTypeError as error:
+        raise ValueError(f"{run.config}: {error}; name the file that defines it with --config FILE") from error
     except ValueError as error:
         raise ValueError(f"{run.config}: {error}") from error
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.benchmark_generation`: prefill and decode of Based beside Transformer++; see `--help`."""
+"""`python -m benchmarks.generation`: prefill and decode of Based beside Transformer++; see `--help`."""
 
 import dataclasses
 import json
@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from jaxzoo.checked import Checked
-from jaxzoo.generation.benchmark import environment, measure
-from jaxzoo.generation.benchmark_models import SIZES
-from jaxzoo.generation.benchmark_plot import draw
-from jaxzoo.train.app import quieten
-from jaxzoo.train.cli import flags_of, parse_flags
+from jaxzoo.cli.flags import flags_of, parse_flags
+from jaxzoo.cli.runner import run
+from jaxzoo.screen import Screen
 
-PROGRAM = "python -m jaxzoo.benchmark_generation"
+PROGRAM = "python -m benchmarks.generation"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,21 +43,17 @@ class Command(Checked):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status: 2 where it refuses."""
-    quieten()
-    try:
-        words = sys.argv[1:] if argv is None else argv
-        _run(parse_flags(Command, words, prog=PROGRAM, known=list(flags_of(Command()))))
-    except (ValueError, OSError) as error:
-        print("error:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    return 0
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_measure, argv, interrupted="interrupted; nothing was written")
 
 
-def _run(command: Command) -> None:
+def _measure(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
+
+    from benchmarks.generation.measure import environment, measure
+    from benchmarks.generation.models import SIZES
+    from benchmarks.generation.plot import draw
+
     facts = environment()
     data, picture = (command.out / f"generation-{command.size}-{facts['platform']}.{kind}" for kind in ("json", "png"))
     for file in (data, picture):
@@ -68,12 +62,13 @@ def _run(command: Command) -> None:
     command.out.mkdir(parents=True, exist_ok=True)
     size = SIZES[command.size]
     size = size._replace(lengths=command.lengths or size.lengths, batches=command.batches or size.batches)
-    print(f"{facts['device']}, jax {facts['versions']['jax']}", flush=True)
-    report = measure(size, command.repeats, lambda line: print(line, flush=True))
+    screen = Screen(sys.stdout)
+    screen.say(f"{facts['device']}, jax {facts['versions']['jax']}")
+    report = measure(size, command.repeats, screen.say)
     report = {"benchmark": "generation", "size": command.size, "repeats": command.repeats, **facts, **report}
     data.write_text(json.dumps(report, indent=1) + "\n")
     draw(report, picture)
-    print(f"{data} and {picture}")
+    screen.say(f"{data} and {picture}")
 
 
 if __name__ == "__main__":

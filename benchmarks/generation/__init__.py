@@ -1,0 +1,1 @@
+"""What generation costs: `python -m benchmarks.generation`."""

@@ -1,0 +1,90 @@
+"""Command lines as dataclasses, read by tyro, and one clear line for each mistake."""
+
+import contextlib
+import dataclasses
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import tyro
+
+from jaxzoo.config_io import nearest
+
+Parsed = TypeVar("Parsed")
+
+
+class UsageError(ValueError):
+    """A mistake on the command line or in a config file; the message is one line."""
+
+
+def parse_flags(
+    declared: type[Parsed], flags: Sequence[str], *, prog: str, known: Iterable[str], **options: Any
+) -> Parsed:
+    """Reads a dataclass off the command line; prints help and exits with 0 where asked to.
+
+    Args:
+      declared: the dataclass.
+      flags: the words of the command line.
+      prog: name of the program.
+      known: all flags, for the hint at a misspelt one.
+      **options: of `tyro.cli`.
+
+    Raises:
+      UsageError: an unknown flag (with the nearest name), a wrong type, or a value that the dataclass refuses.
+    """
+    wants_help = "--help" in flags
+    said = io.StringIO()
+    try:
+        with contextlib.nullcontext() if wants_help else contextlib.redirect_stderr(said):
+            result, unknown = tyro.cli(declared, prog=prog, args=list(flags), return_unknown_args=True, **options)
+    except SystemExit as stopped:
+        if not stopped.code:
+            raise
+        raise UsageError(_complaint(stopped, said.getvalue())) from stopped
+    if unknown:
+        raise UsageError(_unknown(unknown[0], known))
+    return result
+
+
+def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
+    """All dotted flags of a config."""
+    for field in dataclasses.fields(value):
+        name, item = prefix + field.name.replace("_", "-"), getattr(value, field.name)
+        nested = enumerate(item) if isinstance(item, tuple) else [(None, item)]
+        parts = [(i, part) for i, part in nested if dataclasses.is_dataclass(part)]
+        if not parts:
+            yield name
+        for i, part in parts:
+            yield from flags_of(part, f"{name}." if i is None else f"{name}.{i}.")
+
+
+def _unknown(word: str, known: Iterable[str]) -> str:
+    if not word.startswith("-"):
+        return f"unexpected argument {word!r}; options are written --name value"
+    name = word.split("=")[0]
+    hint = nearest(name.replace("_", "-"), known).replace("'", "")
+    return f"unknown option {name}{hint}"
+
+
+def _complaint(stopped: SystemExit, said: str) -> str:
+    """One line: the message of a config's own check, else the first paragraph of the box that tyro draws."""
+    # How these boxes look is no promise of tyro's: pyproject.toml admits the versions that this was tested with.
+    body = _box_body(said)
+    error: BaseException | None = stopped
+    while error is not None and not body.startswith("Error parsing --"):
+        if isinstance(error, ValueError):
+            return str(error)
+        error = error.__context__
+    return body.removeprefix("Error parsing ")
+
+
+def _box_body(said: str) -> str:
+    """What stands between a box's title, which may be part of its frame, and the rule or frame below."""
+    lines = [line.strip(" \t│╭╮╰╯─") for line in said.strip().splitlines()]
+    groups: list[list[str]] = [[]]
+    for line in lines:
+        if line.strip("-"):
+            groups[-1].append(line)
+        elif groups[-1]:
+            groups.append([])
+    return " ".join(groups[0][1:] or groups[min(1, len(groups) - 1)])

@@ -1,0 +1,184 @@
+"""`python -m jaxzoo.generate --run DIR --prompt TEXT`: from the run directory to the last character."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+from jaxzoo.checked import Checked
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.printer import Printer
+from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.text_output import TextOutput, check_stops
+
+if TYPE_CHECKING:
+    from jaxzoo.generation import Generation
+
+PROGRAM = "python -m jaxzoo.generate"
+
+REPORT_SECONDS = 2.0
+"""Shortest time between two lines about the reading of long prompts."""
+
+Repeatable = tyro.conf.UseAppendAction[tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Continues prompts with the language model that a run on text has trained.
+
+    Text goes to standard output as it comes, all else to standard error. Several prompts are continued
+    together, and their texts follow one another.
+    """
+
+    run: Path
+    """Directory of the run, such as runs/lm-based_tiny."""
+    prompt: Repeatable = ()
+    """Text to continue; give it again for another text. Write --prompt='-x' for one that begins with a dash."""
+    prompt_file: Repeatable = ()
+    """File with a text to continue, to its last newline; - is standard input."""
+    max_tokens: int = 200
+    """Most new tokens of a text."""
+    temperature: float = 1.0
+    """Divides the logits; 0 always takes the likeliest token."""
+    top_k: int = 0
+    """How many of the likeliest tokens may be drawn; 0: all."""
+    top_p: float = 1.0
+    """Probability that the tokens which may be drawn have together at least; 1: all."""
+    seed: int = 0
+    """Seed of the draws: the same one gives the same texts."""
+    stop: Repeatable = ()
+    """String that ends a text, and is left out of it; give it again for another one."""
+    checkpoint: int = 0
+    """Step of the checkpoint; 0: the newest."""
+    config: Path | None = None
+    """The run's config file; needed where it defines mixers of its own."""
+    echo: bool = False
+    """Prints each prompt before its continuation."""
+
+    def __post_init__(self) -> None:
+        self.require("max_tokens", self.max_tokens >= 1, "must be positive")
+        self.require("seed", 0 <= self.seed < 2**32, "must be in [0, 2^32)")
+        self.require("checkpoint", self.checkpoint >= 0, "must be a step", "0 is the newest")
+        check_stops(self.stop)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _generate,
+        argv,
+        interrupted="\ninterrupted",
+        out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",
+    )
+
+
+def _generate(argv: Sequence[str]) -> None:
+    command = parse_command(argv)
+    prompts = read_prompts(command)
+
+    import jax
+
+    from jaxzoo.generation import Generation, Sampling
+    from jaxzoo.models.accounting import count_parameters
+    from jaxzoo.train.trained import load_trained
+
+    sampling = Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
+    if command.config is not None:
+        load_config(command.config)
+    use_compilation_cache()
+    model, tokenizer, step = load_trained(command.run, command.checkpoint or None)
+    device = jax.devices()[0].device_kind
+    say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {step}, {device}")
+    generation = Generation(
+        model,
+        [tokenizer.encode(prompt) for prompt in prompts],
+        max_tokens=command.max_tokens,
+        sampling=dataclasses.replace(sampling, n_ids=tokenizer.vocab_size),
+        seed=command.seed,
+        stop_tokens=(tokenizer.end_of_text,),
+    )
+    _read(generation)
+    texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
+    printer = Printer(sys.stdout, prompts if command.echo else [""] * len(prompts))
+    _write(generation, texts, printer)
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Reads the command line; prints help and exits with 0 where asked to.
+
+    Raises:
+      UsageError: a mistake in it.
+    """
+    return parse_flags(Command, argv, prog=PROGRAM, known=list(flags_of(Command(run=Path()))))
+
+
+def read_prompts(command: Command) -> list[str]:
+    """The texts to continue: those of --prompt, then those of --prompt-file.
+
+    Raises:
+      UsageError: there is none, or one cannot be read, is empty or not UTF-8.
+    """
+    texts = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
+    for name in command.prompt_file:
+        texts.append((f"--prompt-file {name}", _bytes_of(name)))
+    if not texts:
+        raise UsageError("nothing to continue: give --prompt TEXT, or --prompt-file FILE (- is standard input)")
+    return [_decoded(source, data) for source, data in texts]
+
+
+def _bytes_of(name: str) -> bytes:
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).expanduser().read_bytes()
+    except OSError as error:
+        raise UsageError(f"--prompt-file {name} cannot be read: {error.strerror}") from error
+
+
+def _decoded(source: str, data: bytes) -> str:
+    if not data:
+        raise UsageError(f"{source} is empty; give at least one character to continue from")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{source} must be UTF-8 text, but byte {error.start} is not") from error
+
+
+def _read(generation: "Generation") -> None:
+    """Reads the prompts, and says so where it takes a while."""
+    total, began, said, first = int(generation.lengths.sum()), time.monotonic(), 0.0, 0
+
+    def report(n_read: int) -> None:
+        nonlocal said, first
+        now = time.monotonic()
+        if not first:
+            said, first = now, n_read
+        elif now - said > REPORT_SECONDS:
+            said = now
+            say(f"read {n_read:,} of {total:,} prompt tokens")
+
+    generation.read(report)
+    say(f"read {total:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
+
+
+def _write(generation: "Generation", texts: Sequence[TextOutput], printer: Printer) -> None:
+    """Prints what comes, and stops the rows whose text has ended."""
+    n_tokens, n_timed, began, seconds = 0, 0, time.monotonic(), 0.0
+    for block in generation:
+        seconds = time.monotonic() - began
+        n_tokens, n_timed = n_tokens + sum(map(len, block)), n_timed + sum(map(len, block)) * bool(n_tokens)
+        if not n_timed:
+            began = time.monotonic()
+        for row, (text, tokens) in enumerate(zip(texts, block, strict=True)):
+            printer.write(row, text.push(tokens))
+            if text.ended_by is not None:
+                generation.stop(row)
+            if generation.done[row]:
+                printer.end(row, text.finish())
+    rate = f", {n_timed / seconds:,.0f} tokens/s after the first block" if n_timed else ""
+    say(f"{n_tokens:,} new tokens{rate}")

@@ -1,0 +1,123 @@
+"""Runs a command: one table of exit statuses, one line for what goes wrong, the same for all commands.
+
+0: done; 1: failed in the middle, or out of memory; 2: refused, or failed to read or write; 130: interrupted;
+141: nobody reads the output any more.
+"""
+
+import contextlib
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from jaxzoo.screen import Screen
+
+
+class Failure(Exception):
+    """Ends the program with one line and a status."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
+
+
+def run(
+    command: Callable[[Sequence[str]], None],
+    argv: Sequence[str] | None,
+    *,
+    interrupted: str = "interrupted",
+    out_of_memory: str = "out of memory",
+) -> int:
+    """Runs a command, and says in one line on standard error what ended it.
+
+    Args:
+      command: gets the words of the command line. What it raises is in the table of `_outcome`; all else is a
+        defect and passes with its traceback.
+      argv: these words; None: the process's own.
+      interrupted: the line after Ctrl-C.
+      out_of_memory: what to do about it.
+
+    Returns:
+      The exit status.
+    """
+    _open_missing_streams()
+    quieten()
+    try:
+        try:
+            command(sys.argv[1:] if argv is None else argv)
+        except SystemExit as stopped:  # after --help
+            if stopped.code:
+                raise
+        sys.stdout.flush()
+    except BaseException as error:
+        outcome = _outcome(error, interrupted, out_of_memory)
+        if outcome is None:
+            raise
+        status, line = outcome
+        if line:
+            say(line)
+        Screen(sys.stdout).write("")  # what cannot be shown any more must not fail again at the interpreter's end
+        return status
+    return 0
+
+
+def say(line: str) -> None:
+    """Prints a line on standard error, if anybody reads it."""
+    Screen(sys.stderr).say(line)
+
+
+def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tuple[int, str] | None:
+    """The table: status and line ("": none) for what ended a command; None: a defect."""
+    match error:
+        case Failure():
+            return error.status, f"error: {_one_line(error)}"
+        case BrokenPipeError():
+            return 141, ""
+        case ValueError() | OSError():
+            return 2, f"error: {_one_line(error)}"
+        case KeyboardInterrupt():
+            return 130, interrupted
+    if _is_out_of_memory(error):
+        return 1, f"error: {out_of_memory}"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device has no memory left; where JAX was never imported, none has."""
+    kind = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())
+    return isinstance(error, kind) and "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _open_missing_streams() -> None:
+    """Stands in for what the caller has closed, whose number the next file would get, with all that is printed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
+
+
+def quieten() -> None:
+    """Keeps libraries from spilling logs over our lines; what matters reaches us as an exception."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*persistent compilation cache")
+
+
+def use_compilation_cache() -> None:
+    """Lets a second start load what the first compiled; `JAX_COMPILATION_CACHE_DIR` has precedence."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir:
+        return
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    directory = Path(home).expanduser() / "jaxzoo" / "xla"
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+    if os.access(directory, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

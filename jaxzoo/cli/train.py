@@ -1,0 +1,135 @@
+"""`python -m jaxzoo.train --config FILE`: a config file, overrides by dotted flags, a run directory.
+
+Exit statuses beside the runner's: 0 also where a signal has stopped the training after a checkpoint; 1: failed in the
+middle, earlier checkpoints kept; 2: refused before anything was written.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import tyro
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.runner import Failure, run, use_compilation_cache
+from jaxzoo.config_io import to_json
+from jaxzoo.screen import Screen
+from jaxzoo.train.run_dir import RunDirectory, default_run_dir
+
+if TYPE_CHECKING:
+    from jaxzoo.config import ExperimentConfig
+
+PROGRAM = "python -m jaxzoo.train"
+
+DESCRIPTION = """Trains a model of sequence mixers on a recall task or on text. A config file sets every
+field; any field can be overridden by its dotted name, such as --model.d-model 128 or
+--model.pattern.1.n-heads 4. Add --config FILE to this --help to see all fields of that file with their
+meaning and value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What the command line asks for."""
+
+    config: "ExperimentConfig"
+    """The file's config with the overrides."""
+    config_file: Path
+    """The file."""
+    run_dir: Path
+    """Where the run lives."""
+    resume: bool
+    """Continue the run there."""
+    overwrite: bool
+    """Replace the run there."""
+    print_model: bool
+    """Describe the model and do nothing else."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _train,
+        argv,
+        interrupted="interrupted before training began; nothing was written",
+        out_of_memory="out of memory; try a smaller --train.batch-size, or more devices by --mesh.fsdp",
+    )
+
+
+def _train(argv: Sequence[str]) -> None:
+    command = parse_command(argv)
+    if command.print_model:
+        from jaxzoo.models.describe import describe
+
+        print(describe(command.config.model, command.config.model.max_length))
+        return
+    directory = RunDirectory(command.run_dir.absolute())
+    directory.check(resume=command.resume, overwrite=command.overwrite)
+    if command.resume:
+        directory.check_same(to_json(command.config))
+    use_compilation_cache()
+
+    from jaxzoo.train.experiment import TrainingError, run_experiment
+
+    screen = Screen(sys.stdout)
+    try:
+        run_experiment(command.config, directory, name=str(command.config_file), resume=command.resume, screen=screen)
+    except TrainingError as error:
+        raise Failure(str(error), 1) from error
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Reads the command line and the config file that it names; prints help and exits with 0 where asked to.
+
+    Raises:
+      UsageError: a mistake in either.
+    """
+    parser = _options()
+    options, flags = parser.parse_known_args(argv)
+    if options.help:
+        print(parser.format_help())
+        if options.config is None:
+            raise SystemExit(0)
+    if options.config is None:
+        raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
+    file = Path(options.config)
+    config = override(load_config(file), [*flags, *(["--help"] if options.help else [])])
+    return Command(
+        config=config,
+        config_file=file,
+        run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file),
+        resume=options.resume,
+        overwrite=options.overwrite,
+        print_model=options.print_model,
+    )
+
+
+def override(config: "ExperimentConfig", flags: Sequence[str]) -> "ExperimentConfig":
+    """The config with fields replaced by dotted flags; raises as `parse_flags` does."""
+    return parse_flags(
+        type(config),
+        flags,
+        prog=PROGRAM,
+        known=flags_of(config),
+        default=config,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = _Parser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true", help="show this help")
+    parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
+    parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>")
+    parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
+    parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
+    return parser

@@ -1,0 +1,129 @@
+"""One experiment: from its config to a run directory with metrics, checkpoints and a picture."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import jax
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.screen import Screen
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.loop import NonFiniteError, Recorder, Start, StopSignals, begin, train
+from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.progress import Progress, duration, table
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.session import Session
+
+
+class TrainingError(Exception):
+    """Training failed in the middle; the message says what is kept."""
+
+
+def run_experiment(config: ExperimentConfig, run: RunDirectory, *, name: str, resume: bool, screen: Screen) -> None:
+    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
+
+    Args:
+      config: the experiment.
+      run: where it lives; checked by its `check` and `check_same`.
+      name: of the experiment, in the first line.
+      resume: whether to go on from the newest checkpoint.
+      screen: gets lines about the course of the run.
+
+    Raises:
+      ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
+      OSError: the same of what could not be read, or written.
+      TrainingError: a disk or the numbers failed in the middle.
+    """
+    session = Session(config)
+    with jax.set_mesh(session.mesh):
+        _print_start(session, name, run, screen)
+        with _no_refusals("the training step did not compile"):
+            session.compile()
+        screen.say(f"compiled in {session.train_step.seconds:.1f} s")
+        try:
+            start = _claim(session, run, resume=resume)
+            with _failing(run), _no_refusals("training failed"):
+                _train(session, run, start, screen)
+        finally:
+            run.release()
+
+
+def _claim(session: Session, run: RunDirectory, *, resume: bool) -> Start:
+    """Where to begin; from here on the run directory is ours."""
+    config = to_json(session.config)
+    if resume:
+        run.claim()
+        with Checkpoints(run.checkpoints) as checkpoints:
+            start = begin(session, checkpoints)
+        run.write_config(config)
+    else:
+        start = begin(session, None)
+        run.create(config, session.dataset.manifest())
+    return start
+
+
+def _train(session: Session, run: RunDirectory, start: Start, screen: Screen) -> None:
+    config, began = session.config.train, time.monotonic()
+    progress = Progress(
+        screen,
+        steps=config.steps,
+        start_step=start.step,
+        batch_size=config.batch_size,
+        log_every=config.log_every,
+    )
+    with StopSignals() as stop, MetricsLog(run.metrics, keep_until=start.step or -1) as log:
+        record = Recorder(session, run, log, progress)
+        if start.step:
+            progress.say(f"resumed at step {start.step}")
+        else:
+            record.baselines()
+        with Checkpoints(run.checkpoints, config.keep_checkpoints) as checkpoints:
+            try:
+                step = train(session, start, checkpoints, record, stop)
+            except NonFiniteError as error:
+                raise TrainingError(f"{error}; {_last_good(checkpoints, run)}") from error
+        record.draw()
+        row = log.last("valid/loss")
+    if stop.requested:
+        progress.say(f"stopped at step {step}, saved; continue with the same command and --resume")
+    elif row:
+        progress.say(f"validation at step {row['step']}\n{table(row)}")
+    seconds = time.monotonic() - began
+    progress.say(f"{step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}")
+
+
+def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen) -> None:
+    mesh = " ".join(f"{axis}={size}" for axis, size in session.mesh.shape.items())
+    kind = session.mesh.devices.flat[0].device_kind
+    screen.say(
+        f"{name}: {session.blueprint.n_params:,} parameters, "
+        f"{session.mesh.size} x {kind} ({mesh}), run directory {run.path}"
+    )
+    if session.dataset.summary:
+        screen.say(session.dataset.summary)
+
+
+def _last_good(checkpoints: Checkpoints, run: RunDirectory) -> str:
+    if checkpoints.newest is None:
+        return "no checkpoint had been written; try a lower --optimizer.learning-rate"
+    return f"the last good checkpoint is that of step {checkpoints.newest} in {run.checkpoints}"
+
+
+@contextlib.contextmanager
+def _failing(run: RunDirectory) -> Iterator[None]:
+    """Turns a disk that fails in mid-run into one line."""
+    try:
+        yield
+    except OSError as error:
+        raise TrainingError(f"{error}; stopped, complete checkpoints are kept in {run.checkpoints}") from error
+
+
+@contextlib.contextmanager
+def _no_refusals(what: str) -> Iterator[None]:
+    """A ValueError in the block refuses no input: it is a defect, perhaps of a user's mixer, with a traceback."""
+    try:
+        yield
+    except ValueError as error:
+        raise RuntimeError(what) from error

@@ -1,0 +1,137 @@
+"""One table of exit statuses for all commands, also where nobody reads what they print."""
+
+import io
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import pytest
+
+from jaxzoo.cli.runner import Failure, run
+from jaxzoo.screen import Screen
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (Failure("two\nlines", 1), 1, "error: two lines\n"),
+        (ValueError("field=0  must be\npositive"), 2, "error: field=0 must be positive\n"),
+        (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: pages"), 1, "error: buy more\n"),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+        (SystemExit(0), 0, ""),
+        (None, 0, ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_status_and_line(error, status, line, capsys):
+    """Kills: an error with another command's status, a message of many lines, success after a failure."""
+
+    def command(argv):
+        assert argv == ["word"]
+        if error:
+            raise error
+
+    assert run(command, ["word"], interrupted="stopped", out_of_memory="buy more") == status
+    assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("INTERNAL: x"), TypeError("x"), SystemExit(3)])
+def test_a_defect_keeps_its_traceback(error):
+    """Kills: a bug, or another failure of a device, that is told as if the user were to blame."""
+
+    def command(argv):
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run(command, [])
+    assert raised.value is error
+
+
+class Closed(io.StringIO):
+    """A stream that fails after its first line, and counts how often."""
+
+    n_failures = 0
+
+    def write(self, text: str) -> int:
+        if "\n" in self.getvalue():
+            self.n_failures += 1
+            raise BrokenPipeError(32, "Broken pipe")
+        return super().write(text)
+
+
+def test_screen_fails_once():
+    """Kills: an error that ends the program, and a stream that is tried again at every line."""
+    stream = Closed()
+    screen = Screen(stream)
+    for line in "abc":
+        screen.say(line)
+    assert stream.getvalue() == "a\n"
+    assert stream.n_failures == 1
+
+
+COMMANDS = {
+    "print": "print('x' * 100)",
+    "much": "print('x' * 100_000)",
+    "screen": "Screen(sys.stdout).say('x' * 100_000); Screen(sys.stdout).say('x')",
+    "broken_while_failing": "print('x'); raise ValueError('y')",
+}
+
+
+def in_shell(command: str, redirection: str) -> tuple[int, str]:
+    """Status and standard error of a command of our own whose output goes elsewhere."""
+    program = f"""
+        import sys
+        from jaxzoo.cli.runner import run
+        from jaxzoo.screen import Screen
+        def command(argv):
+            {COMMANDS[command]}
+        status = run(command, [])
+        assert "jax" not in sys.modules
+        raise SystemExit(status)
+    """
+    shell = ["bash", "-c", f'"$0" -c "$1" {redirection}', sys.executable, textwrap.dedent(program)]
+    env = {**os.environ, "PYTHONUNBUFFERED": ""}  # what is printed waits until the end
+    done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, check=False, timeout=60, env=env)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "redirection", "status", "said"),
+    [
+        ("print", "| true; exit ${PIPESTATUS[0]}", 141, ""),
+        ("much", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141, ""),
+        ("screen", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 0, ""),
+        ("broken_while_failing", "| true; exit ${PIPESTATUS[0]}", 2, "error: y\n"),
+        ("print", ">/dev/full", 2, "error: [Errno 28] No space left on device\n"),
+        ("screen", ">/dev/full", 0, ""),
+        ("print", ">&-", 0, ""),
+        ("screen", ">&-", 0, ""),
+        ("broken_while_failing", "2>&-", 2, ""),
+    ],
+)
+def test_output_that_ends_early(command, redirection, status, said):
+    """Kills: a traceback or the interpreter's own complaint and status 120 at its end, when it flushes once more."""
+    assert in_shell(command, redirection) == (status, said)
+
+
+@pytest.mark.parametrize("module", ["jaxzoo.train", "jaxzoo.generate", "jaxzoo.tasks", "benchmarks.generation"])
+def test_help_does_not_wait_for_jax(module):
+    """Kills: an import at the top of a command's module, for which every --help and every misspelt flag would wait."""
+    program = f"""
+        import runpy, sys
+        sys.argv[1:] = ["--help"]
+        try:
+            runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+        except SystemExit as stopped:
+            assert not stopped.code
+        slow = ("jax", "flax", "orbax", "matplotlib", "grain")
+        print([name for name in slow if name in sys.modules], file=sys.stderr)
+    """
+    command = [sys.executable, "-W", "error", "-c", textwrap.dedent(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "[]\n")
+    assert f"usage: python -m {module}" in done.stdout
