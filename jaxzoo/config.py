@@ -47,11 +47,11 @@ class OptimizerConfig(Checked):
     eps: float = 1e-8
     """Added to the root of the second moment."""
     weight_decay: float = 0.1
-    """Decoupled weight decay, scaled by the learning rate; on matrices and filters."""
+    """Decoupled weight decay, scaled by the learning rate; not on parameters that refuse it (norms, biases)."""
     decay_embeddings: bool = True
-    """Also decays the embedding (and so a tied head)."""
-    decay_vectors: bool = False
-    """Also decays norms and biases, as the released Zoology code does."""
+    """Also decays the embeddings (and so a tied head)."""
+    decay_all: bool = False
+    """Also decays parameters that refuse it, as the released Zoology code does."""
     clip_norm: float = 1.0
     """Largest global gradient norm; 0: no clipping."""
 

@@ -4,8 +4,7 @@ import math
 from typing import NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 
 class Layout(NamedTuple):

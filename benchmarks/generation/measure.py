@@ -24,11 +24,11 @@ import numpy as np
 from flax import nnx
 
 from benchmarks.generation.models import Size
-from jaxzoo.generation.decode import Rows, Rules, decode_block, first_rows, read_chunk, row_keys, with_capacity
-from jaxzoo.generation.flat import first_state, flat_params
+from jaxzoo.generation.decode import Rows, Rules, decode_block, first_rows, read_chunk, row_keys
 from jaxzoo.generation.prompts import check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
-from jaxzoo.models.accounting import count_parameters
+from jaxzoo.models.accounting import count_parameters, state_bytes
+from jaxzoo.models.blueprint import Variables, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig, ModelState
 
 PREFILL_BATCH = 2
@@ -43,23 +43,25 @@ class Subject(NamedTuple):
 
     name: str
     config: LanguageModelConfig
-    params: dict
+    variables: Variables
 
     @classmethod
     def make(cls, name: str, config: LanguageModelConfig) -> "Subject":
         """The model with random parameters: what it costs does not depend on them."""
-        params = jax.jit(lambda key: flat_params(LanguageModel(config, rngs=nnx.Rngs(params=key))))(jax.random.key(0))
-        return cls(name, config, params)
+
+        @jax.jit
+        def draw(key: jax.Array) -> Variables:
+            return split_variables(LanguageModel(config, rngs=nnx.Rngs(params=key)).unstacked())
+
+        return cls(name, config, draw(jax.random.key(0)))
 
     def first_rows(self, batch: int, capacity: int) -> Rows:
         """Rows that have read nothing."""
-        return first_rows(with_capacity(self.config, capacity), self.params, batch)
+        return first_rows(self.config, self.variables, batch, capacity)
 
     def state_bytes(self, capacity: int) -> int:
         """Bytes of the state of one sequence."""
-        sized = with_capacity(self.config, capacity)
-        state = jax.eval_shape(lambda: first_state(sized, 1))
-        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        return state_bytes(self.config, capacity)
 
 
 class Times(NamedTuple):
@@ -150,7 +152,7 @@ def _behind_a_prompt(subject: Subject, length: int, steps: int, repeats: int) ->
     def prefill(rows: Rows) -> ModelState:
         state = rows.state
         for chunk in chunks:
-            state = read_chunk(subject.config, subject.params, state, *chunk)
+            state = read_chunk(subject.config, subject.variables, state, *chunk)
         latest[:] = [rows._replace(state=state)]
         return state
 
@@ -182,7 +184,7 @@ def _timed_decode(subject: Subject, start: Callable[[], Rows], batch: int, steps
     none = jnp.zeros((batch,), bool)
 
     def decode(rows: Rows) -> jax.Array:
-        return decode_block(subject.config, subject.params, rows, none, rules, block_size=steps)[1]
+        return decode_block(subject.config, subject.variables, rows, none, rules, block_size=steps)[1]
 
     return _timed(decode, start, repeats)
 

@@ -11,7 +11,7 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(
-        pattern=(BaseConvConfig(kernel_size=3), BaseConvConfig(filter="implicit")),
+        pattern=(BaseConvConfig(n_taps=3), BaseConvConfig(filter="implicit")),
         d_model=64,
         n_layers=2,
         vocab_size=8192,

@@ -13,7 +13,7 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 config = ExperimentConfig(
     model=LanguageModelConfig(
-        pattern=(BaseConvConfig(kernel_size=3), TaylorLinearAttentionConfig(feature_dim=16, init_std=0.1)),
+        pattern=(BaseConvConfig(n_taps=3), TaylorLinearAttentionConfig(feature_dim=16, init_std=0.1)),
         d_model=64,
         n_layers=2,
         vocab_size=8192,

@@ -1,11 +1,10 @@
 """The compiled programs of generation: read a chunk of the prompts, and decode a block of tokens.
 
-Both take the model as config and `flat_params`, and give back the state that they are given: it is donated, so
-that a state is in memory once. They are compiled for the model, the batch size, the capacity of key/value
-caches and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
+Both take the model as its config and the variables of `LanguageModel.unstacked`, and give back the state that they
+are given: it is donated, so that a state is in memory once. They are compiled for the model, the batch size, the
+capacity of growing states and the size of chunk or block; prompt lengths, seeds, sampling and stops are arrays.
 """
 
-import dataclasses
 import functools
 from typing import NamedTuple, TypeVar
 
@@ -13,8 +12,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
-from jaxzoo.generation.flat import first_state, flat_model
 from jaxzoo.generation.sampling import Knobs, sample
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModelConfig, ModelState
 from jaxzoo.sharding import constrain
 
@@ -59,28 +58,23 @@ class Rules(NamedTuple):
     """A row is complete behind any of these."""
 
 
-def with_capacity(config: LanguageModelConfig, n_tokens: int) -> LanguageModelConfig:
-    """The same model with key/value caches of `n_tokens`; equal to `config` where all states have fixed sizes."""
-    pattern = tuple(mixer.with_capacity(n_tokens) for mixer in config.pattern)
-    return dataclasses.replace(config, pattern=pattern)
-
-
-@functools.partial(jax.jit, static_argnames=("config", "batch_size"), keep_unused=True)
-def first_rows(config: LanguageModelConfig, params: dict, batch_size: int) -> Rows:
+@functools.partial(jax.jit, static_argnames=("config", "batch_size", "capacity"), keep_unused=True)
+def first_rows(config: LanguageModelConfig, variables: Variables, batch_size: int, capacity: int | None) -> Rows:
     """Rows that have read nothing.
 
     Args:
-      config: the model, with the capacity that the rows will need.
-      params: the rows are made where these lie (an argument that is kept although unused), so that every
+      config: the model.
+      variables: the rows are made where these lie (an argument that is kept although unused), so that every
         later call finds them there and nothing is compiled twice.
       batch_size: how many rows.
+      capacity: tokens that growing states can hold; None where the model has none of these.
 
     Raises:
-      ValueError: a mixer is not causal, so that the model cannot stream.
+      ValueError: a mixer does not stream.
     """
-    del params
     zeros = jnp.zeros((batch_size,), jnp.int32)
-    return _placed(Rows(first_state(config, batch_size), zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
+    state = _blueprint(config).model(variables).init_state(batch_size, capacity=capacity)
+    return _placed(Rows(state, zeros, jnp.zeros((), jnp.int32), zeros, zeros > 0))
 
 
 def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
@@ -91,13 +85,13 @@ def row_keys(seed: int, rows: Int[Array, "b"]) -> PRNGKeyArray:
 @functools.partial(jax.jit, static_argnames="config", donate_argnames="state")
 def read_chunk(
     config: LanguageModelConfig,
-    params: dict,
+    variables: Variables,
     state: ModelState,
     tokens: Int[Array, "b c"],
     takes_part: Bool[Array, "b"],
 ) -> ModelState:
     """The state after a chunk, in the rows that take part in it; in the others, the state before it."""
-    _, after = flat_model(config, params).prefill(tokens, state)
+    _, after = _blueprint(config).model(variables).prefill(tokens, state)
 
     def choose(old: Array, new: Array) -> Array:
         return jnp.where(takes_part.reshape(-1, *(1,) * (old.ndim - 1)), new, old)
@@ -108,7 +102,7 @@ def read_chunk(
 @functools.partial(jax.jit, static_argnames=("config", "block_size"), donate_argnames="rows")
 def decode_block(
     config: LanguageModelConfig,
-    params: dict,
+    variables: Variables,
     rows: Rows,
     stopped: Bool[Array, "b"],
     rules: Rules,
@@ -121,16 +115,16 @@ def decode_block(
 
     Args:
       config: the model.
-      params: its parameters.
+      variables: those of the model.
       rows: donated.
       stopped: rows that are complete for a reason that only the caller knows.
-      rules: see there.
+      rules: how to go on.
       block_size: steps.
 
     Returns:
       The rows, and the new tokens of each step, `NO_TOKEN` or `NOT_FINITE`.
     """
-    model = flat_model(config, params)
+    model = _blueprint(config).model(variables)
 
     def step(carry: tuple[Array, Rows, Array]) -> tuple[Array, Rows, Array]:
         i, rows, tokens = carry
@@ -152,6 +146,11 @@ def decode_block(
     tokens = jnp.full((rows.done.shape[0], block_size), NO_TOKEN, jnp.int32)
     _, rows, tokens = jax.lax.while_loop(goes_on, step, (jnp.zeros((), jnp.int32), rows, tokens))
     return _placed(rows), tokens
+
+
+@functools.cache
+def _blueprint(config: LanguageModelConfig) -> Blueprint:
+    return make_blueprint(config, scanned=False)
 
 
 def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rules) -> Int[Array, "b"]:

@@ -16,11 +16,10 @@ from jaxzoo.generation.decode import (
     first_rows,
     read_chunk,
     row_keys,
-    with_capacity,
 )
-from jaxzoo.generation.flat import flat_params
 from jaxzoo.generation.prompts import TokenIds, check_prompts
 from jaxzoo.generation.sampling import Sampling, knobs
+from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 
 BLOCK_SIZE = 16
@@ -86,9 +85,9 @@ class Generation:
         self.lengths = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         check_capacity(model.config, n_tokens)
-        self._config, self._params = model.config, flat_params(model)
-        sized = with_capacity(model.config, cache_capacity(n_tokens))
-        self._rows = first_rows(sized, self._params, len(prompts))
+        self._config, self._variables = model.config, split_variables(model.unstacked())
+        capacity = cache_capacity(n_tokens) if self._config.state_grows else None
+        self._rows = first_rows(self._config, self._variables, len(prompts), capacity)
         tail = checked.tail()
         self._rules = Rules(
             tail=jnp.asarray(tail.tokens),
@@ -111,7 +110,7 @@ class Generation:
         n_read, state = 0, self._rows.state
         for chunk in self._chunks:
             state = read_chunk(
-                self._config, self._params, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
+                self._config, self._variables, state, jnp.asarray(chunk.tokens), jnp.asarray(chunk.takes_part)
             )
             n_read += chunk.tokens.shape[1] * int(chunk.takes_part.sum())
             if report:
@@ -137,7 +136,7 @@ class Generation:
         self.read()
         self._rows, block = decode_block(
             self._config,
-            self._params,
+            self._variables,
             self._rows,
             jnp.asarray(self.done),
             self._rules,
@@ -187,9 +186,9 @@ def check_capacity(config: LanguageModelConfig, n_tokens: int) -> None:
     Raises:
       ValueError: prompt and new tokens are more than these.
     """
-    if config.learned_positions and n_tokens > config.max_length:
+    if config.max_positions is not None and n_tokens > config.max_positions:
         raise ValueError(
-            f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {config.max_length} "
+            f"prompt and max_tokens are {n_tokens} tokens together and must be at most the {config.max_positions} "
             "learned positions of the model; shorten the prompt, or ask for fewer tokens"
         )
 

@@ -17,8 +17,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.layers.linear import parameter
 from jaxzoo.layers.packed_conv import packed_conv
+from jaxzoo.layers.variables import parameter
 
 MAX_DIRECT_TAPS = 8
 """Widest filter that is applied by shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
@@ -101,11 +101,11 @@ def conv_flops(n_taps: int, length: int) -> float:
 
 
 def uniform_parameter(
-    shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, rngs: nnx.Rngs
+    shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, decay: bool = True, rngs: nnx.Rngs
 ) -> nnx.Param:
     """A parameter, uniform in `+-1 / sqrt(fan_in)`: PyTorch's initialisation of Linear and Conv layers."""
     bound = fan_in**-0.5
-    return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes)
+    return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes, decay=decay)
 
 
 def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None) -> jax.Array:

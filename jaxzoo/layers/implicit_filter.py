@@ -13,20 +13,20 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.causal_conv import uniform_parameter
-from jaxzoo.layers.linear import parameter
+from jaxzoo.layers.variables import parameter
 
 
 class ImplicitFilter(nnx.Module):
-    """A filter of `max_length` taps for each channel; `filter(n)` computes the first `n` of them.
+    """A filter of `n_taps` taps for each channel; `filter(n)` computes the first `n` of them.
 
-    `max_length` fixes the grid of positions: the same parameters on another grid are another filter.
+    `n_taps` fixes the grid of positions: the same parameters on another grid are another filter.
     """
 
     def __init__(
         self,
         width: int,
         *,
-        max_length: int,
+        n_taps: int,
         emb_dim: int = 3,
         hidden_width: int = 16,
         std: float | None = None,
@@ -37,7 +37,7 @@ class ImplicitFilter(nnx.Module):
 
         Args:
           width: channels.
-          max_length: taps.
+          n_taps: taps.
           emb_dim: position features, odd and at least 3.
           hidden_width: hidden units.
           std: weights normal with this standard deviation, and biases 0. None: all uniform in
@@ -51,25 +51,25 @@ class ImplicitFilter(nnx.Module):
         for shape, shape_axes in zip(shapes, kernel_axes, strict=True):
             if std is None:
                 kernels.append(uniform_parameter(shape, shape[0], shape_axes, rngs=rngs))
-                biases.append(uniform_parameter(shape[1:], shape[0], shape_axes[1:], rngs=rngs))
+                biases.append(uniform_parameter(shape[1:], shape[0], shape_axes[1:], decay=False, rngs=rngs))
             else:
                 kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes))
-                biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:]))
+                biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:], decay=False))
         self.kernel_1, self.kernel_2 = kernels
         self.bias_1, self.bias_2 = biases
-        self.max_length, self.emb_dim = max_length, emb_dim
+        self.n_taps, self.emb_dim = n_taps, emb_dim
 
-    def __call__(self, n_taps: int) -> Float[Array, "w d"]:
-        """The first `n_taps` taps, at most `max_length`, float32."""
-        positions = jnp.asarray(position_features(self.max_length, self.emb_dim)[:n_taps])
+    def __call__(self, count: int) -> Float[Array, "w d"]:
+        """The first `count` taps, at most `n_taps`, float32."""
+        positions = jnp.asarray(position_features(self.n_taps, self.emb_dim)[:count])
         hidden = jax.nn.relu(positions @ self.kernel_1[...] + self.bias_1[...][None, :])
         return hidden @ self.kernel_2[...] + self.bias_2[...][None, :]
 
 
-def position_features(max_length: int, emb_dim: int) -> np.ndarray:
-    """`p_a` of the module docstring, `(max_length, emb_dim)` float32: time, cosines, negative sines."""
+def position_features(n_taps: int, emb_dim: int) -> np.ndarray:
+    """`p_a` of the module docstring, `(n_taps, emb_dim)` float32: time, cosines, negative sines."""
     bands = (emb_dim - 1) // 2
-    index = np.arange(max_length)
-    angles = np.linspace(1e-4, bands - 1, bands)[None, :] * (2 * np.pi / max_length * index)[:, None]
-    time = np.linspace(0, 1, max_length)[:, None]
+    index = np.arange(n_taps)
+    angles = np.linspace(1e-4, bands - 1, bands)[None, :] * (2 * np.pi / n_taps * index)[:, None]
+    time = np.linspace(0, 1, n_taps)[:, None]
     return np.concatenate([time, np.cos(angles), -np.sin(angles)], axis=1).astype(np.float32)

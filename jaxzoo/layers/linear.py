@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxzoo.sharding import LOGICAL_AXES
+from jaxzoo.layers.variables import metadata
 
 
 def _follow_input(arrays: Any, /, **_: Any) -> Any:
@@ -31,7 +30,7 @@ def linear(
       d_out: output width.
       axes: logical axes of the kernel, (input, output).
       std: standard deviation of the normal initialisation; a bias starts at 0.
-      bias: adds a bias.
+      bias: adds a bias, which is not decayed.
       rngs: its `params` stream.
     """
     return nnx.Linear(
@@ -39,14 +38,8 @@ def linear(
         d_out,
         use_bias=bias,
         kernel_init=nnx.initializers.normal(std),
-        kernel_metadata={LOGICAL_AXES: axes},
-        bias_metadata={LOGICAL_AXES: axes[1:]},
+        kernel_metadata=metadata(axes),
+        bias_metadata=metadata(axes[1:], decay=False),
         promote_dtype=_follow_input,
         rngs=rngs,
     )
-
-
-def parameter(value: jax.Array, axes: tuple[str | None, ...]) -> nnx.Param:
-    """A parameter with its logical axes, one a dimension of `value`."""
-    metadata: dict[str, Any] = {LOGICAL_AXES: axes}
-    return nnx.Param(value, **metadata)

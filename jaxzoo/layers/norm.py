@@ -4,12 +4,12 @@ from typing import Literal
 
 from flax import nnx
 
-from jaxzoo.sharding import LOGICAL_AXES
+from jaxzoo.layers.variables import metadata
 
 
 def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
     """The norm of `kind` over the last axis of float32 input; `eps` is added to the (mean) square."""
-    metadata = {LOGICAL_AXES: ("embed",)}
+    vector = metadata(("embed",), decay=False)
     if kind == "rms":
-        return nnx.RMSNorm(width, epsilon=eps, scale_metadata=metadata, rngs=rngs)
-    return nnx.LayerNorm(width, epsilon=eps, scale_metadata=metadata, bias_metadata=metadata, rngs=rngs)
+        return nnx.RMSNorm(width, epsilon=eps, scale_metadata=vector, rngs=rngs)
+    return nnx.LayerNorm(width, epsilon=eps, scale_metadata=vector, bias_metadata=vector, rngs=rngs)

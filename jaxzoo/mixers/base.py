@@ -3,9 +3,13 @@
 A mixer is a Flax NNX module that is used functionally: parameters live in the module, activations and recurrent
 states never do. Three ways to run it give the same numbers:
 
-- `y = mixer(x)`: all tokens at once, for training;
-- `y, state = mixer.prefill(x, state)`: any number of tokens from any state, for prompts, chunks and streams;
-- `y_t, state = mixer.step(x_t, state)`: one token.
+- `y = mixer(x, context)`: all tokens at once, for training;
+- `y, state = mixer.prefill(x, state, context)`: any number of tokens from any state, for prompts, chunks and streams;
+- `y_t, state = mixer.step(x_t, state, context)`: one token.
+
+`context` (`Context`: token ids, packed documents, a random key) may be left out. What a mixer cannot do, or must be
+given, stands in its config's `capabilities`; a mixer that is given documents that it would mix up, or not given the
+tokens that it reads, refuses by name.
 
 The output has the dtype of the input; parameters are float32. A state is a NamedTuple of arrays, and **every leaf has
 the batch as its leading axis**: rows are independent sequences that may stand at different positions. Recurrent sums
@@ -14,36 +18,99 @@ are float32; cached activations (keys, values, convolution inputs) have the dtyp
 
 import abc
 import dataclasses
-from typing import Any, ClassVar, Self
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
+from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.checked import Checked
 
 State = Any
 """A NamedTuple of arrays, batch leading; each mixer defines its own."""
 
+Losses = dict[str, Array]
+"""Terms that a mixer adds to the training loss, float32 scalars by name, without their weights."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a mixer may know beside its input; the model makes it once and hands it down. `step` drops the axis `t`."""
+
+    tokens: Int[Array, "b t"] | None = None
+    """Token ids, int32."""
+    segment_ids: Int[Array, "b t"] | None = None
+    """Packed documents, int32: each is one contiguous run of equal ids, which do not return in its row, and nothing
+    crosses from one to the next."""
+    key: PRNGKeyArray | None = None
+    """Randomness of training, its own for every layer; without it a mixer is deterministic."""
+
+
+NO_CONTEXT = Context()
+"""Nothing known: one document a row, no randomness."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a mixer promises. The model, generation and the contract's tests read it."""
+
+    causal: bool = True
+    """No output depends on a later input."""
+    streams: bool = True
+    """Has `init_state`, `prefill` and `step`."""
+    growing_state: bool = False
+    """The state holds as many tokens as the `capacity` that it was made with."""
+    segments: bool = False
+    """Honours `Context.segment_ids` where all tokens are mixed at once."""
+    needs_tokens: bool = False
+    """Reads `Context.tokens`."""
+    future_rounding: float = 0.0
+    """Largest influence of the future, as a share of the largest of the past: rounding of a Fourier transform."""
+    prefill_tolerance: float = 1e-5
+    """How far `prefill` may be from `step`, as a share of the largest entry; beyond rounding where it approximates."""
+
+    def __post_init__(self) -> None:
+        if self.streams and not self.causal:
+            raise ValueError("Capabilities.streams=True needs causal=True: a stream does not know the future")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inherited:
+    """What a mixer's config takes from the model around it, where it says None."""
+
+    d_model: int
+    """Model width."""
+    max_length: int
+    """Longest sequence that the model is made for."""
+    init_std: float
+    """Standard deviation of the initialisation."""
+    out_init_std: float
+    """The same for output projections."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixerConfig(Checked, abc.ABC):
-    """What every mixer's config says. Zero means: taken from the model around it (see `resolve`)."""
+    """What every mixer's config says. None means: the model's (see `inherit`)."""
 
-    d_model: int = 0
-    """Model width; 0: that of the model around the mixer."""
-    init_std: float = 0.0
-    """Standard deviation of the normal initialisation of the projections; 0: the model's, 0.02 outside a model."""
-    out_init_std: float = 0.0
-    """The same for the output projection; 0: the model's over sqrt(2 n_layers), or `init_std` outside a model."""
-
-    causal: ClassVar[bool] = True
-    """False: the mixer sees the future and cannot stream; a language model refuses to generate with it."""
+    d_model: int | None = None
+    """Model width; None: that of the model around the mixer."""
+    init_std: float | None = None
+    """Standard deviation of the normal initialisation of the projections; None: the model's, 0.02 outside a model."""
+    out_init_std: float | None = None
+    """The same for the output projection; None: the model's over sqrt(2 n_layers), or `init_std` outside a model."""
 
     def __post_init__(self) -> None:
         """Subclasses check their own fields and call this."""
-        self.require("d_model", self.d_model >= 0, "must be positive", "set it, or leave 0 inside a model")
+        positive = self.d_model is None or self.d_model > 0
+        self.require("d_model", positive, "must be positive", "set it, or None inside a model")
+        for field in ("init_std", "out_init_std"):
+            value = getattr(self, field)
+            self.require(field, value is None or value >= 0, "must not be negative", "0 starts at zero")
 
     def require_divisible(self, field: str, by: str) -> None:
         """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`."""
@@ -51,29 +118,44 @@ class MixerConfig(Checked, abc.ABC):
         self.require(by, divisor > 0, "must be positive")
         self.require(field, getattr(self, field) % divisor == 0, f"must be divisible by {by}={divisor}")
 
-    def resolve(self, **defaults: float) -> Self:
-        """Fills the fields that are 0 with the values of the model around the mixer; others stay."""
+    def inherit(self, model: Inherited) -> Self:
+        """The config with the fields that are None taken from the model; the others stay."""
         names = {field.name for field in dataclasses.fields(self)}
-        gaps = {k: v for k, v in defaults.items() if k in names and not getattr(self, k)}
-        return dataclasses.replace(self, **gaps)
+        values = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}
+        return dataclasses.replace(
+            self, **{name: value for name, value in values.items() if name in names and getattr(self, name) is None}
+        )
 
-    def with_capacity(self, n_tokens: int) -> Self:
-        """The same mixer with a state that holds `n_tokens`; `self` where the state's size is fixed.
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the mixer promises; may depend on the fields."""
+        return Capabilities()
 
-        Parameters and outputs do not depend on the capacity, so the state of the one serves the other.
+    @property
+    def loss_weights(self) -> Mapping[str, float]:
+        """Weights of the terms that `with_losses` adds to the training loss, by name; empty: it adds none."""
+        return {}
+
+    @property
+    def width(self) -> int:
+        """`d_model`, once it is known.
+
+        Raises:
+          ValueError: it is None.
         """
-        del n_tokens
-        return self
+        self.require("d_model", self.d_model is not None, "must be known to build the mixer", "set it")
+        assert self.d_model is not None
+        return self.d_model
 
     @property
     def std(self) -> float:
         """`init_std`, with the default filled in."""
-        return self.init_std or 0.02
+        return 0.02 if self.init_std is None else self.init_std
 
     @property
     def out_std(self) -> float:
         """`out_init_std`, with the default filled in."""
-        return self.out_init_std or self.std
+        return self.std if self.out_init_std is None else self.out_init_std
 
     @classmethod
     @abc.abstractmethod
@@ -81,35 +163,108 @@ class MixerConfig(Checked, abc.ABC):
         """A config for tests: every mechanism on, widths at most 16, odd where nothing forbids it."""
 
     @abc.abstractmethod
+    def build(self, *, rngs: nnx.Rngs) -> "Mixer":
+        """The mixer with fresh parameters from the `params` stream of `rngs`."""
+
+    @abc.abstractmethod
     def flops_per_token(self, length: int) -> float:
         """Forward floating-point operations a token at sequence length `length`: 2 a multiply-add, matmuls,
-        convolutions and recurrences only, averaged over the positions, as the parallel form computes them."""
+        convolutions and recurrences only, averaged over the positions, as the parallel form in plain XLA computes them.
+        """
+
+    def papers_state_size(self, length: int) -> int | None:
+        """Elements of the state by Based, App. E.2, as printed; None where the paper has no formula."""
+        del length
+        return None
+
+    def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
+        """FLOPs a token of a layer, its MLP included, by Zoology, App. C.2, as printed; None without a formula."""
+        del length, mlp, mlp_width
+        return None
+
+    def check_context(self, context: Context, *, streaming: bool = False) -> None:
+        """Refuses what the mixer would silently ignore or misses; `Mixer` calls it before every way to run.
+
+        Raises:
+          ValueError: packed documents that the mixer does not honour, or with a state; no tokens where it reads them.
+        """
+        name = type(self).__name__.removesuffix("Config")
+        if self.capabilities.needs_tokens and context.tokens is None:
+            raise ValueError(f"{name} reads token ids, and got none; call it with Context(tokens=...)")
+        if context.segment_ids is None:
+            return
+        if streaming:
+            raise ValueError(f"{name} got segment_ids with a state; start every document from init_state instead")
+        if not self.capabilities.segments:
+            raise ValueError(
+                f"{name} does not honour segment_ids: a document would leak into the next; "
+                "pack by data.packing='concatenate', or take another mixer"
+            )
 
 
 class Mixer(nnx.Module):
     """Base of all mixers; see the module docstring. Subclasses are final: wrap one, never subclass it."""
 
+    config: Any
+    """The mixer's own `MixerConfig`."""
+
     def __init__(self, config: Any, *, rngs: nnx.Rngs):
         raise NotImplementedError
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Every way to run a mixer checks its context first; written once, here."""
+        super().__init_subclass__(**options)
+        for name in ("__call__", "with_losses", "prefill", "step"):
+            if name in cls.__dict__:
+                setattr(cls, name, _checked(cls.__dict__[name], streaming=name in ("prefill", "step")))
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
         raise NotImplementedError
 
-    def init_state(self, batch_size: int, dtype: jnp.dtype = jnp.float32) -> State:  # type: ignore[assignment]
-        """The state before the first token. `dtype` is that of cached activations."""
+    def with_losses(
+        self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], Losses]:
+        """What training calls: the output, and the terms that `config.loss_weights` names."""
+        return self(x, context), {}
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> State:
+        """The state before the first token of a document.
+
+        Args:
+          batch_size: rows.
+          capacity: tokens that a growing state can hold; ignored where the size is fixed.
+          dtype: that of cached activations.
+        """
         raise NotImplementedError
 
-    def prefill(self, x: Float[Array, "b t d"], state: State) -> tuple[Float[Array, "b t d"], State]:
+    def prefill(
+        self, x: Float[Array, "b t d"], state: State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], State]:
         """Mixes `t >= 0` more tokens from any state; returns outputs and the state after them."""
         raise NotImplementedError
 
-    def step(self, x_t: Float[Array, "b d"], state: State) -> tuple[Float[Array, "b d"], State]:
+    def step(
+        self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], State]:
         """Mixes one more token, at the cost that its paper promises."""
         raise NotImplementedError
 
 
-def state_bytes(mixer: Mixer, batch_size: int = 1, dtype: Any = jnp.float32) -> int:
+def state_bytes(mixer: Mixer, batch_size: int = 1, *, capacity: int | None = None, dtype: Any = jnp.float32) -> int:
     """Bytes of the mixer's state, read off the arrays themselves (`jax.eval_shape`), never from a formula."""
-    state = jax.eval_shape(lambda: mixer.init_state(batch_size, dtype))
+    state = jax.eval_shape(lambda: mixer.init_state(batch_size, capacity=capacity, dtype=dtype))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+
+
+def _checked(method: Callable, *, streaming: bool) -> Callable:
+    """`method` behind `MixerConfig.check_context`."""
+
+    @functools.wraps(method)
+    def checked(self: Mixer, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
+        self.config.check_context(context, streaming=streaming)
+        return method(self, *args, **kwargs)
+
+    return checked

@@ -4,21 +4,12 @@ Parameters and state are read off the shapes of the real model (`jax.eval_shape`
 a formula cannot drift from the code. The papers' formulas stand beside them as they are printed.
 """
 
-import dataclasses
-import math
 from typing import Any
 
 import jax
 from flax import nnx
 
-from jaxzoo.mixers import (
-    AttentionConfig,
-    BaseConvConfig,
-    SlidingWindowAttentionConfig,
-    TaylorLinearAttentionConfig,
-    make_mixer,
-)
-from jaxzoo.mixers.base import MixerConfig
+from jaxzoo.mixers import MixerConfig, state_bytes as state_bytes_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 
@@ -35,48 +26,20 @@ def count_parameters(model: nnx.Module | LanguageModelConfig) -> int:
 
 
 def state_bytes(config: LanguageModelConfig, length: int, batch_size: int = 1) -> int:
-    """Bytes of `init_state(batch_size)` of the model that has room for `length` tokens.
-
-    `max_length` becomes `length`; a mixer of the pattern that sets its own keeps it.
+    """Bytes of `init_state(batch_size)` of the model, with room for `length` tokens where its state grows.
 
     Raises:
-      ValueError: a mixer is not causal and has no state.
+      ValueError: a mixer does not stream.
     """
-    sized = dataclasses.replace(config, max_length=length)
-    return _bytes(jax.eval_shape(lambda: LanguageModel(sized, rngs=nnx.Rngs(0)).init_state(batch_size)))
+    model = abstract_model(config)
+    state = jax.eval_shape(lambda: model.init_state(batch_size, capacity=length))
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
-def mixer_state_bytes(mixer: MixerConfig, dtype: Any, batch_size: int = 1) -> int:
-    """Bytes of one mixer's state, cached activations in `dtype`; `mixer` has its open fields filled."""
-    return _bytes(jax.eval_shape(lambda: make_mixer(mixer, rngs=nnx.Rngs(0)).init_state(batch_size, dtype)))
-
-
-def _bytes(tree: Any) -> int:
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def papers_state_size(mixer: MixerConfig, length: int) -> int | None:
-    """Elements of a mixer's state by Based, App. E.2, as printed; None where the paper has no formula for it.
-
-    With d the model width and N the length:
-
-    - Taylor linear attention (eq. 9): `(d + 1) (1 + 3 d'/2 + d'^2/2)`, d' the feature dimension. It is the
-      formula of one head of width d; h heads hold h normalisers, so our state has `(d + h) (...)` elements.
-    - attention (eq. 10): `2 d N`; fewer key/value heads are not in the formula.
-    - sliding window (eq. 11): `2 d min(N, window)`; we always hold `window` entries.
-
-    Our states add one int32 position a row where the mixer caches keys. Eq. 8 is eq. 9 for any feature map;
-    eqs. 12 to 14 (Mamba, H3, Hyena) speak of other mixers.
-    """
-    d = mixer.d_model
-    if isinstance(mixer, TaylorLinearAttentionConfig):
-        f = mixer.feature_dim
-        return (d + 1) * (1 + (3 * f + f * f) // 2)
-    if isinstance(mixer, AttentionConfig):
-        return 2 * d * length
-    if isinstance(mixer, SlidingWindowAttentionConfig):
-        return 2 * d * min(length, mixer.window)
-    return None
+def mixer_state_bytes(mixer: MixerConfig, length: int, dtype: Any, batch_size: int = 1) -> int:
+    """The same of one mixer, whose config has its open fields filled; cached activations in `dtype`."""
+    abstract = nnx.eval_shape(lambda: mixer.build(rngs=nnx.Rngs(0)))
+    return state_bytes_of(abstract, batch_size, capacity=length, dtype=dtype)
 
 
 def flops_per_token(config: LanguageModelConfig, length: int) -> float:
@@ -100,32 +63,17 @@ def head_flops(config: LanguageModelConfig) -> float:
 
 
 def papers_flops_per_token(config: LanguageModelConfig, length: int) -> float | None:
-    """Zoology's FLOPs by its Tables 8 and 10, as printed, for a batch of 1 and divided by the tokens.
+    """Zoology's FLOPs by its App. C.2, as printed, for a batch of 1 and divided by the tokens.
 
-    With D the model width, N the length, V the vocabulary and H "the head dimension" (App. C.2; Table 7 gives
-    the letter to the number of heads), L times the layer plus `2 V D` for input and head:
-
-    - Table 8, attention with SwiGLU: `3 D^2 + (H H D + H N N)/N + N D + D^2 + 16/3 D^2`;
-    - Table 10, BaseConv with an MLP of width 2 D: `5 D log2(N) + D/2 + 32 D/N + D^2 + 4 D^2`, half of the
-      channels under a long filter and half under a short one.
-
-    Oddities, kept: a multiply-add counts once; the input layer counts as a matmul; `H H D` has no N;
-    attention has one matmul over the (N, N) scores, not two, and SwiGLU two matrices of 8/3 D, not three; the
-    base of the logarithm is not given (we take 2). The TFLOPs printed in Zoology's Tables 1 and 4 do not
-    follow Table 8: they agree within 1 % with 6 a multiply-add (forward and backward), two score matmuls and
-    three matrices.
+    The layers by the formula of their mixer (`papers_layer_flops`), and `2 V D` for input and head: the input layer
+    counts as a matmul.
 
     Returns:
-      The count; None for a model of any other kind.
+      The count; None where the layers are of different kinds, or of one without a formula for this MLP.
     """
-    d, n = config.d_model, length
-    attentions = [layer for layer in config.layers if isinstance(layer, AttentionConfig)]
-    if len(attentions) == config.n_layers and config.mlp == "swiglu":
-        mixing = sum(layer.head_width * (layer.head_width * d + n**2) / n + n * d for layer in attentions)
-        layer_rest = 3 * d**2 + d**2 + 8 * 2 / 3 * d**2
-    elif all(isinstance(layer, BaseConvConfig) for layer in config.layers) and config.hidden_width == 2 * d:
-        mixing = 0.0
-        layer_rest = 10 * math.log2(n) * d / 2 + d / 2 + d / 2 * 64 / n + d**2 + 4 * d**2
-    else:
+    layers = config.layers
+    flops = [layer.papers_layer_flops(length, mlp=config.mlp, mlp_width=config.hidden_width) for layer in layers]
+    known = [count for count in flops if count is not None]
+    if len(known) < len(layers) or len({type(layer) for layer in layers}) > 1:
         return None
-    return mixing + config.n_layers * layer_rest + 2 * config.vocab_size * d
+    return sum(known) + 2 * config.vocab_size * config.d_model

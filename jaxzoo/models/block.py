@@ -1,22 +1,23 @@
 """One layer, and a stack of equal periods of layers."""
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.layers.mlp import MLP
 from jaxzoo.layers.norm import norm
-from jaxzoo.mixers import make_mixer
-from jaxzoo.mixers.base import Mixer, MixerConfig, State
+from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.layout import Fold
 from jaxzoo.sharding import constrain
 
-Mix = Callable[[Mixer, Array, State], tuple[Array, State]]
-"""How a mixer is run: (mixer, normed input, state) -> (output, new state)."""
+Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
+"""How a mixer is run: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""
 
 
 def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
@@ -32,6 +33,12 @@ def constrain_residual(x: Array) -> Array:
     return constrain(x, "batch", *(None,) * (x.ndim - 1))
 
 
+def add_losses(first: Losses, second: Losses) -> Losses:
+    """The terms of both, added up by name."""
+    zero = jnp.zeros((), jnp.float32)
+    return {name: first.get(name, zero) + second.get(name, zero) for name in first | second}
+
+
 class Block(nnx.Module):
     """A pre-norm layer: `r += mixer(norm(r))`, then `r += mlp(norm(r))`; the residual `r` is float32.
 
@@ -42,7 +49,7 @@ class Block(nnx.Module):
         self.dtype = config.compute_dtype
         self.dropout_rate = config.residual_dropout
         self.mixer_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
-        self.mixer = make_mixer(mixer, rngs=rngs)
+        self.mixer = mixer.build(rngs=rngs)
         self.has_second_branch = config.mlp != "none"
         if self.has_second_branch:
             self.mlp_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
@@ -59,24 +66,40 @@ class Block(nnx.Module):
             )
 
     def __call__(
-        self, residual: Float[Array, "... d"], mix: Mix, state: State, key: PRNGKeyArray | None
-    ) -> tuple[Float[Array, "... d"], State]:
-        """Runs the layer, its mixer by `mix`; returns the residual and the mixer's new state."""
-        mixer_key, mlp_key = (None, None) if key is None else jax.random.split(key)
-        mixed, state = mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state)
-        residual = constrain_residual(residual + self._dropped(mixed, mixer_key))
+        self, residual: Float[Array, "... d"], mix: Mix, state: State, context: Context
+    ) -> tuple[Float[Array, "... d"], State, Losses]:
+        """Runs the layer, its mixer by `mix`; returns the residual, the mixer's new state and its weighted losses."""
+        dropout_keys = (None, None)
+        if context.key is not None:
+            *dropout_keys, mixer_key = jax.random.split(context.key, 3)
+            context = dataclasses.replace(context, key=mixer_key)
+        mixed, state, losses = mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state, context)
+        self._check_outputs(losses)
+        residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
         if self.has_second_branch:
             hidden = self.mlp_norm(residual).astype(self.dtype)
             hidden = self.mlp(hidden) if self.has_mlp else hidden
-            residual = constrain_residual(residual + self._dropped(hidden, mlp_key))
-        return residual, state
+            residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
+        weights = self.mixer.config.loss_weights
+        return residual, state, {name: weights[name] * loss for name, loss in losses.items()}
 
     def _dropped(self, branch: Array, key: PRNGKeyArray | None) -> Array:
         return dropout(branch.astype(jnp.float32), self.dropout_rate, key)
 
+    def _check_outputs(self, losses: Losses) -> None:
+        """Refuses terms without a weight, and what a mixer sows: it would be dropped in silence."""
+        name = type(self.mixer).__name__
+        unknown = losses.keys() - self.mixer.config.loss_weights.keys()
+        if unknown:
+            raise ValueError(f"{name}.with_losses: {sorted(unknown)[0]!r} must have a weight in config.loss_weights")
+        sown = nnx.to_flat_state(nnx.state(self.mixer, nnx.Intermediate))
+        if sown:
+            path = "/".join(map(str, sown[0][0]))
+            raise ValueError(f"{name} leaves {path!r} in itself, which nothing reads; return it from with_losses")
+
 
 class Stack(nnx.Module):
-    """`repeats` equal periods of blocks, scanned: their parameters have a leading axis of `repeats`.
+    """`repeats` equal periods of blocks, scanned: their variables have a leading axis of `repeats`.
 
     A period that is not repeated is run as it is, without that axis.
     """
@@ -94,33 +117,43 @@ class Stack(nnx.Module):
             self.blocks = nnx.split_rngs(splits=fold.repeats)(nnx.vmap(make_period, in_axes=0, out_axes=0))(rngs)
 
     def __call__(
-        self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], key: PRNGKeyArray | None
-    ) -> tuple[Float[Array, "... d"], tuple[State, ...]]:
+        self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], context: Context
+    ) -> tuple[Float[Array, "... d"], tuple[State, ...], Losses]:
         """Runs all layers; `states` holds one mixer state a block of the period, stacked over repeats."""
-        definition, parameters = nnx.split(self.blocks)
+        definition, variables = nnx.split(self.blocks)
 
-        def period(residual, parameters, states, key):
-            new_states = []
-            for i, (block, state) in enumerate(zip(nnx.merge(definition, parameters), states, strict=True)):
-                block_key = None if key is None else jax.random.fold_in(key, i)
-                residual, state = block(residual, mix, state, block_key)
+        def period(residual, variables, states, context):
+            new_states: list[State] = []
+            losses: Losses = {}
+            for i, (block, state) in enumerate(zip(nnx.merge(definition, variables), states, strict=True)):
+                residual, state, terms = block(residual, mix, state, fold_in(context, i))
                 new_states.append(state)
-            return residual, tuple(new_states)
+                losses = add_losses(losses, terms)
+            return residual, tuple(new_states), losses
 
         if self.remat:
             period = jax.checkpoint(period)
         if self.repeats == 1:
-            return period(residual, parameters, states, key)
+            return period(residual, variables, states, context)
 
         def body(residual, repeat):
-            i, parameters, states = repeat
-            return period(residual, parameters, states, None if key is None else jax.random.fold_in(key, i))
+            i, variables, states = repeat
+            residual, states, losses = period(residual, variables, states, fold_in(context, i))
+            return residual, (states, losses)
 
-        return jax.lax.scan(body, residual, (jnp.arange(self.repeats), parameters, states))
+        residual, (states, losses) = jax.lax.scan(body, residual, (jnp.arange(self.repeats), variables, states))
+        return residual, states, jax.tree.map(jnp.sum, losses)
 
-    def init_state(self, batch_size: int, dtype: jnp.dtype) -> tuple[State, ...]:
+    def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
         """The mixers' first states, one a block of the period; stacked periods add a leading axis."""
-        states = tuple(block.mixer.init_state(batch_size, dtype) for block in self.blocks)
+        states = tuple(block.mixer.init_state(batch_size, capacity=capacity, dtype=dtype) for block in self.blocks)
         if self.repeats == 1:
             return states
         return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (self.repeats, *x.shape)), states)
+
+
+def fold_in(context: Context, number: jax.typing.ArrayLike) -> Context:
+    """The context with a key of its own for part `number`."""
+    if context.key is None:
+        return context
+    return dataclasses.replace(context, key=jax.random.fold_in(context.key, number))

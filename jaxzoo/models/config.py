@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxzoo.checked import Checked
 from jaxzoo.layers.mlp import default_width
-from jaxzoo.mixers.base import MixerConfig
+from jaxzoo.mixers.base import Inherited, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class LanguageModelConfig(Checked):
     pad_vocab_multiple: int = 8
     """The embedding gets rows up to the next multiple of this; no logit goes to the added ones."""
     max_length: int = 64
-    """Longest sequence: rows of learned positions, capacity of key/value caches, taps of long filters."""
+    """Longest sequence that the model is made for, and so the taps of long filters that do not say how many."""
     mlp: Literal["swiglu", "gelu", "identity", "none"] = "swiglu"
     """Second branch of a layer. `identity` adds the normed residual (the released Zoology figures)."""
     mlp_width: int = 0
@@ -37,8 +37,8 @@ class LanguageModelConfig(Checked):
     """LayerNorm (Zoology) or RMSNorm (Based)."""
     norm_eps: float = 1e-5
     """Added to the variance (mean square) in a norm."""
-    learned_positions: bool = False
-    """Adds a learned embedding of the position (Zoology's attention models)."""
+    max_positions: int | None = None
+    """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
     tie_embeddings: bool = True
     """The head is the embedding's transpose."""
     embed_dropout: float = 0.0
@@ -55,6 +55,8 @@ class LanguageModelConfig(Checked):
     def __post_init__(self) -> None:
         for field in ("d_model", "n_layers", "vocab_size", "pad_vocab_multiple", "max_length"):
             self.require(field, getattr(self, field) > 0, "must be positive")
+        positions = self.max_positions is None or self.max_positions > 0
+        self.require("max_positions", positions, "must be positive", "or None for no learned positions")
         for field in ("embed_dropout", "residual_dropout"):
             self.require(field, 0 <= getattr(self, field) < 1, "must be in [0, 1)")
         for field in ("mlp", "norm", "dtype"):
@@ -72,16 +74,18 @@ class LanguageModelConfig(Checked):
         Raises:
           ValueError: a mixer refuses the width, or names another one.
         """
-        inherited = {
-            "d_model": self.d_model,
-            "max_length": self.max_length,
-            "init_std": self.init_std,
-            "out_init_std": self.out_std,
-        }
-        layers = tuple(self.pattern[i % len(self.pattern)].resolve(**inherited) for i in range(self.n_layers))
+        inherited = Inherited(
+            d_model=self.d_model, max_length=self.max_length, init_std=self.init_std, out_init_std=self.out_std
+        )
+        layers = tuple(self.pattern[i % len(self.pattern)].inherit(inherited) for i in range(self.n_layers))
         for layer in layers:
             layer.require("d_model", layer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}")
         return layers
+
+    @property
+    def state_grows(self) -> bool:
+        """Whether the state holds as many tokens as the capacity that it was made with."""
+        return any(layer.capabilities.growing_state for layer in self.layers)
 
     @property
     def out_std(self) -> float:

@@ -13,7 +13,6 @@ from jaxzoo.models.accounting import (
     layer_flops_per_token,
     mixer_state_bytes,
     papers_flops_per_token,
-    papers_state_size,
     state_bytes,
 )
 from jaxzoo.models.config import LanguageModelConfig
@@ -64,7 +63,6 @@ def _title(config: LanguageModelConfig) -> str:
 
 
 def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
-    sized = dataclasses.replace(config, max_length=length).layers
     start = 0
     for fold, stack in zip(fold_layers(config.layers), model.stacks, strict=True):
         width = len(fold.period)
@@ -72,7 +70,7 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
             layers = f"{width} layer" + "s" * (width > 1)
             yield f"{_span(start, width * fold.repeats)}: {layers} scanned {fold.repeats} times"
         for i, (mixer, block) in enumerate(zip(fold.period, stack.blocks, strict=True)):
-            state = _state_of_layers(sized[start + i :: width][: fold.repeats], config)
+            state = _state_of_layers(mixer, fold.repeats, length, config)
             flops = fold.repeats * layer_flops_per_token(config, mixer, length)
             name, *rest = _wrap(f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1))
             yield _row(name, f"{count_parameters(block):,}", state, f"{flops:,.0f}")
@@ -80,10 +78,10 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
         start += width * fold.repeats
 
 
-def _state_of_layers(mixers: tuple[MixerConfig, ...], config: LanguageModelConfig) -> str:
-    if not all(mixer.causal for mixer in mixers):
-        return "not causal"
-    return f"{len(mixers) * mixer_state_bytes(mixers[0], config.compute_dtype):,}"
+def _state_of_layers(mixer: MixerConfig, repeats: int, length: int, config: LanguageModelConfig) -> str:
+    if not mixer.capabilities.streams:
+        return "no stream"
+    return f"{repeats * mixer_state_bytes(mixer, length, config.compute_dtype):,}"
 
 
 def _span(start: int, count: int) -> str:
@@ -101,11 +99,11 @@ def _places(first: int, fold: Fold) -> str:
 
 def _settings(mixer: MixerConfig) -> str:
     """The mixer's name, and its own fields: counts and choices that are on, numbers that were changed."""
-    shared = {field.name for field in dataclasses.fields(MixerConfig)} | {"max_length"}
+    shared = {field.name for field in dataclasses.fields(MixerConfig)}
     words = []
     for field in dataclasses.fields(mixer):
         value = getattr(mixer, field.name)
-        shown = value != field.default if isinstance(value, bool | float) else value not in (0, "none")
+        shown = value != field.default if isinstance(value, bool | float) else value not in (0, None, "none")
         if field.name not in shared and shown:
             words.append(f"{field.name}={value:.4g}" if isinstance(value, float) else f"{field.name}={value}")
     return " ".join([type(mixer).__name__.removesuffix("Config"), *words])
@@ -130,18 +128,18 @@ def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
     head = 0 if config.tie_embeddings else config.padded_vocab_size * config.d_model
     norm = count_parameters(model.final_norm)
     embedding = count_parameters(model) - layers - norm - head
-    name = "embedding, learned positions" if config.learned_positions else "embedding"
+    name = "embedding" if config.max_positions is None else "embedding, learned positions"
     yield _row(name, f"{embedding:,}", "", "0")
     yield _row("final norm", f"{norm:,}", "", "")
     yield _row("head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}")
-    causal = all(layer.causal for layer in config.layers)
-    state = f"{state_bytes(config, length):,}" if causal else "not causal"
+    streams = all(layer.capabilities.streams for layer in config.layers)
+    state = f"{state_bytes(config, length):,}" if streams else "no stream"
     yield _row("model", f"{count_parameters(model):,}", state, f"{flops_per_token(config, length):,.0f}")
 
 
 def _formula_lines(config: LanguageModelConfig, length: int) -> Iterator[str]:
     """The papers' own numbers, which count other things than ours; see `accounting`."""
-    sizes = [papers_state_size(layer, length) for layer in config.layers]
+    sizes = [layer.papers_state_size(length) for layer in config.layers]
     known = [size for size in sizes if size is not None]
     yield ""
     if known:

@@ -56,7 +56,7 @@ def based_1_3b(variant: Variant = "paper") -> LanguageModelConfig:
 
 
 def _based(*, d_model: int, n_layers: int, linear: tuple[int, ...], window: int) -> LanguageModelConfig:
-    pattern: list[MixerConfig] = [GatedShortConvConfig(expansion=4, kernel_size=3)] * n_layers
+    pattern: list[MixerConfig] = [GatedShortConvConfig(expansion=4, n_taps=3)] * n_layers
     for i in linear:
         pattern[i] = TaylorLinearAttentionConfig(n_heads=16, feature_dim=16)
         pattern[i + 1] = SlidingWindowAttentionConfig(n_heads=16, window=window, positions="rotary")
@@ -146,7 +146,7 @@ def mqar_attention(*, d_model: int = 64, length: int = 64, variant: Variant = "p
       variant: an MLP in each layer (`paper`), or the identity in its place (`release`).
     """
     attention = AttentionConfig(n_heads=1, qkv_bias=True, out_bias=True)
-    return _mqar((attention,), d_model, length, variant, learned_positions=True)
+    return _mqar((attention,), d_model, length, variant, max_positions=length)
 
 
 def mqar_base_conv(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
@@ -209,7 +209,7 @@ def mqar_sliding_window(
 
 
 def _short_conv(variant: Variant) -> BaseConvConfig:
-    return BaseConvConfig(filter="short", kernel_size=3, form="release" if _is_release(variant) else "paper")
+    return BaseConvConfig(filter="short", n_taps=3, form="release" if _is_release(variant) else "paper")
 
 
 def _mqar(
@@ -218,7 +218,7 @@ def _mqar(
     length: int,
     variant: Variant,
     *,
-    learned_positions: bool = False,
+    max_positions: int | None = None,
 ) -> LanguageModelConfig:
     """Two layers over 8192 tokens in float32, LayerNorm, dropout 0.1 on the embedding (the released default;
     the papers are silent). Each layer has an MLP in the paper (width 4 d, GELU and biases, as the code's
@@ -231,7 +231,7 @@ def _mqar(
         max_length=length,
         mlp="identity" if _is_release(variant) else "gelu",
         mlp_bias=not _is_release(variant),
-        learned_positions=learned_positions,
+        max_positions=max_positions,
         embed_dropout=0.1,
     )
 

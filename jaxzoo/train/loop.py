@@ -93,11 +93,11 @@ class Recorder:
             self._log.write(step, {f"train/{name}": value for name, value in metrics.items()})
         self._progress.train(step, metrics)
 
-    def validate(self, step: int, params: dict) -> None:
+    def validate(self, step: int, state: TrainState) -> None:
         """Scores the validation sets, records the result and draws the picture."""
         self.catch_up()
         with self._progress.pause():
-            row = self._log.write(step, self._session.evaluate(params))
+            row = self._log.write(step, self._session.evaluate(state))
             self._progress.valid(step, row)
             self.draw()
 
@@ -145,7 +145,7 @@ def train(session: Session, start: Start, checkpoints: Checkpoints, record: Reco
 
     def validate() -> None:
         if due(config.eval_every) and not stop.requested and not record.validated(step):
-            record.validate(step, state.params)
+            record.validate(step, state)
 
     def save() -> None:
         record.catch_up()

@@ -9,10 +9,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
+from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
-from jaxzoo.train.state import TrainState, init_state, make_blueprint, state_shardings
+from jaxzoo.train.state import TrainState, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
 
 
@@ -79,7 +80,7 @@ class Session:
         self._check_data()
         self.blueprint = make_blueprint(config.model)
         schedule = make_schedule(config.optimizer, config.train.steps)
-        self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.axes)
+        self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
 
         key_data = jax.random.key_data(jax.random.key(config.train.seed))
         shapes = jax.eval_shape(self._init, key_data)
@@ -100,7 +101,7 @@ class Session:
         self.eval_step = PerShape(
             jax.jit(
                 make_eval_step(self.blueprint),
-                in_shardings=(self._shardings.params, self._rows),
+                in_shardings=(self._shardings, self._rows),
                 out_shardings=self._everywhere,
             )
         )
@@ -123,10 +124,10 @@ class Session:
         """One train step on a batch as the stream gives it."""
         return self.train_step(state, self.place(batch))
 
-    def evaluate(self, params: dict) -> dict[str, float]:
-        """Metrics on all validation sets; see `jaxzoo.train.evaluate`."""
+    def evaluate(self, state: TrainState) -> dict[str, float]:
+        """Metrics on all validation sets, those of `jaxzoo.train.evaluate`."""
         return evaluate(
-            lambda batch: self.eval_step(params, self.place(batch)),
+            lambda batch: self.eval_step(state, self.place(batch)),
             self.dataset.valid(),
             row_multiple=self._row_devices,
             bytes_per_token=self.dataset.bytes_per_token,
@@ -148,9 +149,10 @@ class Session:
         for field, needed, what in (
             ("vocab_size", data.vocab_size, "token ids of the data"),
             ("max_length", data.max_length, "tokens of the data's longest sequence"),
+            ("max_positions", data.max_length, "tokens of the data's longest sequence"),
         ):
             value = getattr(model, field)
-            if value < needed:
+            if value is not None and value < needed:
                 flag = f"--model.{field.replace('_', '-')} {needed}"
                 raise ValueError(
                     f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}"

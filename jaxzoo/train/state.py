@@ -9,8 +9,9 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Int
+from jaxzoo.models.blueprint import Blueprint, Variables, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
-from jaxzoo.sharding import LOGICAL_AXES, named_sharding
+from jaxzoo.sharding import named_sharding
 
 
 class TrainState(NamedTuple):
@@ -18,6 +19,8 @@ class TrainState(NamedTuple):
 
     params: dict
     """Parameters as nested dicts, float32; layers of a repeated period have one leading axis of repeats."""
+    buffers: dict
+    """Variables of the model that do not learn, likewise; never updated."""
     opt_state: optax.OptState
     """State of the optimizer."""
     step: Int[Array, ""]
@@ -25,46 +28,10 @@ class TrainState(NamedTuple):
     key: Int[Array, "words"]
     """Data of the random key that dropout is folded from, uint32; never changes."""
 
-
-class Blueprint(NamedTuple):
-    """A language model without its numbers."""
-
-    graph: nnx.GraphDef
-    """What `nnx.merge` needs beside the parameters."""
-    params: dict
-    """Shape and dtype of each parameter."""
-    axes: dict
-    """Logical axes of each parameter, without the axis of stacked layers."""
-
-    def model(self, params: dict) -> LanguageModel:
-        """The module with these parameters; to be made and used inside one traced function."""
-        return nnx.merge(self.graph, nnx.State(params))
-
     @property
-    def n_params(self) -> int:
-        """Number of parameters."""
-        return sum(leaf.size for leaf in jax.tree.leaves(self.params))
-
-
-def make_blueprint(config: LanguageModelConfig) -> Blueprint:
-    """Reads structure, shapes and axes off the model, without computing anything.
-
-    Raises:
-      ValueError: a parameter has no logical axes.
-    """
-    model = jax.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0)))
-    graph, params = nnx.split(model, nnx.Param)
-    for path, parameter in nnx.to_flat_state(params):
-        if LOGICAL_AXES not in parameter.get_metadata():
-            name = "/".join(map(str, path))
-            raise ValueError(f"parameter {name} has no {LOGICAL_AXES}; make it by jaxzoo.layers.linear.parameter")
-    axes = nnx.to_pure_dict(params, lambda parameter: parameter.get_metadata()[LOGICAL_AXES])
-    return Blueprint(graph, nnx.to_pure_dict(params), axes)
-
-
-def init_params(config: LanguageModelConfig, key: Array) -> dict:
-    """Fresh parameters, as nested dicts."""
-    return nnx.to_pure_dict(nnx.split(LanguageModel(config, rngs=nnx.Rngs(params=key)), nnx.Param)[1])
+    def variables(self) -> Variables:
+        """All that the model holds."""
+        return Variables(self.params, self.buffers)
 
 
 def init_state(
@@ -72,10 +39,11 @@ def init_state(
 ) -> TrainState:
     """The state before the first update; `key_data` seeds parameters and dropout. To be jitted."""
     params_key, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
-    params = init_params(config, params_key)
+    variables = split_variables(LanguageModel(config, rngs=nnx.Rngs(params=params_key)))
     return TrainState(
-        params=params,
-        opt_state=optimizer.init(params),
+        params=variables.params,
+        buffers=variables.buffers,
+        opt_state=optimizer.init(variables.params),
         step=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(dropout_key),
     )
@@ -86,8 +54,8 @@ def state_shardings(
 ) -> TrainState:
     """Sharding of every array of the state.
 
-    Parameters follow the table of `jaxzoo.sharding`, Adam's moments their parameters, all else is on every
-    device.
+    Parameters and buffers follow the table of `jaxzoo.sharding`, Adam's moments their parameters, all else is on
+    every device.
 
     Args:
       blueprint: the model.
@@ -96,12 +64,14 @@ def state_shardings(
       mesh: where it lies.
     """
     everywhere: Any = NamedSharding(mesh, PartitionSpec())
-    params = jax.tree.map(lambda x, axes: named_sharding(x.shape, axes, mesh), blueprint.params, blueprint.axes)
+    variables: Any = jax.tree.map(
+        lambda x, traits: named_sharding(x.shape, traits.axes, mesh), blueprint.shapes, blueprint.traits
+    )
     opt_state: Any = optax.tree_utils.tree_map_params(
         optimizer,
         lambda _, sharding: sharding,
         abstract.opt_state,
-        params,
+        variables.params,
         transform_non_params=lambda _: everywhere,
     )
-    return TrainState(params, opt_state, everywhere, everywhere)
+    return TrainState(variables.params, variables.buffers, opt_state, everywhere, everywhere)

@@ -9,25 +9,27 @@ import optax
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.mixers.base import Losses
+from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.state import Blueprint, TrainState
+from jaxzoo.train.state import TrainState
 
 Metrics = dict[str, Array]
 
 
 def labelled_logits(
-    model: LanguageModel, batch: Batch, dropout_key: PRNGKeyArray | None = None
-) -> Float[Array, "b m vocab"]:
-    """Logits for the targets of the batch.
+    model: LanguageModel, batch: Batch, key: PRNGKeyArray | None = None
+) -> tuple[Float[Array, "b m vocab"], Losses]:
+    """Logits for the targets of the batch, and what the mixers add to the training loss.
 
     Where the batch names `positions`, features are gathered there before the head: the head is most of a
     recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
     positions with the others unlabelled.
     """
-    features = model.features(batch.tokens, segment_ids=batch.segment_ids, dropout_key=dropout_key)
+    features, losses = model.features_with_losses(batch.tokens, segment_ids=batch.segment_ids, key=key)
     if batch.positions is not None:
         features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
-    return model.logits(features)
+    return model.logits(features), losses
 
 
 def cross_entropy(
@@ -54,29 +56,34 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """`train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
 
-    Metrics are float32 scalars of the parameters before the update: `loss` (nats), `accuracy` over labelled
-    positions, `grad_norm` (before clipping), `learning_rate`.
+    Metrics are float32 scalars of the parameters before the update: `loss` (what is minimised, nats), `accuracy` over
+    labelled positions, `grad_norm` (before clipping), `learning_rate`. Where mixers add to the loss, its parts too:
+    `loss/cross_entropy`, and `loss/<term>` for each of theirs.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        dropout_key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
 
-        def loss_of(params: dict) -> tuple[Array, Array]:
-            logits = labelled_logits(blueprint.model(params), batch, dropout_key)
+        def loss_of(params: dict) -> tuple[Array, Metrics]:
+            logits, losses = labelled_logits(blueprint.model(Variables(params, state.buffers)), batch, key)
             nats, hits, labelled = cross_entropy(logits, batch.targets)
             n = jnp.maximum(jnp.sum(labelled, dtype=jnp.float32), 1.0)
-            return jnp.sum(nats) / n, jnp.sum(hits, dtype=jnp.float32) / n
+            loss, accuracy = jnp.sum(nats) / n, jnp.sum(hits, dtype=jnp.float32) / n
+            if not losses:
+                return loss, {"accuracy": accuracy}
+            parts = {f"loss/{name}": term for name, term in losses.items()}
+            return sum(losses.values(), loss), {"accuracy": accuracy, "loss/cross_entropy": loss, **parts}
 
-        (loss, accuracy), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": loss,
-            "accuracy": accuracy,
+            **others,
             "grad_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
         }
-        return TrainState(params, opt_state, state.step + 1, state.key), metrics
+        return state._replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     return train_step
 
@@ -94,11 +101,11 @@ class Scores(NamedTuple):
     """Number of examples with a label."""
 
 
-def make_eval_step(blueprint: Blueprint) -> Callable[[dict, Batch], Scores]:
-    """`eval_step(params, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
+def make_eval_step(blueprint: Blueprint) -> Callable[[TrainState, Batch], Scores]:
+    """`eval_step(state, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
-    def eval_step(params: dict, batch: Batch) -> Scores:
-        logits = labelled_logits(blueprint.model(params), batch)
+    def eval_step(state: TrainState, batch: Batch) -> Scores:
+        logits, _ = labelled_logits(blueprint.model(state.variables), batch)
         nats, hits, labelled = cross_entropy(logits, batch.targets)
         labels = jnp.sum(labelled, axis=1, dtype=jnp.float32)
         accuracy = jnp.sum(hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)

@@ -1,4 +1,4 @@
-"""The language model of a run directory, its parameters alone; nothing is written there."""
+"""The language model of a run directory, without its optimizer; nothing is written there."""
 
 import contextlib
 import json
@@ -13,9 +13,9 @@ from jax.sharding import SingleDeviceSharding
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import UnknownTypeError, from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.state import Blueprint, make_blueprint
 
 
 class Trained(NamedTuple):
@@ -57,16 +57,16 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
         step = _choose(manager, step, directory)
         with _reading(directory, step):
             metadata: Any = manager.item_metadata(step)
-            shapes = _shapes(metadata["state"].tree["params"])
-        _check_same_model(shapes, blueprint, f"{directory}: checkpoint {step}")
+            stored = _variables(metadata["state"].tree)
+        _check_same_model(stored, blueprint, f"{directory}: checkpoint {step}")
         with _reading(directory, step):
-            params, made_by = _restore(manager, step, blueprint)
+            variables, made_by = _restore(manager, step, blueprint)
     if not made_by.startswith(f"{tokenizer.fingerprint}:"):
         raise ValueError(
             f"{directory}: checkpoint {step} was trained on tokens of {made_by!r}, and this tokenizer is "
             f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
         )
-    return Trained(blueprint.model(params), tokenizer, step)
+    return Trained(blueprint.model(variables), tokenizer, step)
 
 
 def _read_config(run: RunDirectory) -> ExperimentConfig:
@@ -104,33 +104,42 @@ def _choose(manager: ocp.CheckpointManager, step: int | None, directory: Path) -
     return steps[-1] if step is None else step
 
 
-def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
-    """Shape of each parameter by its name."""
-    leaves = jax.tree.leaves_with_path(params)
+def _variables(state: dict) -> Variables:
+    """Those of a stored train state."""
+    return Variables(state["params"], state.get("buffers") or {})
+
+
+def _shapes(variables: Variables) -> dict[str, tuple[int, ...]]:
+    """Shape of each variable by its name."""
+    leaves = [leaf for tree in variables for leaf in jax.tree.leaves_with_path(tree)]
     return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
 
 
-def _check_same_model(stored: dict[str, tuple[int, ...]], blueprint: Blueprint, where: str) -> None:
+def _check_same_model(stored: Variables, blueprint: Blueprint, where: str) -> None:
     """Compares names and shapes: Orbax restores what it finds, and leaves out what it does not."""
-    expected = _shapes(blueprint.params)
-    for name in sorted(stored.keys() | expected.keys()):
-        if stored.get(name) != expected.get(name):
+    found, expected = _shapes(stored), _shapes(blueprint.shapes)
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
             raise ValueError(
-                f"{where} is of another model: parameter {name} has shape {stored.get(name)} there and "
+                f"{where} is of another model: variable {name} has shape {found.get(name)} there and "
                 f"{expected.get(name)} by config.json; restore the run's own config.json"
             )
 
 
-def _restore(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint) -> tuple[dict[str, Any], str]:
-    """The parameters, and the fingerprint of the data that they have seen."""
+def _restore(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint) -> tuple[Variables, str]:
+    """The variables, and the fingerprint of the data that they have seen."""
     device = SingleDeviceSharding(jax.devices()[0])
-    item = {"params": jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), blueprint.params)}
-    only_params: Any = ocp.args.PyTreeRestore(
+    item = {
+        name: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
+        for name, tree in blueprint.shapes._asdict().items()
+        if tree
+    }
+    only_variables: Any = ocp.args.PyTreeRestore(
         item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    args: Any = ocp.args.Composite(state=only_params, data=ocp.args.JsonRestore())
+    args: Any = ocp.args.Composite(state=only_variables, data=ocp.args.JsonRestore())
     restored = manager.restore(step, args=args)
-    return restored["state"]["params"], restored["data"]["fingerprint"]
+    return _variables(restored["state"]), restored["data"]["fingerprint"]
 
 
 @contextlib.contextmanager

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from pallas_kernels.benchmark import ceilings as ceilings_module
-from pallas_kernels.benchmark import environment, ops, report, run
+from pallas_kernels.benchmark import ceilings as ceilings_module, environment, ops, report, run
 from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op
 
 REPOSITORY = Path(__file__).parents[2]

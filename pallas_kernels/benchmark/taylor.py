@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_kernels.benchmark import peers as peers_module
-from pallas_kernels.benchmark import softmax
+from pallas_kernels.benchmark import peers as peers_module, softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
 from pallas_kernels.taylor_attention import TaylorState, empty_state, reference
 from pallas_kernels.taylor_attention.api import IMPLEMENTATIONS

@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.benchmark import peers as peers_module
-from pallas_kernels.benchmark import softmax
+from pallas_kernels.benchmark import peers as peers_module, softmax
 from pallas_kernels.benchmark.candidates import SEQUENCE_KINDS, Candidate, by_kind, implementation
 from pallas_kernels.sliding_window.api import IMPLEMENTATIONS
 from pallas_kernels.workload import Workload

@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AbstractMesh, Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.layout import make_layout
 from pallas_kernels.sliding_window.api import attend, check, sliding_window_attention

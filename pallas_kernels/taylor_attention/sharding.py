@@ -14,8 +14,7 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
 from pallas_kernels.layout import make_layout
 from pallas_kernels.taylor_attention import xla

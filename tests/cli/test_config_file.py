@@ -47,7 +47,7 @@ OWN = """
 
     import dataclasses
     from jaxzoo.config import ExperimentConfig
-    from jaxzoo.mixers import MIXERS, BaseConvConfig, GatedShortConvConfig
+    from jaxzoo.mixers import BaseConvConfig, GatedShortConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
     from jaxzoo.tasks.recall_data import RecallDataConfig

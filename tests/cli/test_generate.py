@@ -24,10 +24,8 @@ from jaxzoo.train.trained import load_trained
 
 TOKENIZER = ByteTokenizer()
 OWN_MIXER = """
-from jaxzoo.mixers import MIXERS
 class OwnTaylorConfig(TaylorLinearAttentionConfig):
     pass
-MIXERS[OwnTaylorConfig] = MIXERS[TaylorLinearAttentionConfig]
 """
 PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
 
@@ -40,7 +38,7 @@ def model(trained_run) -> LanguageModel:
     with Checkpoints(trained_run / "checkpoints", keep=9) as checkpoints:
         assert checkpoints.newest == 4
         state, _ = checkpoints.restore(4, session.abstract_state)
-    return session.blueprint.model(jax.device_put(jax.device_get(state.params)))
+    return session.blueprint.model(jax.device_put(jax.device_get(state.variables)))
 
 
 def expected(model: LanguageModel, *prompts: str, max_tokens: int = 40, **options) -> list[str]:
@@ -169,12 +167,12 @@ def test_a_run_must_be_named(capsys):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_layers": 1}, "is of another model: parameter stacks/1/blocks/0/"),
-        ({"tie_embeddings": False}, "parameter head has shape None there and (264, 8) by config.json"),
-        ({"vocab_size": 300}, "parameter embedding has shape (264, 8) there and (304, 8) by config.json"),
+        ({"n_layers": 1}, "is of another model: variable stacks/1/blocks/0/"),
+        ({"tie_embeddings": False}, "variable head has shape None there and (264, 8) by config.json"),
+        ({"vocab_size": 300}, "variable embedding has shape (264, 8) there and (304, 8) by config.json"),
         ({"vocab_size": 40}, "LanguageModelConfig.vocab_size=40 must be at least the 257 ids of the tokenizer"),
         ({"d_modle": 8}, "LanguageModelConfig has no field 'd_modle'; did you mean 'd_model'?"),
-        ({"learned_positions": True}, "parameter position_embedding has shape None"),
+        ({"max_positions": 16}, "variable position_embedding has shape None"),
     ],
 )
 def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, capsys):

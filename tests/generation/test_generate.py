@@ -1,6 +1,5 @@
 """Generation as a library: what it gives, what it costs, what it refuses."""
 
-import dataclasses
 import functools
 
 import jax
@@ -10,15 +9,15 @@ import pytest
 from flax import nnx
 
 from jaxzoo.generation import Generation, Sampling, generate
-from jaxzoo.generation.decode import decode_block, first_rows, read_chunk, with_capacity
+from jaxzoo.generation.decode import decode_block, first_rows, read_chunk
 from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.models.accounting import abstract_model
+from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.sharding import MeshConfig, make_mesh, named_sharding
-from jaxzoo.train.state import make_blueprint
+from tests.mixers.outside import AverageConfig, SignedTokensConfig
 from tests.models.hybrids import ALL_FIVE, hybrid_config, make_model, run
-from tests.models.test_language_model import SeesTheFuture, SeesTheFutureConfig
 
 VOCAB = 13
 LENGTHS = (1, 7, 8, 9, 63, 200, 600)
@@ -50,16 +49,14 @@ def some_prompts(*lengths: int) -> list[np.ndarray]:
 
 
 MODELS = {
-    **{cls.__name__: functools.partial(tiny_config, cls.tiny()) for cls in MIXERS if cls.causal},
+    **{cls.__name__: functools.partial(tiny_config, cls.tiny()) for cls in (*MIXERS.values(), SignedTokensConfig)},
     "hybrid": functools.partial(hybrid_config, pattern=ALL_FIVE[2:], n_layers=7),
-    "learned positions": functools.partial(
-        tiny_config, GatedShortConvConfig(d_model=8), learned_positions=True, max_length=50
-    ),
+    "learned positions": functools.partial(tiny_config, GatedShortConvConfig(d_model=8), max_positions=50),
     "alibi": functools.partial(tiny_config, AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi")),
 }
 
 
-SEEDS = {"hybrid": 1, "alibi": 5}
+SEEDS = {"hybrid": 1, "alibi": 5, "SignedTokensConfig": 9}
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 
 
@@ -104,7 +101,7 @@ def test_states_after_chunks_equal_those_of_one_prefill():
     generation.read()
     for row in (3, 5):
         n_read = (LENGTHS[row] - 1) // 8 * 8
-        empty = abstract_model(with_capacity(model.config, cache_capacity(205))).init_state(1)
+        empty = abstract_model(model.config).init_state(1, capacity=cache_capacity(205))
         tokens = jnp.asarray(prompts[row][None, :n_read], jnp.int32)
         whole = nnx.jit(lambda model, tokens, state: model.prefill(tokens, state)[1])(model, tokens, empty)
         (stacked,) = whole.layers
@@ -208,7 +205,7 @@ def test_committed_parameters_compile_nothing_twice():
 def arguments(model: LanguageModel, batch_size: int, n_tokens: int):
     """The arguments of `decode_block`."""
     generation = Generation(model, some_prompts(*[3] * batch_size), max_tokens=n_tokens - 3)
-    return generation._config, generation._params, generation._rows, jnp.zeros(batch_size, bool), generation._rules
+    return generation._config, generation._variables, generation._rows, jnp.zeros(batch_size, bool), generation._rules
 
 
 def test_the_state_is_donated_and_its_memory_used_again():
@@ -249,25 +246,15 @@ def test_a_mesh_changes_nothing():
     expected = generate(model, prompts, max_tokens=20, sampling=HOT)
     mesh = make_mesh(MeshConfig(data=2, fsdp=2, tensor=2))
     blueprint = make_blueprint(model.config)
-    params = nnx.to_pure_dict(nnx.split(model, nnx.Param)[1])
-    shardings = jax.tree.map(lambda x, axes: named_sharding(x.shape, axes, mesh), blueprint.params, blueprint.axes)
+    shardings = jax.tree.map(lambda x, of: named_sharding(x.shape, of.axes, mesh), blueprint.shapes, blueprint.traits)
     with jax.set_mesh(mesh):
         generation = Generation(
-            blueprint.model(jax.device_put(params, shardings)), prompts, max_tokens=20, sampling=HOT
+            blueprint.model(jax.device_put(split_variables(model), shardings)), prompts, max_tokens=20, sampling=HOT
         )
         blocks = list(generation)
     assert len(generation._rows.newest.sharding.device_set) == 8
     for found, tokens in zip(zip(*blocks, strict=True), expected, strict=True):
         np.testing.assert_array_equal(np.concatenate(found), tokens)
-
-
-def test_a_capacity_changes_caches_alone():
-    """Kills: a cache that is resized by resizing the model: learned positions, taps of long filters."""
-    config = hybrid_config()
-    sized = with_capacity(config, 100)
-    assert dataclasses.replace(sized, pattern=config.pattern) == config
-    assert [a == b for a, b in zip(sized.pattern, config.pattern, strict=True)] == [True] * 4 + [False]
-    assert with_capacity(hybrid_config(pattern=ALL_FIVE[:4]), 100) == hybrid_config(pattern=ALL_FIVE[:4])
 
 
 def test_a_model_that_has_diverged_is_named():
@@ -278,11 +265,10 @@ def test_a_model_that_has_diverged_is_named():
         generate(model, some_prompts(3, 4, 5), max_tokens=5)
 
 
-def test_a_model_that_cannot_stream_is_named(monkeypatch):
+def test_a_model_that_cannot_stream_is_named():
     """Kills: text from a model that has seen the future in training."""
-    monkeypatch.setitem(MIXERS, SeesTheFutureConfig, SeesTheFuture)
-    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), SeesTheFutureConfig()), n_layers=4))
-    with pytest.raises(ValueError, match=r"^layer 1: SeesTheFutureConfig sees the future and cannot stream"):
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), AverageConfig()), n_layers=4))
+    with pytest.raises(ValueError, match=r"^layer 1: AverageConfig sees the future and cannot stream"):
         generate(model, some_prompts(3), max_tokens=5)
 
 

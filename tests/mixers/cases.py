@@ -14,11 +14,12 @@ from jaxzoo.mixers import (
     MixerConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
-    make_mixer,
 )
+from jaxzoo.mixers.base import Inherited
+from tests.mixers.outside import OUTSIDE
 
 MAX_LENGTH = 40
-"""Capacity of key/value caches: more than any test feeds."""
+"""Taps of long filters, and capacity of growing states: more than any test feeds."""
 
 EXTRA = [
     AttentionConfig(d_model=6, n_heads=3, positions="none"),
@@ -34,8 +35,8 @@ EXTRA = [
     BaseConvConfig(d_model=5, filter="long", form="paper"),
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
     BaseConvConfig(d_model=5, filter="long", form="release"),
-    BaseConvConfig(d_model=5, filter="short", form="release", kernel_size=4),
-    GatedShortConvConfig(d_model=5, expansion=4, kernel_size=2),
+    BaseConvConfig(d_model=5, filter="short", form="release", n_taps=4),
+    GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
 ]
 
 
@@ -54,17 +55,18 @@ def _label(config: MixerConfig) -> str:
 def _ready(config: MixerConfig) -> MixerConfig:
     """Large weights, so that wrong mixing shows in the numbers."""
     config = dataclasses.replace(config, init_std=0.5, out_init_std=0.5)
-    return config.resolve(max_length=MAX_LENGTH)
+    model = Inherited(d_model=config.width, max_length=MAX_LENGTH, init_std=0.5, out_init_std=0.5)
+    return config.inherit(model)
 
 
-CASES = {_label(config): _ready(config) for config in [*(cls.tiny() for cls in MIXERS), *EXTRA]}
+TINY = [cls.tiny() for cls in (*MIXERS.values(), *OUTSIDE)]
+CASES = {_label(config): _ready(config) for config in [*TINY, *EXTRA]}
 
 
 def build(config: MixerConfig) -> Mixer:
     """The mixer with every parameter moved off its initial value: no zero bias, no scale of one."""
-    mixer = make_mixer(config, rngs=nnx.Rngs(0))
-    definition, parameters = nnx.split(mixer)
+    definition, parameters, others = nnx.split(config.build(rngs=nnx.Rngs(0)), nnx.Param, ...)
     leaves, tree = jax.tree.flatten(parameters)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return nnx.merge(definition, jax.tree.unflatten(tree, moved))
+    return nnx.merge(definition, jax.tree.unflatten(tree, moved), others)

@@ -1,6 +1,5 @@
 """Attention against a float64 transcription of the formula; what its cache promises."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -9,9 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers.attention import Attention, AttentionConfig, AttentionState
-from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.base_conv import BaseConvConfig
+from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig, AttentionState
+from jaxzoo.mixers.base import Inherited, state_bytes
 
 T = 11
 SLOPES = {1: [2**-8], 3: [2**-4, 2**-8, 2**-2], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
@@ -59,7 +57,6 @@ def make(**fields: Any) -> Attention:
         "head_dim": 6,
         "qkv_bias": True,
         "out_bias": True,
-        "max_length": 16,
     }
     mixer = Attention(AttentionConfig(**(defaults | fields)), rngs=nnx.Rngs(0))
     rng = np.random.default_rng(1)
@@ -72,9 +69,9 @@ def inputs(batch: int = 2, t: int = T) -> np.ndarray:
     return np.float32(np.random.default_rng(2).normal(size=(batch, t, 12)))
 
 
-def stand_at(mixer: Attention, x: np.ndarray, starts: tuple[int, ...]) -> AttentionState:
+def stand_at(mixer: Attention, x: np.ndarray, starts: tuple[int, ...], capacity: int = 16) -> AttentionState:
     """The state whose row `i` has seen the first `starts[i]` tokens of `x[i]`."""
-    prefill, empty = jax.jit(mixer.prefill), mixer.init_state(1)
+    prefill, empty = jax.jit(mixer.prefill), mixer.init_state(1, capacity=capacity)
     rows = [prefill(x[row : row + 1, :start], empty)[1] for row, start in enumerate(starts)]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves), *rows)
 
@@ -114,8 +111,8 @@ def test_rows_at_different_positions(positions: str) -> None:
 
 def test_a_full_cache_is_exact_and_an_overrun_is_nan() -> None:
     """Kills: the clamped write of a dynamic update, which would shift a row's keys and say nothing."""
-    mixer, x = make(positions="rotary", max_length=8), inputs(t=9)
-    full, state = jax.jit(mixer)(x), stand_at(mixer, x, starts=(5, 6))
+    mixer, x = make(positions="rotary"), inputs(t=9)
+    full, state = jax.jit(mixer)(x), stand_at(mixer, x, starts=(5, 6), capacity=8)
     y, state = jax.jit(mixer.prefill)(np.stack([x[0, 5:8], x[1, 6:9]]), state)
     np.testing.assert_allclose(y[0], full[0, 5:8], atol=1e-5)
     assert np.isnan(y[1]).all()
@@ -128,7 +125,7 @@ def test_gradients_flow_through_the_state() -> None:
     mixer, x, dy = make(positions="rotary"), inputs(), inputs()[:, ::-1]
 
     def in_two_calls(x: jax.Array) -> jax.Array:
-        first, state = mixer.prefill(x[:, :4], mixer.init_state(2))
+        first, state = mixer.prefill(x[:, :4], mixer.init_state(2, capacity=16))
         second, _ = mixer.prefill(x[:, 4:], state)
         return (jnp.concatenate([first, second], axis=1) * dy).sum()
 
@@ -139,7 +136,7 @@ def test_gradients_flow_through_the_state() -> None:
 def test_cache_dtype_is_the_callers() -> None:
     """Kills: a cache that forgets its dtype, and outputs that take it. bfloat16 rounds by 4e-3."""
     mixer, x = make(), inputs()
-    y, state = jax.jit(mixer.prefill)(x, mixer.init_state(2, jnp.bfloat16))
+    y, state = jax.jit(mixer.prefill)(x, mixer.init_state(2, capacity=16, dtype=jnp.bfloat16))
     assert (y.dtype, state.k.dtype, state.v.dtype) == (jnp.float32, jnp.bfloat16, jnp.bfloat16)
     full = jax.jit(mixer)(x)
     assert 0 < np.linalg.norm(y - full) / np.linalg.norm(full) < 6e-3
@@ -147,10 +144,10 @@ def test_cache_dtype_is_the_callers() -> None:
 
 def test_state_bytes_against_the_paper() -> None:
     """Based, eq. 10: 2 d N entries. Ours adds the position, and has fewer where heads are grouped."""
-    whole = Attention(AttentionConfig(d_model=12, n_heads=3, max_length=16), rngs=nnx.Rngs(0))
-    grouped = Attention(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1, max_length=16), rngs=nnx.Rngs(0))
-    assert state_bytes(whole) == 4 * (2 * 12 * 16) + 4
-    assert state_bytes(grouped) == 4 * (2 * 12 * 16) // 3 + 4
+    whole = Attention(AttentionConfig(d_model=12, n_heads=3), rngs=nnx.Rngs(0))
+    grouped = Attention(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1), rngs=nnx.Rngs(0))
+    assert state_bytes(whole, capacity=16) == 4 * (2 * 12 * 16) + 4
+    assert state_bytes(grouped, capacity=16) == 4 * (2 * 12 * 16) // 3 + 4
 
 
 def test_flops_by_hand() -> None:
@@ -167,7 +164,8 @@ def test_flops_by_hand() -> None:
         ({"d_model": 12, "n_heads": 6, "n_kv_heads": 4}, "n_kv_heads=4 must divide n_heads=6"),
         ({"d_model": 12, "head_dim": -1}, "head_dim=-1 must be positive"),
         ({"d_model": 12, "positions": "learned"}, "positions='learned' must be"),
-        ({"d_model": 12, "max_length": -1}, "max_length=-1 must be positive"),
+        ({"d_model": 0}, "d_model=0 must be positive"),
+        ({"d_model": 12, "init_std": -0.1}, "init_std=-0.1 must not be negative"),
         (
             {"d_model": 10, "n_heads": 2, "positions": "rotary"},
             "rotary_fraction=1.0 times head_dim=5 must be an even",
@@ -187,24 +185,18 @@ def test_config_errors(fields: dict[str, Any], message: str) -> None:
 def test_an_unresolved_config_waits_for_its_model() -> None:
     """Kills: rules about head widths applied before the model width is known."""
     config = AttentionConfig(n_heads=2, positions="rotary", rotary_fraction=0.5)
-    with pytest.raises(ValueError, match=r"d_model=0 must be positive to build the mixer"):
+    with pytest.raises(ValueError, match=r"d_model=None must be known to build the mixer"):
         Attention(config, rngs=nnx.Rngs(0))
-    assert config.resolve(d_model=16, max_length=32).rotated_channels == 4
+    model = Inherited(d_model=16, max_length=32, init_std=0.1, out_init_std=0.0)
+    config = config.inherit(model)
+    assert config.rotated_channels == 4
+    assert (config.std, config.out_std) == (0.1, 0.0)
 
 
 def test_state_errors() -> None:
-    mixer = make(max_length=0)
-    with pytest.raises(ValueError, match=r"AttentionConfig\.max_length=0 must be positive for a KV cache"):
-        mixer.init_state(1)
+    mixer = make()
+    for capacity in (None, 0):
+        with pytest.raises(ValueError, match=f"Attention.init_state: capacity={capacity} must be positive"):
+            mixer.init_state(1, capacity=capacity)
     with pytest.raises(ValueError, match=r"Attention\.prefill: t=11 must be at most the 8 slots of the cache"):
-        make(max_length=8).prefill(inputs(), make(max_length=8).init_state(2))
-
-
-def test_a_capacity_sizes_the_cache_and_nothing_else():
-    """Kills: a capacity that the config's own max_length outlasts, or that another mixer's parameters follow."""
-    config = AttentionConfig.tiny()
-    sized = config.with_capacity(7)
-    assert dataclasses.replace(sized, max_length=config.max_length) == config
-    assert Attention(sized, rngs=nnx.Rngs(0)).init_state(2).k.shape[:2] == (2, 7)
-    fixed = BaseConvConfig.tiny()
-    assert fixed.with_capacity(7) is fixed
+        mixer.prefill(inputs(), mixer.init_state(2, capacity=8))

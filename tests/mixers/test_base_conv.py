@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 from jaxzoo.layers.implicit_filter import position_features
-from jaxzoo.mixers.base_conv import BaseConv, BaseConvConfig, BaseConvState
+from jaxzoo.mixers.base import Inherited
+from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
 from tests.mixers.moved import moved
 
 D, TAPS = 5, 11
@@ -20,7 +21,7 @@ def filter_truth(config, p):
     """The taps of the filter, from the parameters."""
     if config.filter != "implicit":
         return p["taps"]
-    n, bands = config.max_length, (config.emb_dim - 1) // 2
+    n, bands = config.filter_length, (config.emb_dim - 1) // 2
     taps = []
     for a in range(n):
         frequencies = [1e-4 + i * (bands - 1 - 1e-4) / max(bands - 1, 1) for i in range(bands)]
@@ -49,7 +50,7 @@ def truth(config, p, u):
 
 def make(filter, form, **options):
     config = BaseConvConfig(d_model=D, filter=filter, form=form, emb_dim=5, filter_width=6, **options)
-    return config.resolve(max_length=TAPS)
+    return config.inherit(Inherited(d_model=D, max_length=TAPS, init_std=0.02, out_init_std=0.02))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -108,7 +109,7 @@ def test_streaming_past_the_filter():
 def test_initial_long_taps(form, options, std):
     """Kills an initialisation that ignores form or field: 1/sqrt(100 taps) for the paper's form, 1 as
     published."""
-    config = BaseConvConfig(d_model=64, filter="long", max_length=100, form=form, **options)
+    config = BaseConvConfig(d_model=64, filter="long", n_taps=100, form=form, **options)
     taps = np.asarray(BaseConv(config, rngs=nnx.Rngs(0)).taps[...])
     assert taps.shape == (100, 64)
     np.testing.assert_allclose(taps.std(), std, rtol=0.05)
@@ -117,7 +118,7 @@ def test_initial_long_taps(form, options, std):
 def test_initial_implicit_filter():
     """Kills one initialisation for all forms: the release resets the MLP to N(0, init_std), the others are
     uniform."""
-    config = BaseConvConfig(d_model=400, filter="implicit", max_length=9, form="release", init_std=0.02)
+    config = BaseConvConfig(d_model=400, filter="implicit", n_taps=9, form="release", init_std=0.02)
     released = BaseConv(config, rngs=nnx.Rngs(0)).implicit_filter
     np.testing.assert_allclose(np.asarray(released.kernel_2[...]).std(), 0.02, rtol=0.05)
     assert not released.bias_1[...].any()
@@ -132,8 +133,8 @@ def test_initial_implicit_filter():
 def test_flops():
     """Kills a projection counted once a multiply-add, or a convolution counted once a token: 2 d^2 + 2 w
     d."""
-    assert BaseConvConfig(d_model=10, kernel_size=4).flops_per_token(50) == 2 * 100 + 2 * 4 * 10
-    long = BaseConvConfig(d_model=10, filter="long", max_length=64).flops_per_token(8)
+    assert BaseConvConfig(d_model=10, n_taps=4).flops_per_token(50) == 2 * 100 + 2 * 4 * 10
+    long = BaseConvConfig(d_model=10, filter="long", n_taps=64).flops_per_token(8)
     assert long == pytest.approx(200 + 10 * 15 * (5 * np.log2(15) + 3) / 8)
 
 
@@ -142,8 +143,7 @@ def test_flops():
     [
         ({"filter": "longer"}, "filter='longer' must be 'short', 'long' or 'implicit'"),
         ({"form": "code"}, "form='code' must be 'paper', 'listing' or 'release'"),
-        ({"kernel_size": 0}, "kernel_size=0 must be positive"),
-        ({"max_length": -1}, "max_length=-1 must be positive"),
+        ({"n_taps": 0}, "n_taps=0 must be positive"),
         ({"long_init_std": -0.1}, "long_init_std=-0.1 must be positive"),
         ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),
         ({"filter_width": 0}, "filter_width=0 must be positive"),
@@ -157,7 +157,7 @@ def test_config_errors(options, message):
 
 def test_unresolved_sizes_are_refused():
     """Kills a filter of 0 taps, and a mixer of width 0."""
-    with pytest.raises(ValueError, match="max_length=0 must be positive for a long filter"):
+    with pytest.raises(ValueError, match="n_taps=None must be known for a long filter"):
         BaseConv(BaseConvConfig(d_model=4, filter="long"), rngs=nnx.Rngs(0))
-    with pytest.raises(ValueError, match="d_model=0 must be positive to build the mixer"):
+    with pytest.raises(ValueError, match="d_model=None must be known to build the mixer"):
         BaseConv(BaseConvConfig(), rngs=nnx.Rngs(0))

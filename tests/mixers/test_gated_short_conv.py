@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers.gated_short_conv import GatedShortConv, GatedShortConvConfig
+from jaxzoo.mixers.conv.gated_short_conv import GatedShortConv, GatedShortConvConfig
 from tests.mixers.moved import moved
 
 D = 5
@@ -25,7 +25,7 @@ def truth(p, x):
     return (silu * u2) @ p["out_proj.kernel"] + p["out_proj.bias"], u1
 
 
-@pytest.mark.parametrize("options", [{}, {"expansion": 6, "kernel_size": 4, "conv_bias": True}])
+@pytest.mark.parametrize("options", [{}, {"expansion": 6, "n_taps": 4, "conv_bias": True}])
 def test_equation_7(options):
     """Kills branches in the wrong order, a gate inside the silu, a missing bias, taps in reverse, and a state
     that holds the inputs or the gate instead of the convolved branch."""
@@ -44,7 +44,7 @@ def test_equation_7(options):
     y, streamed, state = run(jnp.asarray(x))
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * scale)
     np.testing.assert_allclose(streamed, expected, rtol=0, atol=1e-5 * scale)
-    np.testing.assert_allclose(state.history, u1[:, -(config.kernel_size - 1) :], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(state.history, u1[:, -(config.n_taps - 1) :], rtol=0, atol=1e-5)
 
 
 def test_released_shapes():
@@ -71,7 +71,7 @@ def test_flops():
     [
         ({"expansion": 3}, "expansion=3 must be even and positive"),
         ({"expansion": 0}, "expansion=0 must be even and positive"),
-        ({"kernel_size": 0}, "kernel_size=0 must be positive"),
+        ({"n_taps": 0}, "n_taps=0 must be positive"),
     ],
 )
 def test_config_errors(options, message):

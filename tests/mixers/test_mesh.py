@@ -27,7 +27,7 @@ MIXERS = {
     "taylor": lambda **heads: TaylorLinearAttention(
         TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=nnx.Rngs(0)
     ),
-    "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads, max_length=32), rngs=nnx.Rngs(0)),
+    "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads), rngs=nnx.Rngs(0)),
     "window": lambda **heads: SlidingWindowAttention(
         SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=nnx.Rngs(0)
     ),
@@ -44,7 +44,7 @@ def outputs_and_gradients(mixer, x, dy):
 
     def run(params, x):
         mixer = nnx.merge(graph, params)
-        first, state = mixer.prefill(x[:, :7], mixer.init_state(x.shape[0]))
+        first, state = mixer.prefill(x[:, :7], mixer.init_state(x.shape[0], capacity=32))
         second, state = mixer.prefill(x[:, 7:], state)
         return mixer(x), first, second, state
 

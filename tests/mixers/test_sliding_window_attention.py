@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.mixers.attention import Attention, AttentionConfig
-from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.sliding_window_attention import (
+from jaxzoo.mixers.attention.sliding_window_attention import (
     SlidingWindowAttention,
     SlidingWindowAttentionConfig,
     SlidingWindowAttentionState,
 )
+from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig
+from jaxzoo.mixers.base import state_bytes
 
 WINDOW = 5
 FIELDS = {"d_model": 12, "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
+from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
 
 D = 6
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxzoo.layers.variables import Buffer
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
@@ -44,13 +45,15 @@ def hybrid_config(**fields) -> LanguageModelConfig:
 @functools.cache
 def _far_from_its_start(config: LanguageModelConfig, seed: int) -> LanguageModel:
     rng = np.random.default_rng(seed)
-    definition, shapes = nnx.split(abstract_model(config), nnx.Param)
+    definition, shapes, buffers = nnx.split(abstract_model(config), nnx.Param, Buffer)
+    if jax.tree.leaves(buffers):
+        buffers = nnx.state(LanguageModel(config, rngs=nnx.Rngs(seed)), Buffer)
 
     def draw(path, leaf):
         centre = 1.0 if any(getattr(key, "key", None) == "scale" for key in path) else 0.0
         return jnp.asarray(rng.normal(centre, 0.3, leaf.shape), leaf.dtype)
 
-    return nnx.merge(definition, jax.tree_util.tree_map_with_path(draw, shapes))
+    return nnx.merge(definition, jax.tree_util.tree_map_with_path(draw, shapes), buffers)
 
 
 def make_model(config: LanguageModelConfig, seed: int = 0) -> LanguageModel:
@@ -60,9 +63,9 @@ def make_model(config: LanguageModelConfig, seed: int = 0) -> LanguageModel:
 
 
 @nnx.jit
-def run(model: LanguageModel, tokens: jax.Array, dropout_key: jax.Array | None = None) -> jax.Array:
+def run(model: LanguageModel, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
     """`model(tokens)`, compiled once for equal configs and shapes."""
-    return model(tokens, dropout_key=dropout_key)
+    return model(tokens, key=key)
 
 
 def random_tokens(config: LanguageModelConfig, batch_size: int = 2, length: int = LENGTH, seed: int = 0) -> jax.Array:

@@ -20,7 +20,6 @@ from jaxzoo.models.accounting import (
     flops_per_token,
     mixer_state_bytes,
     papers_flops_per_token,
-    papers_state_size,
     state_bytes,
 )
 from tests.models.hybrids import hybrid_config, make_model
@@ -41,11 +40,19 @@ def test_parameters_are_counted_once_from_model_or_config():
 def test_state_bytes_are_those_of_the_arrays(batch_size):
     """Kills a formula, a capacity that stays at max_length, and a stacked state counted once."""
     config = hybrid_config(dtype="bfloat16", pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=6)
-    state = make_model(dataclasses.replace(config, max_length=7)).init_state(batch_size)
+    state = make_model(config).init_state(batch_size, capacity=7)
     assert state_bytes(config, 7, batch_size) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     caches = 3 * (2 * 8 * 7 * 2 + POSITION)
     shift_registers = 3 * (2 * 2 * 8 * 2)
     assert state_bytes(config, 7, batch_size) == batch_size * (caches + shift_registers + POSITION)
+
+
+def test_state_bytes_are_those_of_the_model_that_runs():
+    """Kills a filter that is made anew for the length that was asked for: the 63 inputs of 64 taps are the state."""
+    config = hybrid_config(pattern=(BaseConvConfig(filter="long", n_taps=64),), n_layers=1)
+    inherited = hybrid_config(pattern=(BaseConvConfig(filter="long"),), n_layers=1, max_length=64)
+    for length in (5, 1024):
+        assert state_bytes(config, length) == state_bytes(inherited, length) == 63 * 8 * 4 + POSITION
 
 
 @pytest.mark.parametrize("length", [5, 48, 1000])
@@ -54,25 +61,25 @@ def test_papers_state_sizes_beside_ours(length):
     d, f = 64, 16
     features = 1 + f + f * (f + 1) // 2
     one_head = TaylorLinearAttentionConfig(d_model=d, n_heads=1, feature_dim=f)
-    assert papers_state_size(one_head, length) == (d + 1) * (1 + 3 * f / 2 + f**2 / 2) == 65 * 153
-    assert mixer_state_bytes(one_head, jnp.float32) == 4 * (d + 1) * features, "eq. 9 is exact for one head"
+    assert one_head.papers_state_size(length) == (d + 1) * (1 + 3 * f / 2 + f**2 / 2) == 65 * 153
+    assert mixer_state_bytes(one_head, length, jnp.float32) == 4 * (d + 1) * features, "eq. 9 is exact for one head"
     heads = dataclasses.replace(one_head, n_heads=4)
-    assert papers_state_size(heads, length) == 65 * 153, "eq. 9 does not know of heads"
-    assert mixer_state_bytes(heads, jnp.float32) == 4 * (d + 4) * features, "each head has its own normaliser"
+    assert heads.papers_state_size(length) == 65 * 153, "eq. 9 does not know of heads"
+    assert mixer_state_bytes(heads, length, jnp.float32) == 4 * (d + 4) * features, "each head has its own normaliser"
 
-    attention = AttentionConfig(d_model=d, n_heads=4, max_length=length)
-    assert papers_state_size(attention, length) == 2 * d * length
-    assert mixer_state_bytes(attention, jnp.float32) == 4 * 2 * d * length + POSITION
+    attention = AttentionConfig(d_model=d, n_heads=4)
+    assert attention.papers_state_size(length) == 2 * d * length
+    assert mixer_state_bytes(attention, length, jnp.float32) == 4 * 2 * d * length + POSITION
     grouped = dataclasses.replace(attention, n_kv_heads=1)
-    assert papers_state_size(grouped, length) == 2 * d * length, "eq. 10 does not know of shared keys"
-    assert mixer_state_bytes(grouped, jnp.float32) == 4 * 2 * d * length // 4 + POSITION
+    assert grouped.papers_state_size(length) == 2 * d * length, "eq. 10 does not know of shared keys"
+    assert mixer_state_bytes(grouped, length, jnp.float32) == 4 * 2 * d * length // 4 + POSITION
 
     sliding = SlidingWindowAttentionConfig(d_model=d, n_heads=4, window=48)
-    assert papers_state_size(sliding, length) == 2 * d * min(length, 48)
-    assert mixer_state_bytes(sliding, jnp.float32) == 4 * 2 * d * 48 + POSITION, "the ring is never shorter"
+    assert sliding.papers_state_size(length) == 2 * d * min(length, 48)
+    assert mixer_state_bytes(sliding, length, jnp.float32) == 4 * 2 * d * 48 + POSITION, "the ring is never shorter"
 
     for convolution in (GatedShortConvConfig(d_model=d), BaseConvConfig(d_model=d)):
-        assert papers_state_size(convolution, length) is None, "App. E.2 leaves short convolutions out"
+        assert convolution.papers_state_size(length) is None, "App. E.2 leaves short convolutions out"
 
 
 @pytest.mark.parametrize(

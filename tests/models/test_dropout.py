@@ -39,10 +39,10 @@ def test_every_branch_of_every_layer_has_its_own_mask(monkeypatch):
 
     monkeypatch.setattr(block, "dropout", record)
     monkeypatch.setattr(language_model, "dropout", record)
-    pattern = (GatedShortConvConfig(kernel_size=2), GatedShortConvConfig())
+    pattern = (GatedShortConvConfig(n_taps=2), GatedShortConvConfig())
     model = make_model(hybrid_config(pattern=pattern, n_layers=5, embed_dropout=0.25, residual_dropout=0.5))
     assert [stack.repeats for stack in model.stacks] == [2, 1]
     with jax.disable_jit():
-        model(random_tokens(model.config, length=3), dropout_key=jax.random.key(7))
+        model(random_tokens(model.config, length=3), key=jax.random.key(7))
     assert [rate for rate, *_ in keys] == [0.25] + [0.5] * 2 * model.config.n_layers
     assert len({tuple(key) for _, *key in keys}) == len(keys)

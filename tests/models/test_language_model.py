@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxzoo.layers.linear import linear
-from jaxzoo.mixers import MIXERS, AttentionConfig, GatedShortConvConfig, TaylorLinearAttentionConfig
-from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.mixers import AttentionConfig, Context, GatedShortConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig, ModelState
+from tests.mixers.outside import AverageConfig
 from tests.models.hybrids import LENGTH, hybrid_config, make_model, random_tokens, run
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
@@ -30,7 +29,7 @@ def step(model: LanguageModel, token: jax.Array, state: ModelState) -> tuple[jax
 def unrolled_logits(model: LanguageModel, tokens: jax.Array) -> np.ndarray:
     """The pre-norm equations, written out layer by layer with each repeat's own slice of the parameters."""
     residual = model.embedding[...][tokens]
-    if model.config.learned_positions:
+    if model.config.max_positions:
         residual = residual + jnp.broadcast_to(model.position_embedding[...][: tokens.shape[1]][None], residual.shape)
     for stack in model.stacks:
         definition, parameters = nnx.split(stack.blocks)
@@ -57,7 +56,7 @@ compile."""
     ("fields", "width"),
     [
         ({}, 5),
-        ({**PAIR, "learned_positions": True, "mlp": "identity"}, 2),
+        ({**PAIR, "max_positions": 12, "mlp": "identity"}, 2),
         ({**PAIR, "tie_embeddings": False, "norm": "rms"}, 2),
     ],
 )
@@ -71,10 +70,10 @@ def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
     assert_close(logits[..., : config.vocab_size], unrolled_logits(model, tokens))
 
 
-@pytest.mark.parametrize(("learned_positions", "cuts"), [(False, [(5, 8)]), (True, [(0, 4), (4, 4), (4, LENGTH)])])
-def test_prefill_cut_anywhere_and_steps_equal_the_full_pass(learned_positions, cuts):
+@pytest.mark.parametrize(("max_positions", "cuts"), [(None, [(5, 8)]), (12, [(0, 4), (4, 4), (4, LENGTH)])])
+def test_prefill_cut_anywhere_and_steps_equal_the_full_pass(max_positions, cuts):
     """Kills a state that is lost between periods of a scan, and a learned position that restarts at a cut."""
-    config = hybrid_config(n_layers=10, learned_positions=learned_positions)
+    config = hybrid_config(n_layers=10, max_positions=max_positions)
     model, tokens = make_model(config), random_tokens(config)
     expected = run(model, tokens)
     for first, second in cuts:
@@ -90,7 +89,7 @@ def test_prefill_cut_anywhere_and_steps_equal_the_full_pass(learned_positions, c
 
 def test_rows_may_stand_at_different_positions():
     """Kills a position, or a cache slot, that all rows of a batch share."""
-    config = hybrid_config(n_layers=10, learned_positions=True)
+    config = hybrid_config(n_layers=10, max_positions=12)
     model, tokens = make_model(config), random_tokens(config)
     _, early = prefill(model, tokens[:, :4], model.init_state(2))
     _, late = prefill(model, tokens[:, :7], model.init_state(2))
@@ -118,7 +117,7 @@ def test_remat_changes_neither_values_nor_gradients():
     )
 
     def loss(model):
-        return jnp.sum(weights * model(tokens, dropout_key=jax.random.key(3))[..., : config.vocab_size])
+        return jnp.sum(weights * model(tokens, key=jax.random.key(3))[..., : config.vocab_size])
 
     plain, recomputed = (make_model(dataclasses.replace(config, remat=remat)) for remat in (False, True))
     value, gradients = nnx.jit(nnx.value_and_grad(loss))(plain)
@@ -169,8 +168,8 @@ def test_bfloat16_rounds_branches_and_nothing_else():
     nnx.update(model, jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param)))
     residual = jax.random.normal(jax.random.key(0), (2, LENGTH, 8))
     states = (None,) * len(model.stacks[0].blocks)
-    unchanged, _ = jax.jit(model.stacks[0], static_argnums=(1,))(
-        residual, lambda mixer, x, _: (mixer(x), None), states, None
+    unchanged, *_ = jax.jit(model.stacks[0], static_argnums=(1,))(
+        residual, lambda mixer, x, *_: (mixer(x), None, {}), states, Context()
     )
     np.testing.assert_array_equal(unchanged, residual)
 
@@ -185,44 +184,19 @@ def test_bfloat16_states_have_bfloat16_caches():
     assert (attention.k.dtype, attention.k.shape[0]) == (jnp.bfloat16, 2)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeesTheFutureConfig(MixerConfig):
-    """A mixer that averages over all tokens."""
-
-    causal = False
-
-    @classmethod
-    def tiny(cls):
-        return cls(d_model=4)
-
-    def flops_per_token(self, length: int) -> float:
-        return 0.0
-
-
-class SeesTheFuture(Mixer):
-    """Averages over all tokens."""
-
-    def __init__(self, config: SeesTheFutureConfig, *, rngs: nnx.Rngs):
-        self.proj = linear(config.d_model, config.d_model, axes=("embed", "embed"), rngs=rngs)
-
-    def __call__(self, x):
-        return jnp.broadcast_to(self.proj(x).mean(1, keepdims=True), x.shape)
-
-
-def test_a_mixer_that_sees_the_future_cannot_stream(monkeypatch):
+def test_a_mixer_that_sees_the_future_cannot_stream():
     """Kills a model that generates with a bidirectional mixer, and one that cannot run it at all."""
-    monkeypatch.setitem(MIXERS, SeesTheFutureConfig, SeesTheFuture)
-    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), SeesTheFutureConfig()), n_layers=4))
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), AverageConfig()), n_layers=4))
     assert np.all(np.isfinite(run(model, random_tokens(model.config))))
-    with pytest.raises(ValueError, match="layer 1: SeesTheFutureConfig sees the future and cannot stream"):
+    with pytest.raises(ValueError, match="layer 1: AverageConfig sees the future and cannot stream"):
         model.init_state(2)
 
 
 def test_more_tokens_than_learned_positions():
     """Kills a position beyond the table that takes another row: the call raises, a step gives NaN."""
-    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=1, learned_positions=True))
+    model = make_model(hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=1, max_positions=12))
     long = random_tokens(model.config, length=13)
-    with pytest.raises(ValueError, match="13 tokens exceed max_length=12"):
+    with pytest.raises(ValueError, match="13 tokens exceed max_positions=12"):
         model(long)
     _, state = prefill(model, long[:, :12], model.init_state(2))
     logits, _ = step(model, long[:, 12], state)

@@ -27,7 +27,7 @@ def repeats_of(model: LanguageModel, path: str) -> int:
 @pytest.mark.parametrize("tie_embeddings", [False, True])
 def test_every_parameter_names_its_logical_axes(tie_embeddings):
     """Kills a parameter that no rule of the sharding table covers, and axes that count the stacked one."""
-    model = make_model(hybrid_config(tie_embeddings=tie_embeddings, learned_positions=True, mlp_bias=True))
+    model = make_model(hybrid_config(tie_embeddings=tie_embeddings, max_positions=12, mlp_bias=True))
     for path, parameter in parameters(model).items():
         axes = parameter.get_metadata()[LOGICAL_AXES]
         stacked = repeats_of(model, path) > 1
@@ -39,7 +39,7 @@ def test_every_parameter_names_its_logical_axes(tie_embeddings):
 
 def test_every_parameter_gets_a_gradient():
     """Kills a parameter that the forward pass leaves out, in any repeat of a scanned period."""
-    config = hybrid_config(n_layers=10, tie_embeddings=False, learned_positions=True, mlp_bias=True)
+    config = hybrid_config(n_layers=10, tie_embeddings=False, max_positions=12, mlp_bias=True)
     model, tokens = make_model(config), random_tokens(config, batch_size=3, length=12)
     weights = jax.random.normal(jax.random.key(5), (3, 12, 16))
 

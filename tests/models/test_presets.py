@@ -98,7 +98,7 @@ def test_mqar_variants(name):
         assert (config.d_model, config.max_length, config.n_layers, config.vocab_size) == (48, 96, 2, 8192)
         assert (config.mlp, config.hidden_width, config.norm) == (mlp, width, "layer")
         assert {layer.form for layer in config.layers if isinstance(layer, BaseConvConfig)} <= {form}
-        assert config.learned_positions == (name == "mqar-attention")
+        assert config.max_positions == (96 if name == "mqar-attention" else None)
     mlps = 2 * ((48 + 1) * 192 + (192 + 1) * 48)
     assert count_parameters(paper) - count_parameters(release) == mlps - conv_bias_difference(name)
 
@@ -113,11 +113,11 @@ def test_mqar_mixers():
     conv, linear = presets.mqar_based(feature_dim=8).layers
     assert isinstance(conv, BaseConvConfig)
     assert isinstance(linear, TaylorLinearAttentionConfig)
-    assert (conv.filter, conv.kernel_size, linear.n_heads, linear.feature_dim) == ("short", 3, 1, 8)
+    assert (conv.filter, conv.n_taps, linear.n_heads, linear.feature_dim) == ("short", 3, 1, 8)
     short, long = presets.mqar_base_conv().layers
     assert isinstance(short, BaseConvConfig)
     assert isinstance(long, BaseConvConfig)
-    assert (short.filter, long.filter, long.max_length) == ("short", "implicit", 64)
+    assert (short.filter, long.filter, long.n_taps) == ("short", "implicit", 64)
     assert all(isinstance(layer, AttentionConfig) for layer in presets.mqar_attention().layers)
 
 

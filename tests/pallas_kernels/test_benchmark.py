@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command
-from pallas_kernels.benchmark import checks, environment, ops, programs, run, timing
+from pallas_kernels.benchmark import __main__ as command, checks, environment, ops, programs, run, timing
 from pallas_kernels.benchmark.candidates import Candidate, implementation
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.workload import Workload

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command
-from pallas_kernels.benchmark import plot, report
+from pallas_kernels.benchmark import __main__ as command, plot, report
 
 
 def row(t, implementation, status="ok", **fields):

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.sliding_window import sharded_sliding_window_attention

@@ -9,12 +9,13 @@ import optax
 import pytest
 
 from jaxzoo.config import OptimizerConfig
+from jaxzoo.layers.variables import Traits
+from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.train.optimizer import decay_mask, make_optimizer, make_schedule
-from jaxzoo.train.state import make_blueprint
 
-AXES = {
-    "embedding": ("vocab", "embed"),
-    "stacks": {0: {"kernel": ("embed", "mlp"), "bias": ("mlp",)}},
+TRAITS = {
+    "embedding": Traits(("vocab", "embed"), is_embedding=True),
+    "stacks": {0: {"kernel": Traits(("embed", "mlp"), learning_rate_scale=0.5), "bias": Traits(("mlp",), decay=False)}},
 }
 
 
@@ -45,20 +46,20 @@ def test_schedule_of_one_step_is_the_peak():
 
 
 @pytest.mark.parametrize("embeddings", [False, True])
-@pytest.mark.parametrize("vectors", [False, True])
-def test_decay_mask(embeddings, vectors):
+@pytest.mark.parametrize("everything", [False, True])
+def test_decay_mask(embeddings, everything):
     """Kills: a switch that does nothing or moves the other kind."""
-    config = OptimizerConfig(decay_embeddings=embeddings, decay_vectors=vectors)
-    expected = {"embedding": embeddings, "stacks": {0: {"kernel": True, "bias": vectors}}}
-    assert decay_mask(AXES, config) == expected
+    config = OptimizerConfig(decay_embeddings=embeddings, decay_all=everything)
+    expected = {"embedding": embeddings, "stacks": {0: {"kernel": True, "bias": everything}}}
+    assert decay_mask(TRAITS, config) == expected
 
 
 def test_mask_of_a_real_model_leaves_stacked_norms_alone(tiny_config):
     """Kills: telling vectors by the rank of the array, which is 2 in a scanned stack."""
     model = dataclasses.replace(tiny_config.model, n_layers=4)
     blueprint = make_blueprint(model)
-    mask = decay_mask(blueprint.axes, OptimizerConfig(decay_embeddings=False))
-    stack, shapes = mask["stacks"][0]["blocks"][0], blueprint.params["stacks"][0]["blocks"][0]
+    mask = decay_mask(blueprint.traits.params, OptimizerConfig(decay_embeddings=False))
+    stack, shapes = mask["stacks"][0]["blocks"][0], blueprint.shapes.params["stacks"][0]["blocks"][0]
     assert shapes["mixer_norm"]["scale"].ndim == 2
     assert not stack["mixer_norm"]["scale"]
     assert not mask["embedding"]
@@ -68,7 +69,8 @@ def test_mask_of_a_real_model_leaves_stacked_norms_alone(tiny_config):
 
 @pytest.mark.parametrize("clip", [0.0, 0.7])
 def test_three_updates_equal_numpy(clip):
-    """Kills: decay before Adam or unscaled by the rate, clipping by array, bias correction, wrong mask."""
+    """Kills: decay before Adam or unscaled by the rate, clipping by array, bias correction, wrong mask, a learning rate
+    whose scale is ignored or acts on the gradient (Adam would undo it)."""
     config = OptimizerConfig(
         learning_rate=0.1, warmup_fraction=0.5, b1=0.8, b2=0.9, eps=1e-3, weight_decay=0.3, clip_norm=clip
     )
@@ -85,7 +87,7 @@ def test_three_updates_equal_numpy(clip):
         }
 
     schedule = make_schedule(config, 6)
-    optimizer = make_optimizer(config, schedule, AXES)
+    optimizer = make_optimizer(config, schedule, TRAITS)
     params = tree(x)
     state = optimizer.init(params)
     m, v = ({k: np.zeros(s) for k, s in shapes.items()} for _ in range(2))
@@ -98,7 +100,8 @@ def test_three_updates_equal_numpy(clip):
             m[k] = 0.8 * m[k] + 0.2 * scale * g
             v[k] = 0.9 * v[k] + 0.1 * (scale * g) ** 2
             adam = m[k] / (1 - 0.8 ** (n + 1)) / (np.sqrt(v[k] / (1 - 0.9 ** (n + 1))) + 1e-3)
-            x[k] = x[k] - expected_rate(config, 6, n) * (adam + (0.3 if k != "bias" else 0.0) * x[k])
+            rate = expected_rate(config, 6, n) * (0.5 if k == "kernel" else 1.0)
+            x[k] = x[k] - rate * (adam + (0.3 if k != "bias" else 0.0) * x[k])
     expected = tree(x)
     np.testing.assert_allclose(params["embedding"], expected["embedding"], rtol=1e-5, atol=1e-6)
     for k in ("kernel", "bias"):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
+from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
-from jaxzoo.train.state import init_state, make_blueprint
+from jaxzoo.train.state import init_state
 from jaxzoo.train.step import cross_entropy, labelled_logits, make_eval_step, make_train_step
 
 
@@ -21,7 +22,7 @@ def make_step(config):
     """The train step and a state whose parameters, moments and step count are all random."""
     blueprint = make_blueprint(config.model)
     schedule = make_schedule(config.optimizer, config.train.steps)
-    optimizer = make_optimizer(config.optimizer, schedule, blueprint.axes)
+    optimizer = make_optimizer(config.optimizer, schedule, blueprint.traits.params)
     state = init_state(config.model, optimizer, jax.random.key_data(jax.random.key(3)))
     shifted = jax.tree.map(lambda x: x * 5.0, state.params)
     return blueprint, make_train_step(blueprint, optimizer, schedule), state._replace(params=shifted)
@@ -73,7 +74,7 @@ def test_gathered_head_equals_full_head(tiny_config):
     assert short_metrics.keys() == {"loss", "accuracy", "grad_norm", "learning_rate"}
     for name in short_metrics:
         np.testing.assert_allclose(short_metrics[name], full_metrics[name], rtol=1e-5)
-    moments = [jax.tree.leaves(s.opt_state[1].mu) for s in (short, full)]
+    moments = [jax.tree.leaves(s.opt_state[1][0].mu) for s in (short, full)]
     for a, b in zip(*moments, strict=True):
         assert np.abs(a).max() > 0
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6 * np.abs(a).max() + 1e-9)
@@ -84,9 +85,9 @@ def test_model_learns_which_document_a_token_belongs_to():
     seen = []
 
     class Spy:
-        def features(self, tokens, *, segment_ids, dropout_key):
+        def features_with_losses(self, tokens, *, segment_ids, key):
             seen.append(segment_ids)
-            return jnp.zeros((*tokens.shape, 2))
+            return jnp.zeros((*tokens.shape, 2)), {}
 
         def logits(self, features):
             return features
@@ -94,7 +95,7 @@ def test_model_learns_which_document_a_token_belongs_to():
     batch = recall_batch()
     ids = jnp.cumsum(batch.tokens == 3, axis=1)
     for each in (batch, dataclasses.replace(batch, segment_ids=ids)):
-        assert labelled_logits(Spy(), each).shape == (4, 3, 2)
+        assert labelled_logits(Spy(), each)[0].shape == (4, 3, 2)
     assert seen[0] is None
     np.testing.assert_array_equal(seen[1], ids)
 
@@ -104,8 +105,8 @@ def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
     config = without_dropout(tiny_config)
     blueprint, step, state = make_step(config)
     batch = recall_batch()
-    forward = jax.jit(lambda params, tokens: blueprint.model(params)(tokens))
-    logits = np.asarray(forward(state.params, batch.tokens), np.float64)
+    forward = jax.jit(lambda variables, tokens: blueprint.model(variables)(tokens))
+    logits = np.asarray(forward(state.variables, batch.tokens), np.float64)
     nats = []
     for b, (where, wanted) in enumerate(zip(batch.positions, batch.targets, strict=True)):
         for position, target in zip(where, wanted, strict=True):
@@ -128,7 +129,7 @@ def test_dropout_follows_step_and_key_alone(tiny_config):
 
     assert loss(4, 7) == loss(4, 7)
     assert len({loss(4, 7), loss(5, 7), loss(4, 8)}) == 3
-    scores = [jax.jit(make_eval_step(blueprint))(state.params, batch).nats for _ in range(2)]
+    scores = [jax.jit(make_eval_step(blueprint))(state, batch).nats for _ in range(2)]
     assert scores[0] == scores[1] != 11 * loss(4, 7)
 
 
@@ -143,6 +144,6 @@ def test_state_counts_and_keeps_its_key(tiny_config):
 
 def test_parameter_without_axes_is_named(tiny_config, monkeypatch):
     """Kills: a parameter that is silently replicated and treated as a bias."""
-    monkeypatch.setattr("jaxzoo.train.state.LOGICAL_AXES", "other_axes")
-    with pytest.raises(ValueError, match="parameter embedding has no other_axes"):
+    monkeypatch.setattr("jaxzoo.models.blueprint.LOGICAL_AXES", "other_axes")
+    with pytest.raises(ValueError, match="variable embedding has no other_axes"):
         make_blueprint(tiny_config.model)

@@ -11,8 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.taylor_attention import TaylorState, empty_state, reference, sharded_taylor_attention
-from pallas_kernels.taylor_attention import taylor_attention as attention
+from pallas_kernels.taylor_attention import (
+    TaylorState,
+    empty_state,
+    reference,
+    sharded_taylor_attention,
+    taylor_attention as attention,
+)
 from pallas_kernels.taylor_attention.specs import Spec
 from tests.pallas_kernels.shared import (
     MARKERS,

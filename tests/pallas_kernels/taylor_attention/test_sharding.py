@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 from pallas_kernels.taylor_attention import TaylorState, sharded_taylor_attention, taylor_attention
 from pallas_kernels.taylor_attention.specs import Spec

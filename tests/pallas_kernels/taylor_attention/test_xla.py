@@ -11,8 +11,7 @@ import pytest
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.features import feature_map
 from pallas_kernels.taylor_attention.specs import SPECS
-from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map
-from pallas_kernels.taylor_attention.xla_chunk import pull_back
+from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map, pull_back
 from tests.pallas_kernels.shared import all_shapes, assert_close, relative_l2
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, truth
 

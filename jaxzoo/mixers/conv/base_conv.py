@@ -23,6 +23,7 @@ where the model around the mixer resets all linear layers: weights normal with `
 """
 
 import dataclasses
+import math
 from typing import Literal, NamedTuple, Self
 
 import jax
@@ -32,6 +33,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.causal_conv import (
+    MAX_DIRECT_TAPS,
     causal_conv,
     causal_conv_step,
     conv_flops,
@@ -40,8 +42,9 @@ from jaxzoo.layers.causal_conv import (
     uniform_parameter,
 )
 from jaxzoo.layers.implicit_filter import ImplicitFilter
-from jaxzoo.layers.linear import linear, parameter
-from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Inherited, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,15 +52,13 @@ class BaseConvConfig(MixerConfig):
     """Config of `BaseConv`. `out_init_std` has nothing to act on: there is no output projection."""
 
     filter: Literal["short", "long", "implicit"] = "short"
-    """kernel_size free taps, max_length free taps, or max_length taps that an MLP computes from positions."""
-    kernel_size: int = 3
-    """Taps of a short filter, the current token's included."""
-    max_length: int = 0
-    """Taps of a long or implicit filter; 0: the model's length."""
+    """A few free taps, as many free taps as tokens, or taps that an MLP computes from positions."""
+    n_taps: int | None = None
+    """Taps of the filter, the current token's included; None: 3 of a short filter, the model's length of others."""
     form: Literal["paper", "listing", "release"] = "paper"
     """Which published operator: Definition 4.1, the paper's listing, or the public code."""
     long_init_std: float = 0.0
-    """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(max_length), which
+    """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(n_taps), which
     keeps the scale of the input, for form paper, where nothing is published."""
     emb_dim: int = 3
     """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""
@@ -69,30 +70,64 @@ class BaseConvConfig(MixerConfig):
         filters, forms = ("short", "long", "implicit"), ("paper", "listing", "release")
         self.require("filter", self.filter in filters, "must be 'short', 'long' or 'implicit'")
         self.require("form", self.form in forms, "must be 'paper', 'listing' or 'release'")
-        self.require("kernel_size", self.kernel_size >= 1, "must be positive", "it counts the current token")
-        self.require("max_length", self.max_length >= 0, "must be positive", "set it, or leave 0 inside a model")
+        known = self.n_taps is None or self.n_taps >= 1
+        self.require("n_taps", known, "must be positive", "it counts the current token")
         self.require("long_init_std", self.long_init_std >= 0, "must be positive", "or 0 for the form's own")
         odd = self.emb_dim >= 3 and self.emb_dim % 2 == 1
         self.require("emb_dim", odd, "must be odd and at least 3", "time, and a cosine and a sine a frequency")
         self.require("filter_width", self.filter_width >= 1, "must be positive")
 
     @property
-    def n_taps(self) -> int:
-        """Taps of the filter."""
-        return self.kernel_size if self.filter == "short" else self.max_length
+    def filter_length(self) -> int:
+        """`n_taps`, once it is known.
+
+        Raises:
+          ValueError: it is None.
+        """
+        if self.n_taps is None and self.filter == "short":
+            return 3
+        self.require("n_taps", self.n_taps is not None, f"must be known for a {self.filter} filter", "set it")
+        assert self.n_taps is not None
+        return self.n_taps
 
     @property
     def initial_tap_std(self) -> float:
         """Standard deviation of a long filter's initial taps, with the default filled in."""
-        return self.long_init_std or (self.max_length**-0.5 if self.form == "paper" else 1.0)
+        return self.long_init_std or (self.filter_length**-0.5 if self.form == "paper" else 1.0)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        exact = self.filter == "short" and self.filter_length <= MAX_DIRECT_TAPS
+        return Capabilities(segments=True, future_rounding=0.0 if exact else 1e-5)
+
+    def inherit(self, model: Inherited) -> Self:
+        config = super().inherit(model)
+        if config.n_taps is None and config.filter != "short":
+            return dataclasses.replace(config, n_taps=model.max_length)
+        return config
+
+    def build(self, *, rngs: nnx.Rngs) -> "BaseConv":
+        return BaseConv(self, rngs=rngs)
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=7, filter="implicit", max_length=15, emb_dim=5, filter_width=6)
+        return cls(d_model=7, filter="implicit", n_taps=15, emb_dim=5, filter_width=6)
 
     def flops_per_token(self, length: int) -> float:
         """Projection and convolution; an implicit filter is computed once a batch and left out."""
-        return 2.0 * self.d_model**2 + self.d_model * conv_flops(self.n_taps, length)
+        return 2.0 * self.width**2 + self.width * conv_flops(self.filter_length, length)
+
+    def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
+        """Table 10, a batch of 1, divided by the N tokens: `5 D log2(N) + D/2 + 32 D/N + D^2 + 4 D^2`, half of the
+        channels under a long filter, half under a short one, and an MLP of width 2 D.
+
+        A multiply-add counts once. The base of the logarithm is not given; we take 2.
+        """
+        del mlp
+        d, n = self.width, length
+        if mlp_width != 2 * d:
+            return None
+        return 10 * math.log2(n) * d / 2 + d / 2 + d / 2 * 64 / n + d**2 + 4 * d**2
 
 
 class BaseConvState(NamedTuple):
@@ -109,22 +144,21 @@ class BaseConv(Mixer):
     `conv_bias` (d,) where the form has b2.
     """
 
+    config: BaseConvConfig
+
     def __init__(self, config: BaseConvConfig, *, rngs: nnx.Rngs) -> None:
-        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        if config.filter != "short":
-            config.require("max_length", config.max_length > 0, f"must be positive for a {config.filter} filter")
-        d, n_taps, axes = config.d_model, config.n_taps, ("channels",)
+        d, n_taps, axes = config.width, config.filter_length, ("channels",)
         self.projection = linear(d, d, axes=("embed", *axes), std=config.std, bias=True, rngs=rngs)
         if config.filter == "short":
             self.taps = uniform_parameter((n_taps, d), n_taps, (None, *axes), rngs=rngs)
-            self.conv_bias = uniform_parameter((d,), n_taps, axes, rngs=rngs)
+            self.conv_bias = uniform_parameter((d,), n_taps, axes, decay=False, rngs=rngs)
         elif config.filter == "long":
             initial = config.initial_tap_std * jax.random.normal(rngs.params(), (n_taps, d))
             self.taps = parameter(initial, (None, *axes))
         else:
             self.implicit_filter = ImplicitFilter(
                 d,
-                max_length=n_taps,
+                n_taps=n_taps,
                 emb_dim=config.emb_dim,
                 hidden_width=config.filter_width,
                 std=config.std if config.form == "release" else None,
@@ -132,21 +166,27 @@ class BaseConv(Mixer):
                 rngs=rngs,
             )
         if config.filter != "short" and config.form == "paper":
-            self.conv_bias = parameter(jnp.zeros((d,)), axes)
+            self.conv_bias = parameter(jnp.zeros((d,)), axes, decay=False)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        return self._gate(x, causal_conv(x, self._taps(x.shape[1])))
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        return self._gate(x, causal_conv(x, self._taps(x.shape[1]), segment_ids=context.segment_ids))
 
-    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> BaseConvState:
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> BaseConvState:
         """A history of zeros."""
-        return BaseConvState(empty_history(batch_size, self.config.n_taps, self.config.d_model, dtype))
+        return BaseConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
 
-    def prefill(self, x: Float[Array, "b t d"], state: BaseConvState) -> tuple[Float[Array, "b t d"], BaseConvState]:
+    def prefill(
+        self, x: Float[Array, "b t d"], state: BaseConvState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], BaseConvState]:
         y = self._gate(x, causal_conv(x, self._taps(), state.history))
         return y, BaseConvState(push_history(state.history, x))
 
-    def step(self, x_t: Float[Array, "b d"], state: BaseConvState) -> tuple[Float[Array, "b d"], BaseConvState]:
+    def step(
+        self, x_t: Float[Array, "b d"], state: BaseConvState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], BaseConvState]:
         """One token. An implicit filter is computed anew by every call."""
         convolved, history = causal_conv_step(x_t, self._taps(), state.history)
         return self._gate(x_t, convolved), BaseConvState(history)
@@ -155,7 +195,7 @@ class BaseConv(Mixer):
         """The filter, or as much of an implicit one as `length` tokens without history can reach."""
         if self.config.filter != "implicit":
             return self.taps[...]
-        n_taps = self.config.n_taps
+        n_taps = self.config.filter_length
         return self.implicit_filter(n_taps if length is None else min(max(length, 1), n_taps))
 
     def _gate(self, u: Float[Array, "... d"], convolved: Float[Array, "... d"]) -> Float[Array, "... d"]:

@@ -39,7 +39,7 @@ class MultiHeadConfig(MixerConfig):
         self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
         self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0")
-        if not self.head_dim:
+        if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
         if self.positions == "rotary":
             self.require("rotary_base", self.rotary_base >= 1, "must be at least 1", "the usual one is 10000")
@@ -58,7 +58,7 @@ class MultiHeadConfig(MixerConfig):
     @property
     def head_width(self) -> int:
         """Width of a head, with the default filled in; 0 while neither head_dim nor d_model is known."""
-        return self.head_dim or self.d_model // self.n_heads
+        return self.head_dim or (self.d_model or 0) // self.n_heads
 
     @property
     def rotated_channels(self) -> int:
@@ -68,7 +68,7 @@ class MultiHeadConfig(MixerConfig):
     @property
     def projection_flops(self) -> float:
         """Forward operations a token of the four projections."""
-        return 4.0 * self.d_model * self.head_width * (self.n_heads + self.kv_heads)
+        return 4.0 * self.width * self.head_width * (self.n_heads + self.kv_heads)
 
 
 class MultiHeadMixer(Mixer):
@@ -78,8 +78,7 @@ class MultiHeadMixer(Mixer):
     """
 
     def __init__(self, config: MultiHeadConfig, *, rngs: nnx.Rngs) -> None:
-        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        d, std, bias = config.d_model, config.std, config.qkv_bias
+        d, std, bias = config.width, config.std, config.qkv_bias
         q_width, kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
         inward, outward = ("embed", "heads"), ("heads", "embed")
         self.q_proj = linear(d, q_width, axes=inward, std=std, bias=bias, rngs=rngs)

@@ -17,7 +17,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
@@ -59,10 +60,22 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
             window=5,
         )
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "SlidingWindowAttention":
+        return SlidingWindowAttention(self, rngs=rngs)
+
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with the keys of its blocks, masked ones included."""
+        """Projections, and two matmuls of every query with the keys of its blocks, those of the `xla` implementation,
+        masked keys included."""
         keys = keys_per_query(length, self.window)
         return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
+
+    def papers_state_size(self, length: int) -> int:
+        """Eq. 11: `2 d min(N, window)`; ours always holds `window` entries."""
+        return 2 * self.width * min(length, self.window)
 
 
 class SlidingWindowAttention(MultiHeadMixer):
@@ -73,30 +86,33 @@ class SlidingWindowAttention(MultiHeadMixer):
     def __init__(self, config: SlidingWindowAttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        return self._merge(self._attend(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]))
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        return self._merge(self._attend(x, positions, segment_ids=context.segment_ids))
 
-    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> SlidingWindowAttentionState:
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> SlidingWindowAttentionState:
         config = self.config
         width = config.head_width
         return empty_cache(batch_size, config.window, config.kv_heads, width, width, dtype)
 
     def prefill(
-        self, x: Float[Array, "b t d"], state: SlidingWindowAttentionState
+        self, x: Float[Array, "b t d"], state: SlidingWindowAttentionState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], SlidingWindowAttentionState]:
         positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
         y, state = self._attend(x, positions, initial_cache=state, return_cache=True)
         return self._merge(y), state
 
     def step(
-        self, x_t: Float[Array, "b d"], state: SlidingWindowAttentionState
+        self, x_t: Float[Array, "b d"], state: SlidingWindowAttentionState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], SlidingWindowAttentionState]:
         q, k, v = self._project(x_t[:, None, :], state.position[:, None])
         y, state = sliding_window_step(state, q[:, 0], k[:, 0], v[:, 0])
         return self._merge(y[:, None])[:, 0], state
 
-    def _attend(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"], **caches):
-        """`sliding_window_attention` of the tokens, with `caches` as there."""
+    def _attend(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"], **past):
+        """`sliding_window_attention` of the tokens, with its caches or segment ids."""
         q, k, v = self._project(x, positions)
         attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-        return attend(q, k, v, window=self.config.window, **caches)
+        return attend(q, k, v, window=self.config.window, **past)

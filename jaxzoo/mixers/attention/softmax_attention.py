@@ -2,8 +2,8 @@
 
 For every head `y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k) + bias_ij) v_j`, with grouped key/value heads
 (Ainslie et al. 2023), rotary positions (Su et al. 2021) or ALiBi (Press et al. 2021). The state is the KV
-cache: Based, App. E.2, eq. 10, counts `2 d N` entries, ours has `2 g k max_length`, the same where g k = d
-and max_length = N.
+cache: Based, App. E.2, eq. 10, counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d
+and capacity = N.
 
 Deviations from Zoology's attention: biases are off unless asked for, and the weights have no dropout.
 """
@@ -18,7 +18,8 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
-from jaxzoo.mixers.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
@@ -28,14 +29,10 @@ from pallas_kernels.softmax import softmax_attention
 class AttentionConfig(MultiHeadConfig):
     """Config of `Attention`. Transformer++ of the Based paper: positions="rotary", rotary_fraction=0.5."""
 
-    max_length: int = 0
-    """Tokens that the KV cache holds; 0: the model's, and no cache outside a model."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
         known = self.positions in ("none", "rotary", "alibi")
         self.require("positions", known, "must be 'none', 'rotary' or 'alibi'")
-        self.require("max_length", self.max_length >= 0, "must be positive", "or 0 inside a model")
 
     @classmethod
     def tiny(cls) -> Self:
@@ -48,23 +45,43 @@ class AttentionConfig(MultiHeadConfig):
             rotary_fraction=0.5,
             qkv_bias=True,
             out_bias=True,
-            max_length=64,
         )
 
-    def with_capacity(self, n_tokens: int) -> Self:
-        return dataclasses.replace(self, max_length=n_tokens)
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(growing_state=True, segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "Attention":
+        return Attention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and two matmuls of every query with all `length` keys: the dense form computes the
-        masked half too."""
+        """Projections, and two matmuls of every query with all `length` keys: the masked half counts too."""
         return self.projection_flops + 4.0 * self.n_heads * self.head_width * length
+
+    def papers_state_size(self, length: int) -> int:
+        """Eq. 10: `2 d N`; fewer key/value heads are not in the formula."""
+        return 2 * self.width * length
+
+    def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
+        """Table 8, a batch of 1, divided by the N tokens: `3 D^2 + (H H D + H N N)/N + N D + D^2 + 16/3 D^2`.
+
+        H is "the head dimension" (App. C.2; Table 7 gives the letter to the number of heads). Oddities, kept: a
+        multiply-add counts once; `H H D` has no N; there is one matmul over the (N, N) scores, not two; SwiGLU has two
+        matrices of 8/3 D, not three. The TFLOPs printed in Zoology's Tables 1 and 4 do not follow Table 8: they agree
+        within 1 % with 6 a multiply-add (forward and backward), two score matmuls and three matrices.
+        """
+        del mlp_width
+        if mlp != "swiglu":
+            return None
+        d, n, h = self.width, length, self.head_width
+        return 3 * d**2 + h * (h * d + n**2) / n + n * d + d**2 + 16 / 3 * d**2
 
 
 class AttentionState(NamedTuple):
     """KV cache. Slot `p` holds absolute position `p`; unwritten slots must be finite."""
 
     k: Float[Array, "b s g k"]
-    """Keys, rotated to their absolute positions, in the cache's dtype; `s` is max_length."""
+    """Keys, rotated to their absolute positions, in the cache's dtype; `s` is the capacity."""
     v: Float[Array, "b s g k"]
     """Values, in the cache's dtype."""
     position: Int[Array, "b"]
@@ -72,12 +89,12 @@ class AttentionState(NamedTuple):
 
 
 class Attention(MultiHeadMixer):
-    """Causal softmax attention over the whole past; `step` and `prefill` cost O(max_length) a token.
+    """Causal softmax attention over the whole past; `step` and `prefill` cost O(capacity) a token.
 
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
     GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` and `step` are plain XLA.
 
-    A row that runs past the cache (its position + t exceeds max_length) gets NaN outputs from that call on.
+    A row that runs past the cache (its position + t exceeds the capacity) gets NaN outputs from that call on.
     """
 
     config: AttentionConfig
@@ -85,27 +102,37 @@ class Attention(MultiHeadMixer):
     def __init__(self, config: AttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
         q, k, v = self._project(x, positions)
-        bias = self._bias(positions, positions)
+        segment_ids, bias = context.segment_ids, self._bias(positions, positions)
         if bias is not None:
-            return self._merge(_attend(q, k, v, positions[:, None, :] <= positions[:, :, None], bias))
+            visible = positions[:, None, :] <= positions[:, :, None]
+            if segment_ids is not None:
+                visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
+            return self._merge(_attend(q, k, v, visible, bias))
         attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-        return self._merge(attend(q, k, v, window=max(x.shape[1], 1)))
+        return self._merge(attend(q, k, v, window=max(x.shape[1], 1), segment_ids=segment_ids))
 
-    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> AttentionState:
-        """The empty cache, of `config.max_length` slots.
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> AttentionState:
+        """The empty cache, of `capacity` slots.
 
         Raises:
-          ValueError: `config.max_length` is 0.
+          ValueError: `capacity` is None or not positive.
         """
-        config = self.config
-        config.require("max_length", config.max_length > 0, "must be positive for a KV cache", "set it")
-        shape = (batch_size, config.max_length, config.kv_heads, config.head_width)
+        if capacity is None or capacity < 1:
+            raise ValueError(
+                f"Attention.init_state: capacity={capacity} must be positive; it is the number of tokens, prompt and "
+                "new ones, that the cache will hold"
+            )
+        shape = (batch_size, capacity, self.config.kv_heads, self.config.head_width)
         return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(self, x: Float[Array, "b t d"], state: AttentionState) -> tuple[Float[Array, "b t d"], AttentionState]:
+    def prefill(
+        self, x: Float[Array, "b t d"], state: AttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], AttentionState]:
         """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
 
         Raises:
@@ -115,7 +142,7 @@ class Attention(MultiHeadMixer):
         if t > capacity:
             raise ValueError(
                 f"Attention.prefill: t={t} must be at most the {capacity} slots of the cache; "
-                "make the state with a larger max_length"
+                "make the state with a larger capacity"
             )
         positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
         q, k, v = self._project(x, positions)
@@ -131,7 +158,9 @@ class Attention(MultiHeadMixer):
         fits = (state.position <= capacity)[:, None, None]
         return jnp.where(fits, y, jnp.nan), state
 
-    def step(self, x_t: Float[Array, "b d"], state: AttentionState) -> tuple[Float[Array, "b d"], AttentionState]:
+    def step(
+        self, x_t: Float[Array, "b d"], state: AttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], AttentionState]:
         y, state = self.prefill(x_t[:, None, :], state)
         return y[:, 0], state
 

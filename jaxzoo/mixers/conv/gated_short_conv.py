@@ -2,15 +2,15 @@
 
     u1, u2 = split(u W_in + b_in)        y = (silu(h * u1) . u2) W_out + b_out
 
-with a causal depthwise convolution `h *` of `kernel_size` taps. In eq. 7's symbols W2 makes the convolved
-branch u1, W1 the other one, and W3 is the output projection. The state is the last `kernel_size - 1` entries
+with a causal depthwise convolution `h *` of `n_taps` taps. In eq. 7's symbols W2 makes the convolved
+branch u1, W1 the other one, and W3 is the output projection. The state is the last `n_taps - 1` entries
 of u1; Based, App. E.2, leaves it out.
 
 Deviations: eq. 7 read literally gives each branch `c d` channels with c = 4; the released code, and so the
 published models, have 4 d for both together. `expansion` counts both: 4 is the release, 8 the literal
 reading. Eq. 7 may be read to add b2 before the convolution (there is always b_in) or after it: `conv_bias`,
 which the released models lack. Initialisation of the taps: PyTorch's default, uniform in
-+-1/sqrt(kernel_size); b_in and b_out zero.
++-1/sqrt(n_taps); b_in and b_out zero.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from jaxzoo.layers.causal_conv import (
     uniform_parameter,
 )
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class GatedShortConvConfig(MixerConfig):
 
     expansion: int = 4
     """Channels of both branches together, in units of d_model; 8 is eq. 7 read literally."""
-    kernel_size: int = 3
+    n_taps: int = 3
     """Taps of the convolution, the current token's included."""
     conv_bias: bool = False
     """Adds a bias after the convolution."""
@@ -49,65 +49,75 @@ class GatedShortConvConfig(MixerConfig):
         super().__post_init__()
         even = self.expansion >= 2 and self.expansion % 2 == 0
         self.require("expansion", even, "must be even and positive", "it counts both branches")
-        self.require("kernel_size", self.kernel_size >= 1, "must be positive", "it counts the current token")
+        self.require("n_taps", self.n_taps >= 1, "must be positive", "it counts the current token")
 
     @property
     def branch_width(self) -> int:
         """Channels of one branch."""
-        return self.expansion * self.d_model // 2
+        return self.expansion * self.width // 2
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=7, expansion=4, kernel_size=4, conv_bias=True)
+        return cls(d_model=7, expansion=4, n_taps=4, conv_bias=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "GatedShortConv":
+        return GatedShortConv(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """The two projections, `3 expansion d^2` together, and the convolution of one branch."""
-        return 3.0 * self.expansion * self.d_model**2 + self.branch_width * conv_flops(self.kernel_size, length)
+        return 3.0 * self.expansion * self.width**2 + self.branch_width * conv_flops(self.n_taps, length)
 
 
 class GatedShortConvState(NamedTuple):
     """Shift register of the convolved branch."""
 
     history: Float[Array, "b w-1 d"]
-    """The last `kernel_size - 1` entries of u1, `branch_width` channels, in the dtype given to
+    """The last `n_taps - 1` entries of u1, `branch_width` channels, in the dtype given to
     `init_state`."""
 
 
 class GatedShortConv(Mixer):
-    """`silu(short convolution)` times a gate; `step` costs O(kernel_size) a channel.
+    """`silu(short convolution)` times a gate; `step` costs O(n_taps) a channel.
 
-    `in_proj` (d, expansion d): the convolved branch first, then the gate; `taps` (kernel_size, branch);
+    `in_proj` (d, expansion d): the convolved branch first, then the gate; `taps` (n_taps, branch);
     `out_proj` (branch, d).
     """
 
+    config: GatedShortConvConfig
+
     def __init__(self, config: GatedShortConvConfig, *, rngs: nnx.Rngs) -> None:
-        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        d, width, n_taps = config.d_model, config.branch_width, config.kernel_size
+        d, width, n_taps = config.width, config.branch_width, config.n_taps
         axes, out_axes = ("embed", "channels"), ("channels", "embed")
         self.in_proj = linear(d, 2 * width, axes=axes, std=config.std, bias=True, rngs=rngs)
         self.taps = uniform_parameter((n_taps, width), n_taps, (None, "channels"), rngs=rngs)
         if config.conv_bias:
-            self.conv_bias = uniform_parameter((width,), n_taps, ("channels",), rngs=rngs)
+            self.conv_bias = uniform_parameter((width,), n_taps, ("channels",), decay=False, rngs=rngs)
         self.out_proj = linear(width, d, axes=out_axes, std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         u1, u2 = self._branches(x)
-        return self._gate(causal_conv(u1, self.taps[...]), u2)
+        return self._gate(causal_conv(u1, self.taps[...], segment_ids=context.segment_ids), u2)
 
-    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> GatedShortConvState:
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> GatedShortConvState:
         """A history of zeros."""
-        return GatedShortConvState(empty_history(batch_size, self.config.kernel_size, self.config.branch_width, dtype))
+        return GatedShortConvState(empty_history(batch_size, self.config.n_taps, self.config.branch_width, dtype))
 
     def prefill(
-        self, x: Float[Array, "b t d"], state: GatedShortConvState
+        self, x: Float[Array, "b t d"], state: GatedShortConvState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], GatedShortConvState]:
         u1, u2 = self._branches(x)
         y = self._gate(causal_conv(u1, self.taps[...], state.history), u2)
         return y, GatedShortConvState(push_history(state.history, u1))
 
     def step(
-        self, x_t: Float[Array, "b d"], state: GatedShortConvState
+        self, x_t: Float[Array, "b d"], state: GatedShortConvState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], GatedShortConvState]:
         u1, u2 = self._branches(x_t)
         convolved, history = causal_conv_step(u1, self.taps[...], state.history)

@@ -25,7 +25,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
     TaylorState,
@@ -73,7 +73,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
         self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
         self.require("eps", self.eps >= 0, "must not be negative")
         self.require("chunk_size", self.chunk_size >= 0, "must be positive", "set it, or 0 to choose")
-        if not self.head_dim:
+        if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
 
     @property
@@ -84,7 +84,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
     @property
     def value_width(self) -> int:
         """Width of a head's values, with the default filled in."""
-        return self.head_dim or self.d_model // self.n_heads
+        return self.head_dim or self.width // self.n_heads
 
     @classmethod
     def tiny(cls) -> Self:
@@ -99,11 +99,26 @@ class TaylorLinearAttentionConfig(MixerConfig):
             decay=True,
         )
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "TaylorLinearAttention":
+        return TaylorLinearAttention(self, rngs=rngs)
+
+    def papers_state_size(self, length: int) -> int:
+        """Eq. 9: `(d + 1) (1 + 3 d'/2 + d'^2/2)`, as for one head of width d; our h heads hold h normalisers, and so
+        `(d + h) (...)`. Eq. 8 is the same for any feature map."""
+        del length
+        f = self.feature_dim
+        return (self.width + 1) * (1 + (3 * f + f * f) // 2)
+
     def flops_per_token(self, length: int) -> float:
         """Projections, the quadratic form over a chunk (its masked half too), and, past one chunk, writing
-        and reading the `f (v + 1)` sums of every head."""
+        and reading the `f (v + 1)` sums of every head. The chunk is that of the `xla` implementation; the kernels have
+        others."""
         h, g, k, v = self.n_heads, self.kv_heads, self.feature_dim, self.value_width
-        projections = 2.0 * self.d_model * ((h + g) * k + (h + g) * v + h * self.output_scaling)
+        projections = 2.0 * self.width * ((h + g) * k + (h + g) * v + h * self.output_scaling)
         chunk = self.chunk_size or default_chunk(length)
         within = 2.0 * h * min(chunk, length) * (k + v + 1)
         across = 4.0 * h * taylor_feature_count(k) * (v + 1) if length > chunk else 0.0
@@ -117,9 +132,10 @@ class TaylorLinearAttention(Mixer):
     `output_scaling` also `scale_proj` (d, h).
     """
 
+    config: TaylorLinearAttentionConfig
+
     def __init__(self, config: TaylorLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
-        config.require("d_model", config.d_model > 0, "must be positive to build the mixer", "set it")
-        d, std, h, g = config.d_model, config.std, config.n_heads, config.kv_heads
+        d, std, h, g = config.width, config.std, config.n_heads, config.kv_heads
         axes, out_axes = ("embed", "heads"), ("heads", "embed")
         self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
         self.k_proj = linear(d, g * config.feature_dim, axes=axes, std=std, rngs=rngs)
@@ -129,23 +145,24 @@ class TaylorLinearAttention(Mixer):
             self.scale_proj = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        return self._merge(x, self._attend(x))
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        return self._merge(x, self._attend(x, segment_ids=context.segment_ids))
 
-    def init_state(self, batch_size: int, dtype: DTypeLike = jnp.float32) -> TaylorLinearAttentionState:
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> TaylorLinearAttentionState:
         """Zeros. The sums are float32 whatever `dtype` says."""
-        del dtype
         config = self.config
         return empty_state(batch_size, config.n_heads, config.feature_dim, config.value_width)
 
     def prefill(
-        self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState
+        self, x: Float[Array, "b t d"], state: TaylorLinearAttentionState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], TaylorLinearAttentionState]:
         y, state = self._attend(x, initial_state=state, return_state=True)
         return self._merge(x, y), state
 
     def step(
-        self, x_t: Float[Array, "b d"], state: TaylorLinearAttentionState
+        self, x_t: Float[Array, "b d"], state: TaylorLinearAttentionState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], TaylorLinearAttentionState]:
         y, state = taylor_attention_step(
             state,
@@ -166,8 +183,8 @@ class TaylorLinearAttention(Mixer):
         )
         return q, k, v
 
-    def _attend(self, x: Float[Array, "b t d"], **states):
-        """`taylor_attention` of the tokens, with `states` as there."""
+    def _attend(self, x: Float[Array, "b t d"], **past):
+        """`taylor_attention` of the tokens, with its states or segment ids."""
         q, k, v = self._project(x)
         attend = on_mesh(taylor_attention, sharded_taylor_attention, q, k)
         return attend(
@@ -178,7 +195,7 @@ class TaylorLinearAttention(Mixer):
             normalize=self.config.normalize,
             decay=self._decay(),
             chunk_size=self.config.chunk_size or None,
-            **states,
+            **past,
         )
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:

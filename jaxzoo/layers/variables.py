@@ -1,0 +1,68 @@
+"""What a module holds: parameters, which learn, and buffers, which do not; each with what others must know of it.
+
+Logical axes say how a variable is shared out over a mesh (`jaxzoo.sharding`); a parameter also says what the optimizer
+must know. Nothing is guessed from a name or a rank.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+from flax import nnx
+
+from jaxzoo.sharding import LOGICAL_AXES
+
+DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING = "decay", "learning_rate_scale", "is_embedding"
+"""Keys of a parameter's metadata; what they mean: `Traits`."""
+
+
+class Buffer(nnx.Variable):
+    """A variable that is not learned (random features, a codebook): in checkpoints, without gradient or decay."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """What mesh and optimizer must know of a variable."""
+
+    axes: tuple[str | None, ...]
+    """Logical axes, one a dimension, without the axis of stacked layers."""
+    decay: bool = True
+    """Weight decay applies; False for norms and biases."""
+    learning_rate_scale: float = 1.0
+    """Factor of the learning rate."""
+    is_embedding: bool = False
+    """A table of embeddings (or a head), whose decay the optimizer's config decides."""
+
+
+def metadata(
+    axes: tuple[str | None, ...],
+    *,
+    decay: bool = True,
+    learning_rate_scale: float = 1.0,
+    is_embedding: bool = False,
+) -> dict[str, Any]:
+    """The metadata of a variable with these traits, as Flax's own layers take them."""
+    return {
+        LOGICAL_AXES: axes,
+        DECAY: decay,
+        LEARNING_RATE_SCALE: learning_rate_scale,
+        IS_EMBEDDING: is_embedding,
+    }
+
+
+def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param:
+    """A parameter with its logical axes, one a dimension of `value`, and other `traits` by the names of `Traits`."""
+    return nnx.Param(value, **metadata(axes, **traits))
+
+
+def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
+    """A buffer with its logical axes, one a dimension of `value`."""
+    known: dict[str, Any] = {LOGICAL_AXES: axes}
+    return Buffer(value, **known)
+
+
+def traits_of(variable: nnx.Variable) -> Traits:
+    """The traits of a variable that has logical axes."""
+    known = variable.get_metadata()
+    others = {key: known[key] for key in (DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING) if key in known}
+    return Traits(known[LOGICAL_AXES], **others)

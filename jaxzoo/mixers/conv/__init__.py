@@ -1,0 +1,1 @@
+"""Filters: gated convolutions, short and long."""

@@ -1,0 +1,1 @@
+"""Fixed-size matrix states: linear attention and its relatives."""

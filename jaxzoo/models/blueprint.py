@@ -1,0 +1,76 @@
+"""A language model without its numbers: structure, shapes, and what mesh and optimizer must know of each variable."""
+
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+
+from jaxzoo.layers.variables import Buffer, traits_of
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.sharding import LOGICAL_AXES
+
+
+class Variables(NamedTuple):
+    """All that a model holds, as nested dicts; layers of a repeated period have one leading axis of repeats."""
+
+    params: dict
+    """What learns, float32."""
+    buffers: dict
+    """What does not."""
+
+
+class Blueprint(NamedTuple):
+    """A language model without its numbers."""
+
+    graph: nnx.GraphDef
+    """What `nnx.merge` needs beside the variables."""
+    shapes: Variables
+    """Shape and dtype of each."""
+    traits: Variables
+    """`Traits` of each."""
+
+    def model(self, variables: Variables) -> LanguageModel:
+        """The module with these variables; to be made and used inside one traced function."""
+        return nnx.merge(self.graph, *map(nnx.State, variables))
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.shapes.params))
+
+
+def make_blueprint(config: LanguageModelConfig, *, scanned: bool = True) -> Blueprint:
+    """Reads structure, shapes and traits off the model, without computing anything.
+
+    Raises:
+      ValueError: a variable is neither parameter nor buffer, or has no logical axes.
+    """
+    model = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0), scanned=scanned))
+    graph, params, buffers, others = nnx.split(model, nnx.Param, Buffer, ...)
+    for path, variable in nnx.to_flat_state(others):
+        raise ValueError(
+            f"variable {_name(path)} is of kind {type(variable).__name__}; a mixer holds parameters and buffers, made "
+            "by jaxzoo.layers.variables"
+        )
+    return Blueprint(graph, Variables(_pure(params), _pure(buffers)), Variables(_traits(params), _traits(buffers)))
+
+
+def split_variables(model: LanguageModel) -> Variables:
+    """The variables of a model."""
+    _, params, buffers = nnx.split(model, nnx.Param, Buffer)
+    return Variables(_pure(params), _pure(buffers))
+
+
+def _pure(state: nnx.State) -> dict:
+    return nnx.to_pure_dict(state)
+
+
+def _traits(state: nnx.State) -> dict:
+    for path, variable in nnx.to_flat_state(state):
+        if LOGICAL_AXES not in variable.get_metadata():
+            raise ValueError(f"variable {_name(path)} has no {LOGICAL_AXES}; make it by jaxzoo.layers.variables")
+    return nnx.to_pure_dict(state, traits_of)
+
+
+def _name(path: tuple) -> str:
+    return "/".join(map(str, path))
