@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pallas_kernels.figure import add_legend, panels, plain_log_ticks, save, series_style
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -17,29 +19,25 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
     Args:
       report: what `measure` and `environment` gave.
-      path: of the PNG file.
+      path: of the PNG file, which appears whole or not at all.
     """
-    from matplotlib.figure import Figure  # half a second of import, paid only by those who draw
-
     on_cpu = report["platform"] == "cpu"
     second, seconds = ("CPU-second", "cpu_seconds") if on_cpu else ("second", "seconds")
 
     def speed(row: Row) -> float:
         return row["tokens"] / row[seconds]
 
-    figure = Figure(figsize=(10, 8), layout="constrained")
-    (prefill, batch), (context, memory) = figure.subplots(2, 2)
-    figure.suptitle(_title(report))
+    figure, ((prefill, batch), (context, memory)) = panels(2, 2, size=(10, 8), title=_title(report))
     _curves(prefill, report["prefill"], "length", speed)
-    _label(prefill, "prompt, tokens", f"prefill, tokens a {second}")
+    prefill.set(xlabel="prompt, tokens", ylabel=f"prefill, tokens a {second}")
     _curves(batch, report["decode_by_batch"], "batch", speed)
-    _label(batch, "batch size", f"decode without prompt, tokens a {second}")
+    batch.set(xlabel="batch size", ylabel=f"decode without prompt, tokens a {second}")
     _curves(context, report["decode_by_context"], "context", lambda row: 1e3 * row[seconds] / row["steps"])
-    _label(context, "context, tokens", f"decode step, {'CPU-ms' if on_cpu else 'ms'}")
+    context.set(xlabel="context, tokens", ylabel=f"decode step, {'CPU-ms' if on_cpu else 'ms'}")
     _curves(memory, report["decode_by_context"], "context", lambda row: row["state_bytes"] / 2**20)
-    _label(memory, "context, tokens", "state of a sequence, MiB")
-    prefill.legend()
-    figure.savefig(path, dpi=120, format="png")
+    memory.set(xlabel="context, tokens", ylabel="state of a sequence, MiB")
+    add_legend(figure)
+    save(figure, path)
 
 
 def _title(report: dict[str, Any]) -> str:
@@ -51,17 +49,6 @@ def _curves(axes: "Axes", rows: Sequence[Row], x: str, y: Callable[[Row], float]
     """One line a model; it ends where memory did."""
     for i, name in enumerate(dict.fromkeys(row["model"] for row in rows)):
         measured = [row for row in rows if row["model"] == name and "out_of_memory" not in row]
-        axes.plot([row[x] for row in measured], [y(row) for row in measured], f"C{i}o-", markersize=4, label=name)
-
-
-def _label(axes: "Axes", x: str, y: str) -> None:
-    """Logarithmic axes with plain numbers at powers of 2, and at 1, 2 and 5 times powers of 10."""
-    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-    axes.set(xlabel=x, ylabel=y, yscale="log")
-    axes.set_xscale("log", base=2)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_formatter(NullFormatter())
-    axes.grid(visible=True, alpha=0.3)
+        axes.plot([row[x] for row in measured], [y(row) for row in measured], **series_style(i), label=name)
+    plain_log_ticks(axes, "x", (row[x] for row in rows))
+    plain_log_ticks(axes, "y")

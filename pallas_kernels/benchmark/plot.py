@@ -4,30 +4,39 @@ matplotlib is imported where it draws: a machine that lacks it writes JSON, and 
 """
 
 from pathlib import Path
-from typing import Any
 
 from pallas_kernels.benchmark.report import KIND, groups
+from pallas_kernels.figure import (
+    TITLE_POINTS,
+    UNKNOWN,
+    add_legend,
+    bound_style,
+    panels,
+    plain_log_ticks,
+    save,
+    series_style,
+)
 
 LABELS = {"b": "batch", "t": "tokens", "window": "window (tokens)", "h": "heads"}
-STYLES = {
-    "xla": ("#0072B2", "o"),
-    "mosaic_gpu": ("#D55E00", "s"),
-    "mosaic_tpu": ("#D55E00", "s"),
-    "splash_tpu": ("#56B4E9", "P"),
-    "triton": ("#000000", "<"),
-    "naive": ("#CC79A7", "^"),
-    "reference": ("#E69F00", "v"),
-    "softmax": ("#009E73", "D"),
-    "cudnn": ("#009E73", "D"),
-    "jax_nn": ("#009E73", "D"),
-    "fla_fused_chunk": ("#56B4E9", "P"),
-    "fla_parallel": ("#8A6D00", "X"),
-    "torch_flex": ("#56B4E9", "P"),
-    "torch_sdpa": ("#8A6D00", "X"),
-    "flash_attn": ("#CC79A7", "^"),
+SERIES = {
+    "xla": 0,
+    "mosaic_gpu": 1,
+    "mosaic_tpu": 1,
+    "softmax": 2,
+    "cudnn": 2,
+    "jax_nn": 2,
+    "naive": 3,
+    "flash_attn": 3,
+    "reference": 4,
+    "splash_tpu": 5,
+    "fla_fused_chunk": 5,
+    "torch_flex": 5,
+    "fla_parallel": 6,
+    "torch_sdpa": 6,
+    "triton": 7,
 }
-"""Colours of Okabe and Ito with a marker each; "auto" is not drawn, being one of the others."""
-FLOOR = {"color": "#333333", "linestyle": (0, (4, 3)), "linewidth": 1.2, "label": "floor"}
+"""Place in the palette, the same in every picture; "auto" is not drawn, being one of the others."""
+FLOOR = {**bound_style(), "label": "floor"}
 
 
 def draw(result: dict, stem: Path) -> list[Path]:
@@ -36,9 +45,6 @@ def draw(result: dict, stem: Path) -> list[Path]:
     Raises:
       ModuleNotFoundError: matplotlib is missing.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
     paths = []
     for group in groups(result):
         rows = [row for row in result["rows"] if group in row["groups"] and row["status"] == "ok"]
@@ -46,10 +52,11 @@ def draw(result: dict, stem: Path) -> list[Path]:
         if not rows:
             continue
         axis = _varying(rows)
-        figure = _dots(rows) if axis is None else _curves(rows, axis, memory=result["platform"] == "cpu")
-        figure.suptitle(f"{result['op']}, {group}: {result['device']}, {result['date']}", fontsize=10)
+        title = f"{result['op']}, {group}: {result['device']}, {result['date']}"
+        memory = result["platform"] == "cpu"
+        figure = _dots(rows, title) if axis is None else _curves(rows, axis, title, memory=memory)
         path = stem.with_name(f"{stem.name}-{group}.png")
-        figure.savefig(path, dpi=150)
+        save(figure, path)
         paths.append(path)
     return paths
 
@@ -60,33 +67,27 @@ def _varying(rows: list[dict]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def _curves(rows: list[dict], axis: str, *, memory: bool):
-    from matplotlib.figure import Figure
-
+def _curves(rows: list[dict], axis: str, title: str, *, memory: bool):
     kinds = [kind for kind in KIND if any(row["kind"] == kind for row in rows)]
     height = 2 if memory else 1
-    figure = Figure(figsize=(2.2 + 3.6 * len(kinds), 0.7 + 3.0 * height), layout="constrained")
-    panels = figure.subplots(height, len(kinds), squeeze=False, sharex=True, sharey="row")
+    size = (1.0 + 3.6 * len(kinds), 1.4 + 2.8 * height)
     fixed = ", ".join(f"{name} {value}" for name, value in rows[0]["sizes"].items() if name != axis)
+    figure, axes = panels(height, len(kinds), size=size, title=f"{title}\n{fixed}", sharex=True, sharey="row")
     for column, kind in enumerate(kinds):
         mine = [row for row in rows if row["kind"] == kind]
-        ticks = sorted({row["sizes"][axis] for row in mine})
-        panels[0, column].set_title(KIND[kind], fontsize=10)
-        _curve(panels[0, column], mine, axis, "ms", 1.0)
+        axes[0, column].set_title(KIND[kind], fontsize=TITLE_POINTS)
+        _curve(axes[0, column], mine, axis, "ms", 1.0)
         if memory:
-            _curve(panels[1, column], mine, axis, "temp_bytes", 2.0**-20)
-        for panel in panels[:, column]:
-            panel.set_xscale("log", base=2)
+            _curve(axes[1, column], mine, axis, "temp_bytes", 2.0**-20)
+        for panel in axes[:, column]:
+            plain_log_ticks(panel, "x", (row["sizes"][axis] for row in mine))
             if panel.get_lines():
-                panel.set_yscale("log")
-            panel.set_xticks(ticks, [str(tick) for tick in ticks], fontsize=8, rotation=30 if len(ticks) > 5 else 0)
-            panel.grid(visible=True, which="major", color="#DDDDDD", linewidth=0.6)
-        panels[-1, column].set_xlabel(LABELS.get(axis, axis))
-    panels[0, 0].set_ylabel("ms a call")
+                plain_log_ticks(panel, "y")
+        axes[-1, column].set_xlabel(LABELS.get(axis, axis))
+    axes[0, 0].set_ylabel("ms a call")
     if memory:
-        panels[1, 0].set_ylabel("temporary MiB")
-    figure.supxlabel(fixed, fontsize=8, color="#555555")
-    _legend(figure, panels)
+        axes[1, 0].set_ylabel("temporary MiB")
+    add_legend(figure)
     return figure
 
 
@@ -98,43 +99,39 @@ def _curve(panel, rows: list[dict], axis: str, value: str, unit: float) -> None:
         if not mine:
             continue
         x = [row["sizes"][axis] for row in mine]
-        color, marker = _style(name)
-        panel.plot(x, [unit * row[value] for row in mine], color=color, marker=marker, markersize=5, label=name)
+        style = _style(name)
+        panel.plot(x, [unit * row[value] for row in mine], **style, label=name)
         if value == "ms":
             low, high = ([row[end] for row in mine] for end in ("ms_p10", "ms_p90"))
-            panel.fill_between(x, low, high, color=color, alpha=0.2, linewidth=0)
+            panel.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     if value == "ms":
         floors = sorted({(row["sizes"][axis], row["floor_ms"]) for row in rows})
         panel.plot(*zip(*floors, strict=True), **FLOOR)
 
 
-def _dots(rows: list[dict]):
-    from matplotlib.figure import Figure
-
+def _dots(rows: list[dict], title: str):
     kinds = [kind for kind in KIND if any(row["kind"] == kind for row in rows)]
     shapes = list(dict.fromkeys(row["name"] for row in rows))
     names = list(dict.fromkeys(row["implementation"] for row in rows))
-    size = (1.8 + 3.6 * len(kinds), 0.8 + (0.75 + 0.25 * len(names)) * len(shapes))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(len(shapes), len(kinds), squeeze=False)
+    size = (1.8 + 3.6 * len(kinds), 1.0 + (0.75 + 0.25 * len(names)) * len(shapes))
+    figure, axes = panels(len(shapes), len(kinds), size=size, title=title)
     for i, shape in enumerate(shapes):
         for j, kind in enumerate(kinds):
-            panels[i, j].set_title(f"{shape}, {KIND[kind]}", fontsize=9)
-            _dot(panels[i, j], [row for row in rows if (row["name"], row["kind"]) == (shape, kind)])
-    for panel in panels[-1]:
+            axes[i, j].set_title(f"{shape}, {KIND[kind]}", fontsize=TITLE_POINTS)
+            _dot(axes[i, j], [row for row in rows if (row["name"], row["kind"]) == (shape, kind)])
+    for panel in axes[-1]:
         panel.set_xlabel("ms a call")
-    _legend(figure, panels)
+    add_legend(figure)
     return figure
 
 
 def _dot(panel, rows: list[dict]) -> None:
     """A line of the panel for each implementation: median, p10 to p90, and the number."""
-    panel.set_xscale("log")
-    panel.grid(visible=True, axis="x", which="major", color="#DDDDDD", linewidth=0.6)
+    panel.grid(visible=False, axis="y")
     for i, row in enumerate(rows):
-        color, marker = _style(row["implementation"])
-        panel.plot([row["ms_p10"], row["ms_p90"]], [i, i], color=color, linewidth=2)
-        panel.plot(row["ms"], i, color=color, marker=marker, markersize=6)
+        style = _style(row["implementation"])
+        panel.plot([row["ms_p10"], row["ms_p90"]], [i, i], color=style["color"], linewidth=2)
+        panel.plot(row["ms"], i, **style)
         text = f"{row['ms']:,.0f}" if row["ms"] >= 100 else f"{row['ms']:.3g}"
         panel.annotate(text, (row["ms_p90"], i), xytext=(6, 0), textcoords="offset points", fontsize=8, va="center")
     panel.set_yticks(range(len(rows)), [row["implementation"] for row in rows], fontsize=8)
@@ -143,15 +140,8 @@ def _dot(panel, rows: list[dict]) -> None:
         ends = [rows[0]["floor_ms"], *(row["ms_p10"] for row in rows), *(row["ms_p90"] for row in rows)]
         panel.set_xlim(min(ends) / 1.6, max(ends) * (max(ends) / min(ends)) ** 0.2 * 1.6)
         panel.axvline(rows[0]["floor_ms"], **FLOOR)
+    plain_log_ticks(panel, "x")
 
 
-def _legend(figure, panels) -> None:
-    found: dict[str, Any] = {}
-    for panel in panels.flat:
-        handles, labels = panel.get_legend_handles_labels()
-        found |= dict(zip(labels, handles, strict=True))
-    figure.legend(found.values(), found.keys(), loc="outside right upper", fontsize=8, frameon=False)
-
-
-def _style(name: str) -> tuple[str, str]:
-    return STYLES.get(name, ("#777777", "."))
+def _style(name: str) -> dict:
+    return series_style(SERIES[name]) if name in SERIES else series_style(0) | UNKNOWN._asdict()

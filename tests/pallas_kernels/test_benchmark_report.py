@@ -60,7 +60,7 @@ def test_curves_where_one_size_varies_and_dots_elsewhere(result, tmp_path):
 
 def test_curves_are_the_rows_and_the_floor(result):
     rows = [r for r in result["rows"] if r["status"] == "ok" and "cpu_length" in r["groups"]]
-    figure = plot._curves([r for r in rows if r["implementation"] != "auto"], "t", memory=True)
+    figure = plot._curves([r for r in rows if r["implementation"] != "auto"], "t", "title", memory=True)
     time, memory = figure.axes
     lines = {str(line.get_label()): line.get_xydata() for line in time.get_lines()}
     assert set(lines) == {"xla", "naive", "floor"}
@@ -70,7 +70,7 @@ def test_curves_are_the_rows_and_the_floor(result):
 
 def test_nothing_allocated_is_no_error(result):
     rows = [r | {"temp_bytes": 0} for r in result["rows"][:2]]
-    assert not plot._curves(rows, "t", memory=True).axes[1].get_lines()
+    assert not plot._curves(rows, "t", "title", memory=True).axes[1].get_lines()
 
 
 def test_render_needs_no_device(result, tmp_path, capsys, monkeypatch):

@@ -96,3 +96,15 @@ def test_picture_of_every_kind_of_run(tmp_path):
         sizes.add(path.stat().st_size)
     assert len(sizes) == len(cases)
     assert [p.name for p in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
+    """Kills: two loss curves that only colour tells apart, and one legend that gives two series the same look."""
+    figures = []
+    monkeypatch.setattr("jaxzoo.train.plot.save", lambda figure, path: figures.append(figure))
+    row = {"step": 1, "train/loss": 2.0, "valid/loss": 1.0, "valid/accuracy/pairs=8": 0.5}
+    row["valid/accuracy/pairs=9"] = 0.4
+    draw_learning_curve([row], tmp_path / "curve.png", title="run")
+    lines = {line.get_label(): line.get_marker() for axes in figures[0].axes for line in axes.get_lines()}
+    assert set(lines) == {"train/loss", "valid/loss", "pairs=8", "pairs=9"}
+    assert len(set(lines.values())) == 4

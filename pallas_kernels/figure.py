@@ -1,0 +1,132 @@
+"""The one style of all pictures: palette, panels, legend, logarithmic axes, and files that appear whole.
+
+matplotlib takes half a second to import, and is imported where it draws: only those who draw pay for it, and a
+machine that lacks it runs everything else.
+"""
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class SeriesStyle(NamedTuple):
+    """How one series is told from the others: by each of the two, so that no colour needs to be seen."""
+
+    color: str
+    marker: str
+
+
+PALETTE = (
+    SeriesStyle("#0072B2", "o"),
+    SeriesStyle("#D55E00", "s"),
+    SeriesStyle("#009E73", "D"),
+    SeriesStyle("#CC79A7", "^"),
+    SeriesStyle("#E69F00", "v"),
+    SeriesStyle("#56B4E9", "P"),
+    SeriesStyle("#8A6D00", "X"),
+    SeriesStyle("#000000", "<"),
+)
+"""Colours of Okabe and Ito, but for their yellow, which is brown here: it fades on white."""
+UNKNOWN = SeriesStyle("#777777", ".")
+"""A series that has no place in the palette."""
+LINES = ("-", (0, (6, 2)), (0, (1, 1.5)), (0, (4, 2, 1, 2)))
+"""Line styles: full, dashed, dotted, dashes and dots."""
+
+TITLE_POINTS = 10
+"""Of figures and panels."""
+LEGEND_POINTS = 8
+DPI = 150
+SETTINGS: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+"""Those of matplotlib for the axes of `panels`; other figures of the process keep theirs."""
+TICKS = {1: (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3: (1.0, 2.0, 5.0), math.inf: (1.0,)}
+"""Decades that a logarithmic axis spans at most, and the multiples of powers of 10 that it shows then."""
+
+
+def series_style(i: int) -> dict[str, Any]:
+    """Arguments of `Axes.plot` for series `i`; from the length of the palette on it returns with other lines."""
+    line = LINES[i // len(PALETTE) % len(LINES)]
+    return {**PALETTE[i % len(PALETTE)]._asdict(), "linestyle": line, "linewidth": 1.5, "markersize": 4.5}
+
+
+def bound_style(i: int = 0) -> dict[str, Any]:
+    """Arguments of `Axes.plot` for line `i` of those that are bounds, not series: grey, broken, without marker."""
+    return {"color": "#333333", "linestyle": LINES[1 + i % (len(LINES) - 1)], "linewidth": 1.2}
+
+
+def panels(
+    rows: int, columns: int, *, size: tuple[float, float], title: str, **options: Any
+) -> "tuple[Figure, np.ndarray]":
+    """A figure of `size` inches with a title, and its axes, (rows, columns). `options` are those of `subplots`."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=size, layout="constrained")
+        figure.suptitle(title, fontsize=TITLE_POINTS)
+        return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def add_legend(figure: "Figure") -> None:
+    """One legend for all panels, each label once, below them, where it covers nothing."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if not found:
+        return
+    widths = [LEGEND_POINTS / 72 * (5 + 0.6 * len(label)) for label in found]  # inches: handle, gaps and letters
+    width = figure.get_figwidth()
+    columns = len(found) if sum(widths) < width else max(1, int(width / max(widths)))
+    where = {"loc": "outside lower center", "ncols": columns}
+    figure.legend(list(found.values()), list(found), fontsize=LEGEND_POINTS, frameon=False, **where)
+
+
+def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[float] = ()) -> None:
+    """A logarithmic axis with plain numbers; called after its limits are known.
+
+    Args:
+      axes: a panel.
+      which: "x" or "y".
+      values: where to put ticks; none: at round numbers, a few to a dozen.
+    """
+    from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    ticks = sorted(set(values))
+    low, high = axis.get_view_interval()
+    subs = next(subs for decades, subs in TICKS.items() if high <= low * 10**decades)
+    axis.set_major_locator(FixedLocator(ticks) if ticks else LogLocator(subs=subs))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.10g}"))
+    if len(ticks) > 5:
+        axes.tick_params(which, labelrotation=30)
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Writes the picture, in the format of the file's suffix: whole, by way of `path` + ".tmp", or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        figure.savefig(unfinished, dpi=DPI, format=path.suffix.removeprefix("."))
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,92 @@
+"""The style of all pictures: series that differ without colour, one legend, files that appear whole."""
+
+import itertools
+
+import pytest
+
+from jaxzoo.train.run_dir import unfinished
+from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks, save, series_style
+
+
+@pytest.fixture
+def drawn():
+    figure, axes = panels(1, 2, size=(6, 3), title="two")
+    for panel, names in zip(axes.flat, (("a", "b"), ("b", "c")), strict=True):
+        for name in names:
+            panel.plot([1, 2, 4], [3, 30, 300], **series_style(ord(name) - ord("a")), label=name)
+    return figure, axes
+
+
+def test_series_differ_in_colour_and_in_marker():
+    """Kills two series that look alike in print or to colour-blind readers, also past the end of the palette."""
+    for field in ("color", "marker"):
+        assert len({series_style(i)[field] for i in range(len(PALETTE))}) == len(PALETTE)
+    looks = [tuple(map(str, series_style(i).values())) for i in range(3 * len(PALETTE))]
+    assert all(a != b for a, b in itertools.combinations(looks, 2))
+
+
+def test_one_legend_below_the_panels_holds_each_label_once(drawn):
+    """Kills a label for each panel that draws it, and a legend over a line or an axis label."""
+    figure, axes = drawn
+    axes[0, 0].set_xlabel("tokens")
+    add_legend(figure)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b", "c"]
+    assert legend.get_window_extent().y1 <= axes[0, 0].xaxis.label.get_window_extent().y0
+    assert legend.get_window_extent().y1 <= min(panel.get_tightbbox().y0 for panel in axes.flat)
+
+
+@pytest.mark.parametrize("n", [1, 40])
+def test_a_legend_stays_inside_the_picture(n):
+    """Kills a row of labels that runs over the edges."""
+    figure, axes = panels(1, 1, size=(6, 4), title="")
+    for i in range(n):
+        axes[0, 0].plot([1], [1], **series_style(i), label=f"implementation {i}")
+    add_legend(figure)
+    figure.draw_without_rendering()
+    box = figure.legends[0].get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+
+
+def test_no_series_no_legend():
+    """Kills an empty box below a picture that has no rows yet."""
+    figure, _ = panels(1, 1, size=(3, 3), title="")
+    add_legend(figure)
+    assert not figure.legends
+
+
+def test_logarithmic_axes_show_plain_numbers(drawn):
+    """Kills 10^2 for 100, ticks at sizes that were not measured, and a crash on a panel without data."""
+    figure, axes = drawn
+    plain_log_ticks(axes[0, 0], "x", [4, 1, 2, 2])
+    plain_log_ticks(axes[0, 0], "y")
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in axes[0, 0].get_xticklabels()] == ["1", "2", "4"]
+    assert {"5", "10", "20", "100"} <= {text.get_text() for text in axes[0, 0].get_yticklabels()}
+    empty, (panel,) = panels(1, 1, size=(3, 3), title="")
+    plain_log_ticks(panel[0], "x")
+    empty.draw_without_rendering()
+
+
+def test_a_picture_appears_whole_or_not_at_all(drawn, tmp_path, monkeypatch):
+    """Kills: half a picture, or none where there was one, after a full disk or a killed process; a temporary name
+    that a run's directory does not know as its own."""
+    figure, _ = drawn
+    path = tmp_path / "curve.png"
+    save(figure, path)
+    before = path.read_bytes()
+    assert before.startswith(b"\x89PNG")
+    targets = []
+
+    def full_disk(target, **_):
+        targets.append(target)
+        target.write_bytes(b"half")
+        raise OSError("No space left")
+
+    monkeypatch.setattr(figure, "savefig", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save(figure, path)
+    assert targets == [unfinished(path)]
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
