@@ -30,8 +30,8 @@ class Batch:
     positions: Int[Array, "b m"] | None = None
     """Where the answers stand, in any order: the head runs on those alone. None: at every position."""
     segment_ids: Int[Array, "b t"] | None = None
-    """Which document of its row a token belongs to, not falling along the row: a token's context is of its own
-    document alone. None: each row is one document."""
+    """Which document of its row a token belongs to: each is one contiguous run of equal ids, which do not return. A
+    token's context is of its own document alone. None: each row is one document."""
 
 
 class Stream(Protocol):
@@ -81,6 +81,8 @@ class Dataset(Protocol):
     """The longest sequence of any split, in tokens."""
     bytes_per_token: float | None
     """Validation bytes a target token, to report bits per byte; None where there is no text."""
+    packed: bool
+    """Whether rows hold several documents, told apart by `segment_ids`."""
     summary: str
     """What the user should know of the data before a run, in one line; empty where there is nothing to say."""
 

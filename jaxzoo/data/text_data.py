@@ -91,6 +91,7 @@ class TextData:
         self.config = config
         self.tokenizer = config.tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
+        self.packed = config.packing == "segments"
         self.max_length = config.length
         self.summary = f"text: {corpus.summary()}"
         self.fingerprint = f"{self.tokenizer.fingerprint}:{corpus.fingerprint()}"

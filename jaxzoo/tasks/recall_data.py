@@ -66,6 +66,7 @@ class RecallData:
     """
 
     bytes_per_token: float | None = None
+    packed: bool = False
     summary: str = ""
 
     def __init__(self, config: RecallDataConfig, batch_size: int, valid_batch_size: int) -> None:

@@ -157,3 +157,9 @@ class Session:
                 raise ValueError(
                     f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}"
                 )
+        for index, layer in enumerate(model.layers if data.packed else ()):
+            if not layer.capabilities.segments:
+                raise ValueError(
+                    f"layer {index}: {type(layer).__name__} does not honour segment_ids: a document would leak into "
+                    "the next; set --data.packing concatenate, or take another mixer"
+                )

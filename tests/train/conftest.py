@@ -69,7 +69,7 @@ OWN_DATA = '''
             return Echo(self.length, batch_size, valid_batch_size)
 
     class Echo:
-        vocab_size, bytes_per_token, summary = 20, None, "echo of 20 tokens"
+        vocab_size, bytes_per_token, packed, summary = 20, None, False, "echo of 20 tokens"
 
         def __init__(self, length, batch_size, valid_batch_size):
             self.max_length, self.batch_size, self.valid_batch_size, self.step = length, batch_size, valid_batch_size, 0

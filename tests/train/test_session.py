@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
+from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.session import PerShape, Session
+from tests.mixers.outside import N_TOKENS, AverageConfig, SignedTokensConfig
 
 STEPS = 4
 
@@ -87,14 +91,14 @@ def test_gradients_through_the_model_on_a_mixed_mesh(tiny_config):
     places = rng.integers(0, 16, (16, 2))
 
     def gradients(session):
-        def loss(params):
-            model = session.blueprint.model(params)
+        def loss(variables):
+            model = session.blueprint.model(variables)
             features = jnp.take_along_axis(model.features(tokens), places[:, :, None], axis=1)
             scores = jax.nn.log_softmax(model.logits(features))
             return -jnp.take_along_axis(scores, targets[:, :, None], axis=-1).mean()
 
         with jax.set_mesh(session.mesh):
-            return jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(session.init_state().params))
+            return jax.tree.map(np.asarray, jax.jit(jax.grad(loss))(session.init_state().variables))
 
     one = gradients(Session(with_mesh(config, data=1), devices=jax.devices()[:1]))
     mixed = gradients(Session(with_mesh(config, **MIXED)))
@@ -109,7 +113,7 @@ def test_state_is_born_sharded_and_stays_so(tiny_config):
         state, stream = fresh(session)
         _, after = losses(session, session.init_state(), stream, steps=1)
     for each in (state, after):
-        moments = each.opt_state[1]
+        moments = each.opt_state[1][0]
         for param, mu, nu in zip(*map(jax.tree.leaves, (each.params, moments.mu, moments.nu)), strict=True):
             assert param.sharding == mu.sharding == nu.sharding
         assert each.params["embedding"].sharding.spec == jax.sharding.PartitionSpec(("tensor",), ("fsdp",))
@@ -178,10 +182,50 @@ def test_batch_that_devices_do_not_divide_is_refused(tiny_config):
         Session(with_mesh(config, data=4, fsdp=2))
 
 
-@pytest.mark.parametrize("field", ["vocab_size", "max_length"])
+@pytest.mark.parametrize("field", ["vocab_size", "max_length", "max_positions"])
 def test_model_too_small_for_its_data_is_refused(tiny_config, field):
     """Kills: tokens without an embedding (NaN), sequences beyond the learned positions."""
     model = dataclasses.replace(tiny_config.model, **{field: 15})
     config = dataclasses.replace(tiny_config, model=model)
     with pytest.raises(ValueError, match=rf"LanguageModelConfig.{field}=15 must be at least .*--model.{field[:3]}"):
         Session(config)
+
+
+def test_packed_documents_and_a_mixer_that_mixes_them_up_are_refused(tiny_config, tmp_path):
+    """Kills: a refusal that comes from the depths of a compilation, or of the layer before."""
+    (tmp_path / "a.txt").write_text("never odd or even " * 99)
+    data = TextDataConfig(path=str(tmp_path), length=16, valid_tokens=16, packing="segments")
+    model = dataclasses.replace(
+        tiny_config.model, pattern=(*tiny_config.model.pattern, AverageConfig()), n_layers=3, vocab_size=257
+    )
+    config = dataclasses.replace(tiny_config, model=model, data=data)
+    with pytest.raises(ValueError, match=r"layer 2: AverageConfig does not honour segment_ids.*--data.packing concat"):
+        Session(config)
+    Session(dataclasses.replace(config, data=dataclasses.replace(data, packing="concatenate")))
+
+
+def test_losses_and_buffers_of_mixers_through_a_checkpoint(tiny_config, tmp_path):
+    """Kills: a term that is not part of the loss, or not logged; a buffer that is updated, decayed or lost in a
+    checkpoint."""
+    pattern = (SignedTokensConfig(size_weight=3.0), *tiny_config.model.pattern)
+    model = dataclasses.replace(tiny_config.model, pattern=pattern, n_layers=6, vocab_size=N_TOKENS)
+    examples = (Examples(task=MQARConfig(vocab_size=N_TOKENS, length=12, n_pairs=2), n_examples=64),)
+    config = dataclasses.replace(tiny_config, model=model, data=RecallDataConfig(train=examples, valid=examples))
+    session = Session(with_mesh(config, data=4, fsdp=2))
+    with jax.set_mesh(session.mesh):
+        state, stream = fresh(session)
+        buffers = jax.device_get(state.buffers)
+        for _ in range(3):
+            state, metrics = session.update(state, next(stream))
+        with Checkpoints(tmp_path / "c") as checkpoints:
+            checkpoints.save(3, state, cursor=stream.get_state(), config={})
+            checkpoints.wait()
+            restored, _ = checkpoints.restore(3, session.abstract_state)
+    parts = {name: float(value) for name, value in metrics.items() if name.startswith("loss")}
+    assert parts.keys() == {"loss", "loss/cross_entropy", "loss/size"}
+    assert parts["loss/size"] > 1e-3
+    assert parts["loss"] == pytest.approx(parts["loss/cross_entropy"] + parts["loss/size"], rel=1e-5)
+    assert len(jax.tree.leaves(buffers)) == 1
+    for found in (state, restored):
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.buffers), buffers)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(restored.params), jax.device_get(state.params))

@@ -1,0 +1,80 @@
+"""The walk through `docs/add_a_mixer.md`, as its reader takes it."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.cli import generate, train
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.layers.variables import Traits
+from jaxzoo.mixers import Context
+from jaxzoo.models.blueprint import make_blueprint
+
+PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
+FLAGS = "--train.steps 4 --train.batch-size 8 --train.checkpoint-every 2 --train.eval-every 0 --model.d-model 8"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """The page's file, in an empty folder where the reader stands."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+    (tmp_path / "text").mkdir()
+    for i in range(4):
+        (tmp_path / "text" / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * 40)
+    Path("moving_average.py").write_text(code)
+    return Path("moving_average.py")
+
+
+def commands(name):
+    """The page's command lines of a program, as words."""
+    return [line.split()[3:] for line in PAGE.splitlines() if line.startswith(f"python -m jaxzoo.{name} ")]
+
+
+def test_the_page_s_commands(file, capsys):
+    """Kills: a mixer from outside that cannot be trained, resumed bit for bit, described or generated from."""
+    fresh, resumed, described = commands("train")
+    (generated,) = commands("generate")
+    quick = [*FLAGS.split(), "--data.path", "text", "--data.valid-tokens", "128"]
+    assert train.main([*fresh, *quick]) == 0
+    straight = Path("runs/moving_average/metrics.jsonl").read_text()
+    shutil.rmtree("runs/moving_average/checkpoints/4")
+    assert train.main([*resumed, *quick]) == 0
+    assert Path("runs/moving_average/metrics.jsonl").read_text() == straight
+    assert json.loads(Path("runs/moving_average/config.json").read_text())["model"]["pattern"][0] == {
+        "type": "MovingAverageConfig",
+        "d_model": None,
+        "init_std": None,
+        "out_init_std": None,
+        "fastest": 4.0,
+    }
+    capsys.readouterr()
+    assert train.main(described) == 0
+    assert "MovingAverage" in capsys.readouterr().out
+    words = " ".join(generated).replace('"def "', "def").split()
+    assert generate.main([*words, "--max-tokens", "5"]) == 0
+    assert train.main([*fresh, "--overwrite", *quick, "--model.pattern.0.fastest", "nought"]) == 2
+
+
+def test_the_page_s_mixer(file):
+    """Kills: a walk that leads to a mixer which breaks the contract."""
+    config = load_config(file)
+    mixer_config = config.model.layers[0]
+    traits = make_blueprint(config.model).traits.params["stacks"][0]["blocks"][0]["mixer"]["rate"]
+    assert traits == Traits(("channels",), decay=False)
+    mixer = mixer_config.build(rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (2, 7, 64))
+    y, (head, state) = mixer(x), mixer.prefill(x[:, :4], mixer.init_state(2))
+    tail, _ = mixer.prefill(x[:, 4:6], state)
+    last, _ = mixer.step(x[:, 6], mixer.prefill(x[:, :6], mixer.init_state(2))[1])
+    np.testing.assert_allclose(jnp.concatenate([head, tail, last[:, None]], axis=1), y, atol=1e-5)
+    with pytest.raises(ValueError, match="MovingAverage does not honour segment_ids"):
+        mixer(x, Context(segment_ids=jnp.zeros((2, 7), jnp.int32)))
