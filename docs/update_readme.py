@@ -1,8 +1,8 @@
-"""Renews the tables and pictures of README.md from runs and benchmark results: `python docs/update_readme.py`.
+"""Renews the tables and pictures of the READMEs from runs and benchmark results: `python docs/update_readme.py`.
 
 Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, and from
-`benchmarks/results` the CPU's and the compilers' reports; what is missing keeps its old text. Each block of the
-README stands between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
+`benchmarks/results` the CPU's and the compilers' reports; what is missing keeps its old text. A block stands
+between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import json
@@ -14,40 +14,30 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-RUNS, RESULTS, IMAGES, README = (
-    Path("runs"),
-    Path("benchmarks/results"),
-    Path("docs/images"),
-    Path("README.md"),
-)
+RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
+README, KERNELS = Path("README.md"), Path("pallas_kernels/README.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
 
 def main() -> None:
-    """Writes README.md and the pictures beside it."""
-    text = README.read_text()
-    blocks: dict[str, Callable[[], str]] = {
-        "RECALL": recall_table,
-        "TEXT": text_table,
-        "CPU": cpu_table,
-        "COMPILED": compiled_table,
-        "SAMPLE": sample,
-        "GENERATION": generation_table,
-    }
-    for name, make in blocks.items():
+    """Writes the READMEs and the pictures beside them."""
+    blocks: list[tuple[Path, str, Callable[[], str]]] = [
+        (README, "RECALL", recall_table),
+        (README, "TEXT", text_table),
+        (README, "CPU", cpu_table),
+        (README, "SAMPLE", sample),
+        (README, "GENERATION", generation_table),
+        (KERNELS, "COMPILED", compiled_table),
+    ]
+    for page, name, make in blocks:
         try:
             body = make()
         except FileNotFoundError as error:
             print(f"{name}: kept, {error.filename} is missing")
             continue
-        text = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)",
-            lambda found, body=body: found[1] + body + "\n" + found[2],
-            text,
-            flags=re.DOTALL,
-        )
-    README.write_text(text)
+        block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        page.write_text(block.sub(lambda found, body=body: found[1] + body + "\n" + found[2], page.read_text()))
 
 
 def recall_table() -> str:
