@@ -15,6 +15,7 @@ from tests.train.conftest import (  # noqa: F401 fixtures
     compilation,
     mixture_file,
     mqar_file,
+    own_data_file,
     rows,
     run,
     text_file,

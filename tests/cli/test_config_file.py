@@ -50,7 +50,9 @@ OWN = """
     from jaxzoo.mixers import BaseConvConfig, GatedShortConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
-    from jaxzoo.tasks.recall_data import RecallDataConfig
+    from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+
+    EXAMPLES = Examples(task=MQARConfig(vocab_size=40, length=16, n_pairs=2), n_examples=64)
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class OwnConvConfig(GatedShortConvConfig):
@@ -62,9 +64,7 @@ OWN = """
 
         return ExperimentConfig(
             model=LanguageModelConfig(pattern=(OwnConvConfig(taps=(3, 4)), BesideConfig()), d_model=8, vocab_size=40),
-            data=RecallDataConfig(
-                task=MQARConfig(vocab_size=40, length=16, n_pairs=2), train=((16, 2, 64),), valid=((16, 2, 13),)
-            ),
+            data=RecallDataConfig(train=(EXAMPLES,), valid=(EXAMPLES,)),
         )
 """
 
