@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from typing import TextIO
 
 
@@ -33,6 +34,11 @@ class Screen:
     def say(self, line: str) -> None:
         """Writes a line."""
         self.write(line + "\n")
+
+
+def warn(line: str) -> None:
+    """Prints a warning on standard error, if anybody reads it."""
+    Screen(sys.stderr).say(f"warning: {line}")
 
 
 def silence(stream: TextIO) -> None:

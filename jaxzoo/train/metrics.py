@@ -1,6 +1,7 @@
 """Metric rows on disk: one JSON object a line, and the same numbers as TensorBoard events."""
 
 import contextlib
+import itertools
 import json
 import os
 import time
@@ -13,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-
 from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import scalar
 
+from jaxzoo.screen import warn
 from jaxzoo.train.run_dir import unfinished
 
 Row = dict[str, float]
@@ -20,13 +22,28 @@ Row = dict[str, float]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics file, without a last line that a killed process left unfinished."""
+    """The rows of a metrics file, without a last line that a killed process left unfinished; none without a file.
+
+    Other lines that are no rows are left out, with a warning.
+    """
     rows: list[Row] = []
-    for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            break
-        rows.append(json.loads(line))
+    bad: list[str] = []
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        row = _row(line)
+        rows.append(row) if row else bad.append(str(number))
+    if bad:
+        warn(f"{path}: line {', '.join(bad[:5])}{', ...' if bad[5:] else ''} holds no row of numbers; left out")
     return rows
+
+
+def _row(line: bytes) -> Row | None:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    numbers = isinstance(row, dict) and all(type(value) in (int, float) for value in row.values())
+    return row if numbers and type(row.get("step")) is int else None
 
 
 class MetricsLog:
@@ -38,10 +55,13 @@ class MetricsLog:
     Args:
       path: of `metrics.jsonl`; the event file is made beside it.
       keep_until: rows of later steps, which a resumed run will write again, are cut; -1 cuts all.
+      n_rows: how many rows there must be up to `keep_until`; where some are missing, a warning says so.
     """
 
-    def __init__(self, path: Path, keep_until: int = -1):
-        self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if path.exists() else []
+    def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0):
+        self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
+        if len(self.rows) < n_rows:
+            warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {self._gap(keep_until)}")
         unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         os.replace(unfinished(path), path)
         self._file = path.open("ab", buffering=0)
@@ -75,6 +95,11 @@ class MetricsLog:
     def last(self, name: str) -> Row | None:
         """The newest row that holds `name`."""
         return next((row for row in reversed(self.rows) if name in row), None)
+
+    def _gap(self, end: int) -> str:
+        steps = [0, *(int(row["step"]) for row in self.rows), end]
+        begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
+        return f"the learning curve has a gap, the widest from step {begin} to {end}"
 
     def _write_event(self, event: Event) -> None:
         self._events.write_event(event)

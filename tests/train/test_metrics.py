@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
-from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.metrics import MetricsLog, read_rows
 from jaxzoo.train.plot import draw_learning_curve
 
 
@@ -67,6 +67,51 @@ def test_new_run_keeps_no_row(tmp_path):
         with MetricsLog(path) as log:
             log.write(0, {"baseline/unigram/bits_per_byte": 4.0})
     assert len(path.read_text().splitlines()) == 1
+
+
+BAD_LINES = (
+    "{",
+    "[1]",
+    "7",
+    '{"train/loss": 1.0}',
+    '{"step": 1.5}',
+    '{"step": 2, "train/loss": "x"}',
+    '{"step": true}',
+    "\x00",
+    "",
+)
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_bad_line_costs_one_row_and_a_warning(line, tmp_path, capsys):
+    """Kills: a traceback on resume or at the picture, all rows behind the bad one lost."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 1, "train/loss": 1.0}}\n{line}\n{{"step": 3, "train/loss": NaN}}\n')
+    assert [row["step"] for row in read_rows(path)] == [1, 3]
+    assert capsys.readouterr().err == f"warning: {path}: line 2 holds no row of numbers; left out\n"
+
+
+def test_a_hole_is_named(tmp_path, capsys):
+    """Kills: rows that are cut off at the end or in the middle, or a whole file that is gone, without a word."""
+    path = tmp_path / "metrics.jsonl"
+    for kept, message in [
+        ([1, 2, 3], "holds 3 of the 6 rows up to step 6; the learning curve has a gap, the widest from step 3 to 6"),
+        (
+            [1, 4, 5, 6, 7],
+            "holds 4 of the 6 rows up to step 6; the learning curve has a gap, the widest from step 1 to 4",
+        ),
+        ([], "holds 0 of the 6 rows up to step 6; the learning curve has a gap, the widest from step 0 to 6"),
+    ]:
+        path.write_text("".join(f'{{"step": {step}, "train/loss": 1.0}}\n' for step in kept))
+        if not kept:
+            path.unlink()
+        with MetricsLog(path, 6, n_rows=6) as log:
+            assert [row["step"] for row in log.rows] == [step for step in kept if step <= 6]
+        assert capsys.readouterr().err == f"warning: {path} {message}\n"
+    path.write_text('{"step": 1, "train/loss": 1.0}\n')
+    with MetricsLog(path, 6, n_rows=1) as log:
+        assert len(log.rows) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_full_disk_is_an_oserror(tmp_path):
