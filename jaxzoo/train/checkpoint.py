@@ -1,15 +1,23 @@
-"""Checkpoints by Orbax: state, data cursor and config of a step, whole or not at all."""
+"""The checkpoints of a run: state, data cursor, config and digests of a step, whole or not at all."""
 
 import contextlib
 import errno
+import functools
+import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import orbax.checkpoint as ocp
 
+from jaxzoo.config_io import Json
+from jaxzoo.train.digest import digests
+from jaxzoo.train.restore import UNFINISHED, UNUSABLE, Restored, folders, newest_usable, restore, warn_of_strays
+from jaxzoo.train.run_dir import write_whole
+from jaxzoo.train.seal import ITEM, Seal
 from jaxzoo.train.state import TrainState
 
 
@@ -21,69 +29,127 @@ class Checkpoints:
 
     A save is written under another name and renamed when it is complete, so a process that dies in the
     middle leaves the checkpoint before it as the latest. Leaving the `with` block waits for the save under
-    way.
+    way. Nothing is written before the first save.
 
     Args:
       directory: absolute path; made where it is missing.
       keep: how many checkpoints stay.
+      record: file for the newest step that was ever complete, so that its loss is noticed; None: no such file.
     """
 
-    def __init__(self, directory: Path, keep: int = 1):
-        with _as_os_error(directory):
-            options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True)
-            self._manager = ocp.CheckpointManager(directory, options=options)
-        self._directory = directory
-        self.newest: int | None = self._manager.latest_step()
+    def __init__(self, directory: Path, keep: int = 1, record: Path | None = None):
+        self._directory, self._keep, self._record = directory, keep, record
+        self._under_way: int | None = None
+        self.newest = self._newest_on_disk()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
-        if isinstance(error, OSError):
-            with contextlib.suppress(OSError):
-                self.wait()
-            return
-        self.wait()
-        self._manager.close()
+        with contextlib.suppress(OSError) if isinstance(error, OSError) else contextlib.nullcontext():
+            self.wait()
+            if self._under_way is not None:
+                self._saver.close()
 
-    def save(self, step: int, state: TrainState, *, cursor: dict, config: dict) -> None:
+    def save(self, step: int, state: TrainState, *, cursor: dict, config: Json, n_rows: int = 0) -> None:
         """Begins to save; `state` may be donated as soon as this returns.
+
+        Args:
+          step: updates that `state` has seen.
+          state: what is saved.
+          cursor: of the data.
+          config: the experiment.
+          n_rows: rows of metrics up to here.
 
         Raises:
           OSError: this save, or the one before it, could not be written; older checkpoints are untouched.
         """
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
-            data=ocp.args.JsonSave(cursor),
-            config=ocp.args.JsonSave(config),
-        )
+        self.wait()
+        seal = Seal(step, cursor, config, n_rows, digests(state))
+        items = ocp.args.Composite(state=ocp.args.StandardSave(state), **{ITEM: ocp.args.JsonSave(seal.to_json())})
         with _as_os_error(self._directory):
-            self._manager.save(step, args=items)
+            if self._under_way is None:
+                self._remove_unfinished()
+            self._set_aside(step)
+            self._under_way = step
+            self._saver.save(self._directory / str(step), args=items)
         self.newest = step
 
-    def restore(self, step: int, abstract: TrainState) -> tuple[TrainState, dict]:
-        """State and data cursor of `step`.
-
-        Args:
-          step: as in `newest`.
-          abstract: shapes, dtypes and shardings to restore into; any mesh will do.
+    def restore(self, step: int, abstract: TrainState) -> Restored:
+        """State and seal of `step`, into the shapes, dtypes and shardings of `abstract`; any mesh will do.
 
         Raises:
-          OSError: the checkpoint cannot be read.
+          UnusableError: the checkpoint is damaged, or not what it says.
         """
-        items: Any = ocp.args.Composite(state=ocp.args.StandardRestore(abstract), data=ocp.args.JsonRestore())
-        with _as_os_error(self._directory):
-            restored = self._manager.restore(step, args=items)
-        return restored["state"], restored["data"]
+        return restore(self._directory / str(step), abstract)
+
+    def restore_newest(self, abstract: TrainState, config: Json) -> Restored | None:
+        """The newest checkpoint that can be used, with a warning for each that is newer; writes nothing.
+
+        Args:
+          abstract: shapes, dtypes and shardings to restore into; any mesh will do.
+          config: the experiment that goes on.
+
+        Returns:
+          None where there is no checkpoint and never was one.
+
+        Raises:
+          UnusableError: there are checkpoints, or were, and none can be used.
+        """
+        warn_of_strays(self._directory)
+        return newest_usable(self._directory, lambda folder: restore(folder, abstract, config), self._record)
+
+    def begin_at(self, step: int | None) -> None:
+        """Renames newer checkpoints than `step` (None: all), which could not be used, to make room for new ones."""
+        for newer in folders(self._directory):
+            if step is None or newer > step:
+                self._set_aside(newer)
+        self.newest = step
+        if self._record and step is None:
+            self._record.unlink(missing_ok=True)
+        elif self._record:
+            write_whole(self._record, json.dumps({"newest": step}) + "\n")
 
     def wait(self) -> None:
-        """Waits until what `save` began is on disk.
+        """Waits until what `save` began is on disk, and removes checkpoints that are too many by then.
 
         Raises:
           OSError: it could not be written.
         """
-        with _as_os_error(self._directory):
-            self._manager.wait_until_finished()
+        if self._under_way is None:
+            return
+        try:
+            with _as_os_error(self._directory):
+                self._saver.wait_until_finished()
+                for folder in list(folders(self._directory).values())[self._keep :]:
+                    shutil.rmtree(folder)
+        finally:
+            self.newest = self._newest_on_disk()
+
+    @functools.cached_property
+    def _saver(self) -> ocp.AsyncCheckpointer:
+        options = ocp.AsyncOptions(post_finalization_callback=self._note)
+        return ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
+
+    def _note(self) -> None:
+        """Called by the saving thread when all is written, just before the checkpoint gets its name."""
+        if self._record:
+            write_whole(self._record, json.dumps({"newest": self._under_way}) + "\n")
+
+    def _newest_on_disk(self) -> int | None:
+        return next(iter(folders(self._directory)), None)
+
+    def _remove_unfinished(self) -> None:
+        """Removes what a process that died has left of its save."""
+        for half in self._directory.glob(f"*{UNFINISHED}*"):
+            shutil.rmtree(half)
+
+    def _set_aside(self, step: int) -> None:
+        """Gives what has the name of this step another one."""
+        path = self._directory / str(step)
+        names = [f"{step}{UNUSABLE}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
+        if path.exists():
+            path.rename(next(path.with_name(name) for name in names if not path.with_name(name).exists()))
 
 
 _REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)))

@@ -8,12 +8,13 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import NonFiniteError, Recorder, Start, StopSignals, begin, train
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.seal import UnusableError
 from jaxzoo.train.session import Session
 
 
@@ -28,13 +29,13 @@ def run_experiment(config: ExperimentConfig, run: RunDirectory, *, name: str, re
       config: the experiment.
       run: where it lives; checked by its `check` and `check_same`.
       name: of the experiment, in the first line.
-      resume: whether to go on from the newest checkpoint.
+      resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
 
     Raises:
       ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
       OSError: the same of what could not be read, or written.
-      TrainingError: a disk or the numbers failed in the middle.
+      TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
     session = Session(config)
     with jax.set_mesh(session.mesh):
@@ -53,14 +54,23 @@ def run_experiment(config: ExperimentConfig, run: RunDirectory, *, name: str, re
 def _claim(session: Session, run: RunDirectory, *, resume: bool) -> Start:
     """Where to begin; from here on the run directory is ours."""
     config = to_json(session.config)
-    if resume:
-        run.claim()
-        with Checkpoints(run.checkpoints) as checkpoints:
-            start = begin(session, checkpoints)
-        run.write_config(config)
-    else:
+    if not resume:
         start = begin(session, None)
         run.create(config, session.dataset.manifest())
+        return start
+    run.claim()
+    checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
+    try:
+        start = begin(session, checkpoints)
+    except UnusableError as error:
+        raise TrainingError(
+            f"{error}; nothing was changed: put a copy of one back, start anew with --overwrite, or choose another "
+            "place with --run-dir"
+        ) from None
+    if checkpoints.newest is None:
+        warn(f"{run.path} has no checkpoint yet; training begins again at step 0")
+    checkpoints.begin_at(None if checkpoints.newest is None else start.step)
+    run.write_config(config)
     return start
 
 
@@ -73,17 +83,17 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen) ->
         batch_size=config.batch_size,
         log_every=config.log_every,
     )
-    with StopSignals() as stop, MetricsLog(run.metrics, keep_until=start.step or -1) as log:
+    with StopSignals() as stop, MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows) as log:
         record = Recorder(session, run, log, progress)
         if start.step:
             progress.say(f"resumed at step {start.step}")
         else:
             record.baselines()
-        with Checkpoints(run.checkpoints, config.keep_checkpoints) as checkpoints:
+        with Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint) as checkpoints:
             try:
                 step = train(session, start, checkpoints, record, stop)
             except NonFiniteError as error:
-                raise TrainingError(f"{error}; {_last_good(checkpoints, run)}") from error
+                raise TrainingError(f"{error}; {_last_saved(checkpoints, run)}") from error
         record.draw()
         row = log.last("valid/loss")
     if stop.requested:
@@ -105,10 +115,12 @@ def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen)
         screen.say(session.dataset.summary)
 
 
-def _last_good(checkpoints: Checkpoints, run: RunDirectory) -> str:
+def _last_saved(checkpoints: Checkpoints, run: RunDirectory) -> str:
+    with contextlib.suppress(OSError):
+        checkpoints.wait()
     if checkpoints.newest is None:
         return "no checkpoint had been written; try a lower --optimizer.learning-rate"
-    return f"the last good checkpoint is that of step {checkpoints.newest} in {run.checkpoints}"
+    return f"the newest checkpoint that was saved is that of step {checkpoints.newest} in {run.checkpoints}"
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ class Start:
     """Training batches from there on."""
     step: int = 0
     """Updates that `state` has seen."""
+    n_rows: int = 0
+    """Rows of metrics up to `step`, when it was saved."""
 
 
 class StopSignals:
@@ -115,6 +117,11 @@ class Recorder:
         """Draws the learning curve."""
         draw_learning_curve(self._log.rows, self._run.picture, title=self._run.path.name)
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of metrics so far."""
+        return len(self._log.rows)
+
     def validated(self, step: int) -> bool:
         """Whether there is a validation of `step`."""
         row = self._log.last("valid/loss")
@@ -151,7 +158,7 @@ def train(session: Session, start: Start, checkpoints: Checkpoints, record: Reco
         record.catch_up()
         if checkpoints.newest != step:
             cursor = start.stream.get_state()
-            checkpoints.save(step, state, cursor=cursor, config=to_json(session.config))
+            checkpoints.save(step, state, cursor=cursor, config=to_json(session.config), n_rows=record.n_rows)
 
     validate()
     while step < config.steps and not stop.requested and not record.reached(config.stop_at_accuracy):
@@ -166,15 +173,15 @@ def train(session: Session, start: Start, checkpoints: Checkpoints, record: Reco
 
 
 def begin(session: Session, checkpoints: Checkpoints | None) -> Start:
-    """The start of a new run, or of one that goes on from its newest checkpoint.
+    """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
 
     Raises:
       ValueError: the checkpoint's cursor belongs to other data.
-      OSError: the checkpoint cannot be read.
+      UnusableError: there are checkpoints, or were, and none can be used.
     """
     stream = session.dataset.train()
-    if checkpoints is None or checkpoints.newest is None:
+    found = checkpoints.restore_newest(session.abstract_state, to_json(session.config)) if checkpoints else None
+    if found is None:
         return Start(session.init_state(), stream)
-    state, cursor = checkpoints.restore(checkpoints.newest, session.abstract_state)
-    stream.set_state(cursor)
-    return Start(state, stream, checkpoints.newest)
+    stream.set_state(found.seal.cursor)
+    return Start(found.state, stream, found.seal.step, found.seal.n_rows)

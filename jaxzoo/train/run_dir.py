@@ -49,6 +49,7 @@ class RunDirectory:
         self.metrics = path / "metrics.jsonl"
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
+        self.newest_checkpoint = path / "newest_checkpoint.json"
         self._claim: int | None = None
 
     @property
@@ -130,7 +131,7 @@ class RunDirectory:
             self._remove_run()
             self.write_config(config)
             if manifest is not None:
-                _write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
+                write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
         except OSError:
             with contextlib.suppress(OSError):
                 self._remove_run()
@@ -140,7 +141,7 @@ class RunDirectory:
 
     def write_config(self, config: Json) -> None:
         """Writes `config.json`, whole or not at all."""
-        _write_whole(self.config, json.dumps(config, indent=2) + "\n")
+        write_whole(self.config, json.dumps(config, indent=2) + "\n")
 
     def _remove_run(self) -> None:
         """Removes what a run writes, its config last: half removed, it is still known as a run."""
@@ -151,7 +152,7 @@ class RunDirectory:
 
     def _files(self) -> list[Path]:
         """The files of a run but for its events, unfinished ones first and the config last."""
-        files = [self.metrics, self.picture, self.manifest, self.config]
+        files = [self.metrics, self.picture, self.manifest, self.newest_checkpoint, self.config]
         return [*map(unfinished, files), *files]
 
     def _strangers(self) -> list[str]:
@@ -168,7 +169,8 @@ def unfinished(path: Path) -> Path:
     return path.with_name(path.name + ".tmp")
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all."""
     unfinished(path).write_text(text)
     os.replace(unfinished(path), path)
 

@@ -1,8 +1,6 @@
 """The language model of a run directory, without its optimizer; nothing is written there."""
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,11 +9,15 @@ import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import UnknownTypeError, from_json
+from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.digest import digests
+from jaxzoo.train.restore import folders, newest_usable
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.seal import Seal, UnusableError, read_seal
+from jaxzoo.train.storage import reading
 
 
 class Trained(NamedTuple):
@@ -36,37 +38,38 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
 
     Args:
       directory: the run's.
-      step: that of the checkpoint; None: the newest.
+      step: that of the checkpoint; None: the newest that can be used, with a warning for each that is newer.
 
     Raises:
       ValueError: there is no run, no (such) checkpoint, no text, or another tokenizer; the checkpoint is of another
         model than config.json; or config.json names a class that has not been imported.
-      OSError: a file cannot be read.
+      OSError: a file cannot be read, or holds other numbers than were saved.
     """
     run = RunDirectory(directory.absolute())
     config = _read_config(run)
     tokenizer = _tokenizer_of(config, run)
     blueprint = make_blueprint(config.model)
-    if not run.checkpoints.is_dir():
-        raise ValueError(f"{directory} holds a run without checkpoint; train it until it has saved one")
-    with ocp.CheckpointManager(
-        run.checkpoints,
-        options=ocp.CheckpointManagerOptions(read_only=True),
-        item_handlers={"state": ocp.PyTreeCheckpointHandler(), "data": ocp.JsonCheckpointHandler()},
-    ) as manager:
-        step = _choose(manager, step, directory)
-        with _reading(directory, step):
-            metadata: Any = manager.item_metadata(step)
-            stored = _variables(metadata["state"].tree)
-        _check_same_model(stored, blueprint, f"{directory}: checkpoint {step}")
-        with _reading(directory, step):
-            variables, made_by = _restore(manager, step, blueprint)
+
+    def read(folder: Path) -> tuple[Variables, Seal]:
+        return _read(folder, blueprint, run)
+
+    try:
+        found = (
+            newest_usable(run.checkpoints, read, run.newest_checkpoint) if step is None else read(_folder(run, step))
+        )
+    except UnusableError as error:
+        what = "" if step is None else f"checkpoint {step} cannot be used: "
+        raise OSError(f"{directory}: {what}{error}") from None
+    if found is None:
+        raise ValueError(_NO_CHECKPOINT.format(directory))
+    variables, seal = found
+    made_by = seal.cursor["fingerprint"]
     if not made_by.startswith(f"{tokenizer.fingerprint}:"):
         raise ValueError(
-            f"{directory}: checkpoint {step} was trained on tokens of {made_by!r}, and this tokenizer is "
+            f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
             f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
         )
-    return Trained(blueprint.model(variables), tokenizer, step)
+    return Trained(blueprint.model(variables), tokenizer, seal.step)
 
 
 def _read_config(run: RunDirectory) -> ExperimentConfig:
@@ -95,29 +98,39 @@ def _tokenizer_of(config: ExperimentConfig, run: RunDirectory) -> ByteTokenizer:
     return tokenizer
 
 
-def _choose(manager: ocp.CheckpointManager, step: int | None, directory: Path) -> int:
-    steps = sorted(manager.all_steps())
-    if not steps:
-        raise ValueError(f"{directory} holds a run without checkpoint; train it until it has saved one")
-    if step is not None and step not in steps:
-        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, steps))}, those in {directory}")
-    return steps[-1] if step is None else step
+_NO_CHECKPOINT = "{} holds a run without checkpoint; train it until it has saved one"
 
 
-def _variables(state: dict) -> Variables:
-    """Those of a stored train state."""
-    return Variables(state["params"], state.get("buffers") or {})
+def _folder(run: RunDirectory, step: int) -> Path:
+    found = folders(run.checkpoints)
+    if not found:
+        raise ValueError(_NO_CHECKPOINT.format(run.path))
+    if step not in found:
+        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(found)))}, those in {run.path}")
+    return found[step]
 
 
-def _shapes(variables: Variables) -> dict[str, tuple[int, ...]]:
-    """Shape of each variable by its name."""
-    leaves = [leaf for tree in variables for leaf in jax.tree.leaves_with_path(tree)]
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape) for path, leaf in leaves}
+def _read(folder: Path, blueprint: Blueprint, run: RunDirectory) -> tuple[Variables, Seal]:
+    """Variables and seal of a checkpoint of the model of config.json, and of no other."""
+    seal = read_seal(folder)
+    where = f"{run.path}: checkpoint {seal.step}"
+    _check_same_model(seal, blueprint, where)
+    model = json.loads(run.config.read_text())["model"]
+    difference = first_difference(seal.config["model"], model, path="model")
+    if difference:
+        raise ValueError(f"{where} is of another model: {difference[0]} differs; restore the run's own config.json")
+    with reading(folder, seal):
+        variables = _restore(folder / "state", blueprint)
+    seal.check_digests(digests({name: tree for name, tree in variables._asdict().items() if tree}))
+    return variables, seal
 
 
-def _check_same_model(stored: Variables, blueprint: Blueprint, where: str) -> None:
+def _check_same_model(seal: Seal, blueprint: Blueprint, where: str) -> None:
     """Compares names and shapes: Orbax restores what it finds, and leaves out what it does not."""
-    found, expected = _shapes(stored), _shapes(blueprint.shapes)
+    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
+    found = {name.partition("/")[2]: tuple(array["shape"]) for name, array in parts.items()}
+    leaves = [leaf for tree in blueprint.shapes for leaf in jax.tree.leaves_with_path(tree)]
+    expected = {jax.tree_util.keystr(path, simple=True, separator="/"): x.shape for path, x in leaves}
     for name in sorted(found.keys() | expected.keys()):
         if found.get(name) != expected.get(name):
             raise ValueError(
@@ -126,8 +139,8 @@ def _check_same_model(stored: Variables, blueprint: Blueprint, where: str) -> No
             )
 
 
-def _restore(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint) -> tuple[Variables, str]:
-    """The variables, and the fingerprint of the data that they have seen."""
+def _restore(state: Any, blueprint: Blueprint) -> Variables:
+    """The variables of a stored train state, and nothing else of it."""
     device = SingleDeviceSharding(jax.devices()[0])
     item = {
         name: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
@@ -137,16 +150,5 @@ def _restore(manager: ocp.CheckpointManager, step: int, blueprint: Blueprint) ->
     only_variables: Any = ocp.args.PyTreeRestore(
         item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
     )
-    args: Any = ocp.args.Composite(state=only_variables, data=ocp.args.JsonRestore())
-    restored = manager.restore(step, args=args)
-    return _variables(restored["state"]), restored["data"]["fingerprint"]
-
-
-@contextlib.contextmanager
-def _reading(directory: Path, step: int) -> Iterator[None]:
-    """One kind of error for all that the storage layer says of a damaged checkpoint."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError, LookupError, AttributeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise OSError(f"{directory}: checkpoint {step} cannot be read: {reason}") from error
+    restored = ocp.PyTreeCheckpointHandler().restore(state, args=only_variables)
+    return Variables(restored["params"], restored.get("buffers") or {})

@@ -19,6 +19,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.seal import read_seal
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import load_trained
 
@@ -37,7 +38,7 @@ def model(trained_run) -> LanguageModel:
     session = Session(config)
     with Checkpoints(trained_run / "checkpoints", keep=9) as checkpoints:
         assert checkpoints.newest == 4
-        state, _ = checkpoints.restore(4, session.abstract_state)
+        state = checkpoints.restore(4, session.abstract_state).state
     return session.blueprint.model(jax.device_put(jax.device_get(state.variables)))
 
 
@@ -112,14 +113,14 @@ def test_a_checkpoint_under_way_is_neither_used_nor_touched(run_copy, capsys):
 
 def test_only_parameters_are_read(trained_run, monkeypatch):
     """Kills: the optimizer's state, twice the parameters, read into memory beside them."""
-    seen = []
-    restore = ocp.CheckpointManager.restore
-    monkeypatch.setattr(ocp.CheckpointManager, "restore", lambda *a, **k: seen.append(restore(*a, **k)) or seen[-1])
+    seen, handler = [], ocp.PyTreeCheckpointHandler
+    restore = handler.restore
+    monkeypatch.setattr(handler, "restore", lambda *a, **k: seen.append(restore(*a, **k)) or seen[-1])
     loaded = load_trained(trained_run)
     (restored,) = seen
-    assert set(restored.state) == {"params"}
+    assert set(restored) == {"params"}
     assert loaded.step == 4
-    assert all(leaf.device == jax.devices()[0] for leaf in jax.tree.leaves(restored.state))
+    assert all(leaf.device == jax.devices()[0] for leaf in jax.tree.leaves(restored))
 
 
 def refused(capsys, *flags: str) -> str:
@@ -173,6 +174,7 @@ def test_a_run_must_be_named(capsys):
         ({"vocab_size": 40}, "LanguageModelConfig.vocab_size=40 must be at least the 257 ids of the tokenizer"),
         ({"d_modle": 8}, "LanguageModelConfig has no field 'd_modle'; did you mean 'd_model'?"),
         ({"max_positions": 16}, "variable position_embedding has shape None"),
+        ({"norm_eps": 0.5}, "is of another model: model.norm_eps differs"),
     ],
 )
 def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, capsys):
@@ -186,7 +188,12 @@ def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_
     file.write_text((trained_run.parent / "text.py").read_text() + OWN_MIXER)
     config = json.loads((trained_run / "config.json").read_text())
     pattern = config["model"]["pattern"]
-    run = run_copy(pattern=[pattern[0], {**pattern[1], "type": "OwnTaylorConfig"}])
+    own_pattern = [pattern[0], {**pattern[1], "type": "OwnTaylorConfig"}]
+    run = run_copy(pattern=own_pattern)
+    for folder in (run / "checkpoints").iterdir():
+        seal = read_seal(folder)
+        seal.config["model"]["pattern"] = own_pattern
+        (folder / "seal" / "metadata").write_text(json.dumps(seal.to_json()))
     flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "9"]
     line = refused(capsys, *flags)
     assert "unknown type 'OwnTaylorConfig'" in line
@@ -220,7 +227,8 @@ def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
     for file in (run / "checkpoints" / "4" / "state").rglob("*"):
         if file.is_file():
             file.write_bytes(b"")
-    assert "checkpoint 4 cannot be read" in refused(capsys, "--run", str(run), "--prompt", "a")
+    line = refused(capsys, "--run", str(run), "--prompt", "a", "--checkpoint", "4")
+    assert "checkpoint 4 cannot be used: state/_METADATA is damaged" in line
     for step in ("3", "4"):
         (run / "checkpoints" / step).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp")
     assert "holds a run without checkpoint; train it" in refused(capsys, "--run", str(run), "--prompt", "a")

@@ -54,7 +54,7 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows,
     step without validation or checkpoint."""
     assert run(mixture_file, "r") == 0
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
-    assert names == {"config.json", "metrics.jsonl", "learning_curve.png", "checkpoints"}
+    assert names == {"config.json", "metrics.jsonl", "learning_curve.png", "checkpoints", "newest_checkpoint.json"}
     loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
     assert loaded == load_config(mixture_file)
     train = [row for row in rows("r") if "train/loss" in row]
@@ -184,11 +184,13 @@ def test_second_signal_kills():
 
 
 def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, at_step, capsys):
-    """Kills: a checkpoint of a broken state in place of the last good one: step 6 is due to be saved."""
+    """Kills: a checkpoint of a broken state in place of the one before: step 6 is due to be saved."""
     at_step(6, lambda state, metrics: (state, {**metrics, "loss": jnp.float32(jnp.nan)}))
     assert run(mqar_file, "r") == 1
     message = capsys.readouterr().err
-    assert message.startswith("error: loss is nan at step 6; the last good checkpoint is that of step 3 in ")
+    assert message.startswith(
+        "error: loss is nan at step 6; the newest checkpoint that was saved is that of step 3 in "
+    )
     assert message.count("\n") == 1
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
@@ -257,7 +259,7 @@ def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
         raise ValueError(told)
 
     with Checkpoints(tmp_path / "c") as checkpoints:
-        monkeypatch.setattr(checkpoints._manager, "save", fail)
+        monkeypatch.setattr(checkpoints._saver, "save", fail)
         with pytest.raises(OSError, match=r"^checkpoint in .*/c: No space left on device$"):
             checkpoints.save(1, None, cursor={}, config={})  # type: ignore[arg-type]
 

@@ -152,10 +152,10 @@ def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
     one = Session(with_mesh(config, data=1), devices=jax.devices()[:1])
     with jax.set_mesh(one.mesh), Checkpoints(tmp_path / "c") as checkpoints:
         assert checkpoints.newest == 2
-        state, cursor = checkpoints.restore(2, one.abstract_state)
+        state, seal = checkpoints.restore(2, one.abstract_state)
         assert {d for x in jax.tree.leaves(state) for d in x.devices()} == {jax.devices()[0]}
         stream = one.dataset.train()
-        stream.set_state(cursor)
+        stream.set_state(seal.cursor)
         curve, _ = losses(one, state, stream, steps=2)
     np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)
 

@@ -1,0 +1,302 @@
+"""Damaged checkpoints: never a wrong number, never a traceback, and a line that names step and file."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxzoo.config_io import to_json
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.restore import Restored, folders
+from jaxzoo.train.seal import UnusableError, read_seal
+from jaxzoo.train.session import Session
+
+OLD, NEW = 2, 4
+UNREAD = (
+    "commit_success.txt",
+    "_CHECKPOINT_METADATA",
+    "_sharding",
+    "array_metadatas/process_0",
+    "manifest.ocdbt",
+    "/d/",
+)
+"""Files, by what is in their path, that may be damaged without harm: notes of the storage layer on what it did, and
+parts that it has merged into others. All other files must be missed."""
+
+
+def delete(file: Path, _: random.Random) -> None:
+    file.unlink()
+
+
+def truncate(file: Path, rng: random.Random) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: rng.randrange(1, len(data))])
+
+
+def flip(file: Path, rng: random.Random) -> None:
+    data = bytearray(file.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+
+
+def empty(file: Path, _: random.Random) -> None:
+    file.write_bytes(b"")
+
+
+DAMAGES = {damage.__name__: damage for damage in (delete, truncate, flip, empty)}
+
+
+class Saved:
+    """A run with checkpoints of two steps, and what each of them must give back."""
+
+    def __init__(self, config, directory: Path):
+        session = Session(config, devices=jax.devices()[:1])
+        self.abstract, self.config, self.directory = session.abstract_state, to_json(config), directory
+        self.record = directory / "newest_checkpoint.json"
+        self.truth: dict[int, tuple] = {}
+        with jax.set_mesh(session.mesh), Checkpoints(directory / "c", keep=9, record=self.record) as checkpoints:
+            state, stream = session.init_state(), session.dataset.train()
+            for step in range(1, NEW + 1):
+                state, _ = session.update(state, next(stream))
+                if step % 2 == 0:
+                    cursor = stream.get_state()
+                    checkpoints.save(step, state, cursor=cursor, config=self.config, n_rows=step)
+                    self.truth[step] = bits(state), cursor
+        self.mesh = session.mesh
+
+    def copy(self, directory: Path) -> "Saved":
+        """The same in another directory, to be damaged."""
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(self.directory, directory)
+        other = Saved.__new__(Saved)
+        other.__dict__ = {**self.__dict__, "directory": directory, "record": directory / self.record.name}
+        return other
+
+    def folder(self, step: int) -> Path:
+        return self.directory / "c" / str(step)
+
+    def files(self, step: int) -> list[str]:
+        return sorted(str(f.relative_to(self.folder(step))) for f in self.folder(step).rglob("*") if f.is_file())
+
+    def restore(self) -> Restored | None:
+        checkpoints = Checkpoints(self.directory / "c", record=self.record)
+        with jax.set_mesh(self.mesh):
+            return checkpoints.restore_newest(self.abstract, self.config)
+
+    def taken(self) -> int:
+        """The step that a resumed run goes on from, whose numbers must be those of that step to the last bit."""
+        restored = self.restore()
+        assert restored is not None
+        step = restored.seal.step
+        assert (bits(restored.state), restored.seal.cursor) == self.truth[step]
+        return step
+
+
+def bits(state) -> list[bytes]:
+    return [jax.device_get(leaf).tobytes() for leaf in jax.tree.leaves(state)]
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_config, tmp_path_factory) -> Saved:
+    return Saved(tiny_config, tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Saved:
+    return saved.copy(tmp_path / "copy")
+
+
+@pytest.fixture
+def warned(capfd) -> Callable[[], list[str]]:
+    """The lines on standard error since the last call; nothing may come on standard output."""
+
+    def lines() -> list[str]:
+        out, err = capfd.readouterr()
+        assert out == ""
+        return err.splitlines()
+
+    return lines
+
+
+def check(case: Saved, file: str, warned: Callable[[], list[str]]) -> bool:
+    """Whether the damaged file was missed: then one line names its step, and the older one is taken."""
+    step = case.taken()
+    lines = warned()
+    if step == NEW:
+        assert any(part in file for part in UNREAD), f"{file} was not missed"
+        assert lines == []
+        return False
+    (line,) = lines
+    start = f"warning: checkpoint {NEW} in {case.directory / 'c'} cannot be used ("
+    assert line.startswith(start)
+    assert line.endswith(f"; taking that of step {OLD}")
+    assert line.removeprefix(start).startswith(("seal", "state"))
+    assert len(line) - len(str(case.directory)) < 300
+    return True
+
+
+def largest(case: Saved) -> str:
+    return max(case.files(NEW), key=lambda name: (case.folder(NEW) / name).stat().st_size)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("which", ["numbers", "state/manifest.ocdbt", "state/_METADATA", "seal/metadata"])
+def test_a_damaged_file_is_missed(how, which, copy, warned):
+    """Kills: wrong numbers without a word (a flipped bit), pages of the storage layer's own words and tracebacks of
+    its threads, a missing item."""
+    file = largest(copy) if which == "numbers" else which
+    DAMAGES[how](copy.folder(NEW) / file, random.Random(0))
+    assert check(copy, file, warned)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", DAMAGES)
+def test_grid_of_damages(how, saved, tmp_path, warned, record_property):
+    """Kills: what the quick sample above overlooks: some 200 cases, with 6 places for each bit and each end."""
+    cases = missed = 0
+    for file in saved.files(NEW):
+        for seed in range({"delete": 1, "empty": 1}.get(how, 6)):
+            case = saved.copy(tmp_path / "case")
+            DAMAGES[how](case.folder(NEW) / file, random.Random(seed))
+            missed += check(case, file, warned)
+            cases += 1
+    record_property("cases", cases)
+    record_property("missed", missed)
+    assert cases >= 12
+    assert missed > cases // 4
+
+
+@pytest.mark.slow
+def test_every_place_of_the_numbers(saved, tmp_path, warned):
+    """Kills: a flipped bit in the arrays that changes the numbers in silence: 150 places."""
+    file, rng = largest(saved), random.Random(1)
+    missed = 0
+    for _ in range(150):
+        case = saved.copy(tmp_path / "case")
+        flip(case.folder(NEW) / file, rng)
+        missed += check(case, file, warned)
+    assert missed > 50
+
+
+def test_names_and_parts_cannot_be_exchanged(copy, warned):
+    """Kills: a folder renamed to another step, the cursor of another step, and a seal edited by hand."""
+    copy.folder(NEW).rename(copy.folder(7))
+    assert copy.taken() == OLD
+    assert "checkpoint 7 in" in (line := warned()[0])
+    assert "is of step 4, but the folder is named 7" in line
+    copy.folder(7).rename(copy.folder(NEW))
+    assert copy.taken() == NEW
+    seal = copy.folder(NEW) / "seal" / "metadata"
+    text = seal.read_text()
+    seal.write_text(text.replace('"n_rows": 4', '"n_rows": 5'))
+    assert copy.taken() == OLD
+    assert "(seal/metadata is damaged: its text has another SHA-256 than it says)" in warned()[0]
+    sealed = read_seal(copy.folder(OLD))._replace(step=NEW)
+    seal.write_text(json.dumps(sealed.to_json()))
+    assert copy.taken() == OLD
+    assert "not the numbers that were saved" in warned()[0]
+
+
+def test_another_experiment_s_checkpoint_is_not_taken(copy, warned):
+    """Kills: the step of a run with another learning rate or seed, copied in between."""
+    copy.config = json.loads(json.dumps(copy.config))
+    copy.config["train"]["eval_every"] = 77
+    assert copy.taken() == NEW
+    copy.config["train"]["seed"] = 77
+    with pytest.raises(UnusableError, match=r"4: seal/metadata is of another experiment: train\.seed differs"):
+        copy.restore()
+    assert warned() == []
+
+
+def test_a_checkpoint_without_seal_is_named(copy, warned):
+    """Kills: a checkpoint of an older version that is trusted, or called by a riddle."""
+    (copy.folder(NEW) / "seal").rename(copy.folder(NEW) / "data")
+    assert copy.taken() == OLD
+    assert "(seal/metadata is missing: an older version of jaxzoo, which sealed nothing, has saved it)" in warned()[0]
+
+
+def test_strays_are_named_and_left_alone(copy, warned):
+    """Kills: an empty folder or a file taken for a checkpoint, or deleted."""
+    for name in ("6", "old", "06"):
+        (copy.directory / "c" / name).mkdir()
+    (copy.directory / "c" / "9").write_text("a file")
+    assert copy.taken() == NEW
+    strays, skipped = warned()
+    assert strays == f"warning: {copy.directory / 'c'} holds '06', '9', 'old': no checkpoint, left alone"
+    assert "checkpoint 6 in" in skipped
+    assert "(seal/metadata" in skipped
+    assert sorted(p.name for p in (copy.directory / "c").iterdir()) == ["06", "2", "4", "6", "9", "old"]
+
+
+def test_none_good_is_one_error_that_says_what_was_tried(copy, warned):
+    """Kills: a start at 0 where all are damaged or gone."""
+    for step in (OLD, NEW):
+        flip(copy.folder(step) / "seal" / "metadata", random.Random(0))
+    with pytest.raises(UnusableError, match=r"^no checkpoint in .*/c can be used \(4: seal/meta[^\n]*; 2: seal[^\n]*$"):
+        copy.restore()
+    for step in (OLD, NEW):
+        shutil.rmtree(copy.folder(step))
+    with pytest.raises(UnusableError, match=r"can be used \(4: its folder is gone\)$"):
+        copy.restore()
+    shutil.rmtree(copy.directory / "c")
+    with pytest.raises(UnusableError, match="its folder is gone"):
+        copy.restore()
+    assert warned() == []
+
+
+def test_the_newest_may_be_missing(copy, warned):
+    """Kills: an older checkpoint taken without a word because the newest one's folder is gone."""
+    shutil.rmtree(copy.folder(NEW))
+    assert copy.taken() == OLD
+    assert "checkpoint 4 in" in (line := warned()[0])
+    assert "(its folder is gone); taking that of step 2" in line
+
+
+def test_a_save_that_was_killed_is_no_loss(copy, warned):
+    """Kills: a run that cannot go on because its process died in its first save."""
+    copy.folder(NEW).rename(copy.directory / "c" / f"{NEW}.orbax-checkpoint-tmp")
+    assert copy.taken() == OLD
+    shutil.rmtree(copy.folder(OLD))
+    assert copy.restore() is None
+    copy.record.write_text("{")
+    assert copy.restore() is None
+    assert warned() == [f"warning: {copy.record} cannot be read; ignored"]
+
+
+def test_a_later_save_of_a_damaged_step(copy, saved, warned):
+    """Kills: a save that fails because the damaged checkpoint has its name; a checkpoint that is lost by it."""
+    flip(copy.folder(NEW) / "seal" / "metadata", random.Random(0))
+    (copy.directory / "c" / "8.orbax-checkpoint-tmp-1").mkdir()
+    restored = copy.restore()
+    assert restored
+    with jax.set_mesh(copy.mesh), Checkpoints(copy.directory / "c", keep=2, record=copy.record) as checkpoints:
+        checkpoints.begin_at(OLD)
+        assert checkpoints.newest == OLD
+        assert json.loads(copy.record.read_text()) == {"newest": OLD}
+        for step in (3, NEW):
+            state = restored.state._replace(step=restored.state.step + (step - OLD))
+            checkpoints.save(step, state, cursor={"step": step}, config=copy.config)
+    names = sorted(p.name for p in (copy.directory / "c").iterdir())
+    assert names == ["3", "4", "4.unusable"]
+    assert json.loads(copy.record.read_text()) == {"newest": NEW}
+    warned()
+    again = copy.restore()
+    assert again
+    assert again.seal.cursor == {"step": NEW}
+    assert warned() == []
+    assert list(folders(copy.directory / "c")) == [NEW, 3]
+
+
+def test_memory_that_runs_out_is_no_damage(copy, monkeypatch):
+    """Kills: good checkpoints put aside because a device was full."""
+
+    def fail(*_, **__):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr("orbax.checkpoint.StandardCheckpointHandler.restore", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError):
+        copy.restore()
