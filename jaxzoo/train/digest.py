@@ -1,16 +1,15 @@
 """Digests of arrays that do not depend on how they are laid out: the same on every mesh and in every process.
 
-For each 32-bit word b of an array and its index i in the whole array, all modulo 2^32,
+The digest is a sum over the 32-bit words b of an array, each with its index i in the whole array, modulo 2^32:
 
-    p = b * w1(i)        q = (p xor p >> 16) * w2(i)        digest = (sum of p, sum of q)
+    sum of mix(b xor i * 0x9E3779B1)        mix(x) = shift(0x85EBCA6B * shift(0xC2B2AE35 * x)), shift(x) = x xor x >> 15
 
-with odd weights w1 and w2, so that both maps of b are one to one: a change within one word changes both sums, for
-certain. Changes of several words escape with a probability of about 2^-32 to each sum; those that escape the first
-because it is linear (two signs flipped) meet the second, which is not. Sums of integers are exact in any order, so
-each device adds up its own shards and nothing is sent but the sums.
+The mix is one to one, so that a change within one word changes the sum, for certain; changes of several words are
+overlooked with a probability of about 2^-32. Sums of integers are exact in any order, so each device adds up its own
+shards and nothing is sent but the sums.
 
-Cost: one pass over the data. For the state of 20M parameters under Adam (60M words, 240 MB) it takes 24 ms on two CPU
-cores, 1.1 % of the 2.1 s of its save; the first time, compilation comes on top, some 0.2 s for each shape of array.
+Cost: one pass over the data. For the state of 20M parameters under Adam (60M words, 240 MB) it takes 13 to 20 ms on two
+CPU cores, 1.9 % of its save (0.7 to 1.0 s); the first time it also compiles, some 0.2 s for each shape of array.
 """
 
 import functools
@@ -27,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jaxzoo.array_typing import Array, Int
 
 Digests = dict[str, dict[str, Any]]
-"""By the path of each array, such as `params/embedding`: `{"shape": [8, 4], "dtype": "float32", "sums": [7, 9]}`."""
+"""By the path of each array, such as `params/embedding`: `{"shape": [8, 4], "dtype": "float32", "sum": 79}`."""
 
 _N_SLICES = 16
 _MIN_SLICED = 1 << 16
@@ -37,18 +36,18 @@ _MIN_SLICED = 1 << 16
 def digests(tree: Any) -> Digests:
     """The digests of all arrays of a tree; waits until they are computed. Every process must call it."""
     named = [(jax.tree_util.keystr(path, simple=True, separator="/"), x) for path, x in jax.tree.leaves_with_path(tree)]
-    sums = jax.device_get([_sums_of(x, x.sharding) for _, x in named])
+    sums = jax.device_get([_sum_of_array(x, x.sharding) for _, x in named])
     return {
-        name: {"shape": list(x.shape), "dtype": str(x.dtype), "sums": two.tolist()}
-        for (name, x), two in zip(named, sums, strict=True)
+        name: {"shape": list(x.shape), "dtype": str(x.dtype), "sum": int(value)}
+        for (name, x), value in zip(named, sums, strict=True)
     }
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _sums_of(array: Array, sharding: Sharding) -> Int[Array, "2"]:
-    """Both sums of an array; on a mesh each device adds up its own shard."""
+def _sum_of_array(array: Array, sharding: Sharding) -> Int[Array, ""]:
+    """The sum of an array; on a mesh each device adds up its own shard."""
     if not isinstance(sharding, NamedSharding):
-        return _sums(array, [jnp.uint32(0)] * array.ndim, array.shape)
+        return _sum_of_shard(array, [jnp.uint32(0)] * array.ndim, array.shape)
     carriers = [(*((axes,) if isinstance(axes, str) else axes or ()),) for axes in sharding.spec]
     used = tuple(axis for axes in carriers for axis in axes)
 
@@ -56,16 +55,16 @@ def _sums_of(array: Array, sharding: Sharding) -> Int[Array, "2"]:
         places = [jax.lax.axis_index(axes).astype(jnp.uint32) if axes else jnp.uint32(0) for axes in carriers]
         places += [jnp.uint32(0)] * (array.ndim - len(places))
         start = [place * jnp.uint32(size) for place, size in zip(places, shard.shape, strict=True)]
-        sums = _sums(shard, start, array.shape)
-        return jax.lax.psum(sums, used) if used else sums
+        total = _sum_of_shard(shard, start, array.shape)
+        return jax.lax.psum(total, used) if used else total
 
     whole = PartitionSpec()
     mapped = jax.shard_map(of_shard, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=whole, check_vma=False)
     return mapped(array)
 
 
-def _sums(shard: Array, start: Sequence[Array], shape: tuple[int, ...]) -> Int[Array, "2"]:
-    """Both sums over a shard that begins at `start` in an array of this shape."""
+def _sum_of_shard(shard: Array, start: Sequence[Array], shape: tuple[int, ...]) -> Int[Array, ""]:
+    """The sum over a shard that begins at `start` in an array of this shape."""
     inner = shard.dtype.itemsize // 4 if shard.dtype.itemsize > 4 else 1
     strides = [math.prod(shape[axis + 1 :]) * inner for axis in range(len(shape))]
     offset = sum((s * jnp.uint32(stride % 2**32) for s, stride in zip(start, strides, strict=True)), jnp.uint32(0))
@@ -88,21 +87,21 @@ def _sums(shard: Array, start: Sequence[Array], shape: tuple[int, ...]) -> Int[A
     return total + _sum_words(_mixed(tail, offset + jnp.uint32(rest * stride % 2**32), strides))
 
 
-def _sum_words(words: Int[Array, "2 ..."]) -> Int[Array, "2"]:
-    return words.sum(axis=tuple(range(1, words.ndim)), dtype=jnp.uint32)
+def _sum_words(words: Int[Array, "..."]) -> Int[Array, ""]:
+    return words.sum(dtype=jnp.uint32)
 
 
-def _mixed(x: Array, offset: Int[Array, ""], strides: list[int]) -> Int[Array, "2 ..."]:
-    """p and q of every word of `x`, whose first word has index `offset` in the whole array."""
+def _mixed(x: Array, offset: Int[Array, ""], strides: list[int]) -> Int[Array, "..."]:
+    """The summands of the words of `x`, whose first word has index `offset` in the whole array."""
     bits = _words(x)
     index = jnp.broadcast_to(offset, bits.shape)
     for axis, stride in enumerate([*strides, 1][: bits.ndim]):
         index += jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis) * jnp.uint32(stride % 2**32)
-    weight = index * jnp.uint32(0x9E3779B1)
-    weight ^= weight >> jnp.uint32(16)
-    p = bits * (weight | jnp.uint32(1))
-    q = (p ^ (p >> jnp.uint32(16))) * ((weight * jnp.uint32(0x85EBCA6B)) | jnp.uint32(1))
-    return jnp.stack([p, q])
+    mixed = bits ^ (index * jnp.uint32(0x9E3779B1))
+    for factor in (0xC2B2AE35, 0x85EBCA6B):
+        mixed *= jnp.uint32(factor)
+        mixed ^= mixed >> jnp.uint32(15)
+    return mixed
 
 
 def _words(x: Array) -> Array:

@@ -16,16 +16,10 @@ from jaxzoo.train.seal import UnusableError, read_seal
 from jaxzoo.train.session import Session
 
 OLD, NEW = 2, 4
-UNREAD = (
-    "commit_success.txt",
-    "_CHECKPOINT_METADATA",
-    "_sharding",
-    "array_metadatas/process_0",
-    "manifest.ocdbt",
-    "/d/",
-)
-"""Files, by what is in their path, that may be damaged without harm: notes of the storage layer on what it did, and
-parts that it has merged into others. All other files must be missed."""
+UNREAD = ("commit_success.txt", "_CHECKPOINT_METADATA", "_sharding", "process_0", "state/_METADATA")
+"""Files, by what is in their path, that may be damaged without harm in whole or in part: notes of the storage layer on
+what it did, and pieces that it has merged into others. The numbers are compared all the same; damage to any other file
+must be noticed."""
 
 
 def delete(file: Path, _: random.Random) -> None:
@@ -140,7 +134,8 @@ def check(case: Saved, file: str, warned: Callable[[], list[str]]) -> bool:
 
 
 def largest(case: Saved) -> str:
-    return max(case.files(NEW), key=lambda name: (case.folder(NEW) / name).stat().st_size)
+    files = [name for name in case.files(NEW) if "/d/" in name]
+    return max(files, key=lambda name: (case.folder(NEW) / name).stat().st_size)
 
 
 @pytest.mark.parametrize("how", DAMAGES)
@@ -155,7 +150,7 @@ def test_a_damaged_file_is_missed(how, which, copy, warned):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
-def test_grid_of_damages(how, saved, tmp_path, warned, record_property):
+def test_grid_of_damages(how, saved, tmp_path, warned):
     """Kills: what the quick sample above overlooks: some 200 cases, with 6 places for each bit and each end."""
     cases = missed = 0
     for file in saved.files(NEW):
@@ -164,8 +159,6 @@ def test_grid_of_damages(how, saved, tmp_path, warned, record_property):
             DAMAGES[how](case.folder(NEW) / file, random.Random(seed))
             missed += check(case, file, warned)
             cases += 1
-    record_property("cases", cases)
-    record_property("missed", missed)
     assert cases >= 12
     assert missed > cases // 4
 

@@ -11,34 +11,32 @@ from jaxzoo.train.digest import _MIN_SLICED, digests
 M = 2**32
 
 
-def sums(array) -> list[int]:
+def sum_of(array) -> int:
     (digest,) = digests({"x": jnp.asarray(array)}).values()
-    return digest["sums"]
+    return digest["sum"]
 
 
-def by_hand(words: list[int]) -> list[int]:
+def by_hand(words: list[int]) -> int:
     """The formula of the module's docstring, in Python's own integers."""
-    first, second = 0, 0
+    total = 0
     for i, b in enumerate(words):
-        w = i * 0x9E3779B1 % M
-        w ^= w >> 16
-        p = b * (w | 1) % M
-        first += p
-        second += (p ^ p >> 16) * (w * 0x85EBCA6B % M | 1)
-    return [first % M, second % M]
+        x = (b ^ i * 0x9E3779B1 % M) * 0xC2B2AE35 % M
+        x = (x ^ x >> 15) * 0x85EBCA6B % M
+        total += x ^ x >> 15
+    return total % M
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (3, 5), (2, 3, 4), (0, 3)])
 def test_the_formula(shape):
-    """Kills: another index order, a weight that is even, sums that are not modulo 2^32."""
+    """Kills: another index order, a mix that loses bits, a sum that is not modulo 2^32."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    assert sums(x) == by_hand(x.reshape(-1).view(np.uint32).tolist())
+    assert sum_of(x) == by_hand(x.reshape(-1).view(np.uint32).tolist())
 
 
 def test_a_large_array_is_summed_whole():
     """Kills: elements behind the last slice left out, slices with one index twice."""
     x = np.random.default_rng(0).integers(0, M, (5, _MIN_SLICED // 4 + 3), np.uint32)
-    assert sums(x) == by_hand(x.reshape(-1).tolist())
+    assert sum_of(x) == by_hand(x.reshape(-1).tolist())
 
 
 DTYPES = ("bool", "int8", "uint8", "bfloat16", "float16", "int32", "uint32", "float32", "int64", "float64", "complex64")
@@ -52,18 +50,17 @@ def test_every_single_bit_counts(dtype):
         data = np.random.default_rng(0).integers(0, 2 if dtype == "bool" else 256, 6 * size).astype(np.uint8)
         if jnp.issubdtype(dtype, jnp.floating):
             data[: 2 * size] = 255  # NaN
-        seen = [sums(data.view(jnp.dtype(dtype)))]
+        seen = [sum_of(data.view(jnp.dtype(dtype)))]
         for byte in range(6 * size):
             for bit in range(1 if dtype == "bool" else 8):
                 flipped = data.copy()
                 flipped[byte] ^= 1 << bit
-                seen.append(sums(flipped.view(jnp.dtype(dtype))))
-    for column in zip(*seen, strict=True):
-        assert column[0] not in column[1:]
+                seen.append(sum_of(flipped.view(jnp.dtype(dtype))))
+    assert seen[0] not in seen[1:]
 
 
 def test_changes_of_several_words():
-    """Kills: sums that know no place, and a linear sum alone, in which two flipped signs cancel."""
+    """Kills: sums that know no place, and linear ones, in which two flipped signs cancel."""
     x = np.random.default_rng(0).standard_normal((4, 50)).astype(np.float32)
     changed = [x[::-1], x[:, ::-1], np.roll(x, 1), x.reshape(50, 4).T]
     for i in range(199):
@@ -71,7 +68,7 @@ def test_changes_of_several_words():
         signs[[i, i + 1]] *= -1
         swap[[i, i + 1]] = swap[[i + 1, i]]
         changed += [signs.reshape(x.shape), swap.reshape(x.shape)]
-    assert sums(x) not in [sums(np.ascontiguousarray(y)) for y in changed]
+    assert sum_of(x) not in [sum_of(np.ascontiguousarray(y)) for y in changed]
 
 
 def test_path_shape_and_dtype_belong_to_it():
@@ -91,4 +88,4 @@ def test_the_same_on_every_mesh(spec):
         x = rng.standard_normal(shape).astype(np.float32)
         laid_out = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
         with jax.set_mesh(mesh):
-            assert sums(laid_out) == by_hand(x.reshape(-1).view(np.uint32).tolist())
+            assert sum_of(laid_out) == by_hand(x.reshape(-1).view(np.uint32).tolist())
