@@ -7,7 +7,16 @@ training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
 import dataclasses
 from typing import Literal
 
-from jaxzoo.checked import Checked
+from jaxzoo.checked import (
+    Checked,
+    Fraction,
+    FractionBelowOne,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+)
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.models.language_model import LanguageModelConfig
@@ -32,73 +41,56 @@ __all__ = [
 class OptimizerConfig(Checked):
     """AdamW with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm."""
 
-    learning_rate: float = 1e-3
+    learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """Course of the learning rate after the warmup, down to `final_fraction` of the peak at the last step."""
-    warmup_fraction: float = 0.1
+    warmup_fraction: Fraction = 0.1
     """Share of all steps over which the learning rate rises linearly from 0."""
-    final_fraction: float = 0.0
+    final_fraction: Fraction = 0.0
     """Learning rate of the last step as a share of the peak."""
-    b1: float = 0.9
+    b1: FractionBelowOne = 0.9
     """Decay of the mean of gradients."""
-    b2: float = 0.999
+    b2: FractionBelowOne = 0.999
     """Decay of the mean of squared gradients."""
-    eps: float = 1e-8
+    eps: PositiveFloat = 1e-8
     """Added to the root of the second moment."""
-    weight_decay: float = 0.1
+    weight_decay: NonNegativeFloat = 0.1
     """Decoupled weight decay, scaled by the learning rate; not on parameters that refuse it (norms, biases)."""
     decay_embeddings: bool = True
     """Also decays the embeddings (and so a tied head)."""
     decay_all: bool = False
     """Also decays parameters that refuse it, as the released Zoology code does."""
-    clip_norm: float = 1.0
+    clip_norm: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0: no clipping."""
-
-    def __post_init__(self) -> None:
-        self.require("learning_rate", self.learning_rate > 0, "must be positive")
-        self.require("warmup_fraction", 0 <= self.warmup_fraction <= 1, "must be in [0, 1]")
-        self.require("final_fraction", 0 <= self.final_fraction <= 1, "must be in [0, 1]")
-        for name in ("weight_decay", "clip_norm"):
-            self.require(name, getattr(self, name) >= 0, "must not be negative")
-        for name in ("b1", "b2"):
-            self.require(name, 0 <= getattr(self, name) < 1, "must be in [0, 1)")
-        self.require("eps", self.eps > 0, "must be positive")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(Checked):
     """The loop: how long, how often, when to stop."""
 
-    steps: int = 1000
+    steps: PositiveInt = 1000
     """Optimizer steps in all."""
-    batch_size: int = 64
+    batch_size: PositiveInt = 64
     """Examples a step, over all devices."""
-    valid_batch_size: int = 256
+    valid_batch_size: PositiveInt = 256
     """Examples a validation step."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of parameters and dropout; the data have their own."""
-    log_every: int = 10
+    log_every: PositiveInt = 10
     """Steps between two metric rows."""
-    eval_every: int = 100
+    eval_every: NonNegativeInt = 100
     """Steps between two validations; there is one at the end as well. 0: only at the end."""
-    checkpoint_every: int = 100
+    checkpoint_every: NonNegativeInt = 100
     """Steps between two checkpoints; there is one at the end as well. 0: only at the end."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveInt = 2
     """How many checkpoints stay on disk."""
-    stop_at_accuracy: float = 0.0
+    stop_at_accuracy: Fraction = 0.0
     """Stops after a validation whose accuracy reaches this; 0: never."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "valid_batch_size", "log_every", "keep_checkpoints"):
-            self.require(name, getattr(self, name) > 0, "must be positive")
-        for name in ("eval_every", "checkpoint_every", "seed"):
-            self.require(name, getattr(self, name) >= 0, "must not be negative")
-        self.require("stop_at_accuracy", 0 <= self.stop_at_accuracy <= 1, "must be in [0, 1]")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExperimentConfig:
+class ExperimentConfig(Checked):
     """One experiment: a model, the data that it learns, the optimizer, the loop and the mesh."""
 
     model: LanguageModelConfig

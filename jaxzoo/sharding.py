@@ -9,10 +9,12 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxzoo.checked import Checked, Rule
 
 LOGICAL_AXES = "logical_axes"
 """Key of the parameter metadata that holds its logical axes: a tuple of names or None, one a dimension."""
@@ -33,23 +35,25 @@ width of an MLP, `channels` the width of an elementwise branch (a gated convolut
 periods."""
 
 
+DeviceCount = Annotated[int, Rule("must be positive, or -1: the devices that are left", -1, 2**31 - 1, excluded=(0,))]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+class MeshConfig(Checked):
     """Shape of the device mesh. One entry may be -1: the devices that the others leave."""
 
-    data: int = -1
+    data: DeviceCount = -1
     """Devices that share out the batch, each with a full copy of the parameters."""
-    fsdp: int = 1
+    fsdp: DeviceCount = 1
     """Devices that share out the batch, and the parameters and optimizer state along the model width."""
-    tensor: int = 1
+    tensor: DeviceCount = 1
     """Devices that share out heads, hidden units and the vocabulary."""
 
     def __post_init__(self) -> None:
-        sizes = dataclasses.astuple(self)
-        if any(size < 1 and size != -1 for size in sizes) or sizes.count(-1) > 1:
+        if dataclasses.astuple(self).count(-1) > 1:
             raise ValueError(
-                f"MeshConfig: data={self.data} fsdp={self.fsdp} tensor={self.tensor} must be positive, "
-                "at most one of them -1 (the devices that the others leave)"
+                f"MeshConfig: data={self.data} fsdp={self.fsdp} tensor={self.tensor}: at most one may be -1 (the "
+                "devices that the others leave)"
             )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tyro
 
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.printer import Printer
@@ -41,19 +41,19 @@ class Command(Checked):
     """Text to continue; give it again for another text. Write --prompt='-x' for one that begins with a dash."""
     prompt_file: Repeatable = ()
     """File with a text to continue, to its last newline; - is standard input."""
-    max_tokens: int = 200
+    max_tokens: PositiveInt = 200
     """Most new tokens of a text."""
-    temperature: float = 1.0
+    temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0 always takes the likeliest token."""
-    top_k: int = 0
+    top_k: NonNegativeInt = 0
     """How many of the likeliest tokens may be drawn; 0: all."""
-    top_p: float = 1.0
+    top_p: FractionAboveZero = 1.0
     """Probability that the tokens which may be drawn have together at least; 1: all."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the draws: the same one gives the same texts."""
     stop: Repeatable = ()
     """String that ends a text, and is left out of it; give it again for another one."""
-    checkpoint: int = 0
+    checkpoint: NonNegativeInt = 0
     """Step of the checkpoint; 0: the newest."""
     config: Path | None = None
     """The run's config file; needed where it defines mixers of its own."""
@@ -61,9 +61,6 @@ class Command(Checked):
     """Prints each prompt before its continuation."""
 
     def __post_init__(self) -> None:
-        self.require("max_tokens", self.max_tokens >= 1, "must be positive")
-        self.require("seed", 0 <= self.seed < 2**32, "must be in [0, 2^32)")
-        self.require("checkpoint", self.checkpoint >= 0, "must be a step", "0 is the newest")
         check_stops(self.stop)
 
 

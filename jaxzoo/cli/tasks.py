@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.runner import run
 
@@ -23,15 +23,15 @@ class Command(Checked):
 
     task: Literal["mqar"] = "mqar"
     """Which task."""
-    show: int = 3
+    show: PositiveInt = 3
     """How many examples to print."""
-    length: int = 16
+    length: PositiveInt = 16
     """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
-    n_pairs: int = 2
+    n_pairs: PositiveInt = 2
     """Key-value pairs in an example."""
-    vocab_size: int = 64
+    vocab_size: PositiveInt = 64
     """Tokens; the lower half are keys, the upper half values."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the examples."""
     split: Literal["train", "test"] = "train"
     """Which of the two disjoint sets of examples."""
@@ -39,9 +39,6 @@ class Command(Checked):
     """Tokens of empty positions: 0, anything but the example's keys, or anything."""
     variant: Literal["paper", "release"] = "paper"
     """Values and gap law as Zoology prints them, or as the authors' released code has them."""
-
-    def __post_init__(self) -> None:
-        self.require("show", self.show >= 1, "must be at least 1")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

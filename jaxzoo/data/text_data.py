@@ -15,13 +15,14 @@ A window may hold parts of several documents. Packing says what a token may see 
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import grain
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt16
 
+from jaxzoo.checked import PositiveInt, Rule, Seed
 from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.corpus import Document, read_corpus
 from jaxzoo.data.ngram import ngram_baselines
@@ -36,25 +37,20 @@ class TextDataConfig(DataConfig):
 
     path: str = ""
     """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
-    length: int = 256
+    length: PositiveInt = 256
     """Tokens of a window."""
     packing: Packing = "concatenate"
     """What a token may see of its window: all before it, or (segments) its own document alone."""
-    valid_fraction: float = 0.05
+    valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.05
     """Share of the files, chosen by a hash of the name, kept for validation; of a single file, its end."""
-    valid_tokens: int = 100_000
+    valid_tokens: PositiveInt = 100_000
     """Upper bound of the validation tokens that are scored; the files come in the order of their hashes."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the split and of the training windows."""
 
     def __post_init__(self) -> None:
-        self.require("length", self.length > 0, "must be positive")
-        self.require("valid_fraction", 0 < self.valid_fraction < 1, "must be in (0, 1)")
         enough = self.valid_tokens >= self.length
         self.require("valid_tokens", enough, f"must be at least one window, length={self.length}")
-        self.require("seed", self.seed >= 0, "must not be negative")
-        kinds = get_args(Packing)
-        self.require("packing", self.packing in kinds, f"must be one of {', '.join(kinds)}")
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "TextData":
         """Reads the text."""

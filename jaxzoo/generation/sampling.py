@@ -6,35 +6,27 @@ beginning whose probabilities sum to `top_p` or more (nucleus sampling, Holtzman
 """
 
 import dataclasses
-import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling(Checked):
     """Which tokens may be drawn, and how evenly. The default is the model's own distribution."""
 
-    temperature: float = 1.0
+    temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0: always the likeliest token (the lowest id among equals)."""
-    top_k: int = 0
+    top_k: NonNegativeInt = 0
     """How many of the likeliest tokens may be drawn; 0: all."""
-    top_p: float = 1.0
+    top_p: FractionAboveZero = 1.0
     """Probability that the tokens which may be drawn have together at least; 1: all."""
-    n_ids: int = 0
+    n_ids: NonNegativeInt = 0
     """Only ids below this are drawn, such as those that a tokenizer knows; 0: all of the vocabulary."""
-
-    def __post_init__(self) -> None:
-        fits = math.isfinite(self.temperature) and self.temperature >= 0
-        self.require("temperature", fits, "must be finite and not negative", "0 always takes the likeliest token")
-        self.require("top_k", self.top_k >= 0, "must not be negative", "0 lets all tokens be drawn")
-        self.require("n_ids", self.n_ids >= 0, "must not be negative", "0 lets all ids be drawn")
-        self.require("top_p", 0 < self.top_p <= 1, "must be in (0, 1]", "1 lets all tokens be drawn")
 
 
 NO_LIMIT = 2**31 - 1

@@ -28,7 +28,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, NonNegativeFloat, PositiveInt
 
 State = Any
 """A NamedTuple of arrays, batch leading; each mixer defines its own."""
@@ -97,20 +97,12 @@ class Inherited:
 class MixerConfig(Checked, abc.ABC):
     """What every mixer's config says. None means: the model's (see `inherit`)."""
 
-    d_model: int | None = None
+    d_model: PositiveInt | None = None
     """Model width; None: that of the model around the mixer."""
-    init_std: float | None = None
+    init_std: NonNegativeFloat | None = None
     """Standard deviation of the normal initialisation of the projections; None: the model's, 0.02 outside a model."""
-    out_init_std: float | None = None
+    out_init_std: NonNegativeFloat | None = None
     """The same for the output projection; None: the model's over sqrt(2 n_layers), or `init_std` outside a model."""
-
-    def __post_init__(self) -> None:
-        """Subclasses check their own fields and call this."""
-        positive = self.d_model is None or self.d_model > 0
-        self.require("d_model", positive, "must be positive", "set it, or None inside a model")
-        for field in ("init_std", "out_init_std"):
-            value = getattr(self, field)
-            self.require(field, value is None or value >= 0, "must not be negative", "0 starts at zero")
 
     def require_divisible(self, field: str, by: str) -> None:
         """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`."""

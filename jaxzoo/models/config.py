@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import Inherited, MixerConfig
 
@@ -17,35 +17,35 @@ class LanguageModelConfig(Checked):
 
     pattern: tuple[MixerConfig, ...]
     """The mixers of the layers from the front, repeated over the depth."""
-    d_model: int = 64
+    d_model: PositiveInt = 64
     """Width of embedding and residual stream."""
-    n_layers: int = 2
+    n_layers: PositiveInt = 2
     """Number of layers; layer i has mixer i modulo the pattern's length."""
-    vocab_size: int = 8192
+    vocab_size: PositiveInt = 8192
     """Number of token ids."""
-    pad_vocab_multiple: int = 8
+    pad_vocab_multiple: PositiveInt = 8
     """The embedding gets rows up to the next multiple of this; no logit goes to the added ones."""
-    max_length: int = 64
+    max_length: PositiveInt = 64
     """Longest sequence that the model is made for, and so the taps of long filters that do not say how many."""
     mlp: Literal["swiglu", "gelu", "identity", "none"] = "swiglu"
     """Second branch of a layer. `identity` adds the normed residual (the released Zoology figures)."""
-    mlp_width: int = 0
+    mlp_width: NonNegativeInt = 0
     """Hidden units of the MLP; 0: 4 d (gelu), 8/3 d rounded up to a multiple of 256 (swiglu)."""
     mlp_bias: bool = False
     """Biases in the MLP."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm (Zoology) or RMSNorm (Based)."""
-    norm_eps: float = 1e-5
+    norm_eps: NonNegativeFloat = 1e-5
     """Added to the variance (mean square) in a norm."""
-    max_positions: int | None = None
+    max_positions: PositiveInt | None = None
     """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
     tie_embeddings: bool = True
     """The head is the embedding's transpose."""
-    embed_dropout: float = 0.0
+    embed_dropout: FractionBelowOne = 0.0
     """Dropout rate of the embedding."""
-    residual_dropout: float = 0.0
+    residual_dropout: FractionBelowOne = 0.0
     """Dropout rate of each branch before it joins the residual."""
-    init_std: float = 0.02
+    init_std: NonNegativeFloat = 0.02
     """Standard deviation of the initialisation; output projections get it over sqrt(2 n_layers)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
@@ -53,23 +53,18 @@ class LanguageModelConfig(Checked):
     """Recomputes each period in the backward pass instead of storing its activations."""
 
     def __post_init__(self) -> None:
-        for field in ("d_model", "n_layers", "vocab_size", "pad_vocab_multiple", "max_length"):
-            self.require(field, getattr(self, field) > 0, "must be positive")
-        positions = self.max_positions is None or self.max_positions > 0
-        self.require("max_positions", positions, "must be positive", "or None for no learned positions")
-        for field in ("embed_dropout", "residual_dropout"):
-            self.require(field, 0 <= getattr(self, field) < 1, "must be in [0, 1)")
-        for field in ("mlp", "norm", "dtype"):
-            choices = get_args(get_type_hints(type(self))[field])
-            known = ", ".join(map(repr, choices))
-            self.require(field, getattr(self, field) in choices, f"must be one of {known}")
-        self.require("mlp_width", self.mlp_width >= 0, "must not be negative; 0 chooses by the width")
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
-        _ = self.layers
+        _ = self.period
 
     @property
     def layers(self) -> tuple[MixerConfig, ...]:
-        """The mixer of every layer, its open fields filled with this model's.
+        """The mixer of every layer, its open fields filled with this model's."""
+        repeats = -(-self.n_layers // len(self.period))
+        return (self.period * repeats)[: self.n_layers]
+
+    @property
+    def period(self) -> tuple[MixerConfig, ...]:
+        """The mixers of the pattern, as many as there are layers at most, likewise filled.
 
         Raises:
           ValueError: a mixer refuses the width, or names another one.
@@ -77,15 +72,15 @@ class LanguageModelConfig(Checked):
         inherited = Inherited(
             d_model=self.d_model, max_length=self.max_length, init_std=self.init_std, out_init_std=self.out_std
         )
-        layers = tuple(self.pattern[i % len(self.pattern)].inherit(inherited) for i in range(self.n_layers))
-        for layer in layers:
-            layer.require("d_model", layer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}")
-        return layers
+        period = tuple(mixer.inherit(inherited) for mixer in self.pattern[: self.n_layers])
+        for mixer in period:
+            mixer.require("d_model", mixer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}")
+        return period
 
     @property
     def state_grows(self) -> bool:
         """Whether the state holds as many tokens as the capacity that it was made with."""
-        return any(layer.capabilities.growing_state for layer in self.layers)
+        return any(mixer.capabilities.growing_state for mixer in self.period)
 
     @property
     def out_std(self) -> float:

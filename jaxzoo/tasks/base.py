@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Int, PRNGKeyArray
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.data.base import Batch
 
 Split = Literal["train", "test"]
@@ -26,9 +26,9 @@ Split = Literal["train", "test"]
 class TaskConfig(Checked, abc.ABC):
     """What the examples of a task look like. All examples of one config have one shape."""
 
-    vocab_size: int
+    vocab_size: PositiveInt
     """Tokens; ids are in [0, vocab_size)."""
-    length: int
+    length: PositiveInt
     """Tokens in an example."""
 
     @property

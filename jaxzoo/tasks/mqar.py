@@ -22,7 +22,7 @@ alike, in the same split.
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import Split, TaskConfig
@@ -41,13 +42,13 @@ Fillers = Literal["zero", "random", "any"]
 class MQARConfig(TaskConfig):
     """What an MQAR example looks like. Raises `ValueError` where no such example exists."""
 
-    vocab_size: int = 8192
+    vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
-    length: int = 64
+    length: PositiveInt = 64
     """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
-    n_pairs: int = 8
+    n_pairs: PositiveInt = 8
     """Key-value pairs in an example; each key is asked for once."""
-    power: float = 0.1
+    power: PositiveFloat = 0.1
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     distinct_values: bool = False
     """Draws the values of an example without replacement (released code), not independently (paper)."""
@@ -57,15 +58,11 @@ class MQARConfig(TaskConfig):
     its pair."""
 
     def __post_init__(self) -> None:
-        self.require("n_pairs", self.n_pairs >= 1, "must be at least 1")
         self.require("length", self.length % 2 == 0, "must be even", "add or drop one token")
         rule = f"must be at least 4 n_pairs={4 * self.n_pairs}"
         self.require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must exceed length={self.length}"
         self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
-        self.require("power", self.power > 0, "must be positive", "1 is uniform, the paper has 0.1")
-        kinds = get_args(Fillers)
-        self.require("fillers", self.fillers in kinds, f"must be one of {', '.join(kinds)}")
 
     @property
     def slices(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxzoo.array_typing import Int
-from jaxzoo.checked import Checked
+from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.tasks.base import TaskConfig
 
@@ -22,11 +22,8 @@ class Examples(Checked):
 
     task: TaskConfig
     """What the examples look like."""
-    n_examples: int
+    n_examples: PositiveInt
     """How many of them: those with the numbers from 0 on."""
-
-    def __post_init__(self) -> None:
-        self.require("n_examples", self.n_examples >= 1, "must be at least 1", "leave the entry out")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,11 +34,10 @@ class RecallDataConfig(DataConfig):
     """The training mixture; a task config stands here once at most."""
     valid: tuple[Examples, ...]
     """The validation sets, disjoint from all training examples of the same task."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the examples and of their order."""
 
     def __post_init__(self) -> None:
-        self.require("seed", self.seed >= 0, "must not be negative")
         for field in ("train", "valid"):
             tasks = [examples.task for examples in getattr(self, field)]
             self.require(field, bool(tasks), "must not be empty", "give it an Examples(task=..., n_examples=...)")

@@ -52,8 +52,6 @@ OWN = """
     from jaxzoo.tasks.mqar import MQARConfig
     from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
-    EXAMPLES = Examples(task=MQARConfig(vocab_size=40, length=16, n_pairs=2), n_examples=64)
-
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class OwnConvConfig(GatedShortConvConfig):
         taps: tuple[int, ...] = (2,)
@@ -62,9 +60,11 @@ OWN = """
     def config():
         from beside_own import BesideConfig
 
+        examples = Examples(task=MQARConfig(vocab_size=40, length=16, n_pairs=2), n_examples=64)
+
         return ExperimentConfig(
             model=LanguageModelConfig(pattern=(OwnConvConfig(taps=(3, 4)), BesideConfig()), d_model=8, vocab_size=40),
-            data=RecallDataConfig(train=(EXAMPLES,), valid=(EXAMPLES,)),
+            data=RecallDataConfig(train=[examples], valid=[examples]),
         )
 """
 

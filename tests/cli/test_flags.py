@@ -69,7 +69,7 @@ def test_help_without_config_explains_itself(capsys):
         ),
         ("--data.train.0.task.n-pairs 5", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
         ("--data.valid.0.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),
-        ("--mesh.data -2", "^MeshConfig: data=-2"),
+        ("--mesh.data -2", r"^MeshConfig\.data=-2 must be positive, or -1"),
     ],
 )
 def test_mistakes_are_one_line(mqar_file, capsys, flags, message):

@@ -28,7 +28,7 @@ def test_prints_the_examples(capsys):
     ("flags", "message"),
     [
         ("--n-pairs 9", "MQARConfig.length="),
-        ("--show 0", "Command.show=0 must be at least 1"),
+        ("--show 0", "Command.show=0 must be positive"),
         ("--task copying", "invalid choice 'copying'"),
         ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),
     ],

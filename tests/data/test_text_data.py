@@ -235,8 +235,8 @@ def test_default_corpus_orders_the_baselines():
         ({"valid_fraction": 0.0}, "valid_fraction=0.0 must be in (0, 1)"),
         ({"valid_fraction": 1.0}, "valid_fraction=1.0 must be in (0, 1)"),
         ({"valid_tokens": 6, "length": 7}, "valid_tokens=6 must be at least one window, length=7"),
-        ({"seed": -1}, "seed=-1 must not be negative"),
-        ({"packing": "pad"}, "packing='pad' must be one of concatenate, segments"),
+        ({"seed": -1}, "seed=-1 must be in [0, 2^32)"),
+        ({"packing": "pad"}, "packing='pad' must be one of 'concatenate', 'segments'"),
     ],
 )
 def test_config_errors(fields, message):

@@ -162,7 +162,7 @@ def test_flops_by_hand() -> None:
         ({"d_model": 10, "n_heads": 3}, "d_model=10 must be divisible by n_heads=3"),
         ({"d_model": 12, "n_heads": 0}, "n_heads=0 must be positive"),
         ({"d_model": 12, "n_heads": 6, "n_kv_heads": 4}, "n_kv_heads=4 must divide n_heads=6"),
-        ({"d_model": 12, "head_dim": -1}, "head_dim=-1 must be positive"),
+        ({"d_model": 12, "head_dim": -1}, "head_dim=-1 must not be negative"),
         ({"d_model": 12, "positions": "learned"}, "positions='learned' must be"),
         ({"d_model": 0}, "d_model=0 must be positive"),
         ({"d_model": 12, "init_std": -0.1}, "init_std=-0.1 must not be negative"),

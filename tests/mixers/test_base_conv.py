@@ -141,10 +141,10 @@ def test_flops():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"filter": "longer"}, "filter='longer' must be 'short', 'long' or 'implicit'"),
-        ({"form": "code"}, "form='code' must be 'paper', 'listing' or 'release'"),
+        ({"filter": "longer"}, "filter='longer' must be one of 'short', 'long', 'implicit'"),
+        ({"form": "code"}, "form='code' must be one of 'paper', 'listing', 'release'"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
-        ({"long_init_std": -0.1}, "long_init_std=-0.1 must be positive"),
+        ({"long_init_std": -0.1}, "long_init_std=-0.1 must not be negative"),
         ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),
         ({"filter_width": 0}, "filter_width=0 must be positive"),
     ],

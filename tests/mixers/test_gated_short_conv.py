@@ -69,8 +69,8 @@ def test_flops():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"expansion": 3}, "expansion=3 must be even and positive"),
-        ({"expansion": 0}, "expansion=0 must be even and positive"),
+        ({"expansion": 3}, "expansion=3 must be even; it counts both"),
+        ({"expansion": 0}, "expansion=0 must be positive"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
     ],
 )

@@ -109,8 +109,8 @@ def test_flops_by_hand() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"window": 0}, "window=0 must be at least 1"),
-        ({"positions": "alibi"}, "positions='alibi' must be 'none' or 'rotary'"),
+        ({"window": 0}, "window=0 must be positive"),
+        ({"positions": "alibi"}, "positions='alibi' must be one of 'none', 'rotary'"),
         ({"head_dim": 3}, "rotary_fraction=1.0 times head_dim=3 must be an even"),
     ],
 )

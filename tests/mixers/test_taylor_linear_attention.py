@@ -112,11 +112,11 @@ def test_flops():
     [
         ({"n_heads": 0}, "n_heads=0 must be positive"),
         ({"n_heads": 4, "head_dim": 2, "n_kv_heads": 3}, "n_kv_heads=3 must divide n_heads=4"),
-        ({"n_kv_heads": -1}, "n_kv_heads=-1 must be positive"),
+        ({"n_kv_heads": -1}, "n_kv_heads=-1 must not be negative"),
         ({"n_heads": 4}, "d_model=6 must be divisible by n_heads=4"),
         ({"feature_dim": 0}, "feature_dim=0 must be positive"),
-        ({"head_dim": -2}, "head_dim=-2 must be positive"),
-        ({"chunk_size": -1}, "chunk_size=-1 must be positive"),
+        ({"head_dim": -2}, "head_dim=-2 must not be negative"),
+        ({"chunk_size": -1}, "chunk_size=-1 must not be negative"),
         ({"eps": -1.0}, "eps=-1.0 must not be negative"),
     ],
 )

@@ -259,12 +259,12 @@ def test_examples_stay_what_they_are():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_pairs": 0}, "MQARConfig.n_pairs=0 must be at least 1"),
+        ({"n_pairs": 0}, "MQARConfig.n_pairs=0 must be positive"),
         ({"length": 63}, "MQARConfig.length=63 must be even"),
         ({"length": 30}, "MQARConfig.length=30 must be at least 4 n_pairs=32; raise length or lower n_pairs"),
         ({"vocab_size": 64}, "MQARConfig.vocab_size=64 must exceed length=64"),
         ({"power": 0.0}, "MQARConfig.power=0.0 must be positive"),
-        ({"fillers": "noise"}, "MQARConfig.fillers='noise' must be one of zero, random, any"),
+        ({"fillers": "noise"}, "MQARConfig.fillers='noise' must be one of 'zero', 'random', 'any'"),
     ],
 )
 def test_config_refuses_what_has_no_examples(fields, message):

@@ -1,12 +1,13 @@
 """What multi-head softmax attentions share: heads, projections and rotary positions."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import FractionAboveZero, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.mixers.base import Mixer, MixerConfig
@@ -16,17 +17,17 @@ from jaxzoo.mixers.base import Mixer, MixerConfig
 class MultiHeadConfig(MixerConfig):
     """Heads and positions of a softmax attention; abstract."""
 
-    n_heads: int = 1
+    n_heads: PositiveInt = 1
     """Query heads."""
-    n_kv_heads: int = 0
+    n_kv_heads: NonNegativeInt = 0
     """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
-    head_dim: int = 0
+    head_dim: NonNegativeInt = 0
     """Width of a head; 0: d_model / n_heads."""
     positions: Literal["none", "rotary", "alibi"] = "none"
     """How scores learn of positions."""
-    rotary_fraction: float = 1.0
+    rotary_fraction: FractionAboveZero = 1.0
     """Share of each head's channels, from the first on, that rotate; the count must be even."""
-    rotary_base: float = 10000.0
+    rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
     """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians a token."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""
@@ -35,19 +36,14 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("n_heads", self.n_heads >= 1, "must be positive")
-        self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
-        self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
         if self.positions == "rotary":
-            self.require("rotary_base", self.rotary_base >= 1, "must be at least 1", "the usual one is 10000")
             share, width = self.rotary_fraction, self.head_width
             rotated = self.rotated_channels
             even = abs(share * width - rotated) < 1e-6 and rotated % 2 == 0
             rule = f"times head_dim={width} must be an even number of channels"
-            self.require("rotary_fraction", 0 < share <= 1, "must be in (0, 1]", "or set positions='none'")
             self.require("rotary_fraction", even, rule, "0.5 and 1.0 are common")
 
     @property

@@ -17,6 +17,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import PositiveInt
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.sharding import on_mesh
@@ -39,13 +40,8 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
 
     positions: Literal["none", "rotary"] = "rotary"
     """How scores learn of positions."""
-    window: int = 64
+    window: PositiveInt = 64
     """Keys that a token sees, itself included."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.require("positions", self.positions in ("none", "rotary"), "must be 'none' or 'rotary'")
-        self.require("window", self.window >= 1, "must be at least 1", "1 is the token alone")
 
     @classmethod
     def tiny(cls) -> Self:

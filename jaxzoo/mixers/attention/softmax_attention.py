@@ -29,11 +29,6 @@ from pallas_kernels.softmax import softmax_attention
 class AttentionConfig(MultiHeadConfig):
     """Config of `Attention`. Transformer++ of the Based paper: positions="rotary", rotary_fraction=0.5."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        known = self.positions in ("none", "rotary", "alibi")
-        self.require("positions", known, "must be 'none', 'rotary' or 'alibi'")
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(

@@ -32,6 +32,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import (
     MAX_DIRECT_TAPS,
     causal_conv,
@@ -53,29 +54,22 @@ class BaseConvConfig(MixerConfig):
 
     filter: Literal["short", "long", "implicit"] = "short"
     """A few free taps, as many free taps as tokens, or taps that an MLP computes from positions."""
-    n_taps: int | None = None
+    n_taps: PositiveInt | None = None
     """Taps of the filter, the current token's included; None: 3 of a short filter, the model's length of others."""
     form: Literal["paper", "listing", "release"] = "paper"
     """Which published operator: Definition 4.1, the paper's listing, or the public code."""
-    long_init_std: float = 0.0
+    long_init_std: NonNegativeFloat = 0.0
     """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(n_taps), which
     keeps the scale of the input, for form paper, where nothing is published."""
-    emb_dim: int = 3
+    emb_dim: PositiveInt = 3
     """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""
-    filter_width: int = 16
+    filter_width: PositiveInt = 16
     """Hidden units of an implicit filter's MLP."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        filters, forms = ("short", "long", "implicit"), ("paper", "listing", "release")
-        self.require("filter", self.filter in filters, "must be 'short', 'long' or 'implicit'")
-        self.require("form", self.form in forms, "must be 'paper', 'listing' or 'release'")
-        known = self.n_taps is None or self.n_taps >= 1
-        self.require("n_taps", known, "must be positive", "it counts the current token")
-        self.require("long_init_std", self.long_init_std >= 0, "must be positive", "or 0 for the form's own")
         odd = self.emb_dim >= 3 and self.emb_dim % 2 == 1
         self.require("emb_dim", odd, "must be odd and at least 3", "time, and a cosine and a sine a frequency")
-        self.require("filter_width", self.filter_width >= 1, "must be positive")
 
     @property
     def filter_length(self) -> int:

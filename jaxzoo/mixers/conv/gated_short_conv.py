@@ -22,6 +22,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.causal_conv import (
     causal_conv,
     causal_conv_step,
@@ -38,18 +39,16 @@ from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerCo
 class GatedShortConvConfig(MixerConfig):
     """Config of `GatedShortConv`; the defaults are those of the released Based models."""
 
-    expansion: int = 4
+    expansion: PositiveInt = 4
     """Channels of both branches together, in units of d_model; 8 is eq. 7 read literally."""
-    n_taps: int = 3
+    n_taps: PositiveInt = 3
     """Taps of the convolution, the current token's included."""
     conv_bias: bool = False
     """Adds a bias after the convolution."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        even = self.expansion >= 2 and self.expansion % 2 == 0
-        self.require("expansion", even, "must be even and positive", "it counts both branches")
-        self.require("n_taps", self.n_taps >= 1, "must be positive", "it counts the current token")
+        self.require("expansion", self.expansion % 2 == 0, "must be even", "it counts both branches")
 
     @property
     def branch_width(self) -> int:

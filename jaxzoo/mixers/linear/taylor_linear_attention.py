@@ -24,6 +24,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
@@ -44,19 +45,19 @@ TaylorLinearAttentionState = TaylorState
 class TaylorLinearAttentionConfig(MixerConfig):
     """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
 
-    n_heads: int = 1
+    n_heads: PositiveInt = 1
     """Query heads."""
-    n_kv_heads: int = 0
+    n_kv_heads: NonNegativeInt = 0
     """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
-    feature_dim: int = 16
+    feature_dim: PositiveInt = 16
     """Width of a head's queries and keys, d' in the paper; the state grows with its square."""
-    head_dim: int = 0
+    head_dim: NonNegativeInt = 0
     """Width of a head's values; 0: d_model / n_heads."""
-    eps: float = 1e-12
+    eps: NonNegativeFloat = 1e-12
     """Added to the denominator."""
     normalize: bool = True
     """Divides by the sum of the weights."""
-    chunk_size: int = 0
+    chunk_size: NonNegativeInt = 0
     """Tokens that meet by the quadratic form; 0: chosen by the length."""
     output_scaling: bool = False
     """Scales each head's output by a learned linear function of the token (App. C)."""
@@ -65,14 +66,8 @@ class TaylorLinearAttentionConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_heads", "feature_dim"):
-            self.require(field, getattr(self, field) >= 1, "must be positive")
-        self.require("n_kv_heads", self.n_kv_heads >= 0, "must be positive", "set it, or 0 for n_heads")
         rule = f"must divide n_heads={self.n_heads}"
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be 0")
-        self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
-        self.require("eps", self.eps >= 0, "must not be negative")
-        self.require("chunk_size", self.chunk_size >= 0, "must be positive", "set it, or 0 to choose")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
 
