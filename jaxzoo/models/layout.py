@@ -17,24 +17,32 @@ def fold_layers(layers: Sequence[Layer]) -> tuple[Fold, ...]:
     """Folds layers into repeated periods, so that a deep model compiles as one period.
 
     From the front, the longest run of at least two equal periods becomes one fold (the shortest period wins a
-    tie); layers that start no such run stand alone. Joined up again, the folds give back `layers`.
+    tie); layers that start no such run stand alone. Joined up again, the folds give back `layers`. A run is found in
+    time linear in the layers that are left.
     """
     folds: list[Fold] = []
     start = 0
     while start < len(layers):
-        fold = max(_folds_at(layers, start), key=lambda fold: (len(fold.period) * fold.repeats, -len(fold.period)))
-        folds.append(fold)
-        start += len(fold.period) * fold.repeats
+        rest = tuple(layers[start:])
+        runs = [(width, length // width + 1) for width, length in enumerate(_repetitions(rest)) if length >= width > 0]
+        width, repeats = max(runs, key=lambda run: (run[0] * run[1], -run[0]), default=(1, 1))
+        folds.append(Fold(rest[:width], repeats))
+        start += width * repeats
     return tuple(folds)
 
 
-def _folds_at(layers: Sequence[Layer], start: int) -> list[Fold]:
-    rest = tuple(layers[start:])
-    folds = [Fold(rest[:1], 1)]
-    for width in range(1, len(rest) // 2 + 1):
-        repeats = 1
-        while rest[repeats * width : (repeats + 1) * width] == rest[:width]:
-            repeats += 1
-        if repeats > 1:
-            folds.append(Fold(rest[:width], repeats))
-    return folds
+def _repetitions(items: Sequence[Layer]) -> list[int]:
+    """For every place, how many items from there on are those from the front on, in time linear in their number.
+
+    The Z function (Gusfield 1997, sec. 1.4): `[first, end)` is the stretch found so far that reaches furthest.
+    """
+    lengths = [0] * len(items)
+    first = end = 0
+    for place in range(1, len(items)):
+        length = min(lengths[place - first], end - place) if place < end else 0
+        while place + length < len(items) and items[length] == items[place + length]:
+            length += 1
+        lengths[place] = length
+        if place + length > end:
+            first, end = place, place + length
+    return lengths

@@ -53,6 +53,15 @@ def test_hand_worked_folds(layers, folds):
     assert fold_layers(layers) == tuple(Fold(tuple(period), repeats) for period, repeats in folds)
 
 
+@pytest.mark.parametrize("period", ["a", "ab", "abcdefg"])
+def test_deep_models_fold_at_once(period):
+    """Kills a search that tries every width at a cost of its own: 30000 layers took it minutes."""
+    n = 30_000
+    folds = fold_layers((period * n)[:n])
+    assert folds[0] == Fold(tuple(period), n // len(period))
+    assert "".join(unfold(folds)) == (period * n)[:n]
+
+
 def test_based_360m_folds_into_two_scans():
     """Kills a preset whose layers sit one off: Table 7 has period 5, then two convolutions."""
     layers = presets.based_360m().layers
