@@ -26,8 +26,12 @@ class UnknownTypeError(ValueError):
 
 
 def to_json(config: Any) -> dict[str, Json]:
-    """A dataclass as nested dicts and lists; `from_json` of the result and its class gives it back."""
-    return _encode(config, type(config))
+    """A dataclass as nested dicts and lists; `from_json` of the result and its class gives it back.
+
+    Raises:
+      ValueError: a value, named by its dotted path, of a kind that JSON does not know.
+    """
+    return _encode(config, type(config), type(config).__name__)
 
 
 def from_json(value: Json, declared: type[Config]) -> Config:
@@ -73,15 +77,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _encode(value: Any, declared: Any) -> Json:
+def _encode(value: Any, declared: Any, path: str) -> Json:
     if dataclasses.is_dataclass(value):
         hints = typing.get_type_hints(type(value))
-        fields = {f.name: _encode(getattr(value, f.name), hints[f.name]) for f in dataclasses.fields(value)}
+        names = [field.name for field in dataclasses.fields(value)]
+        fields = {name: _encode(getattr(value, name), hints[name], f"{path}.{name}") for name in names}
         return fields if declared is type(value) else {TYPE: type(value).__name__, **fields}
-    if isinstance(value, tuple):
-        declared = next(d for d in _members(declared) if typing.get_origin(d) is tuple)
-        return [_encode(item, hint) for item, hint in zip(value, _items(declared, len(value)), strict=True)]
-    return value
+    tuples = [member for member in _members(declared) if typing.get_origin(member) is tuple]
+    if isinstance(value, tuple) and tuples:
+        items = enumerate(zip(value, _items(tuples[0], len(value)), strict=True))
+        return [_encode(item, hint, f"{path}.{i}") for i, (item, hint) in items]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{path}={value!r} must be a number, a string, a config or a declared tuple, to be kept in a file")
 
 
 def _decode(value: Json, declared: Any, path: str) -> Any:
@@ -110,7 +118,7 @@ def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: st
     classes = {key: c for key, c in classes.items() if not inspect.isabstract(c)}
     if TYPE not in value and name not in classes:
         raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {name}")
-    if name not in classes or not dataclasses.is_dataclass(classes[name]):
+    if not isinstance(name, str) or name not in classes or not dataclasses.is_dataclass(classes[name]):
         raise UnknownTypeError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
     chosen = classes[name]
     hints = typing.get_type_hints(chosen)

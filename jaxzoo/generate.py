@@ -1,6 +1,6 @@
 """`python -m jaxzoo.generate --run DIR --prompt TEXT`; see `--help`."""
 
-from jaxzoo.cli.generate import main
+from jaxzoo.cli.door import enter
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    enter("generate")

@@ -89,9 +89,10 @@ def _one_line(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device has no memory left; where JAX was never imported, none has."""
+    """Whether host or device has no memory left; where JAX was never imported, each device has."""
     kind = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())
-    return isinstance(error, kind) and "RESOURCE_EXHAUSTED" in str(error)
+    told = any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory"))
+    return isinstance(error, MemoryError) or (isinstance(error, kind) and told)
 
 
 def _open_missing_streams() -> None:

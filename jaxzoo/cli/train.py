@@ -45,6 +45,8 @@ class Command:
     """Continue the run there."""
     overwrite: bool
     """Replace the run there."""
+    allow_oversize: bool
+    """Try what is beyond the memory of the devices."""
     print_model: bool
     """Describe the model and do nothing else."""
 
@@ -68,15 +70,23 @@ def _train(argv: Sequence[str]) -> None:
         return
     directory = RunDirectory(command.run_dir.absolute())
     directory.check(resume=command.resume, overwrite=command.overwrite)
+    config = to_json(command.config)
     if command.resume:
-        directory.check_same(to_json(command.config))
+        directory.check_same(config)
     use_compilation_cache()
 
     from jaxzoo.train.experiment import TrainingError, run_experiment
 
     screen = Screen(sys.stdout)
     try:
-        run_experiment(command.config, directory, name=str(command.config_file), resume=command.resume, screen=screen)
+        run_experiment(
+            command.config,
+            directory,
+            name=str(command.config_file),
+            resume=command.resume,
+            screen=screen,
+            allow_oversize=command.allow_oversize,
+        )
     except TrainingError as error:
         raise Failure(str(error), 1) from error
 
@@ -103,6 +113,7 @@ def parse_command(argv: Sequence[str]) -> Command:
         run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file),
         resume=options.resume,
         overwrite=options.overwrite,
+        allow_oversize=options.allow_oversize,
         print_model=options.print_model,
     )
 
@@ -131,5 +142,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>")
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
+    parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
     return parser

@@ -1,5 +1,5 @@
 """`python -m jaxzoo.tasks --task mqar --show 3`; see `--help`."""
 
-from jaxzoo.cli.tasks import main
+from jaxzoo.cli.door import enter
 
-raise SystemExit(main())
+enter("tasks")

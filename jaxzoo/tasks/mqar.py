@@ -21,6 +21,7 @@ alike, in the same split.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -30,7 +31,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import Split, TaskConfig
@@ -63,6 +64,8 @@ class MQARConfig(TaskConfig):
         self.require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must exceed length={self.length}"
         self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the papers have 0.1")
 
     @property
     def slices(self) -> Mapping[str, int]:

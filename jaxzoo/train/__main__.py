@@ -1,5 +1,5 @@
 """`python -m jaxzoo.train --config FILE`; see `--help`."""
 
-from jaxzoo.cli.train import main
+from jaxzoo.cli.door import enter
 
-raise SystemExit(main())
+enter("train")

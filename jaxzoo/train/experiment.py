@@ -11,6 +11,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import NonFiniteError, Recorder, Start, StopSignals, begin, train
+from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.run_dir import RunDirectory
@@ -22,7 +23,15 @@ class TrainingError(Exception):
     """Training failed in the middle; the message says what is kept."""
 
 
-def run_experiment(config: ExperimentConfig, run: RunDirectory, *, name: str, resume: bool, screen: Screen) -> None:
+def run_experiment(
+    config: ExperimentConfig,
+    run: RunDirectory,
+    *,
+    name: str,
+    resume: bool,
+    screen: Screen,
+    allow_oversize: bool = False,
+) -> None:
     """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
 
     Args:
@@ -31,17 +40,20 @@ def run_experiment(config: ExperimentConfig, run: RunDirectory, *, name: str, re
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
+      allow_oversize: whether to try what is beyond the memory of the devices.
 
     Raises:
       ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
       OSError: the same of what could not be read, or written.
       TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
-    session = Session(config)
+    session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):
         _print_start(session, name, run, screen)
         with _no_refusals("the training step did not compile"):
-            session.compile()
+            step = session.compile()
+        if not allow_oversize:
+            check_compiled(step, session.mesh)
         screen.say(f"compiled in {session.train_step.seconds:.1f} s")
         try:
             start = _claim(session, run, resume=resume)

@@ -69,6 +69,8 @@ class RunDirectory:
             raise ValueError(f"{self.path} holds no run to resume; start it without --resume")
         if self.holds_run and not (resume or overwrite):
             raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
+        for link in self._links():
+            raise ValueError(f"{link} is a symbolic link, which no run made; put what it points to in its place")
         strangers = self._strangers()
         if strangers and not resume:
             raise ValueError(
@@ -81,13 +83,25 @@ class RunDirectory:
         Raises:
           ValueError: names the first field that differs and is not in `MAY_CHANGE`.
         """
-        found = first_difference(json.loads(self.config.read_text()), config, ignore=MAY_CHANGE)
+        found = first_difference(self.read_config(), config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
             raise ValueError(
                 f"--resume: {field} is {_short(new)} but the run in {self.path} has {_short(old)}; only "
                 f"{', '.join(sorted(MAY_CHANGE))} may change"
             )
+
+    def read_config(self) -> Json:
+        """What `config.json` holds.
+
+        Raises:
+          ValueError: it is no JSON.
+          OSError: it cannot be read.
+        """
+        try:
+            return json.loads(self.config.read_text())
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.config} must be JSON: {error}; restore what the run wrote") from error
 
     def claim(self) -> None:
         """Keeps other processes from writing here until `release`, or until this one ends.
@@ -154,6 +168,11 @@ class RunDirectory:
         """The files of a run but for its events, unfinished ones first and the config last."""
         files = [self.metrics, self.picture, self.manifest, self.newest_checkpoint, self.config]
         return [*map(unfinished, files), *files]
+
+    def _links(self) -> list[Path]:
+        """Symbolic links in the places of the run's files and checkpoints, through which it would write elsewhere."""
+        places = [*self._files(), self.checkpoints, *self.path.glob(f"{EVENTS}*"), *self.checkpoints.glob("*")]
+        return [place for place in places if place.is_symlink()]
 
     def _strangers(self) -> list[str]:
         """Names in the directory that no run wrote."""

@@ -12,6 +12,7 @@ from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
+from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
@@ -65,12 +66,13 @@ class Session:
     Args:
       config: the experiment.
       devices: those of the mesh; None: all.
+      limited: refuses what is beyond the memory of the devices.
 
     Raises:
-      ValueError: sizes that do not fit together, or what the data refuse.
+      ValueError: sizes that do not fit together, or no machine, or what the data refuse.
     """
 
-    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None):
+    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
         self.config = config
         self.mesh = make_mesh(config.mesh, devices)
         self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
@@ -78,6 +80,8 @@ class Session:
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
         self.dataset = config.data.build(**sizes)
         self._check_data()
+        if limited:
+            check_estimate(config, self.mesh, self.dataset.max_length)
         self.blueprint = make_blueprint(config.model)
         schedule = make_schedule(config.optimizer, config.train.steps)
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
@@ -115,10 +119,10 @@ class Session:
         """The batch with its rows shared out over the devices of the mesh."""
         return jax.device_put(batch, self._rows)
 
-    def compile(self) -> None:
-        """Compiles the train step for the first batch, whose place in the stream is kept."""
+    def compile(self) -> Any:
+        """Compiles the train step for the first batch, whose place in the stream is kept; returns the executable."""
         first = next(self.dataset.train())
-        self.train_step.compile(self.abstract_state, self.place(first))
+        return self.train_step.compile(self.abstract_state, self.place(first))
 
     def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         """One train step on a batch as the stream gives it."""

@@ -1,6 +1,5 @@
 """The language model of a run directory, without its optimizer; nothing is written there."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.digest import digests
+from jaxzoo.train.memory import check_model
 from jaxzoo.train.restore import folders, newest_usable
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal, UnusableError, read_seal
@@ -48,6 +48,10 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
     run = RunDirectory(directory.absolute())
     config = _read_config(run)
     tokenizer = _tokenizer_of(config, run)
+    try:
+        check_model(config.model)
+    except ValueError as error:
+        raise ValueError(f"{run.config}: {error}") from error
     blueprint = make_blueprint(config.model)
 
     def read(folder: Path) -> tuple[Variables, Seal]:
@@ -77,8 +81,9 @@ def _read_config(run: RunDirectory) -> ExperimentConfig:
         raise ValueError(f"{run.path} does not exist; --run takes the directory of a run, such as runs/lm-based_tiny")
     if not run.holds_run:
         raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; --run takes the directory of a run")
+    stored = run.read_config()
     try:
-        return from_json(json.loads(run.config.read_text()), ExperimentConfig)
+        return from_json(stored, ExperimentConfig)
     except UnknownTypeError as error:
         raise ValueError(f"{run.config}: {error}; name the file that defines it with --config FILE") from error
     except ValueError as error:

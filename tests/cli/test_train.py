@@ -295,6 +295,37 @@ def test_what_is_refused_writes_nothing(mqar_file, text_file, run, tmp_path, cap
         assert text in refused(run, file, capsys, tmp_path, *flags)
 
 
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ("--model.d-model 1000000000", "LanguageModelConfig: d_model=1000000000, n_layers=2, vocab_size=257 and "),
+        ("--model.d-model 100000", "240.3 GB of it for 30,0"),
+        ("--model.n-layers 2000000000", "must fit into "),
+        ("--model.d-model 2147483648", "LanguageModelConfig.d_model=2147483648 must be below 2^31"),
+        ("--data.train.0.task.power inf", "MQARConfig.power=inf must be finite"),
+        ("--data.train.0.task.power 300", "MQARConfig.power=300.0 must be "),
+        ("--optimizer.learning-rate nan", "OptimizerConfig.learning_rate=nan must be finite"),
+        ("--model.init-std=-1", "LanguageModelConfig.init_std=-1.0 must not be negative"),
+        ("--train.seed 4294967296", "TrainConfig.seed=4294967296 must be in [0, 2^32)"),
+    ],
+)
+def test_nonsense_is_refused_before_an_array_exists(flags, text, mqar_file, run, tmp_path, capsys):
+    """Kills: a compiler that aborts, a search over a million layers, and a run directory made before memory ends."""
+    assert text in refused(run, mqar_file, capsys, tmp_path, *flags.split(), "--mesh.data", "4", "--mesh.fsdp", "2")
+
+
+@pytest.mark.parametrize("owner", ["session.check_estimate", "experiment.check_compiled"])
+def test_oversize_is_refused_unless_it_is_allowed(owner, mqar_file, run, tmp_path, monkeypatch, capsys):
+    """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
+    for name in {"session.check_estimate", "experiment.check_compiled"} - {owner}:
+        monkeypatch.setattr(f"jaxzoo.train.{name}", lambda *_: None)
+    monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1000)
+    message = refused(run, mqar_file, capsys, tmp_path)
+    assert "must fit into 0.0 GB; " in message
+    assert "or try all the same with --allow-oversize" in message
+    assert run(mqar_file, "r", "--train.steps", "1", "--allow-oversize") == 0
+
+
 def test_place_that_cannot_be_written_is_refused(mqar_file, tmp_path, capsys, run):
     """Kills: a traceback where the run directory cannot be made, here because its parent is a file."""
     (tmp_path / "file").write_text("")

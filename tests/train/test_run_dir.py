@@ -79,6 +79,35 @@ def test_checkpoints_without_a_run_are_a_stranger_s(tmp_path):
             RunDirectory(tmp_path).check(resume=False, overwrite=overwrite)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "config.json.tmp", "metrics.jsonl", "events.out.tfevents.9.x", "checkpoints", "checkpoints/3"],
+)
+def test_no_run_writes_through_a_link(directory, tmp_path, name):
+    """Kills: files of somebody else that are cut or deleted, because a link in the run directory points to them."""
+    place, elsewhere = directory.path / name, tmp_path / "elsewhere"
+    if place.exists():
+        place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    for flags in ({"resume": True, "overwrite": False}, {"resume": False, "overwrite": True}):
+        if directory.holds_run:
+            with pytest.raises(ValueError, match=f"/run/{name} is a symbolic link, which no run made; put what it "):
+                directory.check(**flags)
+    linked = tmp_path / "linked"
+    linked.symlink_to(directory.path.parent)
+    place.unlink()
+    if directory.holds_run:
+        RunDirectory(linked / "run").check(resume=True, overwrite=False)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
+def test_an_edited_config_is_named(directory, text):
+    """Kills: a parser's complaint that does not say in which file, and its traceback where it is nested too deep."""
+    directory.config.write_text(text)
+    with pytest.raises(ValueError, match=r"/run/config\.json must be JSON: .*; restore what the run wrote$"):
+        directory.check_same(CONFIG)
+
+
 def test_nothing_to_resume(tmp_path):
     """Kills: --resume with a misspelt directory that trains from the beginning."""
     with pytest.raises(ValueError, match="holds no run to resume; start it without --resume"):

@@ -1,0 +1,112 @@
+"""Whether a run fits into memory: told from shapes, before an array exists or a file is written.
+
+First a lower bound, from the parameters of one period of layers (`check_estimate`): it takes no time, and no absurd
+size gets past it to hang or to abort a compiler. Then what the compiler itself has counted (`check_compiled`).
+"""
+
+import dataclasses
+import math
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.models.accounting import abstract_model, count_parameters
+from jaxzoo.models.config import LanguageModelConfig
+
+FLOAT_BYTES = 4
+STATE_COPIES = 4
+"""A parameter, its gradient and two moments of AdamW, float32 all."""
+REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with --allow-oversize"
+
+
+def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
+    """Refuses a run whose parameters, optimizer state and one activation of a batch are beyond a device.
+
+    Args:
+      config: the experiment.
+      mesh: its devices.
+      length: tokens of its longest sequence.
+
+    Raises:
+      ValueError: with the sizes in the config and the estimate.
+    """
+    model, rows = config.model, config.train.batch_size
+    n_parameters = estimate_parameters(model)
+    state = STATE_COPIES * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    batch = FLOAT_BYTES * rows * length * model.d_model / (mesh.shape["data"] * mesh.shape["fsdp"])
+    room = memory_of_each(list(mesh.devices.flat))
+    if state + batch > room:
+        raise ValueError(
+            f"LanguageModelConfig: {_sizes(model)} and TrainConfig.batch_size={rows} need at least "
+            f"{_gb(state + batch)} of each device, {_gb(state)} of it for {n_parameters:,} parameters with gradients "
+            f"and optimizer state, and must fit into {_gb(room)}; {REMEDY}"
+        )
+
+
+def check_compiled(step: Any, mesh: Mesh) -> None:
+    """Refuses a train step whose arrays, as the compiler has counted them, are beyond a device.
+
+    Args:
+      step: the executable.
+      mesh: its devices.
+
+    Raises:
+      ValueError: with the count.
+    """
+    counted = step.memory_analysis()
+    if counted is None:
+        return
+    needed = counted.argument_size_in_bytes + counted.temp_size_in_bytes
+    needed += counted.output_size_in_bytes - counted.alias_size_in_bytes
+    room = memory_of_each(list(mesh.devices.flat))
+    if needed > room:
+        raise ValueError(
+            f"the compiled training step needs {_gb(needed)} of each device and must fit into {_gb(room)}; take a "
+            f"smaller --train.batch-size, {REMEDY}"
+        )
+
+
+def check_model(model: LanguageModelConfig) -> None:
+    """Refuses a model whose parameters alone are beyond the first device.
+
+    Raises:
+      ValueError: with the sizes in the config and the estimate.
+    """
+    n_parameters = estimate_parameters(model)
+    needed, room = FLOAT_BYTES * n_parameters, memory_of_each(jax.devices()[:1])
+    if needed > room:
+        raise ValueError(
+            f"LanguageModelConfig: {_sizes(model)} needs {_gb(needed)} for {n_parameters:,} parameters and must fit "
+            f"into the {_gb(room)} of the device"
+        )
+
+
+def estimate_parameters(config: LanguageModelConfig) -> int:
+    """Parameters of the model; where the last period of its layers is cut, by the share of it that is there."""
+    n_period = len(config.period)
+    short = abstract_model(dataclasses.replace(config, n_layers=n_period))
+    layers = count_parameters(short.stacks)
+    return count_parameters(short) - layers + layers * config.n_layers // n_period
+
+
+def memory_of_each(devices: Sequence[Any]) -> float:
+    """Bytes that each of these devices has for itself; the CPUs of a process share those of the host."""
+    limit = (devices[0].memory_stats() or {}).get("bytes_limit")
+    if limit:
+        return limit
+    if devices[0].platform != "cpu":
+        return math.inf
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / len(devices)
+
+
+def _sizes(model: LanguageModelConfig) -> str:
+    names = ("d_model", "n_layers", "vocab_size")
+    return ", ".join(f"{name}={getattr(model, name)}" for name in names)
+
+
+def _gb(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB"
