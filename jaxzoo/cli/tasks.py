@@ -37,8 +37,9 @@ class Command(Checked):
     """Which of the two disjoint sets of examples."""
     fillers: Literal["zero", "random", "any"] = "zero"
     """Tokens of empty positions: 0, anything but the example's keys, or anything."""
-    variant: Literal["paper", "release"] = "paper"
-    """Values and gap law as Zoology prints them, or as the authors' released code has them."""
+    variant: Literal["paper", "literal", "release"] = "paper"
+    """Values and exponent as Zoology prints them, with the slots of the released code or (literal) at any position; or
+    all as the authors' released code has it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +55,7 @@ def _show(argv: Sequence[str]) -> None:
     from jaxzoo.data.base import UNLABELLED
     from jaxzoo.tasks import mqar
 
-    preset = mqar.paper if command.variant == "paper" else mqar.release
+    preset = {"paper": mqar.paper, "literal": mqar.literal, "release": mqar.release}[command.variant]
     task = preset(command.length, command.n_pairs, vocab_size=command.vocab_size, fillers=command.fillers)
     print(f"keys 1..{task.n_keys}, values {task.first_value}..{task.vocab_size - 1}")
     tokens, targets = mqar.MQAR(task, batch_size=command.show).batch(command.seed, 0, command.split)

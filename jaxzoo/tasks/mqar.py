@@ -5,8 +5,11 @@ it every second position is a slot; slot i (i = 1, 2, ..) has weight `a i^(a-1)`
 drawn one after the other without replacement. The target *at* a repeated key is its value, which is not inserted. The
 paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
 
-Deviation from the paper: the slots are those of the authors' released code (HazyResearch/zoology). Procedure 1 draws
-for each key a distance from its first occurrence to its second, which may be any position behind the context.
+Deviation from the paper: the slots are those of the authors' released code (HazyResearch/zoology). Procedure 1, step 5,
+draws for each key a position out of `[2D..N]`, any behind the context, by a power law of its distance from the key's
+first occurrence: `places="anywhere"`, and the preset `literal`. Position `p` then has weight `a (p - 2 j)^(a-1)` for
+the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the positions that are
+left; the procedure does not say what happens where two would meet.
 
 Deviation from both: no example is in both train and test. Call an example odd if the number of inversions in the order
 of its keys, plus the sum of its keys and values (and of its slot, if it has one pair only), is odd. Test examples are
@@ -37,6 +40,7 @@ from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import Split, TaskConfig
 
 Fillers = Literal["zero", "random", "any"]
+Places = Literal["slots", "anywhere"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,6 +55,9 @@ class MQARConfig(TaskConfig):
     """Key-value pairs in an example; each key is asked for once."""
     power: PositiveFloat = 0.1
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    places: Places = "slots"
+    """Where a key comes again. slots: at every second position behind the context, by the number i of the slot
+    (released code); anywhere: at any position there, by its distance i from the key's first occurrence (paper)."""
     distinct_values: bool = False
     """Draws the values of an example without replacement (released code), not independently (paper)."""
     fillers: Fillers = "zero"
@@ -89,8 +96,13 @@ class MQARConfig(TaskConfig):
 
     @property
     def n_slots(self) -> int:
-        """Positions that can hold a repeated key: `2 n_pairs + 2 i` for i below `n_slots`."""
-        return (self.length - 2 * self.n_pairs) // 2
+        """Positions that can hold a repeated key: `2 n_pairs + slot_width i` for i below `n_slots`."""
+        return (self.length - 2 * self.n_pairs) // self.slot_width
+
+    @property
+    def slot_width(self) -> int:
+        """Positions from one that can hold a repeated key to the next."""
+        return 2 if self.places == "slots" else 1
 
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
         """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
@@ -102,9 +114,17 @@ def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers
     """Zoology's task (Appendix E.1, F.1) in all but the slots: a = 0.1, values drawn independently.
 
     Procedure 1 as it is printed lets a key come again at any position behind the context, and its law is one of
-    distances. Here, as in the released code, every second position is a slot, and the law is one of slots.
+    distances: `literal`. Here, as in the released code, every second position is a slot, and the law is one of slots.
     """
     return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
+
+
+def literal(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
+    """Zoology's Procedure 1 (Appendix E.1) to the letter: `paper` with keys that come again at any position.
+
+    Where it leaves a choice, the module docstring says ours. Slower to make: `n_pairs length` random words an example.
+    """
+    return dataclasses.replace(paper(length, n_pairs, vocab_size=vocab_size, fillers=fillers), places="anywhere")
 
 
 def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
@@ -205,19 +225,29 @@ def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Bat
     """One example, without the axis of the batch: tokens `(t,)`, positions and targets `(m,)`."""
     key_rng, value_rng, word_rng = jax.random.split(key, 3)
     n, behind = config.n_pairs, config.length - 2 * config.n_pairs
-    words = jax.random.bits(word_rng, (n + config.n_slots + behind,), jnp.uint32)
-    value_words, slot_words, filler_words = jnp.split(words, [n, n + config.n_slots])
+    n_slot_words = config.n_slots * (1 if config.places == "slots" else n)
+    words = jax.random.bits(word_rng, (n + n_slot_words + behind,), jnp.uint32)
+    value_words, slot_words, filler_words = jnp.split(words, [n, n + n_slot_words])
     keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
     if config.distinct_values:
         values = config.first_value + sampling.distinct(value_rng, n, config.n_values)
     else:
         values = config.first_value + sampling.below(value_words, config.n_values)
-    weights = np.arange(1.0, config.n_slots + 1) ** (config.power - 1)
-    slots = sampling.successive(slot_words, weights, n)
+    slots = _slots(config, slot_words)
     keys, values = _steer(config, keys, values, slots, odd)
     context = jnp.stack([keys, values], axis=1).reshape(-1)
-    rest = _fillers(config, filler_words, keys).at[2 * slots].set(keys, unique_indices=True)
-    return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + 2 * slots, targets=values)
+    offsets = config.slot_width * slots
+    rest = _fillers(config, filler_words, keys).at[offsets].set(keys, unique_indices=True)
+    return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + offsets, targets=values)
+
+
+def _slots(config: MQARConfig, words: UInt[Array, "n"]) -> Int[Array, "m"]:
+    """The slot of each pair, by the law of the gap."""
+    if config.places == "slots":
+        return sampling.successive(words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.n_pairs)
+    first = 2 * np.arange(config.n_pairs)
+    distances = 2.0 * config.n_pairs + np.arange(config.n_slots)[None, :] - first[:, None]
+    return sampling.in_turn(words.reshape(distances.shape), distances ** (config.power - 1))
 
 
 def _steer(

@@ -21,6 +21,9 @@ CONFIGS = {
     "paper_random": mqar.paper(26, 3, vocab_size=30, fillers="random"),
     "release_any": mqar.release(26, 5, vocab_size=27, fillers="any"),
     "full": mqar.release(32, 8, vocab_size=33, fillers="random"),
+    "literal_one_pair": mqar.literal(6, 1, vocab_size=13),
+    "literal": mqar.literal(26, 3, vocab_size=30, fillers="random"),
+    "literal_full": mqar.literal(32, 8, vocab_size=33),
 }
 parametrize_configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 
@@ -39,11 +42,12 @@ def assert_law(counts: np.ndarray, probabilities: np.ndarray) -> None:
     assert statistic < dof + 6 * math.sqrt(2 * dof)
 
 
-def is_odd(tokens: np.ndarray, targets: np.ndarray, n_pairs: int) -> bool:
+def is_odd(tokens: np.ndarray, targets: np.ndarray, config: MQARConfig) -> bool:
     """The parity that tells the splits apart, by plain loops over one example."""
+    n_pairs, width = config.n_pairs, 2 if config.places == "slots" else 1
     keys, values = tokens[: 2 * n_pairs : 2], tokens[1 : 2 * n_pairs : 2]
     inversions = sum(int(a > b) for i, a in enumerate(keys) for b in keys[i + 1 :])
-    slot = (int(np.flatnonzero(targets >= 0)[0]) - 2) // 2 if n_pairs == 1 else 0
+    slot = (int(np.flatnonzero(targets >= 0)[0]) - 2) // width if n_pairs == 1 else 0
     return (inversions + int(keys.sum()) + int(values.sum()) + slot) % 2 == 1
 
 
@@ -61,7 +65,7 @@ def test_layout_of_every_example(config, split):
         assert len(pairs) == n
         assert all(1 <= key < half <= value < config.vocab_size for key, value in pairs.items())
         asked = [t for t, label in enumerate(labels) if label != -100]
-        assert all(t >= 2 * n and t % 2 == 0 for t in asked)
+        assert all(t >= 2 * n and (t % 2 == 0 or config.places == "anywhere") for t in asked)
         assert sorted(example[t] for t in asked) == sorted(pairs)
         assert all(labels[t] == pairs[example[t]] for t in asked)
         if config.distinct_values:
@@ -119,6 +123,25 @@ def test_gaps_follow_the_power_law_in_the_order_of_the_pairs(preset):
         assert statistic < 9 + 6 * math.sqrt(18)
 
 
+def test_literal_gaps_are_distances_from_the_first_occurrence():
+    """Kills a law of positions or slots in place of distances, every second position, two keys in one place, and keys
+    that do not choose in their order."""
+    config = mqar.literal(14, 3, vocab_size=100)
+    n_places, n_draws = 8, 20_000
+    batch = MQAR(config, batch_size=n_draws).labelled(5, 0)
+    places, rng = np.asarray(batch.positions) - 6, np.random.default_rng(1)
+    assert all(len(set(row)) == 3 for row in places.tolist())
+    assert_law(np.bincount(places[:, 0], minlength=n_places), np.arange(6.0, 14.0) ** -0.9)
+    numpys = np.full((n_draws, 3), -1)
+    for row in numpys:
+        for pair in range(3):
+            weights = [0.0 if p in row else (6 + p - 2 * pair) ** -0.9 for p in range(n_places)]
+            row[pair] = rng.choice(n_places, p=np.array(weights) / sum(weights))
+    for pair in (1, 2):
+        ours, theirs = (np.bincount(drawn[:, pair], minlength=n_places) for drawn in (places, numpys))
+        assert ((ours - theirs) ** 2 / (ours + theirs)).sum() < 7 + 6 * math.sqrt(14)
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 @pytest.mark.parametrize("n_pairs", [1, 2, 3])
 def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
@@ -143,7 +166,7 @@ def test_splits_are_even_and_odd(config):
     """Kills a swap of keys without their values, a swap in the wrong direction, and a missed neighbour
     value."""
     for split in ("train", "test"):
-        kinds = {is_odd(*example, config.n_pairs) for example in zip(*make(config, split=split), strict=True)}
+        kinds = {is_odd(*example, config) for example in zip(*make(config, split=split), strict=True)}
         assert kinds == {split == "test"}
 
 
@@ -264,6 +287,7 @@ def test_examples_stay_what_they_are():
         ({"length": 30}, "MQARConfig.length=30 must be at least 4 n_pairs=32; raise length or lower n_pairs"),
         ({"vocab_size": 64}, "MQARConfig.vocab_size=64 must exceed length=64"),
         ({"power": 0.0}, "MQARConfig.power=0.0 must be positive"),
+        ({"power": 23.0}, "MQARConfig.power=23.0 must be smaller: in float32 it gives some slots no chance"),
         ({"fillers": "noise"}, "MQARConfig.fillers='noise' must be one of 'zero', 'random', 'any'"),
     ],
 )
