@@ -104,9 +104,21 @@ def _open_missing_streams() -> None:
 
 def quieten() -> None:
     """Keeps libraries from spilling logs over our lines; what matters reaches us as an exception."""
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _unraisablehook
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message=".*persistent compilation cache")
+
+
+def _unraisablehook(failed: "sys.UnraisableHookArgs") -> None:
+    """Prints what a callback raised, but for the writers of a checkpoint of which one has failed.
+
+    The others call back into the event loop of the save, which is closed by then; the failure itself is raised.
+    """
+    if str(failed.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(failed)
 
 
 def use_compilation_cache() -> None:

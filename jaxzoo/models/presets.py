@@ -173,9 +173,11 @@ def mqar_based(
       d_model: width; 48, 64 or 128 in the figure.
       length: longest sequence; 1024 in the figure.
       feature_dim: width of queries and keys; 8, 16 or 24 in the figure, 8 in the released Zoology config.
-      variant: as in `mqar_base_conv`.
+      variant: as in `mqar_base_conv`. In the release the output projection of the linear attention starts at 0.02, not
+        at 0.02 / sqrt(2 n_layers): its name there, `proj_o`, escapes the rule that scales it.
     """
-    linear = TaylorLinearAttentionConfig(n_heads=1, feature_dim=feature_dim)
+    out_std = 0.02 if _is_release(variant) else None
+    linear = TaylorLinearAttentionConfig(n_heads=1, feature_dim=feature_dim, out_init_std=out_std)
     return _mqar((_short_conv(variant), linear), d_model, length, variant)
 
 

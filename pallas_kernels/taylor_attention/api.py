@@ -8,8 +8,10 @@ With s_ij = scale * q_i.k_j and weights w_ij = decay^(i-j) (1 + s_ij + s_ij^2/2)
 that a weight is at least 1/2 and a denominator never near 0. The weights factor into features (`features.py`),
 so that the past is a sum, `TaylorState`, whose size does not grow.
 
-Deviations: the authors keep all k^2 products, we the distinct ones. Their fixed decay also divides a row of its
-mask by the root of the row's sum; ours is the plain power, in numerator and denominator alike.
+Deviations: eq. 4 prints no factor of the scores; k^-1/2, the default here, is that of the authors' code. The authors
+keep all k^2 products, we the distinct ones. Their fixed decay also divides a row of its mask by the root of the
+row's sum, unless told otherwise, and leaves the denominator as it is; ours is the plain power, in numerator and
+denominator alike.
 """
 
 import dataclasses

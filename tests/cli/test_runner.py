@@ -51,6 +51,23 @@ def test_a_defect_keeps_its_traceback(error):
     assert raised.value is error
 
 
+class Raising:
+    def __init__(self, message: str):
+        self.message = message
+
+    def __del__(self) -> None:
+        raise RuntimeError(self.message)
+
+
+@pytest.mark.parametrize(("message", "is_told"), [("Event loop is closed", False), ("another", True)])
+def test_echoes_of_a_failed_checkpoint_are_left_out(message, is_told, monkeypatch, capsys):
+    """Kills: tracebacks of the other writers before the line that says that the disk is full; all callbacks silent."""
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    assert run(lambda _: None, []) == 0
+    Raising(message)
+    assert (message in capsys.readouterr().err) is is_told
+
+
 class Closed(io.StringIO):
     """A stream that fails after its first line, and counts how often."""
 

@@ -98,6 +98,17 @@ def test_output_projection_has_its_own_init():
     np.testing.assert_allclose(np.asarray(mixer.v_proj.kernel[...]).std(), 0.02, rtol=0.1)
 
 
+def test_decay_of_the_released_config():
+    """Kills a decay whose exponent is fixed, or counted from the last head."""
+    config = TaylorLinearAttentionConfig(d_model=8, n_heads=2, feature_dim=2, decay=True, decay_const=-3)
+    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    state = jax.tree.map(jnp.ones_like, mixer.init_state(1))
+    zero = jax.tree.map(jnp.zeros_like, state)
+    x_t = jax.random.normal(jax.random.key(0), (1, 8))
+    kept = mixer.step(x_t, state)[1].z - mixer.step(x_t, zero)[1].z
+    np.testing.assert_allclose(kept, np.broadcast_to(np.array([7 / 8, 15 / 16])[None, :, None], kept.shape), rtol=1e-5)
+
+
 def test_flops():
     """Kills a head or a matmul that is not counted; worked by hand for d = 8, 2 heads on 1, d' = 2 (6
     features)."""
@@ -118,6 +129,7 @@ def test_flops():
         ({"head_dim": -2}, "head_dim=-2 must not be negative"),
         ({"chunk_size": -1}, "chunk_size=-1 must not be negative"),
         ({"eps": -1.0}, "eps=-1.0 must not be negative"),
+        ({"decay_const": 0}, r"decay_const=0 must be in \[-20, -1\]"),
     ],
 )
 def test_config_errors(options, message):

@@ -114,6 +114,9 @@ def test_mqar_mixers():
     assert isinstance(conv, BaseConvConfig)
     assert isinstance(linear, TaylorLinearAttentionConfig)
     assert (conv.filter, conv.n_taps, linear.n_heads, linear.feature_dim) == ("short", 3, 1, 8)
+    assert linear.out_init_std == 0.02 / 2  # two layers
+    assert presets.mqar_based(variant="release").layers[1].out_init_std == 0.02
+    assert presets.mqar_attention(variant="release").layers[1].out_init_std == 0.02 / 2
     short, long = presets.mqar_base_conv().layers
     assert isinstance(short, BaseConvConfig)
     assert isinstance(long, BaseConvConfig)

@@ -8,14 +8,21 @@ For every head, with `d'` = `feature_dim` channels of query and key and `s_ij = 
 Based, App. E.2, eq. 9, counts `(1 + 3 d'/2 + d'^2/2) (d + 1)` entries, as for one head; ours has as many with
 `d + h` for `d + 1` where the heads share out the width: a denominator for each head.
 
+Eq. 4 prints `1 + q.k + (q.k)^2 / 2`, without the root of `d'`; the released code (HazyResearch/based and zoology)
+divides by it, and so do we.
+
 Options of App. C, off by default as in the main experiments there: a fixed decay for each head, and a linear
-projection to one number a head that scales the head's output. The paper gives no rate; ours is the released
-code's, `1 - 2^(-5 - h)`, applied in numerator and denominator. It gives no nonlinearity for the scaling; we
-add none.
+projection to one number a head that scales the head's output. The paper gives no rate; the released code has
+`1 - 2^(decay_const - h)` with `decay_const` -5 unless a config says otherwise, and of its configs one is decayed:
+`based-1b.yaml` (10 billion tokens), by `decay_const: -3, decay_denom: False`. That is `decay=True, decay_const=-3`
+here: `decay_denom` divides each row of the mask of powers by the root of its sum, which we never do. What differs: we
+decay numerator and denominator, their listing (`notebooks/03-31-decay.ipynb`; the mixer of the last release ignores
+the decay) the numerator alone, for which the kernels would need a second decay, of `z`. The paper gives no
+nonlinearity for the scaling; we add none.
 """
 
 import dataclasses
-from typing import Self
+from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +31,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
@@ -62,7 +69,9 @@ class TaylorLinearAttentionConfig(MixerConfig):
     output_scaling: bool = False
     """Scales each head's output by a learned linear function of the token (App. C)."""
     decay: bool = False
-    """Decays head h by 1 - 2^(-5 - h) a token, h counted from 0 (App. C)."""
+    """Decays head h by 1 - 2^(decay_const - h) a token, h counted from 0 (App. C)."""
+    decay_const: Annotated[float, Rule("must be in [-20, -1]", -20, -1)] = -5.0
+    """Exponent of the fastest decay; -5 is the default of the released code, -3 its one config with decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -202,4 +211,4 @@ class TaylorLinearAttention(Mixer):
     def _decay(self) -> Float[Array, "h"] | None:
         if not self.config.decay:
             return None
-        return jnp.asarray(1 - 2.0 ** (-5 - np.arange(self.config.n_heads)), jnp.float32)
+        return jnp.asarray(1 - 2.0 ** (self.config.decay_const - np.arange(self.config.n_heads)), jnp.float32)
