@@ -7,9 +7,10 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 def zoology_figure2(length: int) -> RecallDataConfig:
     """Zoology, Figure 2 (Appendix F.1, Experiment 1): one length, 100k training and 3k validation examples.
 
-    The sizes of the data are those of Appendix E.2, the gap law and the vocabulary those of F.1. The paper does not
-    print the number of pairs: length / 16, and 64 at length 512, are those of the released configurations
-    (HazyResearch/zoology, `iclr24_zoology_figure2`), whose task, however, is `mqar.release(length, n_pairs)`.
+    The sizes of the data are those of Appendix E.2, the gap law and the vocabulary those of F.1. The number of pairs is
+    not the paper's, which holds it constant while the length grows (Appendix F) and does not print it: length / 16, and
+    64 at length 512, are those of the released configurations (HazyResearch/zoology, `iclr24_zoology_figure2`), whose
+    task, however, is `mqar.release(length, n_pairs)`.
 
     Args:
       length: 64, 128, 256 or 512.

@@ -1,5 +1,6 @@
 """The language model of a run directory, without its optimizer; nothing is written there."""
 
+import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
