@@ -1,0 +1,201 @@
+"""Linear attention with any features and any decay: the recurrence of most linear mixers, in chunks.
+
+    S_i = a_i S_{i-1} + k_i v_i^T        z_i = a_i z_{i-1} + k_i
+    y_i = q_i^T S_i                      or, normalised, q_i^T S_i / (q_i . z_i + eps)
+
+with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a number a head (RetNet, Sun et al. 2023,
+eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
+eq. 4; the decay acts on the state before the token is written).
+
+A chunk of `CHUNK` tokens meets itself by its scores and everything before it by the state. Token i sees token j with
+`exp(sum of log a from j + 1 to i)`. Decays by channel cannot be taken out of the scores in one piece: the part of j
+would be the exponential of a positive sum. So such a chunk is cut into pieces of `PIECE` tokens: pairs of two pieces
+have a sum from j to the border before i's piece and one from there to i; pairs inside a piece have theirs as it stands.
+No sum is a difference of two sums, which would round away small decays beside large ones.
+
+Memory: the scan over chunks keeps its inputs and one state a chunk; everything inside a chunk is computed again in the
+backward pass. Sums and states are float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxzoo.array_typing import Array, Float, Int
+
+CHUNK = 64
+"""Tokens that meet by their scores."""
+PIECE = 16
+"""Tokens that meet with decays by channel as they stand: (PIECE, PIECE, k) numbers a piece."""
+
+
+class LinearState(NamedTuple):
+    """The sums over the past, float32."""
+
+    s: Float[Array, "b h k v"]
+    """Decayed sum of `k_j v_j^T`."""
+    z: Float[Array, "b h k"] | None
+    """Decayed sum of `k_j`; None where nothing is normalised."""
+
+
+def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normalize: bool) -> LinearState:
+    """The state before the first token: zeros."""
+    s = jnp.zeros((batch_size, n_heads, k_dim, v_dim), jnp.float32)
+    return LinearState(s, jnp.zeros(s.shape[:3], jnp.float32) if normalize else None)
+
+
+def linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    log_decay: Float[Array, "h"] | Float[Array, "b t h"] | Float[Array, "b t h k"] | None = None,
+    normalize: bool = False,
+    eps: float = 1e-6,
+    segment_ids: Int[Array, "b t"] | None = None,
+    initial_state: LinearState | None = None,
+) -> tuple[Float[Array, "b t h v"], LinearState]:
+    """The equation of the module docstring for `t >= 0` tokens from any state.
+
+    Differentiable in all float arguments, through the output and the final state.
+
+    Args:
+      q: queries, mapped to features; scaled by the caller.
+      k: keys, likewise.
+      v: values.
+      log_decay: logarithm of `a`, at most 0, finite; None: no decay.
+      normalize: divides by the sum of the weights.
+      eps: added to that sum.
+      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
+        seen. The state returned is that of the last document.
+      initial_state: sums over the tokens before, with `z` if and only if `normalize`; None: there are none.
+
+    Returns:
+      y in the dtype of `v`, and the state after the last token. O(t k v) time, O(t / CHUNK k v) memory.
+    """
+    (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
+    state = empty_state(b, h, k_dim, v_dim, normalize=normalize) if initial_state is None else initial_state
+    exact = v.dtype == jnp.float32
+    precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
+    starts = None
+    if segment_ids is not None:
+        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+    if log_decay is not None:
+        decay = _by_token(log_decay, q.ndim)
+        log_decay = jnp.broadcast_to(decay, (b, t, *decay.shape[2:]))
+
+    @jax.checkpoint
+    def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:
+        num, den, state = _chunk(state, *tokens, precision=precision)
+        y = num if den is None else num / (den + np.float32(eps))[..., None]
+        return state, y.swapaxes(1, 2).astype(v.dtype)
+
+    state, y = lax.scan(body, state, jax.tree.map(_to_chunks, (q, k, v, log_decay, starts)))
+    return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
+
+
+def linear_attention_step(
+    state: LinearState,
+    q: Float[Array, "b h k"],
+    k: Float[Array, "b h k"],
+    v: Float[Array, "b h v"],
+    *,
+    log_decay: Float[Array, "h"] | Float[Array, "b h"] | Float[Array, "b h k"] | None = None,
+    normalize: bool = False,
+    eps: float = 1e-6,
+) -> tuple[Float[Array, "b h v"], LinearState]:
+    """One token: `linear_attention` with t = 1, at O(k v) a head."""
+    q, k, values = (x.astype(jnp.float32) for x in (q, k, v))
+    kept = jnp.ones((1, 1, 1)) if log_decay is None else jnp.exp(_by_token(log_decay, q.ndim))
+    s = kept[..., None] * state.s + k[..., :, None] * values[..., None, :]
+    # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
+    y, z = (q[..., :, None] * s).sum(2), None
+    if normalize:
+        z = kept * state.z + k
+        y = y / ((q * z).sum(-1) + np.float32(eps))[..., None]
+    return y.astype(v.dtype), LinearState(s, z)
+
+
+def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
+    """(h,), (..., h) or (..., h, k) -> float32 of `ndim` axes, ending in (h, 1) or (h, k)."""
+    log_decay = log_decay.astype(jnp.float32)
+    if log_decay.ndim < ndim:
+        log_decay = log_decay[..., None]
+    return log_decay.reshape((1,) * (ndim - log_decay.ndim) + log_decay.shape)
+
+
+def _to_chunks(x: jax.Array) -> jax.Array:
+    """(b, t, ...) -> (n, b, CHUNK, ...). Zeros behind the last token: keys that add nothing, decays of 1."""
+    b, t, *rest = x.shape
+    n = -(-t // CHUNK)
+    x = jnp.pad(x, [(0, 0), (0, n * CHUNK - t)] + [(0, 0)] * len(rest))
+    return x.reshape(b, n, CHUNK, *rest).swapaxes(0, 1)
+
+
+def _chunk(state, q, k, v, log_decay, starts, *, precision):
+    """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, of tokens (b, c, h, .)."""
+    matmul = lambda spec, x, y: jnp.einsum(spec, x, y, precision=precision)  # noqa: E731
+    q, k, v = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
+    decay = None if log_decay is None else log_decay.swapaxes(1, 2)
+    begun = None if starts is None else jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
+
+    meet = jnp.asarray(np.tri(CHUNK, dtype=bool))[None, None]
+    if begun is not None:
+        meet = meet & (begun[..., :, None] == begun[..., None, :])
+    scores = jnp.where(meet, _scores(q, k, decay, matmul), 0.0)
+
+    none = jnp.zeros((1, 1, CHUNK, 1)) if decay is None else decay
+    reads, writes, kept = jnp.exp(_from_start(none)), jnp.exp(_to_end(none)), jnp.exp(none.sum(2))
+    if begun is not None:
+        reads = jnp.where((begun == 0)[..., None], reads, 0.0)
+        writes = jnp.where((begun == begun[..., -1:])[..., None], writes, 0.0)
+        kept = jnp.where(begun[..., -1:] == 0, kept, 0.0)
+
+    q, k = q * reads, k * writes
+    num = matmul("bhij,bhjv->bhiv", scores, v) + matmul("bhik,bhkv->bhiv", q, state.s)
+    s = kept[..., None] * state.s + matmul("bhjk,bhjv->bhkv", k, v)
+    if state.z is None:
+        return num, None, LinearState(s, None)
+    den = scores.sum(-1) + matmul("bhik,bhk->bhi", q, state.z)
+    return num, den, LinearState(s, kept * state.z + k.sum(2))
+
+
+def _scores(q, k, decay, matmul):
+    """`sum_k q_i k_j exp(sum of log a from j + 1 to i)` where i >= j; elsewhere anything finite."""
+    if decay is None:
+        return matmul("bhik,bhjk->bhij", q, k)
+    if decay.shape[-1] == 1:
+        return matmul("bhik,bhjk->bhij", q, k) * jnp.exp(_between(decay)[..., 0])
+    pieces = lambda x: x.reshape(*x.shape[:2], -1, PIECE, x.shape[3])  # noqa: E731
+    near = jnp.exp(_between(pieces(decay))) * pieces(k)[..., None, :, :]
+    near = (pieces(q)[..., :, None, :] * near).sum(-1)
+    rows = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, CHUNK - PIECE)))]
+    for first in range(PIECE, CHUNK, PIECE):
+        own, before = slice(first, first + PIECE), slice(0, first)
+        queries = q[:, :, own] * jnp.exp(_from_start(decay[:, :, own]))
+        keys = k[:, :, before] * jnp.exp(_to_end(decay[:, :, before]))
+        far = matmul("bhik,bhjk->bhij", queries, keys)
+        rest = jnp.zeros((*far.shape[:3], CHUNK - first - PIECE), far.dtype)
+        rows.append(jnp.concatenate([far, near[:, :, first // PIECE], rest], axis=-1))
+    return jnp.concatenate(rows, axis=2)
+
+
+def _from_start(x: jax.Array) -> jax.Array:
+    """Sums over time, (..., t, .), from the first token to each one, both included."""
+    return jnp.cumsum(x, axis=-2)
+
+
+def _to_end(x: jax.Array) -> jax.Array:
+    """Sums over time from behind each token to the last one."""
+    behind = lax.cumsum(x[..., 1:, :], axis=x.ndim - 2, reverse=True)
+    return jnp.concatenate([behind, jnp.zeros_like(x[..., :1, :])], axis=-2)
+
+
+def _between(x: jax.Array) -> jax.Array:
+    """(..., t, f) -> (..., i, j, f): the sum over j + 1 .. i, 0 where i <= j."""
+    t = x.shape[-2]
+    after = jnp.asarray(np.tri(t, k=-1, dtype=bool)).reshape((1,) * (x.ndim - 2) + (t, t, 1))
+    return jnp.cumsum(jnp.where(after, x[..., :, None, :], 0.0), axis=-3)

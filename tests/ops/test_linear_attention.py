@@ -1,0 +1,153 @@
+"""`linear_attention` against its recurrence, token by token in float64: values, states and all gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+
+B, H, K, V = 2, 3, 5, 4
+DECAYS = {"none": None, "head": (H,), "token": (B, 0, H), "channel": (B, 0, H, K)}
+LENGTHS = ((130, "none"), (130, "head"), (2 * CHUNK + PIECE + 3, "token"), (2 * CHUNK + PIECE + 3, "channel"))
+
+
+def recurrence(q, k, v, log_decay, state, ids, *, normalize, eps):
+    """The equation, one token after the other, in the dtype of its inputs."""
+    t = q.shape[1]
+    decay = jnp.zeros(()) if log_decay is None else log_decay
+    if decay.ndim == 1:
+        decay = decay[None, None, :, None]
+    decay = decay[..., None] if decay.ndim == 3 else decay
+    kept = jnp.broadcast_to(jnp.exp(decay), q.shape)
+    new = np.zeros((B, t), bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+
+    def token(state, x):
+        q, k, v, kept, new = x
+        s, z = (jnp.where(new.reshape(-1, *[1] * (y.ndim - 1)), jnp.zeros_like(y), y) for y in state)
+        s = kept[..., None] * s + k[..., :, None] * v[..., None, :]
+        z = kept * z + k
+        y = jnp.einsum("bhk,bhkv->bhv", q, s)
+        return (s, z), y / ((q * z).sum(-1) + eps)[..., None] if normalize else y
+
+    state, y = jax.lax.scan(token, state, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (q, k, v, kept, new)))
+    return jnp.swapaxes(y, 0, 1), state
+
+
+def problem(t, decay, seed=0, scale=1.0):
+    """Positive features, values, log decays and a random state, in float64."""
+    rng = np.random.default_rng(seed)
+    q, k = (np.abs(rng.normal(size=(B, t, H, K))) for _ in range(2))
+    shape = DECAYS[decay]
+    shape = shape and tuple(n or t for n in shape)
+    log_decay = None if shape is None else -scale * rng.random(shape)
+    state = tuple(np.abs(rng.normal(size=(B, H, K, *rest))) for rest in ((V,), ()))
+    return (q, k, rng.normal(size=(B, t, H, V)), log_decay), state
+
+
+def run(inputs, state, ids, *, normalize, dtype=jnp.float32):
+    q, k, v, log_decay = inputs
+    state = LinearState(state[0], state[1] if normalize else None)
+    q, k, v = (x.astype(dtype) for x in (q, k, v))
+    y, state = linear_attention(
+        q, k, v, log_decay=log_decay, normalize=normalize, eps=0.1, segment_ids=ids, initial_state=state
+    )
+    return y, tuple(state)
+
+
+def with_gradients(function, inputs, state, dy, dstate):
+    out, pull_back = jax.vjp(function, inputs, state)
+    return out, pull_back((dy, dstate))
+
+
+def assert_close(found, expected, tolerance):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max()))
+
+
+@pytest.mark.parametrize(("t", "decay"), LENGTHS)
+@pytest.mark.parametrize("packed", [False, True])
+def test_values_and_gradients(t, decay, packed):
+    """Kills: a wrong mask, chunk carry or decay in either; a decay that acts after the token is written; a leak across
+    a document, at a border of a chunk too; a state without gradient."""
+    normalize = decay in ("none", "token")
+    inputs, state = problem(t, decay)
+    ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])
+    ids = ids.astype(np.int32) if packed else None
+    rng = np.random.default_rng(1)
+    dy, dstate = rng.normal(size=(B, t, H, V)), tuple(rng.normal(size=x.shape) for x in state)
+    if not normalize:
+        dstate = dstate[0], np.zeros_like(dstate[1])
+    with jax.enable_x64(True):
+        truth = functools.partial(recurrence, normalize=normalize, eps=0.1)
+        (y, last), gradients = with_gradients(
+            lambda inputs, state: truth(*inputs, state, ids), inputs, state, dy, dstate
+        )
+        expected = jax.tree.map(np.asarray, ((y, last), gradients))
+    single = jax.tree.map(jnp.float32, (inputs, state, dy, dstate))
+    ids = None if ids is None else jnp.asarray(ids)
+    call = jax.jit(functools.partial(run, ids=ids, normalize=normalize))
+    dstate = single[3] if normalize else (single[3][0], None)
+    (y, last), gradients = with_gradients(call, single[0], single[1], single[2], dstate)
+    assert_close(y, expected[0][0], 1e-5)
+    assert_close(last[0], expected[0][1][0], 1e-5)
+    assert_close(gradients[0], expected[1][0], 1e-4)
+    assert_close(gradients[1][0], expected[1][1][0], 1e-4)
+    if normalize:
+        assert_close((last[1], gradients[1][1]), (expected[0][1][1], expected[1][1][1]), 1e-4)
+
+
+@pytest.mark.parametrize("t", [0, 1, PIECE, CHUNK - 1, CHUNK])
+def test_short_sequences_and_steps(t):
+    """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence."""
+    inputs, state = jax.tree.map(jnp.float32, problem(t, "channel"))
+    y, last = run(inputs, state, None, normalize=True)
+    stepped, outputs = LinearState(*state), []
+    for i in range(t):
+        q, k, v, log_decay = (x[:, i] for x in inputs)
+        y_t, stepped = linear_attention_step(stepped, q, k, v, log_decay=log_decay, normalize=True, eps=0.1)
+        outputs.append(y_t)
+    assert y.shape == (B, t, H, V)
+    if t:
+        assert_close(y, jnp.stack(outputs, axis=1), 1e-5)
+    assert_close(last, tuple(stepped), 1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 60.0])
+def test_extreme_decays(scale):
+    """Kills: an exponential of a positive sum (inf), and sums whose difference rounds a decay of 1 away beside one of
+    e^-60: the decays of every third token are scaled, the others are near 1."""
+    (q, k, v, log_decay), state = problem(150, "channel")
+    log_decay = np.where(np.arange(150)[None, :, None, None] % 3 == 0, scale, 1e-3) * log_decay
+    inputs = (q, k, v, log_decay)
+    with jax.enable_x64(True):
+        expected = jax.tree.map(np.asarray, recurrence(*inputs, state, None, normalize=True, eps=0.1))
+    single = jax.tree.map(jnp.float32, (inputs, state))
+    assert_close(run(*single, None, normalize=True), expected, 1e-5)
+    gradient = jax.grad(lambda inputs: run(inputs, single[1], None, normalize=True)[0].sum())(single[0])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradient))
+
+
+def test_bfloat16():
+    """Kills: sums and states in bfloat16. Only the inputs and the output are rounded, to 2^-9 each."""
+    inputs, state = problem(300, "token", scale=0.1)
+    rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64) for x in inputs[:3]]
+    with jax.enable_x64(True):
+        expected, _ = jax.tree.map(np.asarray, recurrence(*rounded, inputs[3], state, None, normalize=True, eps=0.1))
+    y, last = run(*jax.tree.map(jnp.float32, (inputs, state)), None, normalize=True, dtype=jnp.bfloat16)
+    assert (y.dtype, last[0].dtype) == (jnp.bfloat16, jnp.float32)
+    assert np.linalg.norm(np.asarray(y, np.float64) - expected) < 4e-3 * np.linalg.norm(expected)
+
+
+def test_memory_of_a_long_sequence():
+    """Kills: a (t, t) matrix, and a backward pass that keeps a state, or the pieces of a chunk, for every token: at
+    16384 tokens of width 16 inputs and gradients are 4 MiB each, states would be 16 MiB a head."""
+    q, k, v, log_decay = (jax.ShapeDtypeStruct((1, 16384, 4, 16), jnp.float32) for _ in range(4))
+
+    def loss(q, k, v, log_decay):
+        return linear_attention(q, k, v, log_decay=log_decay)[0].sum()
+
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(q, k, v, log_decay).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 32 * 2**20
