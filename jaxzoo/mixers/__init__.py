@@ -21,6 +21,11 @@ from jaxzoo.mixers.conv.gated_short_conv import (
     GatedShortConv as GatedShortConv,
     GatedShortConvConfig as GatedShortConvConfig,
 )
+from jaxzoo.mixers.linear.gated_linear_attention import (
+    GatedLinearAttention as GatedLinearAttention,
+    GatedLinearAttentionConfig as GatedLinearAttentionConfig,
+)
+from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
@@ -29,7 +34,9 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
 MIXERS: dict[str, type[MixerConfig]] = {
     "attention": AttentionConfig,
     "base_conv": BaseConvConfig,
+    "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
+    "ret_net": RetNetConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
 }

@@ -7,7 +7,7 @@ with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a n
 eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
 eq. 4; the decay acts on the state before the token is written).
 
-A chunk of `CHUNK` tokens meets itself by its scores and everything before it by the state. Token i sees token j with
+A chunk of tokens meets itself by its scores and everything before it by the state. Token i sees token j with
 `exp(sum of log a from j + 1 to i)`. Decays by channel cannot be taken out of the scores in one piece: the part of j
 would be the exponential of a positive sum. So such a chunk is cut into pieces of `PIECE` tokens: pairs of two pieces
 have a sum from j to the border before i's piece and one from there to i; pairs inside a piece have theirs as it stands.
@@ -27,9 +27,10 @@ from jax import lax
 from jaxzoo.array_typing import Array, Float, Int
 
 CHUNK = 64
-"""Tokens that meet by their scores."""
+"""Tokens of a chunk, unless the caller says otherwise."""
 PIECE = 16
-"""Tokens that meet with decays by channel as they stand: (PIECE, PIECE, k) numbers a piece."""
+"""Tokens that meet with decays by channel as they stand: (PIECE, PIECE, k) numbers a piece. A chunk that is no multiple
+of it is one piece."""
 
 
 class LinearState(NamedTuple):
@@ -57,6 +58,7 @@ def linear_attention(
     eps: float = 1e-6,
     segment_ids: Int[Array, "b t"] | None = None,
     initial_state: LinearState | None = None,
+    chunk_size: int = CHUNK,
 ) -> tuple[Float[Array, "b t h v"], LinearState]:
     """The equation of the module docstring for `t >= 0` tokens from any state.
 
@@ -73,8 +75,11 @@ def linear_attention(
         seen. The state returned is that of the last document.
       initial_state: sums over the tokens before, with `z` if and only if `normalize`; None: there are none.
 
+      chunk_size: tokens that meet by their scores; changes the speed alone.
+
     Returns:
-      y in the dtype of `v`, and the state after the last token. O(t k v) time, O(t / CHUNK k v) memory.
+      y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
+      the inputs and t / chunk_size states.
     """
     (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
     state = empty_state(b, h, k_dim, v_dim, normalize=normalize) if initial_state is None else initial_state
@@ -93,7 +98,7 @@ def linear_attention(
         y = num if den is None else num / (den + np.float32(eps))[..., None]
         return state, y.swapaxes(1, 2).astype(v.dtype)
 
-    state, y = lax.scan(body, state, jax.tree.map(_to_chunks, (q, k, v, log_decay, starts)))
+    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, chunk_size), (q, k, v, log_decay, starts)))
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 
 
@@ -114,6 +119,7 @@ def linear_attention_step(
     # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
     y, z = (q[..., :, None] * s).sum(2), None
     if normalize:
+        assert state.z is not None
         z = kept * state.z + k
         y = y / ((q * z).sum(-1) + np.float32(eps))[..., None]
     return y.astype(v.dtype), LinearState(s, z)
@@ -127,12 +133,12 @@ def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
     return log_decay.reshape((1,) * (ndim - log_decay.ndim) + log_decay.shape)
 
 
-def _to_chunks(x: jax.Array) -> jax.Array:
-    """(b, t, ...) -> (n, b, CHUNK, ...). Zeros behind the last token: keys that add nothing, decays of 1."""
+def _to_chunks(x: jax.Array, size: int) -> jax.Array:
+    """(b, t, ...) -> (n, b, size, ...). Zeros behind the last token: keys that add nothing, decays of 1."""
     b, t, *rest = x.shape
-    n = -(-t // CHUNK)
-    x = jnp.pad(x, [(0, 0), (0, n * CHUNK - t)] + [(0, 0)] * len(rest))
-    return x.reshape(b, n, CHUNK, *rest).swapaxes(0, 1)
+    n = -(-t // size)
+    x = jnp.pad(x, [(0, 0), (0, n * size - t)] + [(0, 0)] * len(rest))
+    return x.reshape(b, n, size, *rest).swapaxes(0, 1)
 
 
 def _chunk(state, q, k, v, log_decay, starts, *, precision):
@@ -142,12 +148,13 @@ def _chunk(state, q, k, v, log_decay, starts, *, precision):
     decay = None if log_decay is None else log_decay.swapaxes(1, 2)
     begun = None if starts is None else jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
 
-    meet = jnp.asarray(np.tri(CHUNK, dtype=bool))[None, None]
+    c = q.shape[2]
+    meet = jnp.asarray(np.tri(c, dtype=bool))[None, None]
     if begun is not None:
         meet = meet & (begun[..., :, None] == begun[..., None, :])
     scores = jnp.where(meet, _scores(q, k, decay, matmul), 0.0)
 
-    none = jnp.zeros((1, 1, CHUNK, 1)) if decay is None else decay
+    none = jnp.zeros((1, 1, c, 1)) if decay is None else decay
     reads, writes, kept = jnp.exp(_from_start(none)), jnp.exp(_to_end(none)), jnp.exp(none.sum(2))
     if begun is not None:
         reads = jnp.where((begun == 0)[..., None], reads, 0.0)
@@ -169,17 +176,19 @@ def _scores(q, k, decay, matmul):
         return matmul("bhik,bhjk->bhij", q, k)
     if decay.shape[-1] == 1:
         return matmul("bhik,bhjk->bhij", q, k) * jnp.exp(_between(decay)[..., 0])
-    pieces = lambda x: x.reshape(*x.shape[:2], -1, PIECE, x.shape[3])  # noqa: E731
+    c = q.shape[2]
+    piece = PIECE if c % PIECE == 0 else c
+    pieces = lambda x: x.reshape(*x.shape[:2], -1, piece, x.shape[3])  # noqa: E731
     near = jnp.exp(_between(pieces(decay))) * pieces(k)[..., None, :, :]
     near = (pieces(q)[..., :, None, :] * near).sum(-1)
-    rows = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, CHUNK - PIECE)))]
-    for first in range(PIECE, CHUNK, PIECE):
-        own, before = slice(first, first + PIECE), slice(0, first)
+    rows = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, c - piece)))]
+    for first in range(piece, c, piece):
+        own, before = slice(first, first + piece), slice(0, first)
         queries = q[:, :, own] * jnp.exp(_from_start(decay[:, :, own]))
         keys = k[:, :, before] * jnp.exp(_to_end(decay[:, :, before]))
         far = matmul("bhik,bhjk->bhij", queries, keys)
-        rest = jnp.zeros((*far.shape[:3], CHUNK - first - PIECE), far.dtype)
-        rows.append(jnp.concatenate([far, near[:, :, first // PIECE], rest], axis=-1))
+        rest = jnp.zeros((*far.shape[:3], c - first - piece), far.dtype)
+        rows.append(jnp.concatenate([far, near[:, :, first // piece], rest], axis=-1))
     return jnp.concatenate(rows, axis=2)
 
 

@@ -12,6 +12,7 @@ from jaxzoo.mixers import (
     GatedShortConvConfig,
     Mixer,
     MixerConfig,
+    RetNetConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -37,6 +38,7 @@ EXTRA = [
     BaseConvConfig(d_model=5, filter="long", form="release"),
     BaseConvConfig(d_model=5, filter="short", form="release", n_taps=4),
     GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
+    RetNetConfig.plain(d_model=5, gamma=0.9),
 ]
 
 

@@ -1,0 +1,166 @@
+"""Gated linear attention (GLA, Yang et al. 2024): a decay for every channel of the keys, computed from the token.
+
+For every head (eqs. 3, 4 and sec. 4.4), with a low-rank map to the decays and tau = 16:
+
+    log alpha_i = logsigmoid(x_i W_1 W_2 + b) / tau        S_i = Diag(alpha_i) S_{i-1} + k_i v_i^T
+    o_i = S_i^T q_i / sqrt(k)                              y = (silu(x W_r + b_r) . concat(norm(o_h))) W_O
+
+Queries and keys have half the model width over all heads, values the whole; the paper's d_k and d_v. The norm of each
+head has a learned scale, one for all heads: `head_norm="layer"` is the paper's LayerNorm (without a shift), "rms" that
+of its public code, which also leaves out b_r (`gate_bias`). Based, Table 13, trains the public code: `release`.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.layers.head_norm import head_norm
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedLinearAttentionConfig(MixerConfig):
+    """Config of `GatedLinearAttention`."""
+
+    n_heads: int = 4
+    """Heads."""
+    key_width: int = 0
+    """Width of the queries, and of the keys, of all heads together; 0: d_model / 2."""
+    value_width: int = 0
+    """Width of the values of all heads together; 0: d_model."""
+    decay_rank: int = 16
+    """Rank of the map from the token to its decays."""
+    decay_temperature: float = 16.0
+    """tau: the larger, the slower the state forgets."""
+    head_norm: Literal["layer", "rms"] = "layer"
+    """Norm of each head's output: with mean (the paper) or without (the public code)."""
+    norm_eps: float = 1e-5
+    """Added to the mean square in that norm."""
+    gate_bias: bool = True
+    """Adds a bias to the projection of the output gate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("n_heads", "decay_rank"):
+            self.require(field, getattr(self, field) >= 1, "must be positive")
+        for field in ("key_width", "value_width"):
+            self.require(field, getattr(self, field) >= 0, "must be positive", "set it, or 0 for the default")
+        self.require("decay_temperature", self.decay_temperature > 0, "must be positive", "the paper has 16")
+        self.require("head_norm", self.head_norm in ("layer", "rms"), "must be 'layer' or 'rms'")
+        self.require("norm_eps", self.norm_eps >= 0, "must not be negative")
+        if self.d_model is not None:
+            for field, width in (("key_width", self.keys), ("value_width", self.values)):
+                rule = f"gives {width} channels, which must be a positive multiple of n_heads={self.n_heads}"
+                self.require(field, width > 0 and width % self.n_heads == 0, rule)
+
+    @classmethod
+    def release(cls, **fields: object) -> Self:
+        """The mixer as its public code has it, and Based's Table 13 with it."""
+        return cls(head_norm="rms", gate_bias=False, **fields)  # type: ignore[arg-type]
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys, with the default filled in."""
+        return self.key_width or self.width // 2
+
+    @property
+    def values(self) -> int:
+        """Width of all values, with the default filled in."""
+        return self.value_width or self.width
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, n_heads=2, key_width=6, value_width=10, decay_rank=3, decay_temperature=2.0)
+
+    def build(self, *, rngs: nnx.Rngs) -> "GatedLinearAttention":
+        return GatedLinearAttention(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        d, k, v = self.width, self.keys, self.values
+        projections = 2.0 * (d * (2 * k + 3 * v) + self.decay_rank * (d + k))
+        return projections + 2.0 * min(CHUNK, length) * (k + v) + 4.0 * k * v / self.n_heads
+
+
+class GatedLinearAttentionState(NamedTuple):
+    """The sums over the past."""
+
+    s: Float[Array, "b h k v"]
+    """Decayed sum of `k_j v_j^T`, float32."""
+
+
+class GatedLinearAttention(Mixer):
+    """Linear attention with data-dependent decays; the state has a fixed size, and `step` costs O(k v) a head.
+
+    `q_proj`, `k_proj` (d, key_width), `v_proj`, `gate_proj` (d, value_width), `decay_down` (d, decay_rank), `decay_up`
+    (decay_rank, key_width) with bias, `norm_scale` (value_width / n_heads,), `out_proj` (value_width, d).
+    """
+
+    config: GatedLinearAttentionConfig
+
+    def __init__(self, config: GatedLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        d, keys, values, std = config.width, config.keys, config.values, config.std
+        axes = ("embed", "heads")
+        self.q_proj = linear(d, keys, axes=axes, std=std, rngs=rngs)
+        self.k_proj = linear(d, keys, axes=axes, std=std, rngs=rngs)
+        self.v_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
+        self.gate_proj = linear(d, values, axes=axes, std=std, bias=config.gate_bias, rngs=rngs)
+        self.decay_down = linear(d, config.decay_rank, axes=("embed", None), std=std, rngs=rngs)
+        self.decay_up = linear(config.decay_rank, keys, axes=(None, "heads"), std=std, bias=True, rngs=rngs)
+        self.norm_scale = parameter(jnp.ones((values // config.n_heads,)), (None,), decay=False)
+        self.out_proj = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        q, k, v, log_decay = self._project(x)
+        o, _ = linear_attention(q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
+        return self._merge(x, o)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> GatedLinearAttentionState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        heads = (config.n_heads, config.keys // config.n_heads, config.values // config.n_heads)
+        return GatedLinearAttentionState(jnp.zeros((batch_size, *heads), jnp.float32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: GatedLinearAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], GatedLinearAttentionState]:
+        q, k, v, log_decay = self._project(x)
+        o, after = linear_attention(q, k, v, log_decay=log_decay, initial_state=LinearState(state.s, None))
+        return self._merge(x, o), GatedLinearAttentionState(after.s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: GatedLinearAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], GatedLinearAttentionState]:
+        q, k, v, log_decay = self._project(x_t)
+        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=log_decay)
+        return self._merge(x_t, o), GatedLinearAttentionState(after.s)
+
+    def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
+        """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
+        heads = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, -1)  # noqa: E731
+        q, k, v = (heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        logits = self.decay_up(self.decay_down(x)).astype(jnp.float32)
+        log_decay = heads(jax.nn.log_sigmoid(logits) / self.config.decay_temperature)
+        return q * q.shape[-1] ** -0.5, k, v, log_decay
+
+    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        """Normalises the heads, joins, gates and projects them back to the model width."""
+        o = head_norm(o, self.config.head_norm, eps=self.config.norm_eps)
+        o = o * self.norm_scale[...].astype(o.dtype).reshape((1,) * (o.ndim - 1) + (-1,))
+        y = o.reshape(*x.shape[:-1], self.config.values)
+        return self.out_proj(jax.nn.silu(self.gate_proj(x)) * y)

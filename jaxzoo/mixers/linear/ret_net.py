@@ -1,0 +1,218 @@
+"""Multi-scale retention, the mixer of RetNet (Sun et al. 2023), and its plain form in Zoology.
+
+For head h with gamma_h = 1 - 2^(-5 - h), queries and keys rotated to their positions (eqs. 5, 6 and 8):
+
+    S_i = gamma S_{i-1} + k_i v_i^T        o_i = q_i^T S_i / sqrt(head_dim)
+    y = (silu(x W_G) . concat(norm(o_h))) W_O
+
+The norm is RetNet's group norm: over the channels of each head, without parameters. Its public codes have two:
+`group_norm="layer"` subtracts the mean, as GroupNorm does (the paper); "rms" does not (TorchScale today).
+
+Zoology, App. H.2.3 (Algorithm 6), leaves all but the recurrence out: `RetNetConfig.plain`. Its A, C and V are our keys,
+queries and values. Zoology's "chunked RNN" of chunks of 8, 32 or 128 tokens is this mixer at `chunk_size` 8, 32, 128:
+the chunk changes the speed, not the numbers.
+
+Deviations: rotation by halves of a head (TorchScale: neighbouring channels; the same up to an order of the channels of
+W_Q and W_K). No normalisation of the decay matrix by rows, which the norm behind it undoes up to its eps. No biases.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.head_norm import HeadNorm, head_norm
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.rotary import rotary
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetNetConfig(MixerConfig):
+    """Config of `RetNet`."""
+
+    n_heads: int = 1
+    """Heads, each with a decay of its own."""
+    value_width: int = 0
+    """Width of the values of all heads together; 0: d_model. RetNet's own models have 2 d_model."""
+    gamma: float = 0.0
+    """What every head keeps of its state a token; 0: 1 - 2^(-5 - h) for head h, counted from 0."""
+    positions: Literal["none", "rotary"] = "rotary"
+    """Rotates queries and keys by their positions."""
+    rotary_base: float = 10000.0
+    """Base of the rotary frequencies."""
+    group_norm: HeadNorm = "layer"
+    """Norm of each head's output: with mean (the paper), without (rms), or none."""
+    norm_eps: float = 1e-5
+    """Added to the mean square in that norm."""
+    gate: bool = True
+    """Multiplies by silu(x W_G)."""
+    scaled: bool = True
+    """Divides q.k by the square root of the head's width."""
+    output_projection: bool = True
+    """Projects the heads back to the model width."""
+    chunk_size: int = CHUNK
+    """Tokens that meet by the quadratic form; changes the speed alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in ("n_heads", "chunk_size"):
+            self.require(field, getattr(self, field) >= 1, "must be positive")
+        self.require("gamma", 0 <= self.gamma <= 1, "must be in [0, 1]", "0 gives each head its own")
+        self.require("norm_eps", self.norm_eps >= 0, "must not be negative")
+        self.require("rotary_base", self.rotary_base >= 1, "must be at least 1", "the usual one is 10000")
+        self.require("positions", self.positions in ("none", "rotary"), "must be 'none' or 'rotary'")
+        known = get_args(HeadNorm)
+        self.require("group_norm", self.group_norm in known, f"must be one of {', '.join(map(repr, known))}")
+        self.require("value_width", self.value_width >= 0, "must be positive", "set it, or 0 for d_model")
+        if self.d_model is not None:
+            self._check_widths(self.d_model)
+
+    def _check_widths(self, d_model: int) -> None:
+        self.require_divisible("d_model", by="n_heads")
+        if self.value_width:
+            self.require_divisible("value_width", by="n_heads")
+        same = self.output_projection or self.values == d_model
+        self.require("output_projection", same, f"needs value_width={self.values} to be d_model={d_model}")
+        even = self.positions == "none" or self.head_width % 2 == 0
+        self.require("positions", even, f"needs an even d_model / n_heads={self.head_width}", "or 'none'")
+
+    @classmethod
+    def plain(cls, *, gamma: float, d_model: int | None = None) -> Self:
+        """The layer of Zoology, App. H.2.3: one head, a scalar gamma, and nothing but the recurrence."""
+        return cls(
+            d_model=d_model,
+            gamma=gamma,
+            positions="none",
+            group_norm="none",
+            gate=False,
+            scaled=False,
+            output_projection=False,
+        )
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head's queries and keys."""
+        return self.width // self.n_heads
+
+    @property
+    def values(self) -> int:
+        """Width of all values, with the default filled in."""
+        return self.value_width or self.width
+
+    @property
+    def log_gammas(self) -> np.ndarray:
+        """Logarithm of each head's decay, float64 `(h,)`."""
+        own = 1 - 2.0 ** (-5 - np.arange(self.n_heads))
+        return np.log(np.full(self.n_heads, self.gamma) if self.gamma else own)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=12, n_heads=3, value_width=15, chunk_size=4)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RetNet":
+        return RetNet(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        d, v = self.width, self.values
+        projections = 2.0 * d * (2 * d + v * (1 + self.gate + self.output_projection))
+        return projections + 2.0 * min(self.chunk_size, length) * (d + v) + 4.0 * self.head_width * v
+
+
+class RetNetState(NamedTuple):
+    """The sums over the past, and how many tokens they hold."""
+
+    s: Float[Array, "b h k v"]
+    """Decayed sum of `k_j v_j^T`, float32."""
+    position: Int[Array, "b"]
+    """Tokens seen so far by each row, int32."""
+
+
+class RetNet(Mixer):
+    """Multi-scale retention; the state has a fixed size, and `step` costs O(d_model value_width / n_heads).
+
+    `q_proj`, `k_proj` (d, d), `v_proj`, `gate_proj` (d, value_width), `out_proj` (value_width, d): head-major columns.
+    """
+
+    config: RetNetConfig
+
+    def __init__(self, config: RetNetConfig, *, rngs: nnx.Rngs) -> None:
+        d, values, std = config.width, config.values, config.std
+        axes = ("embed", "heads")
+        self.q_proj = linear(d, d, axes=axes, std=std, rngs=rngs)
+        self.k_proj = linear(d, d, axes=axes, std=std, rngs=rngs)
+        self.v_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
+        if config.gate:
+            self.gate_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
+        if config.output_projection:
+            self.out_proj = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        o, _ = linear_attention(
+            *self._project(x, positions),
+            log_decay=self._log_decay(),
+            segment_ids=context.segment_ids,
+            chunk_size=self.config.chunk_size,
+        )
+        return self._merge(x, o)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RetNetState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        shape = (batch_size, config.n_heads, config.head_width, config.values // config.n_heads)
+        return RetNetState(jnp.zeros(shape, jnp.float32), jnp.zeros((batch_size,), jnp.int32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RetNetState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RetNetState]:
+        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        o, after = linear_attention(
+            *self._project(x, positions),
+            log_decay=self._log_decay(),
+            initial_state=LinearState(state.s, None),
+            chunk_size=self.config.chunk_size,
+        )
+        return self._merge(x, o), RetNetState(after.s, state.position + x.shape[1])
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RetNetState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RetNetState]:
+        q, k, v = (y[:, 0] for y in self._project(x_t[:, None], state.position[:, None]))
+        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=self._log_decay())
+        return self._merge(x_t, o), RetNetState(after.s, state.position + 1)
+
+    def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
+        """Queries, keys `(b, t, h, k)`, rotated, and values `(b, t, h, v)`."""
+        config = self.config
+        q, k, v = (
+            project(x).reshape(*x.shape[:2], config.n_heads, -1) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if config.positions == "rotary":
+            q, k = (rotary(y, positions, base=config.rotary_base) for y in (q, k))
+        return (q * config.head_width**-0.5 if config.scaled else q), k, v
+
+    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        """Normalises the heads, joins, gates and projects them back to the model width."""
+        config = self.config
+        y = head_norm(o, config.group_norm, eps=config.norm_eps).reshape(*x.shape[:-1], config.values)
+        if config.gate:
+            y = jax.nn.silu(self.gate_proj(x)) * y
+        return self.out_proj(y) if config.output_projection else y
+
+    def _log_decay(self) -> Float[Array, "h"]:
+        return jnp.asarray(self.config.log_gammas, jnp.float32)

@@ -1,0 +1,86 @@
+"""Gated linear attention against its recurrence in float64, head by head."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.linear.gated_linear_attention import GatedLinearAttention, GatedLinearAttentionConfig
+from tests.mixers.moved import moved
+
+D, T = 8, 9
+
+
+def truth(config, p, x):
+    """Outputs `(b, t, d)`, one token after the other."""
+    b, t, _ = x.shape
+    keys, values = config.keys // config.n_heads, config.values // config.n_heads
+    logits = x @ p["decay_down.kernel"] @ p["decay_up.kernel"] + p["decay_up.bias"]
+    alpha = (1 / (1 + np.exp(-logits))) ** (1 / config.decay_temperature)
+    heads = []
+    for h in range(config.n_heads):
+        own, v_own = slice(h * keys, (h + 1) * keys), slice(h * values, (h + 1) * values)
+        q, k, v = x @ p["q_proj.kernel"][:, own], x @ p["k_proj.kernel"][:, own], x @ p["v_proj.kernel"][:, v_own]
+        state, rows = np.zeros((b, keys, values)), []
+        for i in range(t):
+            state = alpha[:, i, own, None] * state + k[:, i, :, None] * v[:, i, None, :]
+            o = np.einsum("bk,bkv->bv", q[:, i], state) / np.sqrt(keys)
+            o = o - o.mean(-1, keepdims=True) if config.head_norm == "layer" else o
+            rows.append(o / np.sqrt((o**2).mean(-1, keepdims=True) + config.norm_eps) * p["norm_scale"])
+        heads.append(np.stack(rows, axis=1))
+    gate = x @ p["gate_proj.kernel"] + p.get("gate_proj.bias", 0)
+    return (np.concatenate(heads, axis=-1) * gate / (1 + np.exp(-gate))) @ p["out_proj.kernel"]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GatedLinearAttentionConfig(d_model=D, n_heads=2, decay_rank=3),
+        GatedLinearAttentionConfig.release(
+            d_model=D, n_heads=2, key_width=6, value_width=10, decay_rank=2, decay_temperature=2.0, norm_eps=0.1
+        ),
+    ],
+)
+def test_equation(config):
+    """Kills: another head's decays or columns, a decay of the values, a temperature or bias left out, a norm over all
+    heads, an option that nothing reads; in parallel, and streamed."""
+    mixer, p = moved(GatedLinearAttention(config, rngs=nnx.Rngs(0)))
+    assert ("gate_proj.bias" in p) == config.gate_bias
+    x = np.random.default_rng(0).normal(size=(2, T, D))
+    expected = truth(config, p, x)
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :5], mixer.init_state(2))
+        y, state = mixer.step(x[:, 5], state)
+        tail, _ = mixer.prefill(x[:, 6:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for found in run(jnp.asarray(x, jnp.float32)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_state_and_flops_by_hand():
+    """Kills a state of the wrong heads: 2 heads of 4 x 8 float32; d = 16, keys 8, values 16, rank 3."""
+    config = GatedLinearAttentionConfig(d_model=16, n_heads=2, decay_rank=3)
+    assert state_bytes(GatedLinearAttention(config, rngs=nnx.Rngs(0))) == 4 * (2 * 4 * 8)
+    expected = 2 * 16 * (8 + 8 + 16 + 16 + 16) + 2 * 3 * (16 + 8) + 2 * 10 * 24 + 4 * 2 * 4 * 8
+    assert config.flops_per_token(10) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_heads": 3}, "key_width=0 gives 4 channels, which must be a positive multiple of n_heads=3"),
+        ({"n_heads": 2, "value_width": 7}, "value_width=7 gives 7 channels"),
+        ({"decay_temperature": 0.0}, "decay_temperature=0.0 must be positive"),
+        ({"head_norm": "none"}, "head_norm='none' must be 'layer' or 'rms'"),
+        ({"decay_rank": 0}, "decay_rank=0 must be positive"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        GatedLinearAttentionConfig(d_model=D, **options)
