@@ -98,7 +98,8 @@ def linear_attention(
         y = num if den is None else num / (den + np.float32(eps))[..., None]
         return state, y.swapaxes(1, 2).astype(v.dtype)
 
-    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, chunk_size), (q, k, v, log_decay, starts)))
+    size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
+    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (q, k, v, log_decay, starts)))
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 
 

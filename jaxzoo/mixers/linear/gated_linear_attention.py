@@ -152,10 +152,13 @@ class GatedLinearAttention(Mixer):
 
     def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
         """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
-        heads = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, -1)  # noqa: E731
-        q, k, v = (heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         logits = self.decay_up(self.decay_down(x)).astype(jnp.float32)
-        log_decay = heads(jax.nn.log_sigmoid(logits) / self.config.decay_temperature)
+        log_decay = jax.nn.log_sigmoid(logits) / self.config.decay_temperature
+        h = self.config.n_heads
+        q, k, v, log_decay = (
+            y.reshape(*x.shape[:-1], h, y.shape[-1] // h)
+            for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x), log_decay)
+        )
         return q * q.shape[-1] ** -0.5, k, v, log_decay
 
     def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:

@@ -199,8 +199,9 @@ class RetNet(Mixer):
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
         """Queries, keys `(b, t, h, k)`, rotated, and values `(b, t, h, v)`."""
         config = self.config
+        h = config.n_heads
         q, k, v = (
-            project(x).reshape(*x.shape[:2], config.n_heads, -1) for project in (self.q_proj, self.k_proj, self.v_proj)
+            y.reshape(*x.shape[:2], h, y.shape[-1] // h) for y in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         )
         if config.positions == "rotary":
             q, k = (rotary(y, positions, base=config.rotary_base) for y in (q, k))
