@@ -25,6 +25,10 @@ from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
 )
+from jaxzoo.mixers.linear.linear_attention import (
+    LinearAttention as LinearAttention,
+    LinearAttentionConfig as LinearAttentionConfig,
+)
 from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
@@ -36,6 +40,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "base_conv": BaseConvConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
+    "linear_attention": LinearAttentionConfig,
     "ret_net": RetNetConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
