@@ -76,7 +76,7 @@ def test_state_and_flops_by_hand():
         ({"n_heads": 3}, "key_width=0 gives 4 channels, which must be a positive multiple of n_heads=3"),
         ({"n_heads": 2, "value_width": 7}, "value_width=7 gives 7 channels"),
         ({"decay_temperature": 0.0}, "decay_temperature=0.0 must be positive"),
-        ({"head_norm": "none"}, "head_norm='none' must be 'layer' or 'rms'"),
+        ({"head_norm": "none"}, "head_norm='none' must be one of 'layer', 'rms'"),
         ({"decay_rank": 0}, "decay_rank=0 must be positive"),
     ],
 )

@@ -19,6 +19,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
@@ -30,32 +31,25 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, li
 class GatedLinearAttentionConfig(MixerConfig):
     """Config of `GatedLinearAttention`."""
 
-    n_heads: int = 4
+    n_heads: PositiveInt = 4
     """Heads."""
-    key_width: int = 0
+    key_width: NonNegativeInt = 0
     """Width of the queries, and of the keys, of all heads together; 0: d_model / 2."""
-    value_width: int = 0
+    value_width: NonNegativeInt = 0
     """Width of the values of all heads together; 0: d_model."""
-    decay_rank: int = 16
+    decay_rank: PositiveInt = 16
     """Rank of the map from the token to its decays."""
-    decay_temperature: float = 16.0
+    decay_temperature: PositiveFloat = 16.0
     """tau: the larger, the slower the state forgets."""
     head_norm: Literal["layer", "rms"] = "layer"
     """Norm of each head's output: with mean (the paper) or without (the public code)."""
-    norm_eps: float = 1e-5
+    norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in that norm."""
     gate_bias: bool = True
     """Adds a bias to the projection of the output gate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_heads", "decay_rank"):
-            self.require(field, getattr(self, field) >= 1, "must be positive")
-        for field in ("key_width", "value_width"):
-            self.require(field, getattr(self, field) >= 0, "must be positive", "set it, or 0 for the default")
-        self.require("decay_temperature", self.decay_temperature > 0, "must be positive", "the paper has 16")
-        self.require("head_norm", self.head_norm in ("layer", "rms"), "must be 'layer' or 'rms'")
-        self.require("norm_eps", self.norm_eps >= 0, "must not be negative")
         if self.d_model is not None:
             for field, width in (("key_width", self.keys), ("value_width", self.values)):
                 rule = f"gives {width} channels, which must be a positive multiple of n_heads={self.n_heads}"

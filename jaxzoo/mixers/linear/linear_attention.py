@@ -31,7 +31,7 @@ stream (`jaxzoo/layers/feature_maps.py`), and the number added to every feature.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Literal, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +40,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.feature_maps import (
     PLAIN_MAPS,
     cosformer_features,
@@ -50,7 +51,7 @@ from jaxzoo.layers.feature_maps import (
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import buffer
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Inherited, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
 
 FeatureMap = Literal["relu", "pos_elu", "square", "identity", "cosformer", "performer", "exp", "softmax"]
 
@@ -59,19 +60,19 @@ FeatureMap = Literal["relu", "pos_elu", "square", "identity", "cosformer", "perf
 class LinearAttentionConfig(MixerConfig):
     """Config of `LinearAttention`."""
 
-    n_heads: int = 1
+    n_heads: PositiveInt = 1
     """Heads."""
-    feature_dim: int = 16
+    feature_dim: PositiveInt = 16
     """Width of a head's queries and keys before the feature map."""
-    head_dim: int = 0
+    head_dim: NonNegativeInt = 0
     """Width of a head's values; 0: d_model / n_heads."""
     feature_map: FeatureMap = "pos_elu"
     """phi; the table of the module docstring."""
-    n_features: int = 0
+    n_features: NonNegativeInt = 0
     """Random features of performer, the rows of W; 0: feature_dim, as in Based, Table 6."""
-    n_positions: int | None = None
+    n_positions: PositiveInt | None = None
     """Tokens in a quarter turn of cosformer: the longest distance with a positive weight; None: the model's length."""
-    eps: float = 1e-12
+    eps: NonNegativeFloat = 1e-12
     """Added to the denominator; the default is that of the Based release."""
     normalize: bool = True
     """Divides by the sum of the weights."""
@@ -80,18 +81,9 @@ class LinearAttentionConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_heads", "feature_dim"):
-            self.require(field, getattr(self, field) >= 1, "must be positive")
-        self.require("head_dim", self.head_dim >= 0, "must be positive", "set it, or 0 for d_model / n_heads")
-        names = get_args(FeatureMap)
-        self.require("feature_map", self.feature_map in names, f"must be one of {', '.join(names)}")
-        self.require("n_features", self.n_features >= 0, "must be positive", "set it, or 0 for feature_dim")
-        known = self.n_positions is None or self.n_positions >= 1
-        self.require("n_positions", known, "must be positive", "set it, or None for the model's length")
         for field, unset, name in (("n_features", 0, "performer"), ("n_positions", None, "cosformer")):
             read = self.feature_map == name or getattr(self, field) == unset
             self.require(field, read, f"is read by feature_map='{name}' only", f"leave it at {unset}")
-        self.require("eps", self.eps >= 0, "must not be negative")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
 
@@ -140,8 +132,9 @@ class LinearAttentionConfig(MixerConfig):
         sums = 2.0 * h * f * (2 * v + self.normalize)
         if not self.causal:
             return projections + sums
-        padding = -(-length // CHUNK) * CHUNK / length
-        within = 2.0 * h * CHUNK * (f + v)
+        chunk = min(CHUNK, -(-length // PIECE) * PIECE)
+        padding = -(-length // chunk) * chunk / length
+        within = 2.0 * h * chunk * (f + v)
         return projections + padding * (within + sums * (length > CHUNK))
 
 

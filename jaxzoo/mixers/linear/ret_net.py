@@ -17,7 +17,7 @@ W_Q and W_K). No normalisation of the decay matrix by rows, which the norm behin
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
@@ -37,19 +38,19 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, li
 class RetNetConfig(MixerConfig):
     """Config of `RetNet`."""
 
-    n_heads: int = 1
+    n_heads: PositiveInt = 1
     """Heads, each with a decay of its own."""
-    value_width: int = 0
+    value_width: NonNegativeInt = 0
     """Width of the values of all heads together; 0: d_model. RetNet's own models have 2 d_model."""
-    gamma: float = 0.0
+    gamma: Fraction = 0.0
     """What every head keeps of its state a token; 0: 1 - 2^(-5 - h) for head h, counted from 0."""
     positions: Literal["none", "rotary"] = "rotary"
     """Rotates queries and keys by their positions."""
-    rotary_base: float = 10000.0
+    rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
     """Base of the rotary frequencies."""
     group_norm: HeadNorm = "layer"
     """Norm of each head's output: with mean (the paper), without (rms), or none."""
-    norm_eps: float = 1e-5
+    norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in that norm."""
     gate: bool = True
     """Multiplies by silu(x W_G)."""
@@ -57,20 +58,11 @@ class RetNetConfig(MixerConfig):
     """Divides q.k by the square root of the head's width."""
     output_projection: bool = True
     """Projects the heads back to the model width."""
-    chunk_size: int = CHUNK
+    chunk_size: PositiveInt = CHUNK
     """Tokens that meet by the quadratic form; changes the speed alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in ("n_heads", "chunk_size"):
-            self.require(field, getattr(self, field) >= 1, "must be positive")
-        self.require("gamma", 0 <= self.gamma <= 1, "must be in [0, 1]", "0 gives each head its own")
-        self.require("norm_eps", self.norm_eps >= 0, "must not be negative")
-        self.require("rotary_base", self.rotary_base >= 1, "must be at least 1", "the usual one is 10000")
-        self.require("positions", self.positions in ("none", "rotary"), "must be 'none' or 'rotary'")
-        known = get_args(HeadNorm)
-        self.require("group_norm", self.group_norm in known, f"must be one of {', '.join(map(repr, known))}")
-        self.require("value_width", self.value_width >= 0, "must be positive", "set it, or 0 for d_model")
         if self.d_model is not None:
             self._check_widths(self.d_model)
 
