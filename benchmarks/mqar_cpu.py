@@ -1,9 +1,15 @@
-"""CPU cost of an MQAR training step: `python benchmarks/mqar_cpu.py`.
+"""CPU cost of an MQAR training step: `python benchmarks/mqar_cpu.py [--peer PYTHON]`.
 
 Trains the released Zoology figure models (2 layers, d 64, vocabulary 8192, batch 64) for a few steps each on one
 thread, making the data included, and writes a table and `benchmarks/results/mqar_cpu.json`. CPU-ms is the process's
-own time over all its threads, which a busy machine disturbs less than wall time. The columns beside it are the
-authors' PyTorch code (HazyResearch/zoology d88d6f5) on such a machine, one thread, data not counted.
+own time over all its threads, which a busy machine disturbs less than wall time; each number is the median of blocks
+of steps. `authors` are figures of the authors' PyTorch code (HazyResearch/zoology d88d6f5) on such a machine, one
+thread, data not counted: its head runs at all positions.
+
+With `--peer`, a Python that has torch (CPU) and numpy, the same models run in PyTorch too, their head at labelled
+positions only as in ours (`benchmarks/mqar_cpu_torch.py`, in two forms: scores made as in the authors' code, and by
+the best of PyTorch). They start from our parameters and batches; three updates without dropout must give our losses
+before anything is timed. Blocks of both take turns; the peers' data are made beforehand.
 """
 
 import os
@@ -11,21 +17,29 @@ import os
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import platform
+import statistics
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import jax
+import numpy as np
 import tyro
+from flax import nnx
 
-from jaxzoo.config import ExperimentConfig, TrainConfig
+from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.layers.implicit_filter import position_features
+from jaxzoo.layers.variables import traits_of
 from jaxzoo.models import presets
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.optimizer import decay_mask, make_schedule
 from jaxzoo.train.session import Session
 
 MODELS = {
@@ -35,72 +49,175 @@ MODELS = {
 }
 PAIRS = {64: 4, 256: 16}
 AUTHORS_CPU_MS = {
-    ("attention", 64): 520,
-    ("base_conv", 64): 690,
-    ("based", 64): 560,
-    ("attention", 256): 3300,
-    ("base_conv", 256): 2200,
-    ("based", 256): 3700,
+    ("attention", 64): 764,
+    ("base_conv", 64): 720,
+    ("based", 64): 690,
+    ("attention", 256): 4654,
+    ("base_conv", 256): 3250,
+    ("based", 256): 3393,
 }
+FORMS = ("authors", "lean")
+CHECKED_UPDATES = 3
+PEER_BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """How long to measure, and where the result goes."""
+    """How long to measure, against whom, and where the result goes."""
 
-    steps: int = 30
-    """Steps that are timed, after three that are not."""
+    blocks: int = 9
+    """Blocks of steps that are timed; the median counts."""
+    block_steps: int = 5
+    """Steps of a block."""
+    peer: str = ""
+    """A Python interpreter with torch and numpy: also times the same models in PyTorch. Empty: ours alone."""
     out: Path = Path("benchmarks/results/mqar_cpu.json")
     """File of the result."""
 
 
+class Ours:
+    """One model at one length; batch 64, the pairs of the released Figure 2."""
+
+    def __init__(self, name: str, length: int, *, dropout: bool = True):
+        examples = Examples(task=mqar.release(length, PAIRS[length]), n_examples=100_000)
+        model = MODELS[name](length=length, variant="release")
+        self.experiment = ExperimentConfig(
+            model=model if dropout else dataclasses.replace(model, embed_dropout=0.0),
+            data=RecallDataConfig(train=(examples,), valid=(examples,)),
+            optimizer=OptimizerConfig(warmup_fraction=0.0),
+            train=TrainConfig(steps=1000, batch_size=64),
+        )
+        self.session = Session(self.experiment)
+        with jax.set_mesh(self.session.mesh):
+            self._state = self.session.init_state()
+        self._stream = self.session.dataset.train()
+
+    def losses(self, count: int) -> list[float]:
+        """The loss of each of `count` updates."""
+        with jax.set_mesh(self.session.mesh):
+            return [float(self._update()["loss"]) for _ in range(count)]
+
+    def cpu_ms(self, count: int) -> float:
+        """CPU-ms an update, making the data included, over `count` updates."""
+        with jax.set_mesh(self.session.mesh):
+            jax.block_until_ready(self._state)
+            start = time.process_time()
+            for _ in range(count):
+                self._update()
+            jax.block_until_ready(self._state)
+        return 1e3 * (time.process_time() - start) / count
+
+    def _update(self) -> dict:
+        self._state, metrics = self.session.update(self._state, next(self._stream))
+        return metrics
+
+    def file(self) -> dict:
+        """What a peer needs: parameters before the first update layer by layer, batches, constants, no `forms` yet."""
+        config, optimizer = self.experiment.model, self.experiment.optimizer
+        model = self.session.blueprint.model(self.session.init_state().variables).unstacked()
+        params = nnx.state(model, nnx.Param)
+        decays = decay_mask(nnx.to_pure_dict(params, traits_of), optimizer)
+        stream = self.session.dataset.train()
+        batches = [next(stream) for _ in range(PEER_BATCHES)]
+        schedule = make_schedule(optimizer, self.experiment.train.steps)
+        return {
+            **{f"params/{name}": np.asarray(x) for name, x in _flat(nnx.to_pure_dict(params)).items()},
+            "buffers/positions": position_features(config.max_length, 3),
+            "decayed": np.array([name for name, decay in _flat(decays).items() if decay]),
+            **{field: np.stack([getattr(b, field) for b in batches]) for field in ("tokens", "positions", "targets")},
+            "rates": np.array([float(schedule(i)) for i in range(100)]),
+            "dropout": config.embed_dropout,
+            **{field: getattr(optimizer, field) for field in ("b1", "b2", "eps", "weight_decay", "clip_norm")},
+        }
+
+
+class Peer:
+    """A running `mqar_cpu_torch.py`. Use it as a context, which ends it."""
+
+    def __init__(self, python: str, file: dict, forms: str):
+        self._folder = tempfile.TemporaryDirectory()
+        path = Path(self._folder.name) / "model.npz"
+        np.savez(path, **file, forms=forms)
+        command = [python, str(Path(__file__).with_name("mqar_cpu_torch.py")), str(path)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.version = self._answer()
+
+    def ask(self, task: str, count: int) -> list[float]:
+        """The numbers that answer `task`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{task} {count}\n")
+        self._process.stdin.flush()
+        return [float(word) for word in self._answer().split()]
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the peer ended with status {self._process.wait()}; its own message stands above")
+        return line.strip()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+        self._folder.cleanup()
+
+
 def main(config: BenchmarkConfig) -> None:
     """Measures every model at both lengths, prints the table and writes the file."""
-    print("| model | N | CPU-ms a step | steps/s | compile s | authors' CPU-ms | ratio |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    peers = FORMS if config.peer else ()
+    columns = ["model", "N", "CPU-ms a step", *(f"PyTorch, {forms}" for forms in peers), "authors", "compile s"]
+    print("| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")
     rows = []
     for length in PAIRS:
         for name in MODELS:
-            row = _measure(name, length, config.steps)
+            row = _measure(name, length, config)
             rows.append(row)
+            cells = [name, length, f"{row['cpu_ms']:.1f}"]
+            cells += [f"{ms:.1f} ({ms / row['cpu_ms']:.2f}x)" for ms in row.get("peer_cpu_ms", {}).values()]
             theirs = row["authors_cpu_ms"]
-            print(
-                f"| {name} | {length} | {row['cpu_ms']:.0f} | {row['steps_per_s']:.1f} | {row['compile_s']:.1f} "
-                f"| {theirs} | {theirs / row['cpu_ms']:.1f} |",
-                flush=True,
-            )
+            cells += [f"{theirs} ({theirs / row['cpu_ms']:.1f}x)", f"{row['compile_s']:.1f}"]
+            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+    report = {**_environment(), "blocks": config.blocks, "block_steps": config.block_steps, "rows": rows}
     config.out.parent.mkdir(parents=True, exist_ok=True)
-    config.out.write_text(json.dumps({**_environment(), "steps": config.steps, "rows": rows}, indent=1) + "\n")
+    config.out.write_text(json.dumps(report, indent=1) + "\n")
 
 
-def _measure(name: str, length: int, steps: int) -> dict:
-    """One model at one length; batch 64, the pairs of the released Figure 2."""
-    examples = Examples(task=mqar.release(length, PAIRS[length]), n_examples=100_000)
-    experiment = ExperimentConfig(
-        model=MODELS[name](length=length, variant="release"),
-        data=RecallDataConfig(train=(examples,), valid=(examples,)),
-        train=TrainConfig(steps=steps, batch_size=64),
-    )
-    session = Session(experiment)
-    with jax.set_mesh(session.mesh):
-        state, stream = session.init_state(), session.dataset.train()
-        for _ in range(3):
-            state, _ = session.update(state, next(stream))
-        jax.block_until_ready(state)
-        cpu, wall = time.process_time(), time.perf_counter()
-        for _ in range(steps):
-            state, _ = session.update(state, next(stream))
-        jax.block_until_ready(state)
-        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return {
-        "model": name,
-        "length": length,
-        "n_pairs": PAIRS[length],
-        "cpu_ms": 1e3 * cpu / steps,
-        "steps_per_s": steps / wall,
-        "compile_s": session.train_step.seconds,
-        "authors_cpu_ms": AUTHORS_CPU_MS[name, length],
-    }
+def _measure(name: str, length: int, config: BenchmarkConfig) -> dict:
+    """One model at one length, ours and the peers' blocks in turns."""
+    ours = Ours(name, length)
+    row = {"model": name, "length": length, "n_pairs": PAIRS[length], "authors_cpu_ms": AUTHORS_CPU_MS[name, length]}
+    with contextlib.ExitStack() as stack:
+        peers = {}
+        if config.peer:
+            file = ours.file()
+            peers = {forms: stack.enter_context(Peer(config.peer, file, forms)) for forms in FORMS}
+            expected = Ours(name, length, dropout=False).losses(CHECKED_UPDATES)
+            for forms, peer in peers.items():
+                np.testing.assert_allclose(
+                    peer.ask("check", CHECKED_UPDATES), expected, rtol=1e-4, err_msg=f"{forms} {name} {length}: losses"
+                )
+            row["peer_torch"] = peers[FORMS[0]].version
+        runs = {"ours": ours.cpu_ms} | {f: lambda n, peer=peer: peer.ask("time", n)[0] for f, peer in peers.items()}
+        for run in runs.values():
+            run(3)
+        blocks = {key: [] for key in runs}
+        for _ in range(config.blocks):
+            for key, run in runs.items():
+                blocks[key].append(run(config.block_steps))
+    medians = {key: statistics.median(times) for key, times in blocks.items()}
+    row |= {"cpu_ms": medians.pop("ours"), "compile_s": ours.session.train_step.seconds}
+    return row | ({"peer_cpu_ms": medians} if peers else {})
+
+
+def _flat(tree: dict) -> dict:
+    """Leaves of nested dicts by their path, `stacks` and `blocks` of an unstacked model told as `layers`."""
+    leaves = {"/".join(str(key.key) for key in path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+    return {name.replace("stacks/", "layers/").replace("/blocks/0", ""): leaf for name, leaf in leaves.items()}
 
 
 def _environment() -> dict:
