@@ -7,9 +7,10 @@ of steps. `authors` are figures of the authors' PyTorch code (HazyResearch/zoolo
 thread, data not counted: its head runs at all positions.
 
 With `--peer`, a Python that has torch (CPU) and numpy, the same models run in PyTorch too, their head at labelled
-positions only as in ours (`benchmarks/mqar_cpu_torch.py`, in two forms: scores made as in the authors' code, and by
-the best of PyTorch). They start from our parameters and batches; three updates without dropout must give our losses
-before anything is timed. Blocks of both take turns; the peers' data are made beforehand.
+positions only as in ours (`benchmarks/mqar_cpu_torch.py`), in two forms: `authors` makes scores as their code does; `lean` takes
+the best of PyTorch, and the settings of the C allocator that our trainer makes for itself. They start from our
+parameters and batches; three updates without dropout must give our losses before anything is timed. Blocks of all take
+turns; the peers' data are made beforehand.
 """
 
 import os
@@ -57,6 +58,8 @@ AUTHORS_CPU_MS = {
     ("based", 256): 3393,
 }
 FORMS = ("authors", "lean")
+KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""What `jaxzoo.train.host_memory` sets, as variables of a process that glibc reads."""
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
 
@@ -139,7 +142,7 @@ class Peer:
         path = Path(self._folder.name) / "model.npz"
         np.savez(path, **file, forms=forms)
         command = [python, str(Path(__file__).with_name("mqar_cpu_torch.py")), str(path)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(KEPT_MEMORY if forms == "lean" else {})}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -204,7 +207,7 @@ def _measure(name: str, length: int, config: BenchmarkConfig) -> dict:
             row["peer_torch"] = peers[FORMS[0]].version
         runs = {"ours": ours.cpu_ms} | {f: lambda n, peer=peer: peer.ask("time", n)[0] for f, peer in peers.items()}
         for run in runs.values():
-            run(3)
+            run(10)  # until memory has found its size
         blocks = {key: [] for key in runs}
         for _ in range(config.blocks):
             for key, run in runs.items():

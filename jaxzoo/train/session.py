@@ -13,6 +13,7 @@ from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.memory import check_estimate
+from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
@@ -74,7 +75,10 @@ class Session:
 
     def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
         self.config = config
+        share_one_arena()  # before the mesh: JAX starts its threads with its devices
         self.mesh = make_mesh(config.mesh, devices)
+        if self.mesh.devices.flat[0].platform == "cpu":
+            keep_freed_memory()
         self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
         self._check_batch_size()
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
