@@ -7,10 +7,10 @@ of steps. `authors` are figures of the authors' PyTorch code (HazyResearch/zoolo
 thread, data not counted: its head runs at all positions.
 
 With `--peer`, a Python that has torch (CPU) and numpy, the same models run in PyTorch too, their head at labelled
-positions only as in ours (`benchmarks/mqar_cpu_torch.py`), in two forms: `authors` makes scores as their code does; `lean` takes
-the best of PyTorch, and the settings of the C allocator that our trainer makes for itself. They start from our
-parameters and batches; three updates without dropout must give our losses before anything is timed. Blocks of all take
-turns; the peers' data are made beforehand.
+positions only as in ours (`benchmarks/mqar_cpu_torch.py`), in two forms: `authors` makes scores as their code does;
+`lean` takes the best of PyTorch, and the settings of the C allocator that our trainer makes for itself. They start from
+our parameters and batches; three updates without dropout must give our losses before anything is timed. Blocks of all
+take turns; the peers' data are made beforehand.
 """
 
 import os

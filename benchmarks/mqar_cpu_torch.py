@@ -7,7 +7,7 @@ under our names, batches and constants of the optimizer. Each line of standard i
     time N       CPU-ms an update, over N updates with dropout
 
 `forms` says how scores are made: `authors` as in HazyResearch/zoology (all scores masked and normalised step by step,
-Taylor features written out), `lean` by what PyTorch has best (its fused attention; the Taylor polynomial of the scores).
+Taylor features written out), `lean` by the best of PyTorch (its fused attention; the Taylor polynomial of the scores).
 Parameters go back to those of FILE before each check.
 """
 

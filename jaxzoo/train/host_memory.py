@@ -32,4 +32,5 @@ def _set(values: dict[int, int]) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    return all([mallopt(name, value) for name, value in values.items()])
+    accepted = [mallopt(name, value) for name, value in values.items()]
+    return all(accepted)
