@@ -227,6 +227,7 @@ def _environment() -> dict:
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return {
         "device": f"{platform.machine()} CPU, 1 thread of {os.cpu_count()} cores",
+        "load": os.getloadavg()[1],
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "versions": {"jax": jax.__version__, "python": platform.python_version()},
         "commit": commit.stdout.strip(),
