@@ -128,7 +128,7 @@ class Ours:
             "buffers/positions": position_features(config.max_length, 3),
             "decayed": np.array([name for name, decay in _flat(decays).items() if decay]),
             **{field: np.stack([getattr(b, field) for b in batches]) for field in ("tokens", "positions", "targets")},
-            "rates": np.array([float(schedule(i)) for i in range(100)]),
+            "rates": np.array([np.asarray(schedule(i), np.float64) for i in range(100)]),
             "dropout": config.embed_dropout,
             **{field: getattr(optimizer, field) for field in ("b1", "b2", "eps", "weight_decay", "clip_norm")},
         }

@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+import torch  # pyright: ignore[reportMissingImports]
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
 Weights = dict[str, Tensor]
 
