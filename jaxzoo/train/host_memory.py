@@ -8,7 +8,10 @@ Elsewhere than in glibc both functions do nothing.
 """
 
 import ctypes
+import importlib.util
 import platform
+
+import jax
 
 M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -4, -8
 """Parameters of glibc's mallopt (malloc.h)."""
@@ -18,14 +21,22 @@ def share_one_arena() -> bool:
     """Lets threads that have not allocated yet share the main thread's arena; returns whether it could.
 
     To be called before JAX starts its threads: a thread's own arena cannot hold a block above 64 MiB, which is then
-    mapped whatever the settings are.
+    mapped whatever the settings are. Where JAX may find an accelerator it does nothing: the threads that feed one are
+    better off with arenas of their own.
     """
-    return _set({M_ARENA_MAX: 1})
+    return _cpu_alone() and _set({M_ARENA_MAX: 1})
 
 
 def keep_freed_memory() -> bool:
     """Makes malloc map nothing and trim nothing from now on; returns whether it could."""
     return _set({M_MMAP_MAX: 0, M_TRIM_THRESHOLD: -1})
+
+
+def _cpu_alone() -> bool:
+    """Whether the CPU is the only platform that JAX can have, as far as can be told without starting it."""
+    if jax.config.jax_platforms:
+        return jax.config.jax_platforms == "cpu"
+    return not any(importlib.util.find_spec(plugin) for plugin in ("jax_plugins", "libtpu"))
 
 
 def _set(values: dict[int, int]) -> bool:

@@ -12,8 +12,8 @@ from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
-from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
