@@ -10,7 +10,7 @@ import pytest
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.train import main as train
 from tests.train.conftest import CONFIG
-from tests.train.test_damage import flip
+from tests.train.test_damage import flip, scatter
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +32,13 @@ def whole(trained, rows, tmp_path) -> list[dict]:
     return rows("r")
 
 
-def largest(folder: Path) -> Path:
-    return max((f for f in folder.rglob("*") if f.is_file()), key=lambda f: f.stat().st_size)
-
-
 def snapshot(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+
+def scatter_numbers(folder: Path) -> None:
+    for file in folder.glob("state/**/d/*"):
+        scatter(file, random.Random(0))
 
 
 def edit_cursor(folder: Path) -> None:
@@ -46,7 +47,7 @@ def edit_cursor(folder: Path) -> None:
 
 
 DAMAGES = {
-    "bit": (lambda c: flip(largest(c / "9" / "state"), random.Random(0)), "checkpoint 9 in", "(state"),
+    "bits": (lambda c: scatter_numbers(c / "9"), "checkpoint 9 in", "(state"),
     "name": (lambda c: (c / "9").rename(c / "33"), "checkpoint 33 in", "(seal/metadata is of step 9, but"),
     "cursor": (lambda c: edit_cursor(c / "9"), "checkpoint 9 in", "(seal/metadata is damaged"),
     "gone": (lambda c: shutil.rmtree(c / "9"), "checkpoint 9 in", "(its folder is gone)"),
@@ -135,11 +136,7 @@ def test_text_of_a_damaged_run(run_copy, capfd):
     """Kills: text from damaged parameters, or from another checkpoint than the one that was asked for."""
     run = run_copy()
     flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "5"]
-    file = largest(run / "checkpoints" / "4" / "state")
-    data = bytearray(file.read_bytes())
-    for place in range(0, len(data), 50):
-        data[place] ^= 1
-    file.write_bytes(data)
+    scatter_numbers(run / "checkpoints" / "4")
     before = snapshot(run)
     assert generate(flags) == 0
     err = capfd.readouterr().err
