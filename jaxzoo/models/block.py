@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
@@ -21,10 +22,17 @@ Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
 
 
 def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
-    """Zeroes entries at `rate` and scales the others by 1 / (1 - rate); without a key, `x` itself."""
+    """Zeroes entries at `rate`, to 2^-17, and scales the others by 1 / (1 - rate); without a key, `x` itself.
+
+    Two entries share the 32 bits of a random number: half the random numbers, and none of their floats, which were a
+    tenth of an MQAR step on a CPU.
+    """
     if key is None or rate == 0:
         return x
-    keep = jax.random.bernoulli(key, 1 - rate, x.shape)
+    *leading, width = x.shape
+    words = jax.random.bits(key, (*leading, -(-width // 2)), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*leading, 2 * words.shape[-1])[..., :width]
+    keep = halves >= np.uint16(min(round(rate * 2**16), 2**16 - 1))
     return jnp.where(keep, x / (1 - rate), jnp.zeros_like(x))
 
 
