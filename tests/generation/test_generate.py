@@ -56,7 +56,7 @@ MODELS = {
 }
 
 
-SEEDS = {"hybrid": 1, "alibi": 5, "LinearAttentionConfig": 1, "SignedTokensConfig": 9}
+SEEDS = {"hybrid": 1, "alibi": 5, "LinearAttentionConfig": 1, "SignedTokensConfig": 9, "GatedLinearAttentionConfig": 3}
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 
 
