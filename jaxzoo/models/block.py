@@ -24,8 +24,8 @@ Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
 def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
     """Zeroes entries at `rate`, to 2^-17, and scales the others by 1 / (1 - rate); without a key, `x` itself.
 
-    Two entries share the 32 bits of a random number: half the random numbers, and none of their floats, which were a
-    tenth of an MQAR step on a CPU.
+    Two entries share the 32 bits of a random number: half the random numbers, and none of their floats. On a CPU that
+    takes some 5 to 15 % off an MQAR step of attention.
     """
     if key is None or rate == 0:
         return x
