@@ -149,7 +149,10 @@ class Stack(nnx.Module):
             residual, states, losses = period(residual, variables, states, fold_in(context, i))
             return residual, (states, losses)
 
-        residual, (states, losses) = jax.lax.scan(body, residual, (jnp.arange(self.repeats), variables, states))
+        # A scan of two copies every activation into a stack and out of it: a fifth of an MQAR step on a CPU.
+        unroll = self.repeats == 2
+        repeats = (jnp.arange(self.repeats), variables, states)
+        residual, (states, losses) = jax.lax.scan(body, residual, repeats, unroll=unroll)
         return residual, states, jax.tree.map(jnp.sum, losses)
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
