@@ -6,14 +6,17 @@ and the order of the batches are pure functions of (seed, epoch).
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from jaxzoo.array_typing import Int
-from jaxzoo.checked import Checked, PositiveInt, Seed
+from jaxzoo.checked import Checked, Rule, Seed
 from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.tasks.base import TaskConfig
+
+MAX_EXAMPLES = 100_000_000
+"""The order of an epoch is kept in memory, 8 bytes an example."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class Examples(Checked):
 
     task: TaskConfig
     """What the examples look like."""
-    n_examples: PositiveInt
+    n_examples: Annotated[int, Rule(f"must be in [1, {MAX_EXAMPLES:,}]", 1, MAX_EXAMPLES)]
     """How many of them: those with the numbers from 0 on."""
 
 
@@ -113,8 +116,9 @@ class RecallData:
         """What training epoch `number` visits and in which order: a pure function of (seed, number)."""
         sizes = [examples.n_examples for examples in self.config.train]
         members = [self._rng(number, 1 + e).permutation(size) for e, size in enumerate(sizes)]
-        places = [(e, b) for e, size in enumerate(sizes) for b in range(size // self.batch_size)]
-        return Epoch(number, members, self._rng(number, 0).permutation(np.asarray(places)))
+        counts = [size // self.batch_size for size in sizes]
+        places = np.stack([np.repeat(np.arange(len(sizes)), counts), np.concatenate([np.arange(n) for n in counts])], 1)
+        return Epoch(number, members, self._rng(number, 0).permutation(places))
 
     def _rng(self, epoch: int, use: int) -> np.random.Generator:
         return np.random.default_rng((self.config.seed, epoch, use))

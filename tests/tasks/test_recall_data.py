@@ -257,7 +257,9 @@ def test_config_refuses_bad_mixtures(fields, message):
 
 def test_data_refuses_bad_sizes():
     """Kills examples that are never seen because they do not fill one batch."""
-    with pytest.raises(ValueError, match=r"Examples\.n_examples=0 must be positive"):
+    with pytest.raises(ValueError, match=r"Examples\.n_examples=0 must be in"):
+        recall(16, 2, 0)
+    with pytest.raises(ValueError, match=r"Examples\.n_examples=2000000000 must be in \[1, 100,000,000\]"):
         recall(16, 2, 0)
     with pytest.raises(ValueError, match=r"train\.1\.n_examples=7 must be at least batch_size=8, or they .* never"):
         RecallData(CONFIG, batch_size=8, valid_batch_size=1)
