@@ -1,0 +1,165 @@
+"""Diagonal recurrences, real or complex: the states of S4D, Liquid-S4, Mamba and RG-LRU, in chunks.
+
+    h_i = a_i * h_{i-1} + b_i        y_i = readout(h_i, token i)
+
+A state is much larger than its token: Mamba has 16 numbers a channel. So `a`, `b` and `h` never exist for all tokens.
+The caller gives the tokens, and two functions that make `a` and `b` from tokens and the output from states; a scan
+over chunks applies them to `chunk_size` tokens at a time, and the backward pass does so again.
+
+Inside a chunk the states come one from the other by products and sums alone (no logarithm, quotient or exponential), so
+that any `a` is safe, 0 included. On a CPU they are made in turn, elsewhere by an associative scan, a tree: forward and
+backward pass on two CPU cores at batch 8, 1024 tokens, 128 channels and 16 numbers a channel, in ms: 140 and 400.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxzoo.array_typing import Array, Int
+
+CHUNK = 64
+"""Tokens of a chunk, unless the caller says otherwise."""
+
+Tokens = Any
+"""A pytree of arrays whose leading axes count tokens: `(b, t, ...)`, or `(b, ...)` of a step."""
+
+
+def diagonal_scan(
+    tokens: Tokens,
+    coefficients: Callable[[Tokens], tuple[Array, Array]],
+    readout: Callable[[Array, Tokens], Array],
+    initial_state: Array,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+    chunk_size: int = CHUNK,
+) -> tuple[Array, Array]:
+    """The recurrence of the module docstring for `t >= 0` tokens from any state.
+
+    Differentiable in tokens, state, and what the two functions close over, through the output and the final state. Both
+    functions treat every token alike: they are given tokens with any leading axes, in any order.
+
+    Args:
+      tokens: arrays `(b, t, ...)`.
+      coefficients: `a` and `b` of tokens; leading axes as theirs, then the state's; `a` may be smaller where it
+        broadcasts.
+      readout: the output of states and their tokens; leading axes as theirs.
+      initial_state: `(b, ...)`, float32 or complex64; `h` before the first token.
+      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
+        seen. The state returned is that of the last document.
+      chunk_size: tokens whose states exist at the same time; changes memory and speed alone.
+
+    Returns:
+      y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
+      state a chunk, and some times `chunk_size` states.
+    """
+    t = jax.tree.leaves(tokens)[0].shape[1]
+    n = -(-t // chunk_size)
+    size = -(-t // n) if n else 1
+    starts = None
+    if segment_ids is not None:
+        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+    given = None if n * size == t else (np.arange(n * size) < t).reshape(n, size)
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)
+    def body(state: Array, chunk: tuple) -> tuple[Array, Array]:
+        tokens, starts, given = chunk
+        a, b = _like_state(coefficients(tokens), state.dtype)
+        if starts is not None:
+            a = jnp.where(_expand(starts, a.ndim), jnp.zeros_like(a), a)
+        if given is not None:  # behind the last token the state stays
+            given = _expand(given, a.ndim)
+            a, b = jnp.where(given, a, jnp.ones_like(a)), jnp.where(given, b, jnp.zeros_like(b))
+        h = _states(a, b, state)
+        return h[-1], readout(h, tokens)
+
+    chunks = jax.tree.map(lambda x: _to_chunks(x, n, size), (tokens, starts))
+    state, y = lax.scan(body, initial_state, (*chunks, given))
+    return y.reshape(n * size, *y.shape[2:])[:t].swapaxes(0, 1), state
+
+
+def diagonal_step(
+    tokens: Tokens,
+    coefficients: Callable[[Tokens], tuple[Array, Array]],
+    readout: Callable[[Array, Tokens], Array],
+    state: Array,
+) -> tuple[Array, Array]:
+    """One token, given by arrays `(b, ...)`: `diagonal_scan` with t = 1."""
+    a, b = _like_state(coefficients(tokens), state.dtype)
+    state = a * state + b
+    return readout(state, tokens), state
+
+
+def _like_state(coefficients: tuple[Array, Array], dtype: Any) -> tuple[Array, Array]:
+    """`a` and `b` in one shape and the dtype of the state."""
+    a, b = (x.astype(dtype) for x in coefficients)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    return jnp.broadcast_to(a, shape), jnp.broadcast_to(b, shape)
+
+
+def _expand(x: jax.Array, ndim: int) -> jax.Array:
+    return x.reshape(*x.shape, *[1] * (ndim - x.ndim))
+
+
+def _to_chunks(x: jax.Array, n: int, size: int) -> jax.Array:
+    """(b, t, ...) -> (n, size, b, ...). The last token is repeated to fill its chunk."""
+    missing = n * size - x.shape[1]
+    if missing:
+        x = jnp.pad(x, [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2), mode="edge")
+    return x.swapaxes(0, 1).reshape(n, size, x.shape[0], *x.shape[2:])
+
+
+@jax.custom_vjp
+def _states(a: jax.Array, b: jax.Array, before: jax.Array) -> jax.Array:
+    """All `h_i = a_i h_{i-1} + b_i` along the first axis, from `before`."""
+    return lax.platform_dependent(a, b, before, cpu=_in_turn, default=_by_tree)
+
+
+def _states_forward(a: jax.Array, b: jax.Array, before: jax.Array) -> tuple[jax.Array, tuple]:
+    h = _states(a, b, before)
+    return h, (a, h, before)
+
+
+def _states_backward(kept: tuple, dh: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """With g_i = dh_i + a_{i+1} g_{i+1}, all that h_i moves: db_i = g_i and da_i = g_i h_{i-1}."""
+    a, h, before = kept
+    g = lax.platform_dependent(a, dh, cpu=_adjoint_in_turn, default=_adjoint_by_tree)
+    return g * jnp.concatenate([before[None], h[:-1]]), g, a[0] * g[0]
+
+
+_states.defvjp(_states_forward, _states_backward)
+
+
+def _in_turn(a: jax.Array, b: jax.Array, before: jax.Array) -> jax.Array:
+    def token(h: jax.Array, now: tuple) -> tuple[jax.Array, jax.Array]:
+        h = now[0] * h + now[1]
+        return h, h
+
+    return lax.scan(token, before, (a, b))[1]
+
+
+def _adjoint_in_turn(a: jax.Array, dh: jax.Array) -> jax.Array:
+    def token(from_later: jax.Array, now: tuple) -> tuple[jax.Array, jax.Array]:
+        g = now[1] + from_later
+        return now[0] * g, g
+
+    return lax.scan(token, jnp.zeros_like(dh[0]), (a, dh), reverse=True)[1]
+
+
+def _by_tree(a: jax.Array, b: jax.Array, before: jax.Array) -> jax.Array:
+    kept, h = lax.associative_scan(_compose, (a, b))
+    return h + kept * before[None]
+
+
+def _adjoint_by_tree(a: jax.Array, dh: jax.Array) -> jax.Array:
+    next_a = jnp.concatenate([a[1:], jnp.zeros_like(a[:1])])
+    return lax.associative_scan(_compose, (next_a, dh), reverse=True)[1]
+
+
+def _compose(first: tuple, second: tuple) -> tuple[jax.Array, jax.Array]:
+    """`h -> a h + b`, the first and then the second."""
+    return first[0] * second[0], second[0] * first[1] + second[1]
