@@ -1,41 +1,87 @@
 """Config files: Python files of the user's own, imported as modules of their own."""
 
+import contextlib
 import hashlib
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.flags import UsageError
+from jaxzoo.config_io import nearest
 
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
+    from jaxzoo.mixers import MixerConfig
+
+MIXER_FLAG = "--model.mixer"
+"""Chooses the mixer of a file whose `config` is a function with a parameter `mixer`."""
 
 
-def load_config(file: Path) -> "ExperimentConfig":
+def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
     """Imports a Python file and takes its `config`: an `ExperimentConfig`, or a function that returns one.
 
-    The file may define mixers of its own, or import them from a module that lies beside it.
+    The file may define mixers of its own, or import them from a module that lies beside it. A function with a
+    parameter `mixer: MixerConfig = ...` leaves it to the command line which mixer goes where the function puts it.
+
+    Args:
+      file: the Python file.
+      mixer: name of the mixer that such a function gets, with its class's defaults; None: the function's own default.
 
     Raises:
-      UsageError: the file is missing or fails (with its line), or gives no such thing.
+      UsageError: the file is missing or fails (with its line), or gives no such thing; no mixer has this name (with
+        the nearest one), or the file leaves none open.
     """
     if not file.is_file():
         raise UsageError(f"config file {file} does not exist")
 
     from jaxzoo.config import ExperimentConfig  # slow, and not in the block below: Ctrl-C would be a failing file there
 
-    try:
+    with _failures_of(file):
         config = getattr(_import(file.resolve()), "config", None)
-        config = config() if callable(config) else config
-    except BaseException as error:  # whatever the user's file raises, SystemExit and KeyboardInterrupt included
-        raise UsageError(f"config file {file}{_line_of(error, file)}: {_last_line(error)}") from error
+        leaves_open = callable(config) and "mixer" in inspect.signature(config).parameters
+    if mixer is not None and not leaves_open:
+        raise UsageError(
+            f"{MIXER_FLAG}: config file {file} leaves no mixer open: its `config` must be a function with a parameter "
+            "`mixer`, as in configs/mqar/zoo.py"
+        )
+    chosen: dict[str, Any] = {} if mixer is None else {"mixer": _mixer_named(mixer)}
+    with _failures_of(file):
+        config = config(**chosen) if callable(config) else config
     if not isinstance(config, ExperimentConfig):
         raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function giving one")
     return config
+
+
+def mixer_names() -> list[str]:
+    """What `MIXER_FLAG` takes: the registered mixers, sorted."""
+    from jaxzoo.mixers import MIXERS
+
+    return sorted(MIXERS)
+
+
+def _mixer_named(name: str) -> "MixerConfig":
+    from jaxzoo.mixers import MIXERS
+
+    registered = name.lower().replace("-", "_")
+    if registered not in MIXERS:
+        hint = nearest(registered, MIXERS) or f"; there are {', '.join(mixer_names())}"
+        raise UsageError(f"{MIXER_FLAG}: unknown mixer {name!r}{hint}")
+    return MIXERS[registered]()
+
+
+@contextlib.contextmanager
+def _failures_of(file: Path) -> Iterator[None]:
+    """One line for whatever the user's file raises, SystemExit and KeyboardInterrupt included."""
+    try:
+        yield
+    except BaseException as error:
+        raise UsageError(f"config file {file}{_line_of(error, file)}: {_last_line(error)}") from error
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import tyro
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
 from jaxzoo.config_io import to_json
@@ -27,8 +27,8 @@ PROGRAM = "python -m jaxzoo.train"
 
 DESCRIPTION = """Trains a model of sequence mixers on a recall task or on text. A config file sets every
 field; any field can be overridden by its dotted name, such as --model.d-model 128 or
---model.pattern.1.n-heads 4. Add --config FILE to this --help to see all fields of that file with their
-meaning and value."""
+--model.pattern.1.n-heads 4. Add --config FILE (and --model.mixer NAME) to this --help to see all fields
+of that file (with that mixer), their meaning and value."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,20 +97,19 @@ def parse_command(argv: Sequence[str]) -> Command:
     Raises:
       UsageError: a mistake in either.
     """
-    parser = _options()
-    options, flags = parser.parse_known_args(argv)
+    options, flags = _options().parse_known_args(argv)
     if options.help:
-        print(parser.format_help())
+        print(_options(mixers=mixer_names()).format_help())
         if options.config is None:
             raise SystemExit(0)
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
     file = Path(options.config)
-    config = override(load_config(file), [*flags, *(["--help"] if options.help else [])])
+    config = override(load_config(file, mixer=options.mixer), [*flags, *(["--help"] if options.help else [])])
     return Command(
         config=config,
         config_file=file,
-        run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file),
+        run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file, options.mixer),
         resume=options.resume,
         overwrite=options.overwrite,
         allow_oversize=options.allow_oversize,
@@ -124,7 +123,7 @@ def override(config: "ExperimentConfig", flags: Sequence[str]) -> "ExperimentCon
         type(config),
         flags,
         prog=PROGRAM,
-        known=flags_of(config),
+        known=[*flags_of(config), MIXER_FLAG],
         default=config,
         config=(tyro.conf.AvoidSubcommands,),
     )
@@ -135,11 +134,14 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def _options() -> argparse.ArgumentParser:
+def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The options beside the config's fields; the help tells the names of the mixers."""
     parser = _Parser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
-    parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>")
+    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {', '.join(mixers)}"
+    parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
+    parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>[-<mixer>]")
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
     parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")

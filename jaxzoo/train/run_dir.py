@@ -26,13 +26,17 @@ MAY_CHANGE = frozenset(
 runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
 
 
-def default_run_dir(config_file: Path) -> Path:
-    """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone."""
+def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
+    """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone.
+
+    A mixer that was chosen by its name comes behind it: `runs/mqar-zoo-hyena`.
+    """
     parts = config_file.with_suffix("").parts
+    names = parts[-1:]
     if "configs" in parts:
         last = len(parts) - 1 - parts[::-1].index("configs")
-        return Path("runs", "-".join(parts[last + 1 :]))
-    return Path("runs", parts[-1])
+        names = parts[last + 1 :]
+    return Path("runs", "-".join([*names, *([mixer.lower().replace("-", "_")] if mixer else [])]))
 
 
 class RunDirectory:

@@ -1,0 +1,101 @@
+"""`--model.mixer NAME`: a config file that leaves its mixer open."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.train import main, parse_command
+from jaxzoo.mixers import MIXERS, RetNetConfig
+from jaxzoo.models.describe import describe
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "mqar"
+ZOO = CONFIGS / "zoo.py"
+SMALL = (
+    "--model.d-model 16 --model.vocab-size 64 --model.max-length 32 --train.steps 2 --train.batch-size 8 "
+    "--train.eval-every 0 --data.train.0.task.vocab-size 64 --data.train.0.task.length 32 --data.train.0.n-examples 16 "
+    "--data.valid.0.task.vocab-size 64 --data.valid.0.task.length 32 --data.valid.0.n-examples 8"
+)
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_every_registered_name_gives_its_mixer(name):
+    """Kills: a list of names beside the registry, a default that does not fit the file's model."""
+    model = parse_command(["--config", str(ZOO), "--model.mixer", name]).config.model
+    assert [type(mixer) for mixer in model.layers].index(MIXERS[name]) == (0 if name == "base_conv" else 1)
+    assert MIXERS[name].__name__.removesuffix("Config") in describe(model)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "ret_net" else pytest.param(name, marks=pytest.mark.slow) for name in sorted(MIXERS)],
+)
+def test_every_registered_name_trains(name, run, rows, tmp_path):
+    """Kills: a mixer that the trainer cannot run, or whose run cannot be gone on with."""
+    flags = ["--model.mixer", name, *SMALL.split()]
+    assert run(ZOO, "r", *flags) == 0
+    assert [row["step"] for row in rows("r") if "valid/loss" in row] == [2]
+    pattern = json.loads((tmp_path / "r" / "config.json").read_text())["model"]["pattern"]
+    assert pattern[1]["type"] == MIXERS[name].__name__
+    assert run(ZOO, "r", *flags, "--resume") == 0
+
+
+def test_the_mixer_s_fields_are_flags(capsys):
+    """Kills: a chosen mixer whose fields cannot be set, or do not show in the help."""
+    flags = ["--config", str(ZOO), "--model.mixer", "RET-NET", "--model.pattern.1.value-width", "32"]
+    mixer = parse_command(flags).config.model.pattern[1]
+    assert isinstance(mixer, RetNetConfig)
+    assert mixer.value_width == 32
+    assert main([*flags, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--model.pattern.1.value-width" in out
+    assert "--model.mixer NAME" in out
+
+
+def test_help_names_the_mixers(capsys):
+    """Kills: a choice that the help keeps to itself."""
+    assert main(["--help"]) == 0
+    words = capsys.readouterr().out.replace(",", " ").split()
+    assert set(MIXERS) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "message"),
+    [
+        ("zoo", "--model.mixer retnet", r"--model\.mixer: unknown mixer 'retnet'; did you mean 'ret_net'\?$"),
+        ("zoo", "--model.mixer zzz", r"unknown mixer 'zzz'; there are attention, base_conv, "),
+        ("zoo", "--model.mixr ret_net", r"unknown option --model\.mixr; did you mean --model\.mixer\?$"),
+        ("zoo", "--model.mixer", r"argument --model\.mixer: expected one argument$"),
+        ("zoo", "--model.mixer ret_net --model.pattern.1.feature-dim 3", r"unknown option --model\.pattern\.1\.featur"),
+        ("based", "--model.mixer ret_net", r"based\.py leaves no mixer open: its `config` must be a function with"),
+    ],
+)
+def test_mistakes_are_one_line(file, flags, message, capsys):
+    """Kills: a traceback for a typo, another mixer in place of the misspelt one, a choice that is dropped."""
+    argv = ["--config", str(CONFIGS / f"{file}.py"), *shlex.split(flags)]
+    with pytest.raises(UsageError, match=message):
+        parse_command(argv)
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+
+
+def test_runs_of_two_mixers_are_apart():
+    """Kills: one default directory for all mixers of a file."""
+    (plain, chosen) = (parse_command(["--config", str(ZOO), *f]) for f in ([], ["--model.mixer", "ret-net"]))
+    assert (plain.run_dir, chosen.run_dir) == (Path("runs/mqar-zoo"), Path("runs/mqar-zoo-ret_net"))
+
+
+def test_a_mixer_of_the_file_s_own_may_be_named(tmp_path, monkeypatch):
+    """Kills: names that are looked up before the file has added its own."""
+    file = tmp_path / "own.py"
+    own = "from jaxzoo.mixers import MIXERS, RetNetConfig\nMIXERS['my_own'] = lambda: RetNetConfig(gamma=0.5)\n"
+    file.write_text(own + ZOO.read_text())
+    monkeypatch.setattr("jaxzoo.mixers.MIXERS", MIXERS.copy())
+    mixer = load_config(file, mixer="my_own").model.pattern[1]
+    assert isinstance(mixer, RetNetConfig)
+    assert mixer.gamma == 0.5
