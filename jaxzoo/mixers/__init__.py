@@ -34,6 +34,7 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
 )
+from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 
 MIXERS: dict[str, type[MixerConfig]] = {
     "attention": AttentionConfig,
@@ -41,6 +42,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
     "linear_attention": LinearAttentionConfig,
+    "mamba": MambaConfig,
     "ret_net": RetNetConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,

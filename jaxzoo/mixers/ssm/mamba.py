@@ -1,0 +1,231 @@
+"""Mamba (Gu and Dao 2023): a diagonal state space model whose step, input and output maps follow the token.
+
+With a causal depthwise convolution of `n_taps` taps, channels i of `inner = expand d_model` and states n (secs. 3.2 to
+3.5, Algorithm 2, Figure 3):
+
+    x, z = split(u W_in)              x = silu(conv(x) + b_conv)           r, B, C = split(x W_x)
+    delta = softplus(r W_dt + b_dt)   A = -exp(A_log)
+    h_t[i, n] = exp(delta_t[i] A[i, n]) h_{t-1}[i, n] + delta_t[i] B_t[n] x_t[i]
+    y_t[i] = sum_n C_t[n] h_t[i, n] + D[i] x_t[i]                           out = (y . silu(z)) W_out
+
+Discretisation: A by the zero-order hold. B by Euler's rule, delta B, as the public code and so all published models do;
+the paper's eq. 4, a zero-order hold for B too, is `discretization="zoh"`: (exp(delta A) - 1) / A in place of delta.
+
+| ours            | `MambaMixer` of transformers and the public code                                 |
+| --------------- | -------------------------------------------------------------------------------- |
+| `in_proj`       | `in_proj.weight`, transposed: the branch x first, then z                          |
+| `taps`          | `conv1d.weight[:, 0, ::-1]`, transposed: `taps[a]` multiplies the x of a steps ago |
+| `conv_bias`     | `conv1d.bias`                                                                    |
+| `x_proj`        | `x_proj.weight`, transposed: r, then B, then C                                   |
+| `dt_proj`       | `dt_proj.weight`, transposed                                                     |
+| `dt_bias`       | `dt_proj.bias`, added in float32                                                 |
+| `a_log`, `skip` | `A_log`, `D`, both without weight decay                                          |
+| `out_proj`      | `out_proj.weight`, transposed                                                    |
+
+Initialisation: `a_log` log(1 .. d_state), `skip` 1, `dt_proj` uniform in +-dt_rank^(-1/2), `dt_bias` the inverse
+softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floor, taps and their bias uniform in
++-1/sqrt(n_taps). Deviation: the other projections are normal, as Zoology trains them; the public code leaves PyTorch's
+default, uniform in +-1/sqrt(fan_in).
+"""
+
+import dataclasses
+import math
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.layers.causal_conv import (
+    causal_conv,
+    causal_conv_step,
+    conv_flops,
+    empty_history,
+    push_history,
+    uniform_parameter,
+)
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MambaConfig(MixerConfig):
+    """Config of `Mamba`; the defaults are the paper's."""
+
+    d_state: PositiveInt = 16
+    """Numbers of state a channel, the paper's N."""
+    expand: PositiveInt = 2
+    """Channels of the inner branch, in units of d_model; the paper's E."""
+    n_taps: PositiveInt = 4
+    """Taps of the convolution, the current token's included."""
+    dt_rank: NonNegativeInt = 0
+    """Rank of the map to delta; 0: d_model / 16, rounded up."""
+    dt_min: PositiveFloat = 0.001
+    """Smallest initial delta."""
+    dt_max: PositiveFloat = 0.1
+    """Largest initial delta."""
+    dt_floor: PositiveFloat = 1e-4
+    """Initial deltas below it are raised to it."""
+    discretization: Literal["release", "zoh"] = "release"
+    """How B becomes discrete: by Euler's rule, as in the public code, or by the paper's zero-order hold."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("dt_max", self.dt_max >= self.dt_min, f"must be at least dt_min={self.dt_min}")
+
+    @property
+    def inner(self) -> int:
+        """Channels of the inner branch."""
+        return self.expand * self.width
+
+    @property
+    def rank(self) -> int:
+        """`dt_rank`, with the default filled in."""
+        return self.dt_rank or math.ceil(self.width / 16)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, d_state=3, dt_rank=2, dt_min=0.1, dt_max=1.0)
+
+    def build(self, *, rngs: nnx.Rngs) -> "Mamba":
+        return Mamba(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, convolution, and 6 operations a number of state: delta A, (delta x) B, a h + b, C h."""
+        d, inner, n = self.width, self.inner, self.d_state
+        projections = 2.0 * inner * (3 * d + 2 * self.rank + 2 * n)
+        return projections + inner * (conv_flops(self.n_taps, length) + 6 * n)
+
+    def papers_state_size(self, length: int) -> int:
+        """Eq. 12, which leaves the convolution out: `2 d d_state`, its 2 being `expand`."""
+        return 2 * self.width * self.d_state
+
+
+class MambaState(NamedTuple):
+    """Shift register and sums."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` inputs of the convolution, oldest first, in the dtype given to `init_state`."""
+    h: Float[Array, "b d n"]
+    """`h` of the module docstring, `inner` channels, float32."""
+
+
+class Mamba(Mixer):
+    """Selective state space; `step` costs O(d_state) a channel, beside the projections.
+
+    `in_proj` (d, 2 inner), `taps` (n_taps, inner), `conv_bias` (inner,), `x_proj` (inner, dt_rank + 2 d_state),
+    `dt_proj` (dt_rank, inner), `dt_bias` (inner,), `a_log` (inner, d_state), `skip` (inner,), `out_proj` (inner, d).
+    """
+
+    config: MambaConfig
+
+    def __init__(self, config: MambaConfig, *, rngs: nnx.Rngs) -> None:
+        d, inner, n, rank, std = config.width, config.inner, config.d_state, config.rank, config.std
+        channels = ("channels",)
+        self.in_proj = linear(d, 2 * inner, axes=("embed", *channels), std=std, rngs=rngs)
+        self.taps = uniform_parameter((config.n_taps, inner), config.n_taps, (None, *channels), rngs=rngs)
+        self.conv_bias = uniform_parameter((inner,), config.n_taps, channels, decay=False, rngs=rngs)
+        self.x_proj = linear(inner, rank + 2 * n, axes=(*channels, None), std=std, rngs=rngs)
+        self.dt_proj = linear(rank, inner, axes=(None, *channels), rngs=rngs)
+        self.dt_proj.kernel = uniform_parameter((rank, inner), rank, (None, *channels), rngs=rngs)
+        self.dt_bias = parameter(_initial_dt_bias(config, rngs), channels, decay=False)
+        a_log = jnp.tile(jnp.log(jnp.arange(1, n + 1, dtype=jnp.float32))[None], (inner, 1))
+        self.a_log = parameter(a_log, (*channels, None), decay=False)
+        self.skip = parameter(jnp.ones((inner,)), channels, decay=False)
+        self.out_proj = linear(inner, d, axes=(*channels, "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        u, z = self._branches(x)
+        convolved = causal_conv(u, self.taps[...], segment_ids=context.segment_ids)
+        state = self.init_state(x.shape[0])
+        tokens = self._select(convolved)
+        y, _ = diagonal_scan(tokens, self._coefficients, _readout, state.h, segment_ids=context.segment_ids)
+        return self._merge(y, tokens, z)
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> MambaState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        h = jnp.zeros((batch_size, config.inner, config.d_state), jnp.float32)
+        return MambaState(empty_history(batch_size, config.n_taps, config.inner, dtype), h)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: MambaState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], MambaState]:
+        u, z = self._branches(x)
+        tokens = self._select(causal_conv(u, self.taps[...], state.history))
+        y, h = diagonal_scan(tokens, self._coefficients, _readout, state.h)
+        return self._merge(y, tokens, z), MambaState(push_history(state.history, u), h)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: MambaState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], MambaState]:
+        u, z = self._branches(x_t)
+        convolved, history = causal_conv_step(u, self.taps[...], state.history)
+        tokens = self._select(convolved)
+        y, h = diagonal_step(tokens, self._coefficients, _readout, state.h)
+        return self._merge(y, tokens, z), MambaState(history, h)
+
+    def _branches(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array]:
+        """The branch to convolve and the gate."""
+        u, z = jnp.split(self.in_proj(x), 2, axis=-1)
+        return u, z
+
+    def _select(self, convolved: Float[Array, "... d"]) -> "_Tokens":
+        """What a token says of the recurrence; delta and its bias in float32."""
+        rank, n = self.config.rank, self.config.d_state
+        x = jax.nn.silu(convolved + _vector(self.conv_bias[...], convolved))
+        r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
+        logits = self.dt_proj(r).astype(jnp.float32)
+        return _Tokens(x, jax.nn.softplus(logits + _vector(self.dt_bias[...], logits)), b, c)
+
+    def _coefficients(self, tokens: "_Tokens") -> tuple[jax.Array, jax.Array]:
+        """a and b of the recurrence, `(..., inner, d_state)`."""
+        a = -jnp.exp(self.a_log[...])
+        a = a.reshape((1,) * (tokens.delta.ndim - 1) + a.shape)
+        log_a = tokens.delta[..., None] * a
+        x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
+        if self.config.discretization == "zoh":
+            return jnp.exp(log_a), jnp.expm1(log_a) / a * x[..., None] * b[..., None, :]
+        return jnp.exp(log_a), (tokens.delta * x)[..., None] * b[..., None, :]
+
+    def _merge(self, y: Float[Array, "... d"], tokens: "_Tokens", z: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        """Adds the skip, gates, and projects back to the model width."""
+        y = y + tokens.x * _vector(self.skip[...], tokens.x)
+        return self.out_proj(y * jax.nn.silu(z))
+
+
+class _Tokens(NamedTuple):
+    """What a token says of the recurrence."""
+
+    x: jax.Array  # (..., inner)
+    delta: jax.Array  # (..., inner), float32
+    b: jax.Array  # (..., d_state)
+    c: jax.Array  # (..., d_state)
+
+
+def _readout(h: jax.Array, tokens: _Tokens) -> jax.Array:
+    """`sum_n C[n] h[i, n]`, in the dtype of the token."""
+    return (h * tokens.c.astype(jnp.float32)[..., None, :]).sum(-1).astype(tokens.x.dtype)
+
+
+def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
+    """A vector of parameters, to be combined with the last axis of `like`."""
+    return value.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def _initial_dt_bias(config: MambaConfig, rngs: nnx.Rngs) -> jax.Array:
+    """b with softplus(b) = delta, hence b = log(exp(delta) - 1)."""
+    low, high = math.log(config.dt_min), math.log(config.dt_max)
+    delta = jnp.exp(jax.random.uniform(rngs.params(), (config.inner,), jnp.float32, low, high))
+    delta = jnp.maximum(delta, config.dt_floor)
+    return delta + jnp.log(-jnp.expm1(-delta))
