@@ -56,7 +56,14 @@ MODELS = {
 }
 
 
-SEEDS = {"hybrid": 1, "alibi": 5, "LinearAttentionConfig": 1, "SignedTokensConfig": 9, "GatedLinearAttentionConfig": 3}
+SEEDS = {
+    "hybrid": 1,
+    "alibi": 5,
+    "LinearAttentionConfig": 1,
+    "SignedTokensConfig": 9,
+    "GatedLinearAttentionConfig": 3,
+    "MambaConfig": 1,
+}
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 
 
