@@ -1,0 +1,172 @@
+"""`wkv4` against its equation, token by token in float64 and unstabilised: values, states and all gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.wkv4 import CHUNK, Wkv4State, by_tree, empty_state, in_turn, wkv4, wkv4_step
+
+B, D = 2, 5
+LONG = 2 * CHUNK + 7
+DECAYS = np.array([1e-3, 0.05, 0.5, 3.0, 20.0])
+"""The published initialisation spans e^-5 .. e^3, by channel."""
+
+
+def recurrence(k, v, w, u, state, ids):
+    """The sums as the paper's eq. 16 has them, from those of the state; the state as two functions that know no scale:
+    the mean value of the past and the logarithm of its weights."""
+    num, den = (x * jnp.exp(state[2]) for x in state[:2])
+    new = np.zeros(k.shape[:2], bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+
+    def token(sums, x):
+        k, v, new = x
+        num, den = (jnp.where(new[:, None], 0.0, y) for y in sums)
+        own = jnp.exp(u[None] + k)
+        y = (num + own * v) / (den + own)
+        kept = jnp.exp(-w)[None]
+        return (kept * num + jnp.exp(k) * v, kept * den + jnp.exp(k)), y
+
+    (num, den), y = jax.lax.scan(token, (num, den), tuple(jnp.swapaxes(x, 0, 1) for x in (k, v, new)))
+    return jnp.swapaxes(y, 0, 1), num / den, jnp.log(den)
+
+
+def run(k, v, w, u, state, ids, **options):
+    """The op, its final state as the functions above."""
+    y, after = wkv4(k, v, w=w, u=u, segment_ids=ids, initial_state=Wkv4State(*state), **options)
+    return y, after.num / after.den, after.max + jnp.log(after.den)
+
+
+def problem(t, *, size=1.0, seed=0):
+    """Keys with that standard deviation, values, decays, bonuses and a random state, in float64."""
+    rng = np.random.default_rng(seed)
+    k, v = size * rng.normal(size=(B, t, D)), rng.normal(size=(B, t, D))
+    state = (rng.normal(size=(B, D)), 0.5 + rng.random((B, D)), size * rng.normal(size=(B, D)))
+    return (k, v, DECAYS, rng.normal(size=D)), state
+
+
+def documents(t):
+    """Borders inside a chunk, at a chunk's border, next to each other, and before the last token."""
+    rows = [np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4, 6], [CHUNK + 9, t - CHUNK - 10, 1])]
+    return np.stack(rows).astype(np.int32)
+
+
+def with_gradients(function, inputs, cotangents):
+    def both(inputs, cotangents):
+        out, pull_back = jax.vjp(function, *inputs)
+        return out, pull_back(cotangents)
+
+    return jax.jit(both)(inputs, cotangents)
+
+
+def in_float64(function, *arguments):
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, function(*arguments))
+
+
+def assert_close(found, expected, tolerance):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max(initial=1.0))
+
+
+@pytest.mark.parametrize(
+    ("packed", "size", "scan"),
+    [(False, 1.0, in_turn), (True, 1.0, by_tree), (False, 30.0, in_turn), (True, 30.0, in_turn)],
+)
+def test_values_and_gradients(packed, size, scan, monkeypatch):
+    """Kills: a bonus in the state, a decay of the token that is just written, a chunk without its past, a document that
+    reads the one before it or is scaled by its largest key; an overflow (keys up to 100); a state without gradient. On
+    a CPU tokens are taken in turn; here also as accelerators take them."""
+    monkeypatch.setattr("jaxzoo.ops.wkv4.in_turn", scan)
+    inputs, state = problem(LONG, size=size)
+    ids = documents(LONG) if packed else None
+    rng = np.random.default_rng(1)
+    cotangents = tuple(rng.normal(size=shape) for shape in ((B, LONG, D), (B, D), (B, D)))
+
+    def of(function, scale):
+        call = lambda k, v, w, u, num, den: function(k, v, w, u, (num, den, scale), ids)  # noqa: E731
+        return functools.partial(with_gradients, call)
+
+    expected = in_float64(of(recurrence, state[2]), (*inputs, *state[:2]), cotangents)
+    single = jax.tree.map(jnp.float32, (inputs, state, cotangents))
+    ids = None if ids is None else jnp.asarray(ids)
+    found = of(run, single[1][2])((*single[0], *single[1][:2]), single[2])
+    # A float32 exponent of 100 is off by up to 4e-6, and so is a weight.
+    assert_close(found[0], expected[0], 1e-5 if size == 1.0 else 3e-5)
+    assert_close(found[1], expected[1], 1e-4)
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1])
+def test_short_sequences_and_steps(t):
+    """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence."""
+    (k, v, w, u), state = jax.tree.map(jnp.float32, problem(t))
+    y, after = wkv4(k, v, w=w, u=u, initial_state=Wkv4State(*state))
+    stepped, outputs = Wkv4State(*state), [jnp.zeros((B, D))]
+    for i in range(t):
+        y_t, stepped = wkv4_step(stepped, k[:, i], v[:, i], w=w, u=u)
+        outputs.append(y_t)
+    assert y.shape == (B, t, D)
+    assert_close(y, jnp.stack(outputs, axis=1)[:, 1:], 1e-5)
+    assert_close(tuple(after), tuple(stepped), 1e-5)
+
+
+def test_two_tokens_by_hand():
+    """Kills: a decay between neighbours (there is none: e^{-(t-1-i) w} is 1), a bonus of the past."""
+    k, v = jnp.log(jnp.array([[2.0, 3.0, 5.0]]))[..., None], jnp.array([[7.0, 11.0, 13.0]])[..., None]
+    y, state = wkv4(k, v, w=jnp.log(jnp.array([4.0])), u=jnp.log(jnp.array([10.0])))
+    expected = [7, (2 * 7 + 30 * 11) / 32, (2 / 4 * 7 + 3 * 11 + 50 * 13) / (2 / 4 + 3 + 50)]
+    np.testing.assert_allclose(y[0, :, 0], expected, rtol=1e-6)
+    weights = 2 / 16 + 3 / 4 + 5
+    np.testing.assert_allclose((state.den * jnp.exp(state.max))[0, 0], weights, rtol=1e-6)
+    np.testing.assert_allclose((state.num / state.den)[0, 0], (2 / 16 * 7 + 3 / 4 * 11 + 5 * 13) / weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_extreme_keys_and_decays(sign):
+    """Kills: 0/0 where all keys are -80 (e^-80 underflows with any decay), inf where they are 80, and a scale that
+    stays behind when keys fall by 160 from one token to the next; also of a document behind one of other keys."""
+    (k, v, _, u), _ = problem(LONG)
+    k = k + (80.0 * sign if sign else 80.0 * (-1) ** (np.arange(LONG) // 3)[None, :, None])
+    w = np.array([1e-6, 1e-3, 1.0, 50.0, 1e4])
+    ids, none = documents(LONG), (np.zeros((B, D)), np.zeros((B, D)), np.zeros((B, D)))
+    expected = in_float64(recurrence, k, v, w, u, none, ids)
+    k, v, w, u = jax.tree.map(jnp.float32, (k, v, w, u))
+
+    def loss(k, v, w, u):
+        y, after = wkv4(k, v, w=w, u=u, segment_ids=jnp.asarray(ids))
+        return (y * v).sum(), (y, after.num / after.den, after.max + jnp.log(after.den))
+
+    gradients, found = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3), has_aux=True))(k, v, w, u)
+    assert_close(found, expected, 3e-5)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+
+
+def test_bfloat16():
+    """Kills: sums and states in bfloat16. Only the inputs and the output are rounded, to 2^-9 each."""
+    (k, v, w, u), state = problem(300)
+    k, v = (jnp.asarray(x, jnp.bfloat16) for x in (k, v))
+    rounded = (np.asarray(x, np.float64) for x in (k, v))
+    expected, *_ = in_float64(recurrence, *rounded, w, u, state, None)
+    w, u, state = jax.tree.map(jnp.float32, (w, u, state))
+    y, after = wkv4(k, v, w=w, u=u, initial_state=Wkv4State(*state))
+    assert (y.dtype, after.num.dtype, after.max.dtype) == (jnp.bfloat16, jnp.float32, jnp.float32)
+    assert np.linalg.norm(np.asarray(y, np.float64) - expected) < 4e-3 * np.linalg.norm(expected)
+
+
+def test_16k_tokens():
+    """Kills: errors that add up over a long text, in a channel that hardly forgets (w = 1e-6), and a backward pass that
+    keeps what is inside the chunks: inputs and gradients are 0.3 MiB each."""
+    t, w = 16384, np.array([1e-6, 1e-4, 1e-2, 1.0, 20.0])
+    (k, v, _, u), _ = problem(t, size=3.0)
+    none = (np.zeros((B, D)),) * 3
+    expected = in_float64(jax.jit(recurrence, static_argnums=5), k, v, w, u, none, None)
+    k, v, w, u = jax.tree.map(jnp.float32, (k, v, w, u))
+    found = jax.jit(functools.partial(run, ids=None, state=tuple(empty_state(B, D))))(k, v, w, u)
+    # The exponents of the state, up to 12, are rounded at every token; the roundings of 1e4 tokens add up like 1e2.
+    assert_close(found, expected, 1e-4)
+    loss = lambda *inputs: (run(*inputs, ids=None, state=tuple(empty_state(B, D)))[0] * v).sum()  # noqa: E731
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(k, v, w, u).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 8 * k.nbytes
+    assert all(np.isfinite(x).all() for x in compiled(k, v, w, u))
