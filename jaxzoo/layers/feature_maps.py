@@ -1,11 +1,12 @@
 """Feature maps of linear attention: phi of queries and keys, with `phi(q) . phi(k)` in the place of `exp(q . k)`.
 
-All act on the last axis, for any axes before it, and expect float32. Two of them, `exp` and `performer`, grow
-exponentially. Of a query any factor may be taken out, since it cancels in the normalised output (but for eps), and
-`shifted=True` takes out the largest feature. Of a key none may be taken out: it would have to be the same for all keys,
-and a stream does not know the keys to come. So keys stay as they are. `exp` overflows at a key entry of 88. Performer's
-key features are at most `exp(|w|^2 / 2)` for a row w of the projection, where `|w|^2` is about the width: up to a width
-of about 100 they cannot overflow. Features of keys that are much longer than w vanish.
+All act on the last axis, for any axes before it, and expect float32. Which of them a mixer takes, with which options
+and parameters: `jaxzoo/mixers/linear/feature_map.py`. Two of them, `exp` and `performer`, grow exponentially. Of a
+query any factor may be taken out, since it cancels in the normalised output (but for eps), and `shifted=True` takes out
+the largest feature. Of a key none may be taken out: it would have to be the same for all keys, and a stream does not
+know the keys to come. So keys stay as they are. `exp` overflows at a key entry of 88. Performer's key features are at
+most `exp(|w|^2 / 2)` for a row w of the projection, where `|w|^2` is about the width: up to a width of about 100 they
+cannot overflow. Features of keys that are much longer than w vanish.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,14 +30,48 @@ PLAIN_MAPS: Mapping[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
     "pos_elu": pos_elu,
     "square": jnp.square,
-    "softmax": jax.nn.softmax,
 }
-"""Maps without options, of as many features as channels. `softmax` is over the channels of one token."""
+"""Maps without options, of as many features as channels."""
 
 
-def exp_features(x: Float[Array, "... k"], *, shifted: bool) -> Float[Array, "... k"]:
-    """`exp(x)`; `shifted`: over the largest feature, which then is 1."""
+def exp_features(x: Float[Array, "... k"], *, mirrored: bool, shifted: bool) -> Float[Array, "... f"]:
+    """`exp(x)`; mirrored: `[exp(max(x, 0)), exp(max(-x, 0))]`; shifted: over the largest feature, which then is 1."""
+    if mirrored:
+        x = jax.nn.relu(jnp.concatenate([x, -x], axis=-1))
     return jnp.exp(_shift(x) if shifted else x)
+
+
+def softmax_features(x: Float[Array, "... k"], *, mirrored: bool) -> Float[Array, "... f"]:
+    """softmax over the channels of a token; mirrored: `[softmax(x), softmax(-x)]`."""
+    if mirrored:
+        return jnp.concatenate([jax.nn.softmax(x), jax.nn.softmax(-x)], axis=-1)
+    return jax.nn.softmax(x)
+
+
+def taylor_features(x: Float[Array, "... k"], *, full: bool) -> Float[Array, "... f"]:
+    """`phi(q) . phi(k) = 1 + s + s^2 / 2` with `s = q . k / sqrt(k)` (Based, eqs. 2-4, scaled as released).
+
+    `full` takes all k^2 products x_a x_b, 1 + k + k^2 features, as the released code; otherwise each pair of equal ones
+    is one feature: 1 + k + k (k + 1) / 2. The sums differ in rounding alone.
+    """
+    width = x.shape[-1]
+    products = _all_products(x) if full else _distinct_products(x)
+    root = np.float32(width**-0.25)
+    return jnp.concatenate([jnp.ones_like(x[..., :1]), x * root, products * (root**2 * np.float32(0.5**0.5))], axis=-1)
+
+
+def rebased_features(x: Float[Array, "... k"]) -> Float[Array, "... f"]:
+    """`phi(q) . phi(k) = (q . k)^2 / k` (Aksenov et al. 2024): the squares of the Taylor map alone, doubled."""
+    return _distinct_products(x) * np.float32(x.shape[-1] ** -0.5)
+
+
+def all_poly_features(
+    x: Float[Array, "... k"], square_of_sum: Float[Array, "k f"], sum_of_squares: Float[Array, "k f"]
+) -> Float[Array, "... f"]:
+    """`((x W1)^2 + x^2 W2) / sqrt(2)`, squares entry by entry: f quadratic forms (the Zoology release's AllPolyMap)."""
+    project = lambda x, w: jnp.einsum("...k,kf->...f", x, w, precision=lax.Precision.HIGHEST)  # noqa: E731
+    forms = jnp.square(project(x, square_of_sum)) + project(jnp.square(x), sum_of_squares)
+    return forms * np.float32(0.5**0.5)
 
 
 def cosformer_features(
@@ -80,6 +115,18 @@ def orthogonal_gaussian(key: PRNGKeyArray, n_features: int, width: int) -> Float
     blocks = jax.random.orthogonal(direction_key, width, (-(-n_features // width),))
     rows = blocks.reshape(-1, width)[:n_features]
     return rows * jnp.linalg.norm(jax.random.normal(norm_key, rows.shape), axis=-1, keepdims=True)
+
+
+def _all_products(x: jax.Array) -> jax.Array:
+    """`x_a x_b` for all a and b, row-major: (..., k) -> (..., k^2)."""
+    return (x[..., :, None] * x[..., None, :]).reshape(*x.shape[:-1], x.shape[-1] ** 2)
+
+
+def _distinct_products(x: jax.Array) -> jax.Array:
+    """`x_a x_b` for a <= b, those of two channels times sqrt 2: the same scalar products as `_all_products`."""
+    first, second = np.triu_indices(x.shape[-1])
+    weights = np.where(first == second, 1, 2**0.5).astype(np.float32)
+    return x[..., first] * x[..., second] * weights.reshape((1,) * (x.ndim - 1) + (-1,))
 
 
 def _shift(exponent: jax.Array) -> jax.Array:

@@ -103,6 +103,25 @@ def linear_attention(
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 
 
+def bidirectional_linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    normalize: bool = False,
+    eps: float = 1e-6,
+) -> Float[Array, "b t h v"]:
+    """Every token reads the sums over all tokens: O(k v) a token and head. Sums are float32, y has the dtype of `v`."""
+    precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
+    q, k, values = (x.astype(jnp.float32) for x in (q, k, v))
+    s = jnp.einsum("bthk,bthv->bhkv", k, values, precision=precision)
+    y = jnp.einsum("bthk,bhkv->bthv", q, s, precision=precision)
+    if normalize:
+        weights = jnp.einsum("bthk,bhk->bth", q, k.sum(1), precision=precision)
+        y = y / (weights + np.float32(eps))[..., None]
+    return y.astype(v.dtype)
+
+
 def linear_attention_step(
     state: LinearState,
     q: Float[Array, "b h k"],

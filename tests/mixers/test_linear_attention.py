@@ -9,9 +9,12 @@ import pytest
 from flax import nnx
 
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_features
-from jaxzoo.layers.variables import Buffer
+from jaxzoo.layers.variables import Buffer, traits_of
 from jaxzoo.mixers.base import Inherited, state_bytes
-from jaxzoo.mixers.linear.linear_attention import FeatureMap, LinearAttention, LinearAttentionConfig
+from jaxzoo.mixers.linear.feature_map import FeatureMap
+from jaxzoo.mixers.linear.linear_attention import LinearAttention, LinearAttentionConfig
+from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
+from tests.mixers.moved import moved
 
 D = 6
 
@@ -21,51 +24,85 @@ def softmax(x):
     return e / e.sum(-1, keepdims=True)
 
 
-def weights(config, mixer, q, k):
+def weights(config, p, q, k):
     """(b, i, j): the kernels in their own words, without features where they have a closed form."""
     dot = lambda q, k: np.einsum("bif,bjf->bij", q, k)  # noqa: E731
     if config.feature_map == "cosformer":
         i, j = np.indices((q.shape[1], k.shape[1]))
         return dot(np.maximum(q, 0), np.maximum(k, 0)) * np.cos(np.pi / 2 * (i - j) / config.n_positions)
     if config.feature_map == "performer":
-        w = np.asarray(mixer.random_features[...], np.float64)
+        w = p["features.random_features"]
         q, k = (x / config.feature_dim**0.25 for x in (q, k))
         phi = [np.exp(x @ w.T) * np.exp(-(x**2).sum(-1, keepdims=True) / 2) for x in (q, k)]
         return dot(*phi) / len(w)
+    s = dot(q, k) / np.sqrt(config.feature_dim)
+    if config.feature_map in ("taylor", "taylor_full"):
+        return 1 + s + s * s / 2
+    if config.feature_map == "rebased":
+        return s * s
+
+    def all_poly(x):
+        """Each feature as the quadratic form that it is."""
+        w1, w2 = p["features.square_of_sum"], p["features.sum_of_squares"]
+        forms = np.einsum("kf,lf->fkl", w1, w1) + np.einsum("kf,kl->fkl", w2, np.eye(len(w2)))
+        return np.einsum("bik,fkl,bil->bif", x, forms, x) / np.sqrt(2)
+
+    def exp(x):
+        if not config.mirrored:
+            return np.exp(x)
+        return np.concatenate([np.exp(np.where(x > 0, x, 0)), np.exp(np.where(x < 0, -x, 0))], axis=-1)
+
     phi = {
         "identity": lambda x: x,
         "relu": lambda x: np.where(x > 0, x, 0),
         "pos_elu": lambda x: np.where(x > 0, x, np.expm1(x)) + 1,
         "square": lambda x: x * x,
-        "exp": np.exp,
-        "softmax": softmax,
+        "exp": exp,
+        "softmax": lambda x: np.concatenate([softmax(x), softmax(-x)], -1) if config.mirrored else softmax(x),
+        "all_poly": all_poly,
     }[config.feature_map]
     return dot(phi(q), phi(k))
 
 
-def truth(config, mixer, x):
+def normed(config, p, x, which):
+    """Queries or keys (b, t, h k) behind their norm, factors and offsets."""
+    heads = x.reshape(*x.shape[:2], -1, config.feature_dim if config.qk_norm == "head" else x.shape[2])
+    if config.qk_norm != "none":
+        mean, variance = heads.mean(-1, keepdims=True), heads.var(-1, keepdims=True)
+        heads = (heads - mean) / np.sqrt(variance + 1e-5)
+    if config.qk_affine != "none":
+        heads = heads * p[f"features.{which}_scale"]
+    if config.qk_affine == "scale_and_shift":
+        heads = heads + p[f"features.{which}_shift"]
+    return heads.reshape(x.shape)
+
+
+def truth(config, p, x):
     """Outputs from the parameters: for each head the weights of all tokens, then the output projection."""
-    q, k, v, out = (
-        np.asarray(linear.kernel[...], np.float64)
-        for linear in (mixer.q_proj, mixer.k_proj, mixer.v_proj, mixer.out_proj)
-    )
+    all_q, all_k = (normed(config, p, x @ p[f"{which}_proj.kernel"], which) for which in "qk")
     heads = []
     for head in range(config.n_heads):
         keys, values = (slice(head * width, (head + 1) * width) for width in (config.feature_dim, config.value_width))
-        seen = weights(config, mixer, x @ q[:, keys], x @ k[:, keys])
+        seen = weights(config, p, all_q[..., keys], all_k[..., keys])
         if config.causal:
             seen = np.tril(seen)
-        y = seen @ (x @ v[:, values])
+        if config.decay:
+            i, j = np.indices(seen.shape[1:])
+            seen = seen * (1 - 2.0 ** (config.decay_const - head)) ** np.maximum(i - j, 0)
+        y = seen @ (x @ p["v_proj.kernel"][:, values])
         if config.normalize:
             y = y / (seen.sum(-1, keepdims=True) + config.eps)
+        if config.output_scaling:
+            y = y * (x @ p["scale_proj.kernel"][:, head : head + 1])
         heads.append(y)
-    return np.concatenate(heads, -1) @ out
+    return np.concatenate(heads, -1) @ p["out_proj.kernel"]
 
 
 OPTIONS = {
     "cosformer": {"n_positions": 9},
     "performer": {"n_features": 8},
     "identity": {"normalize": False},
+    "all_poly": {"n_features": 7, "normalize": False},
 }
 
 
@@ -76,19 +113,29 @@ OPTIONS = {
         ("pos_elu", {"eps": 0.5}),
         ("performer", {"n_features": 8, "normalize": False}),
         ("exp", {"normalize": False}),
+        ("exp", {"mirrored": True}),
+        ("softmax", {"mirrored": True}),
         ("cosformer", {"n_positions": 3, "normalize": False}),
+        ("all_poly", {"n_features": 7, "normalize": False, "poly_learned": False}),
+        ("rebased", {"qk_norm": "all_heads", "qk_affine": "scale_and_shift", "eps": 0.1}),
+        ("rebased", {"qk_norm": "head", "qk_affine": "scale", "eps": 0.1}),
+        ("rebased", {"qk_affine": "scale_and_shift", "eps": 0.1}),
+        ("relu", {"qk_norm": "head", "qk_affine": "scale_and_shift"}),
+        ("pos_elu", {"decay": True, "output_scaling": True}),
+        ("cosformer", {"n_positions": 9, "decay": True, "decay_const": -1.5, "normalize": False}),
     ],
 )
 def test_equation(name, options):
     """Kills a wrong feature map, heads laid out feature-major, a position that a stream loses, a shift of the queries
-    that stays in an output without denominator, and config fields that reach no code (each set off its default in some
-    case). The case of three positions goes round a whole turn of cosformer, where weights are negative."""
+    that stays in an output without denominator, a norm over the wrong axis or with the other's factors, a decay of the
+    wrong head or of the sum alone, and config fields that reach no code (each set off its default in some case). The
+    case of three positions goes round a whole turn of cosformer, where weights are negative."""
     config = LinearAttentionConfig(
         d_model=D, init_std=0.6, n_heads=2, feature_dim=5, head_dim=4, feature_map=name, **options
     )
-    mixer = LinearAttention(config, rngs=nnx.Rngs(0))
+    mixer, parameters = moved(LinearAttention(config, rngs=nnx.Rngs(0)))
     x = np.random.default_rng(0).normal(size=(2, 15, D)).astype(np.float32)
-    expected = truth(config, mixer, x.astype(np.float64))
+    expected = truth(config, parameters, x.astype(np.float64))
 
     @jax.jit
     def run(x):
@@ -101,7 +148,7 @@ def test_equation(name, options):
         np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("name", ["performer", "cosformer"])
+@pytest.mark.parametrize("name", ["performer", "cosformer", "taylor"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_bidirectional_equation(name, normalize):
     """Kills a mask that stays, and a denominator of the past alone."""
@@ -109,9 +156,9 @@ def test_bidirectional_equation(name, normalize):
     config = LinearAttentionConfig(
         d_model=D, init_std=0.6, n_heads=2, feature_map=name, causal=False, normalize=normalize, **options
     )
-    mixer = LinearAttention(config, rngs=nnx.Rngs(0))
+    mixer, parameters = moved(LinearAttention(config, rngs=nnx.Rngs(0)))
     x = np.random.default_rng(0).normal(size=(2, 7, D)).astype(np.float32)
-    expected = truth(config, mixer, x.astype(np.float64))
+    expected = truth(config, parameters, x.astype(np.float64))
     np.testing.assert_allclose(mixer(jnp.asarray(x)), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
@@ -126,7 +173,65 @@ def test_signed_weights_are_normalised_all_the_same():
     np.testing.assert_allclose(mixer(x), mixer.out_proj(mixer.v_proj(x)), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["relu", "square", "cosformer"])
+@pytest.mark.parametrize("name", ["taylor", "taylor_full"])
+@pytest.mark.parametrize("decay", [False, True])
+def test_both_taylor_maps_are_the_mixer_of_their_own(name, decay):
+    """Kills a pair of equal products that counts once in the distinct form, and another scale than the kernels': the
+    same parameters in `TaylorLinearAttention` give the same numbers, from 153 and 273 features for k = 16."""
+    options = {"d_model": D, "init_std": 0.6, "n_heads": 2, "decay": decay, "output_scaling": True}
+    mixer = LinearAttention(LinearAttentionConfig(feature_map=name, **options), rngs=nnx.Rngs(0))
+    own = TaylorLinearAttention(TaylorLinearAttentionConfig(**options), rngs=nnx.Rngs(1))
+    nnx.update(own, nnx.state(mixer, nnx.Param))
+    x = jax.random.normal(jax.random.key(0), (2, 150, D))
+    np.testing.assert_allclose(mixer(x), own(x), rtol=0, atol=1e-5 * jnp.abs(own(x)).max())
+    assert mixer.init_state(1).s.shape == (1, 2, {"taylor": 153, "taylor_full": 273}[name], 3)
+
+
+def test_rebased_is_the_published_combination():
+    """Kills a norm that is left out, one without its parameters, and parameters that decay."""
+    config = LinearAttentionConfig.rebased(d_model=D, n_heads=2, feature_dim=4)
+    assert (config.feature_map, config.qk_norm, config.qk_affine) == ("rebased", "all_heads", "scale_and_shift")
+    features = LinearAttention(config, rngs=nnx.Rngs(0)).features
+    values = nnx.to_pure_dict(nnx.state(features))
+    assert values.keys() == {"q_scale", "k_scale", "q_shift", "k_shift"}
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, np.full(8, name.endswith("scale")))
+        assert not traits_of(getattr(features, name)).decay
+    per_head = LinearAttentionConfig(d_model=D, n_heads=2, feature_dim=4, qk_norm="head", qk_affine="scale")
+    assert LinearAttention(per_head, rngs=nnx.Rngs(0)).features.q_scale.shape == (4,)
+
+
+@pytest.mark.parametrize(
+    ("poly_init", "bound", "deviation"),
+    [("normal", 3.0, 1 / 4), ("uniform", 1 / 4, 1 / 4 / 3**0.5), ("signs", 1.0, 1.0), ("model", 0.2, 0.05)],
+)
+def test_all_poly_starts_as_it_is_told(poly_init, bound, deviation):
+    """Kills an initialisation of another width, or of both matrices by one key."""
+    config = LinearAttentionConfig(
+        d_model=D, init_std=0.05, feature_map="all_poly", n_features=400, poly_init=poly_init, poly_learned=False
+    )
+    features = LinearAttention(config, rngs=nnx.Rngs(0)).features
+    drawn = [np.asarray(w[...]) for w in (features.square_of_sum, features.sum_of_squares)]
+    for matrix in drawn:
+        assert matrix.shape == (16, 400)
+        assert abs(matrix.mean()) < 0.05 * deviation
+        assert matrix.std() == pytest.approx(deviation, rel=0.03)
+        assert np.abs(matrix).max() <= bound
+    assert np.any(drawn[0] != drawn[1])
+    if poly_init == "signs":
+        assert set(np.unique(drawn)) == {-1, 1}
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_matrices_of_all_poly_learn_or_not(learned):
+    """Kills matrices that an optimizer moves although they are given, or leaves although they are learned."""
+    config = LinearAttentionConfig(d_model=D, feature_map="all_poly", poly_learned=learned)
+    mixer = LinearAttention(config, rngs=nnx.Rngs(0))
+    assert ("features" in nnx.state(mixer, nnx.Param)) == learned
+    assert ("features" in nnx.state(mixer, Buffer)) != learned
+
+
+@pytest.mark.parametrize("name", ["relu", "square", "cosformer", "rebased"])
 def test_no_weight_at_all_gives_zero(name):
     """Kills 0 / 0, in the output and in gradients: inputs of zero have no feature above 0."""
     model = Inherited(d_model=D, max_length=8, init_std=0.6, out_init_std=0.6)
@@ -181,10 +286,11 @@ def test_random_features_do_not_learn():
     """Kills random features among the parameters, and mixers that share theirs."""
     config = LinearAttentionConfig(d_model=D, feature_map="performer", n_features=7)
     mixer, other = (LinearAttention(config, rngs=nnx.Rngs(seed)) for seed in (0, 1))
-    assert isinstance(mixer.random_features, Buffer)
-    assert jax.tree.map(jnp.shape, nnx.to_pure_dict(nnx.state(mixer, Buffer))) == {"random_features": (7, 16)}
+    drawn, others = (each.features.random_features for each in (mixer, other))
+    assert isinstance(drawn, Buffer)
+    assert drawn.shape == (7, 16)
     assert set(nnx.state(mixer, nnx.Param)) == {"q_proj", "k_proj", "v_proj", "out_proj"}
-    assert np.abs(mixer.random_features[...] - other.random_features[...]).max() > 0.1
+    assert np.abs(drawn[...] - others[...]).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -194,11 +300,17 @@ def test_random_features_do_not_learn():
         ({"feature_map": "performer"}, 16, 0),
         ({"feature_map": "performer", "n_features": 24}, 24, 0),
         ({"feature_map": "cosformer", "n_positions": 8}, 32, 4),
+        ({"feature_map": "exp", "mirrored": True}, 32, 0),
+        ({"feature_map": "taylor"}, 153, 0),
+        ({"feature_map": "taylor_full"}, 273, 0),
+        ({"feature_map": "rebased"}, 136, 0),
+        ({"feature_map": "all_poly", "n_features": 11}, 11, 0),
     ],
 )
 def test_state_size_against_the_paper(options, features, position):
     """Kills features counted twice and a state for what is not there: Based, App. E.2, eq. 8, gives (d + 1) f entries,
-    as for one head; more heads add a denominator each. Table 6: f = 16 (performer), 32 (cosformer) for 16 channels."""
+    as for one head; more heads add a denominator each. Table 6: f = 16 (performer), 32 (cosformer), 153 (Taylor) for 16
+    channels."""
     one = LinearAttentionConfig(d_model=64, **options)
     assert one.width_of_features == features
     assert one.papers_state_size(100) == 65 * features
@@ -226,15 +338,20 @@ def test_flops():
     assert config.flops_per_token(64) == maps + chunk
     assert config.flops_per_token(128) == maps + chunk + sums
     assert config.flops_per_token(96) == pytest.approx(maps + (chunk + sums) * 128 / 96)
+    scaled = LinearAttentionConfig(
+        d_model=8, n_heads=2, feature_dim=2, feature_map="all_poly", n_features=6, output_scaling=True
+    )
+    assert scaled.flops_per_token(64) == maps + chunk + 2 * 2 * (2 * 2 * 6) + 2 * 8 * 2
     both_ways = LinearAttentionConfig(d_model=8, n_heads=2, feature_dim=2, causal=False, normalize=False)
     assert both_ways.flops_per_token(50) == 2 * 8 * (4 + 4 + 8 + 8) + 2 * 2 * (2 * 2 * 4)
     assert both_ways.papers_state_size(50) is None
 
 
+@pytest.mark.parametrize("feature_map", ["performer", "all_poly"])
 @pytest.mark.parametrize("causal", [True, False])
-def test_flops_match_what_the_compiler_counts(causal):
+def test_flops_match_what_the_compiler_counts(feature_map, causal):
     """Kills a matmul that is counted and not done: XLA counts elementwise work as well, here up to 5 %."""
-    config = LinearAttentionConfig(d_model=128, n_heads=4, feature_map="performer", causal=causal)
+    config = LinearAttentionConfig(d_model=128, n_heads=4, feature_map=feature_map, causal=causal)
     mixer = config.build(rngs=nnx.Rngs(0))
     analysis = jax.jit(mixer.__call__).lower(jnp.ones((2, 64, 128))).compile().cost_analysis()
     assert analysis is not None
@@ -251,7 +368,13 @@ def test_flops_match_what_the_compiler_counts(causal):
         ({"feature_map": "gelu"}, "feature_map='gelu' must be one of 'relu', 'pos_elu'"),
         ({"feature_map": "performer", "n_features": -1}, "n_features=-1 must not be negative"),
         ({"feature_map": "cosformer", "n_positions": 0}, "n_positions=0 must be positive"),
-        ({"feature_map": "relu", "n_features": 3}, "n_features=3 is read by feature_map='performer' only"),
+        ({"n_features": 3}, "n_features=3 is read by feature_map='performer' and 'all_poly' only; leave it at 0"),
+        ({"feature_map": "relu", "mirrored": True}, "mirrored=True is read by feature_map='exp' and 'softmax' only"),
+        ({"poly_init": "signs"}, "poly_init='signs' is read by feature_map='all_poly' only; leave it at normal"),
+        ({"poly_learned": False}, "poly_learned=False is read by feature_map='all_poly' only; leave it at True"),
+        ({"qk_norm": "rms"}, "qk_norm='rms' must be one of 'none', 'all_heads', 'head'"),
+        ({"decay": True, "causal": False}, "decay=True needs causal=True"),
+        ({"decay_const": 0}, r"decay_const=0 must be in \[-20, -1\]"),
         ({"feature_map": "relu", "n_positions": 3}, "n_positions=3 is read by feature_map='cosformer' only"),
         ({"eps": -1.0}, "eps=-1.0 must not be negative"),
     ],

@@ -1,91 +1,74 @@
-"""Linear attention with a fixed feature map (Katharopoulos et al. 2020, eqs. 5 and 9): the maps of Based, Fig. 3.
+"""Linear attention by a feature map (Katharopoulos et al. 2020, eqs. 5 and 9): the maps of Based, Fig. 3.
 
 For every head, with a feature map `phi` of its queries and keys:
 
     y_i = sum_{j <= i} phi(q_i) . phi(k_j) v_j / (sum_{j <= i} phi(q_i) . phi(k_j) + eps)
 
-then the output projection; no biases. The state is the sums of `phi(k_j) v_j^T` and of `phi(k_j)`. Based's own map, the
-Taylor series, has a mixer to itself: `TaylorLinearAttention`.
+then the output projection; no biases. The state is the sums of `phi(k_j) v_j^T` and of `phi(k_j)`. The maps, their
+options and deviations: `jaxzoo/mixers/linear/feature_map.py`. Based's own map, the Taylor series, is here too, written
+down feature by feature; `TaylorLinearAttention` computes the same faster.
 
-| `feature_map` | phi(x) | features | of |
-| --- | --- | --- | --- |
-| relu | max(x, 0) | k | Kasai et al. 2021 |
-| pos_elu | ELU(x) + 1 | k | Katharopoulos et al. 2020 |
-| square | x^2 (a release divides by sqrt 2, which cancels) | k | Based, Fig. 3 |
-| identity | x | k | Based, Fig. 3 |
-| cosformer | relu(x) times cosine and sine of the position | 2 k | Qin et al. 2022 |
-| performer | positive random features | `n_features` | Choromanski et al. 2021 |
-| exp | exp(x) | k | |
-| softmax | softmax over the channels of a token | k | Zhang et al. 2024, unlearned, without its mirrored half |
+Where every weight of a token is 0 (relu, square, cosformer, rebased), its output is 0. The signed maps, identity and
+all_poly, are normalised like the others, as published: their denominator may come near 0, where outputs and gradients
+explode; `normalize=False` takes the sum as it is.
 
-Where every weight of a token is 0 (relu, square, cosformer), its output is 0. The signed map, identity, is normalised
-like the others, as published: its denominator may come near 0, where outputs and gradients explode; `normalize=False`
-takes the sum as it is.
-
-Deviations. cosformer: the released code divides positions by the length of the current call, so that one more token
-changes all features, and nothing can stream; ours divides by a fixed `n_positions`. performer: W is drawn once, and
-stays. The Zoology release leaves its rows with a length of at most 1; ours have the lengths of Gaussian vectors, as in
-the paper. Of the stabilisers of the authors' code we keep the shift of queries, and drop that of keys, which cannot
-stream (`jaxzoo/layers/feature_maps.py`), and the number added to every feature. relu: the Zoology release clamps at
-1e-12, we at 0.
+`decay` and `output_scaling` are those of Based, App. C, with which its Table 6 compares maps; see
+`TaylorLinearAttention`. Both the sum and the denominator decay.
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax import lax
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
-from jaxzoo.layers.feature_maps import (
-    PLAIN_MAPS,
-    cosformer_features,
-    exp_features,
-    orthogonal_gaussian,
-    performer_features,
-)
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, Rule
+from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import buffer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Inherited, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
-
-FeatureMap = Literal["relu", "pos_elu", "square", "identity", "cosformer", "performer", "exp", "softmax"]
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
+from jaxzoo.ops.linear_attention import (
+    CHUNK,
+    PIECE,
+    LinearState,
+    bidirectional_linear_attention,
+    linear_attention,
+    linear_attention_step,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LinearAttentionConfig(MixerConfig):
+class LinearAttentionConfig(FeatureMapConfig):
     """Config of `LinearAttention`."""
 
-    n_heads: PositiveInt = 1
-    """Heads."""
-    feature_dim: PositiveInt = 16
-    """Width of a head's queries and keys before the feature map."""
     head_dim: NonNegativeInt = 0
     """Width of a head's values; 0: d_model / n_heads."""
-    feature_map: FeatureMap = "pos_elu"
-    """phi; the table of the module docstring."""
-    n_features: NonNegativeInt = 0
-    """Random features of performer, the rows of W; 0: feature_dim, as in Based, Table 6."""
-    n_positions: PositiveInt | None = None
-    """Tokens in a quarter turn of cosformer: the longest distance with a positive weight; None: the model's length."""
     eps: NonNegativeFloat = 1e-12
     """Added to the denominator; the default is that of the Based release."""
     normalize: bool = True
     """Divides by the sum of the weights."""
     causal: bool = True
     """False: all tokens see all tokens; no streaming, no packed documents."""
+    output_scaling: bool = False
+    """Scales each head's output by a learned linear function of the token (Based, App. C)."""
+    decay: bool = False
+    """Decays head h by 1 - 2^(decay_const - h) a token, h counted from 0 (Based, App. C)."""
+    decay_const: Annotated[float, Rule("must be in [-20, -1]", -20, -1)] = -5.0
+    """Exponent of the fastest decay."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field, unset, name in (("n_features", 0, "performer"), ("n_positions", None, "cosformer")):
-            read = self.feature_map == name or getattr(self, field) == unset
-            self.require(field, read, f"is read by feature_map='{name}' only", f"leave it at {unset}")
+        self.require("decay", self.causal or not self.decay, "needs causal=True", "a decay looks back")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
+
+    @classmethod
+    def rebased(cls, **fields: Any) -> Self:
+        """ReBased (Aksenov et al. 2024), as released: `(q . k)^2` of queries and keys behind a LayerNorm each."""
+        return cls(feature_map="rebased", qk_norm="all_heads", qk_affine="scale_and_shift", **fields)
 
     @property
     def value_width(self) -> int:
@@ -93,21 +76,8 @@ class LinearAttentionConfig(MixerConfig):
         return self.head_dim or self.width // self.n_heads
 
     @property
-    def width_of_features(self) -> int:
-        """Features of a head, after the feature map."""
-        if self.feature_map == "performer":
-            return self.n_features or self.feature_dim
-        return 2 * self.feature_dim if self.feature_map == "cosformer" else self.feature_dim
-
-    @property
     def capabilities(self) -> Capabilities:
         return Capabilities(causal=self.causal, streams=self.causal, segments=self.causal)
-
-    def inherit(self, model: Inherited) -> Self:
-        config = super().inherit(model)
-        if config.feature_map == "cosformer" and config.n_positions is None:
-            return dataclasses.replace(config, n_positions=model.max_length)
-        return config
 
     @classmethod
     def tiny(cls) -> Self:
@@ -123,12 +93,10 @@ class LinearAttentionConfig(MixerConfig):
         return (self.width + 1) * self.width_of_features if self.causal else None
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, random features, and writing and reading the sums of every head. If causal, the quadratic form
-        over whole chunks, the padding of the last one included, and the sums past one chunk only."""
+        """Projections, matmuls of the feature map, and writing and reading the sums of every head. If causal, the
+        quadratic form over whole chunks, the padding of the last one included, and the sums past one chunk only."""
         h, k, v, f = self.n_heads, self.feature_dim, self.value_width, self.width_of_features
-        projections = 4.0 * self.width * h * (k + v)
-        if self.feature_map == "performer":
-            projections += 4.0 * h * k * f
+        projections = 2.0 * self.width * h * (2 * k + 2 * v + self.output_scaling) + self.map_flops
         sums = 2.0 * h * f * (2 * v + self.normalize)
         if not self.causal:
             return projections + sums
@@ -164,8 +132,8 @@ AnyState = LinearAttentionState | PositionedLinearAttentionState
 class LinearAttention(Mixer):
     """Linear attention; the state has a fixed size, and `step` costs O(f v) a head.
 
-    `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns. With feature_map
-    performer also the buffer `random_features` (f, k), the same for all heads.
+    `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; with `output_scaling`
+    also `scale_proj` (d, h). `features` holds what the feature map has of parameters.
     """
 
     config: LinearAttentionConfig
@@ -176,21 +144,18 @@ class LinearAttention(Mixer):
         self.k_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
         self.v_proj = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
         self.out_proj = linear(h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
-        if config.feature_map == "performer":
-            rows = orthogonal_gaussian(rngs.params(), config.width_of_features, config.feature_dim)
-            self.random_features = buffer(rows, (None, None))
-        if config.feature_map == "cosformer":
-            config.require("n_positions", config.n_positions is not None, "must be known for cosformer", "set it")
+        self.features = QueryKeyFeatures(config, rngs=rngs)
+        if config.output_scaling:
+            self.scale_proj = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         # Documents need no positions of their own: only distances count, and a document is one run of tokens.
         tokens = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
-        options = {"normalize": self.config.normalize, "eps": self.config.eps}
         if self.config.causal:
-            y, _ = linear_attention(*tokens, **options, segment_ids=context.segment_ids)
+            y, _ = linear_attention(*tokens, **self._options, segment_ids=context.segment_ids)
         else:
-            y = _bidirectional(*tokens, **options)
+            y = bidirectional_linear_attention(*tokens, normalize=self.config.normalize, eps=self.config.eps)
         return self._merge(x, y)
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> AnyState:
@@ -213,8 +178,7 @@ class LinearAttention(Mixer):
         ahead = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         y, sums = linear_attention(
             *self._project(x, _position(state)[:, None] + ahead),
-            normalize=self.config.normalize,
-            eps=self.config.eps,
+            **self._options,
             initial_state=self._sums(state),
         )
         return self._merge(x, y), _advance(state, sums, x.shape[1])
@@ -223,10 +187,16 @@ class LinearAttention(Mixer):
         self, x_t: Float[Array, "b d"], state: AnyState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], AnyState]:
         q, k, v = (part[:, 0] for part in self._project(x_t[:, None], _position(state)[:, None]))
-        y, sums = linear_attention_step(
-            self._sums(state), q, k, v, normalize=self.config.normalize, eps=self.config.eps
-        )
+        y, sums = linear_attention_step(self._sums(state), q, k, v, **self._options)
         return self._merge(x_t, y), _advance(state, sums, 1)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What all calls of the op share."""
+        config, log_decay = self.config, None
+        if config.decay:
+            log_decay = jnp.asarray(np.log(head_decay(config.decay_const, config.n_heads)), jnp.float32)
+        return {"normalize": config.normalize, "eps": config.eps, "log_decay": log_decay}
 
     def _project(self, x: Float[Array, "b t d"], position: Int[Array, "#b t"]) -> tuple[Array, Array, Array]:
         """Features of queries and keys `(b, t, h, f)`, float32, and values `(b, t, h, v)`."""
@@ -237,45 +207,17 @@ class LinearAttention(Mixer):
             for project, width in zip(projections, widths, strict=True)
         )
         # A factor of a query cancels only if the weights are normalised.
-        return self._features(q, position, shifted=self.config.normalize), self._features(k, position), v
-
-    def _features(self, x: Float[Array, "b t h k"], position: Int[Array, "#b t"], *, shifted: bool = False) -> Array:
-        """phi, float32; `shifted` where any factor of a token may be taken out."""
-        config, x = self.config, x.astype(jnp.float32)
-        if config.feature_map == "performer":
-            return performer_features(x, self.random_features[...], shifted=shifted)
-        if config.feature_map == "exp":
-            return exp_features(x, shifted=shifted)
-        if config.feature_map == "cosformer":
-            assert config.n_positions is not None
-            return cosformer_features(x, position, n_positions=config.n_positions)
-        return PLAIN_MAPS[config.feature_map](x)
+        return *self.features(q, k, position, shifted=self.config.normalize), v
 
     def _sums(self, state: AnyState) -> LinearState:
         """The state as the op takes it."""
         return LinearState(state.s, state.z if self.config.normalize else None)
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Joins the heads and projects back to the model width."""
+        """Scales the heads, joins them and projects back to the model width."""
+        if self.config.output_scaling:
+            y = y * self.scale_proj(x)[..., None]
         return self.out_proj(y.reshape(*x.shape[:-1], self.config.n_heads * self.config.value_width))
-
-
-def _bidirectional(
-    q: Float[Array, "b t h f"],
-    k: Float[Array, "b t h f"],
-    v: Float[Array, "b t h v"],
-    *,
-    normalize: bool,
-    eps: float,
-) -> Float[Array, "b t h v"]:
-    """The equation with the sums over all tokens, in float32; y in the dtype of `v`."""
-    precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
-    s = jnp.einsum("bthf,bthv->bhfv", k, v.astype(jnp.float32), precision=precision)
-    y = jnp.einsum("bthf,bhfv->bthv", q, s, precision=precision)
-    if normalize:
-        weights = jnp.einsum("bthf,bhf->bth", q, k.sum(1), precision=precision)
-        y = y / (weights + np.float32(eps))[..., None]
-    return y.astype(v.dtype)
 
 
 def _position(state: AnyState) -> Int[Array, "#b"]:

@@ -26,12 +26,12 @@ from typing import Annotated, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
+from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
@@ -211,4 +211,4 @@ class TaylorLinearAttention(Mixer):
     def _decay(self) -> Float[Array, "h"] | None:
         if not self.config.decay:
             return None
-        return jnp.asarray(1 - 2.0 ** (self.config.decay_const - np.arange(self.config.n_heads)), jnp.float32)
+        return jnp.asarray(head_decay(self.config.decay_const, self.config.n_heads), jnp.float32)
