@@ -16,6 +16,7 @@ from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TextDataConfig
 from jaxzoo.config_io import from_json, to_json
 from jaxzoo.generation import Sampling
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
@@ -39,6 +40,7 @@ ONES_OWN = [
     EXPERIMENT.optimizer,
     EXPERIMENT.train,
     MeshConfig(),
+    HyenaFilterConfig(),
 ]
 
 

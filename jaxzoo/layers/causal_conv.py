@@ -10,6 +10,7 @@ enough that nothing wraps around. Packed documents take the masked forms of `pac
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -101,11 +102,12 @@ def conv_flops(n_taps: int, length: int) -> float:
 
 
 def uniform_parameter(
-    shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, decay: bool = True, rngs: nnx.Rngs
+    shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, rngs: nnx.Rngs, **traits: Any
 ) -> nnx.Param:
-    """A parameter, uniform in `+-1 / sqrt(fan_in)`: PyTorch's initialisation of Linear and Conv layers."""
+    """A parameter, uniform in `+-1 / sqrt(fan_in)`: PyTorch's initialisation of Linear and Conv layers; its `traits`
+    as `parameter` takes them."""
     bound = fan_in**-0.5
-    return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes, decay=decay)
+    return parameter(jax.random.uniform(rngs.params(), shape, jnp.float32, -bound, bound), axes, **traits)
 
 
 def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None) -> jax.Array:
