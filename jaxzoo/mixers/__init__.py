@@ -21,6 +21,7 @@ from jaxzoo.mixers.conv.gated_short_conv import (
     GatedShortConv as GatedShortConv,
     GatedShortConvConfig as GatedShortConvConfig,
 )
+from jaxzoo.mixers.conv.hyena import Hyena as Hyena, HyenaConfig as HyenaConfig
 from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
@@ -41,6 +42,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "base_conv": BaseConvConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
+    "hyena": HyenaConfig,
     "linear_attention": LinearAttentionConfig,
     "mamba": MambaConfig,
     "ret_net": RetNetConfig,

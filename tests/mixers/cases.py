@@ -5,11 +5,13 @@ import dataclasses
 import jax
 from flax import nnx
 
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
     MIXERS,
     AttentionConfig,
     BaseConvConfig,
     GatedShortConvConfig,
+    HyenaConfig,
     LinearAttentionConfig,
     Mixer,
     MixerConfig,
@@ -46,6 +48,7 @@ EXTRA = [
     BaseConvConfig(d_model=5, filter="long", form="release"),
     BaseConvConfig(d_model=5, filter="short", form="release", n_taps=4),
     GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
+    HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
     RetNetConfig.plain(d_model=5, gamma=0.9),
 ]
 
@@ -57,7 +60,7 @@ def _label(config: MixerConfig) -> str:
     changed = [
         f"{field.name}={getattr(config, field.name)}"
         for field in dataclasses.fields(config)
-        if getattr(config, field.name) != field.default and field.name != "d_model"
+        if getattr(config, field.name) != field.default and field.name not in ("d_model", "filter_network")
     ]
     return f"{name}-{','.join(changed)}"
 

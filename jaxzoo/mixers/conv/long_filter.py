@@ -1,0 +1,36 @@
+"""What the configs of long convolutions share: a filter as long as the model's sequences, unless they say otherwise."""
+
+import dataclasses
+from typing import Self
+
+from jaxzoo.checked import PositiveInt
+from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS
+from jaxzoo.mixers.base import Capabilities, Inherited, MixerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongFilterConfig(MixerConfig):
+    """Config of a mixer with a long filter."""
+
+    n_taps: PositiveInt | None = None
+    """Taps of the filter, the current token's included, beyond which it is zero; None: the model's length."""
+
+    @property
+    def filter_length(self) -> int:
+        """`n_taps`, once it is known.
+
+        Raises:
+          ValueError: it is None.
+        """
+        self.require("n_taps", self.n_taps is not None, "must be known to build the mixer", "set it")
+        assert self.n_taps is not None
+        return self.n_taps
+
+    def inherit(self, model: Inherited) -> Self:
+        config = super().inherit(model)
+        return config if config.n_taps else dataclasses.replace(config, n_taps=model.max_length)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        exact = self.n_taps is not None and self.n_taps <= MAX_DIRECT_TAPS
+        return Capabilities(segments=True, future_rounding=0.0 if exact else 1e-5)

@@ -1,0 +1,155 @@
+"""Hyena against its definition in float64: both forms, several orders, shorter and longer than the filter, streamed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
+from jaxzoo.layers.variables import traits_of
+from jaxzoo.mixers.base import Inherited, state_bytes
+from jaxzoo.mixers.conv.hyena import Hyena, HyenaConfig
+from tests.layers.test_hyena_filter import filter_truth
+from tests.mixers.moved import moved
+
+D, TAPS = 5, 11
+NETWORK = HyenaFilterConfig(emb_dim=5, width=6, sine_frequency=2.0)
+
+
+def conv_truth(taps, x):
+    """`y_i = sum_a taps_a x_{i-a}`, taps `(w, d)`, as a double loop."""
+    y = np.zeros_like(x)
+    for i in range(x.shape[1]):
+        for a in range(min(i + 1, len(taps))):
+            y[:, i] += taps[a] * x[:, i - a]
+    return y
+
+
+def truth(config, p, x):
+    """The definition; column blocks of W_in by name, filters by their place in the network's channels."""
+    u = x @ p["in_proj.kernel"] + p["in_proj.bias"]
+    u = conv_truth(p["short_conv.taps"], u) + p["short_conv.bias"]
+    blocks = [u[..., i * D : (i + 1) * D] for i in range(config.order + 1)]
+    gates, z = blocks[:-1], blocks[-1]
+    n_filters = config.order - (config.form == "release")
+    taps = filter_truth(config.filter_network, p, channels=D * n_filters, n_taps=TAPS, prefix="filter.")
+    if config.form == "release":
+        z, gates = gates[0] * z, gates[1:]
+    for n, gate in enumerate(gates):
+        own = taps[:, [channel * n_filters + n for channel in range(D)]]
+        z = gate * (conv_truth(own, z) + p["filter_bias"][:, n] * z)
+    return z @ p["out_proj.kernel"] + p["out_proj.bias"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"form": "release"},
+        {"order": 3, "n_short_taps": 4},
+        {"order": 4, "form": "release", "n_short_taps": 1},
+    ],
+)
+def test_equation(options):
+    """Kills: gates in another order, a filter or bias of another order or channel, a long convolution too many, a skip
+    behind the gate, taps beyond the filter; for inputs shorter and longer than the filter, at once and streamed."""
+    config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options)
+    mixer, p = moved(Hyena(config, rngs=nnx.Rngs(0)))
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
+        y, state = mixer.step(x[:, 3], state)
+        tail, _ = mixer.prefill(x[:, 4:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for t in (7, 2 * TAPS + 1):
+        x = np.random.default_rng(t).normal(size=(2, t, D))
+        expected = truth(config, p, x)
+        for found in run(jnp.asarray(x, jnp.float32)):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_no_tokens():
+    """Kills a reshape of nothing, and a filter of no taps."""
+    mixer = Hyena(HyenaConfig.tiny(), rngs=nnx.Rngs(0))
+    assert mixer(jnp.zeros((2, 0, 5))).shape == (2, 0, 5)
+    y, state = mixer.prefill(jnp.zeros((2, 0, 5)), mixer.init_state(2))
+    assert y.shape == (2, 0, 5)
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, state, mixer.init_state(2)))
+
+
+def test_initialisation_and_traits():
+    """Kills: a skip that starts at 0 or 1 and is decayed, an output projection of the wrong scale, a filter deaf to
+    init_std, as many taps as somebody guessed."""
+    config = HyenaConfig(d_model=128, order=3, init_std=0.03, out_init_std=0.01)
+    mixer = Hyena(
+        config.inherit(Inherited(d_model=128, max_length=40, init_std=0.5, out_init_std=0.5)), rngs=nnx.Rngs(0)
+    )
+    assert mixer.filter.positions.shape == (40, 3)
+    bias = np.asarray(mixer.filter_bias[...])
+    assert bias.shape == (128, 3)
+    assert abs(bias.std() - 1) < 0.1
+    assert not traits_of(mixer.filter_bias).decay
+    for kernel, std in ((mixer.in_proj, 0.03), (mixer.out_proj, 0.01)):
+        np.testing.assert_allclose(np.asarray(kernel.kernel[...]).std(), std, rtol=0.05)
+        assert not np.abs(kernel.bias[...]).any()
+    np.testing.assert_allclose(np.asarray(mixer.filter.kernel_inner[...]).std(), 0.03, rtol=0.05)
+    taps = np.asarray(mixer.short_conv.taps[...])
+    assert taps.shape == (3, 512)
+    np.testing.assert_allclose(taps.std(), 1 / 3, rtol=0.05)
+    assert np.abs(taps).max() <= 3**-0.5
+
+
+def test_finite_at_16k():
+    """Kills a window or a sum that overflows at length, in float32 and bfloat16."""
+    mixer = Hyena(HyenaConfig(d_model=2, n_taps=16384), rngs=nnx.Rngs(0))
+    x = jax.random.normal(jax.random.key(0), (1, 16384, 2))
+    for dtype in (jnp.float32, jnp.bfloat16):
+        value, gradient = jax.jit(jax.value_and_grad(lambda x: jnp.square(mixer(x).astype(jnp.float32)).sum()))(
+            x.astype(dtype)
+        )
+        assert np.isfinite(value)
+        assert np.isfinite(np.asarray(gradient, np.float32)).all()
+
+
+def test_state_and_flops_by_hand():
+    """Kills: a history a tap too long, filters counted by the order, a projection that is left out; d = 10, order 3."""
+    for form, n_filters in (("paper", 3), ("release", 2)):
+        config = HyenaConfig(d_model=10, order=3, form=form, n_taps=64)
+        assert state_bytes(Hyena(config, rngs=nnx.Rngs(0))) == 4 * (2 * 40 + n_filters * 63 * 10)
+        long = 15 * (5 * np.log2(15) + 3) / 8
+        assert config.flops_per_token(8) == pytest.approx(2 * 10 * 50 + 40 * 6 + n_filters * 10 * long)
+
+
+def test_papers_formulas():
+    """Kills a term of Zoology's Table 12 that is lost: its 158M model (18 layers of width 864, 50257 tokens) costs 2.41
+    TFLOPs for 2048 tokens (Table 4), a multiply-add counted twice, and the backward pass twice the forward."""
+    config = HyenaConfig(d_model=864, n_taps=2048)
+    layer = config.papers_layer_flops(2048, mlp="gelu", mlp_width=1728)
+    assert 6 * 2048 * (18 * layer + 2 * 50257 * 864) / 1e12 == pytest.approx(2.41, abs=0.005)
+    assert config.papers_layer_flops(2048, mlp="gelu", mlp_width=4 * 864) is None
+    assert config.papers_state_size(2048) == 864 * 2048
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"order": 1}, "order=1 must be at least 2"),
+        ({"form": "code"}, "form='code' must be one of 'paper', 'release'"),
+        ({"n_taps": 0}, "n_taps=0 must be positive"),
+        ({"n_short_taps": 0}, "n_short_taps=0 must be positive"),
+        ({"filter_network": 3}, "filter_network=3 must be a HyenaFilterConfig"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        HyenaConfig(d_model=4, **options)
+
+
+def test_unknown_sizes_are_refused():
+    """Kills a filter of 0 taps."""
+    with pytest.raises(ValueError, match="n_taps=None must be known to build the mixer"):
+        Hyena(HyenaConfig(d_model=4), rngs=nnx.Rngs(0))
