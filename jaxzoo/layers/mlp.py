@@ -1,5 +1,19 @@
-"""The channel mixers: SwiGLU and GELU."""
+"""The channel mixers: GELU, and the gated ones, SwiGLU, GEGLU and GLU.
 
+With the hidden units of `up` and, if gated, of `gate`:
+
+| `kind` | hidden units before `down` | of |
+| --- | --- | --- |
+| gelu | gelu(up(x)), the exact GELU | GPT-2, Zoology's MLP |
+| swiglu | silu(gate(x)) * up(x) | Shazeer 2020, Llama, Based |
+| geglu | gelu(gate(x)) * up(x) | Shazeer 2020; the Zoology release's GLU, at 4 d units with biases |
+| glu | sigmoid(gate(x)) * up(x) | Dauphin et al. 2017; the default of the Based release's GatedMlp |
+
+The release of Zoology scales down what its layers write to the residual by name, `fc2`, which in its GLU is the gate;
+here it is always `down`.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import jax
@@ -8,20 +22,35 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
 
+MLPKind = Literal["swiglu", "geglu", "glu", "gelu"]
 
-def default_width(kind: Literal["swiglu", "gelu"], d_model: int) -> int:
-    """Hidden units where none are given: 4 d for GELU; for SwiGLU 8/3 d rounded up to a multiple of 256 (as the
+
+def _gelu(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=False)
+
+
+GATES: Mapping[str, Callable[[Array], Array]] = {"swiglu": jax.nn.silu, "geglu": _gelu, "glu": jax.nn.sigmoid}
+"""The gated kinds, with the activation of the gate."""
+
+
+def default_width(kind: MLPKind, d_model: int) -> int:
+    """Hidden units where none are given: 4 d for GELU; if gated 8/3 d rounded up to a multiple of 256 (as the
     released Based code and Llama do), which keeps the parameter count of the GELU form."""
     if kind == "gelu":
         return 4 * d_model
     return -(-int(8 * d_model / 3) // 256) * 256
 
 
+def n_matrices(kind: MLPKind) -> int:
+    """Matrices of d_model times hidden units."""
+    return 3 if kind in GATES else 2
+
+
 class MLP(nnx.Module):
-    """`down(silu(gate(x)) * up(x))` (SwiGLU, Shazeer 2020) or `down(gelu(up(x)))` with the exact GELU.
+    """`down` of the hidden units in the table of the module docstring.
 
     Args:
-      kind: which of the two.
+      kind: which of them.
       d_model: input and output width.
       width: hidden units.
       bias: biases in all projections; they start at 0.
@@ -32,7 +61,7 @@ class MLP(nnx.Module):
 
     def __init__(
         self,
-        kind: Literal["swiglu", "gelu"],
+        kind: MLPKind,
         d_model: int,
         width: int,
         *,
@@ -42,7 +71,7 @@ class MLP(nnx.Module):
         rngs: nnx.Rngs,
     ):
         self.kind = kind
-        if kind == "swiglu":
+        if kind in GATES:
             self.gate_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
         self.up_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
         self.down_proj = linear(width, d_model, axes=("mlp", "embed"), std=out_std, bias=bias, rngs=rngs)
@@ -50,8 +79,5 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """`(..., d) -> (..., d)` in the dtype of `x`."""
         hidden = self.up_proj(x)
-        if self.kind == "swiglu":
-            hidden = jax.nn.silu(self.gate_proj(x)) * hidden
-        else:
-            hidden = jax.nn.gelu(hidden, approximate=False)
+        hidden = GATES[self.kind](self.gate_proj(x)) * hidden if self.kind in GATES else _gelu(hidden)
         return self.down_proj(hidden)

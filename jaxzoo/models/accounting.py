@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxzoo.layers.mlp import n_matrices
 from jaxzoo.mixers import MixerConfig, state_bytes as state_bytes_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
@@ -53,7 +54,7 @@ def flops_per_token(config: LanguageModelConfig, length: int) -> float:
 
 def layer_flops_per_token(config: LanguageModelConfig, mixer: MixerConfig, length: int) -> float:
     """The share of one layer in `flops_per_token`: its mixer (open fields filled) and its MLP."""
-    matrices = {"swiglu": 3, "gelu": 2}.get(config.mlp, 0)
+    matrices = 0 if config.mlp in ("identity", "none") else n_matrices(config.mlp)
     return mixer.flops_per_token(length) + 2 * matrices * config.d_model * config.hidden_width
 
 

@@ -62,7 +62,7 @@ class Block(nnx.Module):
         if self.has_second_branch:
             self.mlp_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.has_mlp = config.hidden_width > 0
-        if config.mlp in ("swiglu", "gelu"):
+        if config.mlp not in ("identity", "none"):
             self.mlp = MLP(
                 config.mlp,
                 config.d_model,

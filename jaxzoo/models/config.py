@@ -27,10 +27,11 @@ class LanguageModelConfig(Checked):
     """The embedding gets rows up to the next multiple of this; no logit goes to the added ones."""
     max_length: PositiveInt = 64
     """Longest sequence that the model is made for, and so the taps of long filters that do not say how many."""
-    mlp: Literal["swiglu", "gelu", "identity", "none"] = "swiglu"
-    """Second branch of a layer. `identity` adds the normed residual (the released Zoology figures)."""
+    mlp: Literal["swiglu", "geglu", "glu", "gelu", "identity", "none"] = "swiglu"
+    """Second branch of a layer: an MLP whose gate has a SiLU, GELU or sigmoid, or no gate (gelu). `identity` adds the
+    normed residual (the released Zoology figures)."""
     mlp_width: NonNegativeInt = 0
-    """Hidden units of the MLP; 0: 4 d (gelu), 8/3 d rounded up to a multiple of 256 (swiglu)."""
+    """Hidden units of the MLP; 0: 4 d (gelu), 8/3 d rounded up to a multiple of 256 (with a gate)."""
     mlp_bias: bool = False
     """Biases in the MLP."""
     norm: Literal["layer", "rms"] = "layer"

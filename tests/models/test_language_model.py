@@ -216,7 +216,7 @@ def test_more_tokens_than_learned_positions():
         ({"mlp_width": -1}, "LanguageModelConfig.mlp_width=-1 must not be negative"),
         (
             {"mlp": "relu"},
-            "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'gelu', 'identity', 'none'",
+            "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'geglu', 'glu', 'gelu', 'ident",
         ),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
         ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
@@ -230,9 +230,9 @@ def test_configs_that_cannot_be_built_say_why_in_one_line(fields, message):
 
 
 def test_every_mlp_kind_is_what_it_says():
-    """Kills an option that is accepted and ignored: the four second branches give four models."""
+    """Kills an option that is accepted and ignored: the six second branches give six models."""
     parameters, outputs = {}, {}
-    for kind in ("swiglu", "gelu", "identity", "none"):
+    for kind in ("swiglu", "geglu", "glu", "gelu", "identity", "none"):
         config = LanguageModelConfig(
             pattern=(GatedShortConvConfig(),),
             d_model=6,
@@ -249,4 +249,5 @@ def test_every_mlp_kind_is_what_it_says():
     assert parameters["identity"] == base + 2 * 6
     assert parameters["gelu"] == base + 2 * 6 + 2 * 6 * 5 + 5 + 6
     assert parameters["swiglu"] == base + 2 * 6 + 3 * 6 * 5 + 5 + 5 + 6
-    assert len({values.tobytes() for values in outputs.values()}) == 4
+    assert parameters["geglu"] == parameters["glu"] == parameters["swiglu"]
+    assert len({values.tobytes() for values in outputs.values()}) == 6

@@ -1,0 +1,53 @@
+"""The channel mixers against their equations in float64."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.mlp import MLP, default_width
+from tests.mixers.moved import moved
+
+erf = np.vectorize(math.erf)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gelu(x):
+    return x * (1 + erf(x / math.sqrt(2))) / 2
+
+
+GATES = {"swiglu": lambda x: x * sigmoid(x), "geglu": gelu, "glu": sigmoid}
+
+
+@pytest.mark.parametrize("kind", [*GATES, "gelu"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_equation(kind, bias):
+    """Kills a gate on the wrong branch, GELU by its approximation, a lost bias, one kind in the place of another."""
+    mlp, p = moved(MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=nnx.Rngs(0)))
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+
+    def project(name, x):
+        return x @ p[f"{name}_proj.kernel"] + p.get(f"{name}_proj.bias", 0.0)
+
+    up = project("up", x.astype(np.float64))
+    hidden = GATES[kind](project("gate", x.astype(np.float64))) * up if kind in GATES else gelu(up)
+    expected = project("down", hidden)
+    assert len(p) == (3 if kind in GATES else 2) * (1 + bias)
+    np.testing.assert_allclose(mlp(jnp.asarray(x)), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", [*GATES, "gelu"])
+def test_the_output_keeps_the_dtype(kind):
+    """Kills a gate in float32 that promotes a bfloat16 branch."""
+    mlp = MLP(kind, 5, 7, bias=True, std=0.8, out_std=0.8, rngs=nnx.Rngs(0))
+    assert mlp(jnp.ones((3, 5), jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_default_widths():
+    """Kills a gated MLP of 4 d, which has half as many parameters again: 8/3 of 1024 is 2730.7, rounded up to 2816."""
+    assert [default_width(kind, 1024) for kind in (*GATES, "gelu")] == [2816, 2816, 2816, 4096]
