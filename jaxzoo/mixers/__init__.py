@@ -35,6 +35,7 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
 )
+from jaxzoo.mixers.ssm.h3 import H3 as H3, H3Config as H3Config
 from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 
 MIXERS: dict[str, type[MixerConfig]] = {
@@ -42,6 +43,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "base_conv": BaseConvConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
+    "h3": H3Config,
     "hyena": HyenaConfig,
     "linear_attention": LinearAttentionConfig,
     "mamba": MambaConfig,

@@ -63,6 +63,7 @@ SEEDS = {
     "SignedTokensConfig": 9,
     "GatedLinearAttentionConfig": 3,
     "MambaConfig": 1,
+    "H3Config": 6,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 

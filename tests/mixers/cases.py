@@ -11,6 +11,7 @@ from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
     GatedShortConvConfig,
+    H3Config,
     HyenaConfig,
     LinearAttentionConfig,
     Mixer,
@@ -50,6 +51,7 @@ EXTRA = [
     GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
     HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
     RetNetConfig.plain(d_model=5, gamma=0.9),
+    H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
 ]
 
 

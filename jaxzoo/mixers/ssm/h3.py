@@ -1,0 +1,219 @@
+"""H3 (Fu et al. 2023): two state space models, with products of their inputs and outputs in place of attention's
+scores.
+
+For q = u W_q + b_q and so on, and heads of `head_dim` channels (Algorithm 1, for one head, and sec. 3.1):
+
+    k' = SSM_shift(k) + skip_k * k
+    s  = SSM_diag(k' v^T) + skip * (k' v^T)                an SSM a head, applied to its head_dim x head_dim products
+    o  = q^T s                                             sum over the channels of k
+    y  = concat(o) W_out + b_out
+
+The shift SSM (`layers/shift_ssm.py`) keeps the last `d_state` k of every channel; its B is e_1 at the start and
+learned, as the paper's text and code have it, or e_1 for good (`learn_shift_b=False`). The diagonal SSM is S4D
+(`layers/s4d.py`), bilinear and S4D-Lin as in the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k)
+* v).
+
+| ours                                  | authors' code and Zoology's (`H3`)                                           |
+| ------------------------------------- | ---------------------------------------------------------------------------- |
+| `q_proj`, `k_proj`, `v_proj`, `out_proj` | the same, and `output_linear`; weights transposed
+| | `shift_b`, `shift_c` (d_state, d)      | `ssm_k_kernel.kernel.B` (d, d_state), `.C` (1, d, d_state), transposed
+| | `skip_k`, `skip`                       | `ssm_k_D`, `D`
+| | `s4d.log_dt`, `s4d.b`                  | `kernel.kernel.log_dt`, `.B`
+| | `s4d.log_neg_real`, `s4d.imag`, `s4d.c` | `kernel.kernel.inv_A_real`, `.A_imag`, `.C[0]` (as it is: K = 2 Re(C B
+a^l)) |
+
+Channels are head-major, (h d), on both sides. The authors' plain path for head_dim > 1 leaves o in the order (d h), by
+mistake: parameters trained there need the rows of `output_linear.weight.T` taken in the order (h d).
+
+Zoology trains head_dim 2 with d_state = N, the length, and Based with d_state = d / 4. Initialisation: projections
+normal, biases 0; `shift_c` PyTorch's default of a convolution, uniform in +-1/sqrt(d_state); skips normal of variance
+1. Deviation: filters are as long as the sequence; the authors' code cuts them at its l_max.
+"""
+
+import dataclasses
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.layers.causal_conv import conv_flops, uniform_parameter
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
+from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class H3Config(MixerConfig):
+    """Config of `H3`; the defaults are those of the authors' code."""
+
+    d_state: PositiveInt = 64
+    """Inputs that the shift SSM holds a channel, and real numbers of state that the diagonal SSM holds a product."""
+    head_dim: PositiveInt = 1
+    """Channels of a head, whose keys and values meet in all pairs."""
+    discretization: Discretization = "bilinear"
+    """How the diagonal SSM becomes discrete."""
+    spectrum: Spectrum = "lin"
+    """Initial frequencies of the diagonal SSM: S4D-Lin or S4D-Inv."""
+    dt_min: PositiveFloat = 0.001
+    """Smallest initial step of the diagonal SSM."""
+    dt_max: PositiveFloat = 0.1
+    """Largest initial step."""
+    learn_shift_b: bool = True
+    """Learns the input map of the shift SSM, which starts as e_1; else it stays so, and `shift_c` is the filter."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("d_state", self.d_state % 2 == 0, "must be even", "numbers of state come in conjugate pairs")
+        self.require("dt_max", self.dt_max >= self.dt_min, f"must be at least dt_min={self.dt_min}")
+        if self.d_model is not None:
+            self.require_divisible("d_model", by="head_dim")
+
+    @property
+    def heads(self) -> int:
+        """Heads, each with a diagonal SSM."""
+        return self.width // self.head_dim
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, future_rounding=1e-5)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=6, d_state=4, head_dim=2, dt_min=0.1, dt_max=1.0)
+
+    def build(self, *, rngs: nnx.Rngs) -> "H3":
+        return H3(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, both convolutions, and products with q; the filters themselves are computed once a batch and
+        left out."""
+        d, products = self.width, self.width * self.head_dim
+        convolutions = d * conv_flops(self.d_state, length) + products * conv_flops(length, length)
+        return 8.0 * d**2 + convolutions + 2.0 * products
+
+    def papers_state_size(self, length: int) -> int:
+        """Eq. 13, `d d_state`, which counts one of the two SSMs, at head_dim 1."""
+        return self.width * self.d_state
+
+
+class H3State(NamedTuple):
+    """The states of both SSMs."""
+
+    register: Float[Array, "b w d"]
+    """State of the shift SSM: the last `d_state` keys where its B is e_1, newest first, float32."""
+    x: Float[Array, "b k v h n 2"]
+    """State of the diagonal SSM for every product of a head, real and imaginary parts, float32; `d_state / 2` pairs."""
+
+
+class H3(Mixer):
+    """Shift SSM, products, diagonal SSM; `step` costs O(d_state head_dim) a channel.
+
+    `q_proj`, `k_proj`, `v_proj`, `out_proj` (d, d) with biases, `shift_c` (d_state, d), `shift_b` likewise where it is
+    learned, `skip_k` (d,), `s4d` and `skip` (heads,).
+    """
+
+    config: H3Config
+
+    def __init__(self, config: H3Config, *, rngs: nnx.Rngs) -> None:
+        d, n, std, axes = config.width, config.d_state, config.std, ("embed", "heads")
+        self.q_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        self.k_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        self.v_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        if config.learn_shift_b:
+            self.shift_b = parameter(_first_basis_vector(n, d), (None, "heads"), decay=False)
+        self.shift_c = uniform_parameter((n, d), n, (None, "heads"), rngs=rngs)
+        self.skip_k = parameter(jax.random.normal(rngs.params(), (d,)), ("heads",), decay=False)
+        self.s4d = S4D(
+            config.heads,
+            d_state=n,
+            spectrum=config.spectrum,
+            dt_min=config.dt_min,
+            dt_max=config.dt_max,
+            axes=("heads",),
+            rngs=rngs,
+        )
+        self.skip = parameter(jax.random.normal(rngs.params(), (config.heads,)), ("heads",), decay=False)
+        self.out_proj = linear(d, d, axes=("heads", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        k, ids = self.k_proj(x), context.segment_ids
+        products = self._products(x, k, shift_conv(k, *self._shift(), segment_ids=ids))
+        if ids is not None:
+            ids = jnp.repeat(ids, self.config.head_dim**2, axis=0)
+        s = s4d_conv(_fold(products), self.s4d(self.config.discretization), segment_ids=ids)
+        return self._merge(x, products, _unfold(s, products.shape))
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> H3State:
+        """Zeros, float32 whatever `dtype` says."""
+        config = self.config
+        products = (config.head_dim, config.head_dim, config.heads, config.d_state // 2, 2)
+        register = jnp.zeros((batch_size, config.d_state, config.width), jnp.float32)
+        return H3State(register, jnp.zeros((batch_size, *products), jnp.float32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: H3State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], H3State]:
+        k = self.k_proj(x)
+        shifted, register = shift_prefill(k, *self._shift(), state.register)
+        products = self._products(x, k, shifted)
+        before = state.x.reshape(-1, *state.x.shape[3:])
+        s, after = s4d_prefill(_fold(products), self.s4d(self.config.discretization), before)
+        return self._merge(x, products, _unfold(s, products.shape)), H3State(register, after.reshape(state.x.shape))
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: H3State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], H3State]:
+        k = self.k_proj(x_t)
+        shifted, register = shift_step(k, *self._shift(), state.register)
+        products = self._products(x_t, k, shifted)
+        before = state.x.reshape(-1, *state.x.shape[3:])
+        s, after = s4d_step(products.reshape(-1, self.config.heads), self.s4d(self.config.discretization), before)
+        return self._merge(x_t, products, s.reshape(products.shape)), H3State(register, after.reshape(state.x.shape))
+
+    def _shift(self) -> tuple[jax.Array, jax.Array]:
+        """B and C of the shift SSM."""
+        c = self.shift_c[...]
+        return (self.shift_b[...] if self.config.learn_shift_b else _first_basis_vector(*c.shape)), c
+
+    def _products(self, x: jax.Array, k: jax.Array, shifted: jax.Array) -> Float[Array, "b k v ... h"]:
+        """`k' v^T` of every head."""
+        v = self._by_head(self.v_proj(x))
+        k = self._by_head(shifted + k * _vector(self.skip_k[...], k))
+        return k[:, :, None] * v[:, None]
+
+    def _merge(self, x: jax.Array, products: jax.Array, s: jax.Array) -> Float[Array, "b ... d"]:
+        """Adds the skip, reads by q, joins the heads and projects them back to the model width."""
+        s = s + products * _vector(self.skip[...], products)
+        o = (self._by_head(self.q_proj(x))[:, :, None] * s).sum(1)
+        return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape))
+
+    def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
+        """The channels of a head behind the batch, the heads last."""
+        return jnp.moveaxis(y.reshape(*y.shape[:-1], self.config.heads, self.config.head_dim), -1, 1)
+
+
+def _first_basis_vector(w: int, d: int) -> jax.Array:
+    """e_1 of every channel."""
+    return jnp.zeros((w, d), jnp.float32).at[0].set(1.0)
+
+
+def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
+    """A vector of parameters, to be combined with the last axis of `like`."""
+    return value.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def _fold(products: Float[Array, "b k v t h"]) -> Float[Array, "n t h"]:
+    """Every product of a head's channels as a row of the batch: they share the head's SSM."""
+    b, k, v, t, h = products.shape
+    return products.reshape(b * k * v, t, h)
+
+
+def _unfold(s: Float[Array, "n t h"], shape: tuple[int, ...]) -> Float[Array, "b k v t h"]:
+    return s.reshape(shape)
