@@ -13,14 +13,14 @@ learned, as the paper's text and code have it, or e_1 for good (`learn_shift_b=F
 (`layers/s4d.py`), bilinear and S4D-Lin as in the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k)
 * v).
 
-| ours                                  | authors' code and Zoology's (`H3`)                                           |
-| ------------------------------------- | ---------------------------------------------------------------------------- |
-| `q_proj`, `k_proj`, `v_proj`, `out_proj` | the same, and `output_linear`; weights transposed
-| | `shift_b`, `shift_c` (d_state, d)      | `ssm_k_kernel.kernel.B` (d, d_state), `.C` (1, d, d_state), transposed
-| | `skip_k`, `skip`                       | `ssm_k_D`, `D`
-| | `s4d.log_dt`, `s4d.b`                  | `kernel.kernel.log_dt`, `.B`
-| | `s4d.log_neg_real`, `s4d.imag`, `s4d.c` | `kernel.kernel.inv_A_real`, `.A_imag`, `.C[0]` (as it is: K = 2 Re(C B
-a^l)) |
+| ours                                   | authors' code and Zoology's (`H3`)                                |
+| -------------------------------------- | ----------------------------------------------------------------- |
+| `q_proj`, `k_proj`, `v_proj`, `out_proj` | the same, and `output_linear`; weights transposed                 |
+| `shift_b`, `shift_c` (d_state, d)      | `ssm_k_kernel.kernel.B` (d, d_state), `.C` (1, d, d_state), transposed |
+| `skip_k`, `skip`                       | `ssm_k_D`, `D`                                                    |
+| `s4d.log_dt`, `s4d.b`                  | `kernel.kernel.log_dt`, `.B`                                      |
+| `s4d.log_neg_real`, `s4d.imag`         | `kernel.kernel.inv_A_real`, `.A_imag`                             |
+| `s4d.c`                                | `kernel.kernel.C[0]`, as it is: K = 2 Re(C B a^l)                 |
 
 Channels are head-major, (h d), on both sides. The authors' plain path for head_dim > 1 leaves o in the order (d h), by
 mistake: parameters trained there need the rows of `output_linear.weight.T` taken in the order (h d).
