@@ -31,6 +31,11 @@ from jaxzoo.mixers.linear.linear_attention import (
     LinearAttentionConfig as LinearAttentionConfig,
 )
 from jaxzoo.mixers.linear.ret_net import RetNet as RetNet, RetNetConfig as RetNetConfig
+from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix as RWKV4TimeMix, RWKV4TimeMixConfig as RWKV4TimeMixConfig
+from jaxzoo.mixers.linear.rwkv4_channel_mix import (
+    RWKV4ChannelMix as RWKV4ChannelMix,
+    RWKV4ChannelMixConfig as RWKV4ChannelMixConfig,
+)
 from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
@@ -48,6 +53,8 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "linear_attention": LinearAttentionConfig,
     "mamba": MambaConfig,
     "ret_net": RetNetConfig,
+    "rwkv4_channel_mix": RWKV4ChannelMixConfig,
+    "rwkv4_time_mix": RWKV4TimeMixConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
 }

@@ -1,11 +1,11 @@
-"""The weighted key-value mean of RWKV-4 (Peng et al. 2023, eq. 16), stable at any keys and decays.
+"""The weighted key-value mean of RWKV-4 (Peng et al. 2023), stable at any keys and decays.
 
 For every channel, with a decay w > 0 and a bonus u for the token itself:
 
     wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (sum_{i<t} e^{-(t-1-i) w + k_i} + e^{u + k_t})
 
 The sums over the past are `e^max num` and `e^max den`, where `max` is the largest exponent in them, so that nothing
-overflows and `den` is never small (App. D of the paper):
+overflows and `den` is never small:
 
     max_t = max(max_{t-1} - w, k_t)        num_t = e^{max_{t-1} - w - max_t} num_{t-1} + e^{k_t - max_t} v_t
 

@@ -64,6 +64,8 @@ SEEDS = {
     "GatedLinearAttentionConfig": 3,
     "MambaConfig": 1,
     "H3Config": 6,
+    "RWKV4ChannelMixConfig": 4,
+    "RWKV4TimeMixConfig": 1,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 

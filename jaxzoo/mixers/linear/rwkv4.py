@@ -1,0 +1,141 @@
+"""The time mixing of RWKV-4 (Peng et al. 2023): a mean of values, weighted by keys and distances alone.
+
+With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r, k and v:
+
+    r, k, v = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v        w = exp(time_decay)        u = time_first
+    wkv_t = (sum_{i<t} e^{-(t-1-i) w + k_i} v_i + e^{u + k_t} v_t) / (the same sums without v)
+    y_t = (sigmoid(r_t) . wkv_t) W_o
+
+The state is the last input and the two sums with their scale. Based, App. E.2, has no formula for its size.
+
+Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `time_mix_value`, `time_mix_receptance`,
+`time_decay`, `time_first`, `key` (W_k), `value`, `receptance`, `output` (W_o).
+
+Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): mu_k = (i/d)^{1 - l/L},
+mu_v = mu_k + 0.3 D, mu_r = sqrt(mu_k); time_decay = -5 + 8 (i / (d - 1))^{0.7 + 1.3 D}; time_first = log 0.3 + z_i / 2
+with z = 0, 1, -1, 0, 1, .. (Hugging Face's code sets time_first to 1). `layer_index` and `n_layers` say l and L; the
+default is the first layer, and a pattern that names a config for every layer has the published model.
+
+Deviations: projections start normal, unless `projections="release"`: then W_k, W_r and W_o start at 0 and W_v as an
+orthogonal matrix. All parameters have one learning rate (the authors' training code has a higher one for time_decay and
+time_first).
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeInt
+from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, share, zigzag
+from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV4TimeMixConfig(RWKVConfig):
+    """Config of `RWKV4TimeMix`."""
+
+    value_width: NonNegativeInt = 0
+    """Channels of r, k and v; 0: d_model, as in the paper."""
+
+    @property
+    def values(self) -> int:
+        """`value_width`, with the default filled in."""
+        return self.value_width or self.width
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, value_width=9, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RWKV4TimeMix":
+        return RWKV4TimeMix(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, and six multiply-adds a channel: three that write the sums and three that read them."""
+        return 8.0 * self.width * self.values + 12.0 * self.values
+
+
+class RWKV4TimeMixState(NamedTuple):
+    """The last input and the sums over the past."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+    num: Float[Array, "b v"]
+    """Sum of the weighted values, over e^max, float32."""
+    den: Float[Array, "b v"]
+    """Sum of the weights, over e^max, float32."""
+    max: Float[Array, "b v"]
+    """The largest exponent of a weight, float32."""
+
+
+class RWKV4TimeMix(Mixer):
+    """RWKV-4's time mixing; the state has a fixed size, and `step` costs the projections and O(1) a channel.
+
+    `time_mix_key`, `time_mix_value`, `time_mix_receptance` (d,), `time_decay`, `time_first` (value_width,); `key`,
+    `value`, `receptance` (d, value_width), `output` (value_width, d).
+    """
+
+    config: RWKV4TimeMixConfig
+
+    def __init__(self, config: RWKV4TimeMixConfig, *, rngs: nnx.Rngs) -> None:
+        d, width, axes = config.width, config.values, ("embed", "channels")
+        inward = {"axes": axes, "std": config.std, "rngs": rngs}
+        self.time_mix_key = share(config)
+        self.time_mix_value = share(config, more=0.3 * config.depth)
+        self.time_mix_receptance = share(config, 0.5)
+        decays = decay_curve(config, width, lowest=-5.0, span=8.0)
+        self.time_decay = parameter(decays, ("channels",), decay=False)
+        bonus = jnp.asarray(math.log(0.3) + 0.5 * zigzag(width), jnp.float32)
+        self.time_first = parameter(bonus, ("channels",), decay=False)
+        self.key = projection(config, d, width, zero=True, **inward)
+        self.value = projection(config, d, width, zero=False, **inward)
+        self.receptance = projection(config, d, width, zero=True, **inward)
+        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        ids = context.segment_ids
+        r, k, v = self._project(x, token_shift(x, segment_ids=ids))
+        w, u = self._rates()
+        return self.output(r * wkv4(k, v, w=w, u=u, segment_ids=ids)[0])
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RWKV4TimeMixState:
+        """Zeros, and a scale below all others. All but `last` is float32 whatever `dtype` says."""
+        last = empty_last(batch_size, self.config.width, dtype)
+        return RWKV4TimeMixState(last, *empty_state(batch_size, self.config.values))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RWKV4TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RWKV4TimeMixState]:
+        r, k, v = self._project(x, token_shift(x, state.last))
+        w, u = self._rates()
+        wkv, sums = wkv4(k, v, w=w, u=u, initial_state=Wkv4State(*state[1:]))
+        return self.output(r * wkv), RWKV4TimeMixState(last_input(state.last, x), *sums)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RWKV4TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RWKV4TimeMixState]:
+        r, k, v = self._project(x_t, state.last.astype(x_t.dtype))
+        w, u = self._rates()
+        wkv, sums = wkv4_step(Wkv4State(*state[1:]), k, v, w=w, u=u)
+        return self.output(r * wkv), RWKV4TimeMixState(x_t.astype(state.last.dtype), *sums)
+
+    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
+        """Receptance in (0, 1), keys and values."""
+        r = jax.nn.sigmoid(self.receptance(mix(x, shifted, self.time_mix_receptance[...])))
+        k = self.key(mix(x, shifted, self.time_mix_key[...]))
+        return r, k, self.value(mix(x, shifted, self.time_mix_value[...]))
+
+    def _rates(self) -> tuple[jax.Array, jax.Array]:
+        """Decays w and bonuses u, `(value_width,)`."""
+        return jnp.exp(self.time_decay[...]), self.time_first[...]

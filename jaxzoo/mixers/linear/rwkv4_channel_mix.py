@@ -1,0 +1,106 @@
+"""The channel mixing of RWKV-4 (Peng et al. 2023), as a mixer: an MLP that sees the token before, too.
+
+With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r and k:
+
+    y = sigmoid(shift_r(x) W_r) . (max(shift_k(x) W_k, 0)^2 W_v)
+
+It has a state, the last input, and so stands in a model's pattern beside the time mix, with `mlp="none"`:
+`pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers (RWKV-5 has the same
+channel mix, its `hidden_width` 3.5 d).
+
+Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `time_mix_receptance`, `key` (W_k),
+`receptance`, `value` (W_v).
+
+Initialisation, as in the authors' code: both mu (i/d)^{1 - l/L} for layer l of L (`layer_index`, `n_layers`).
+
+Deviation: projections start normal, unless `projections="release"`: then W_r and W_v start at 0 and W_k as an
+orthogonal matrix times sqrt(hidden_width / d).
+"""
+
+import dataclasses
+from typing import NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeInt
+from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
+from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection, share
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV4ChannelMixConfig(RWKVConfig):
+    """Config of `RWKV4ChannelMix`."""
+
+    hidden_width: NonNegativeInt = 0
+    """Hidden units; 0: 4 d_model, as in the paper."""
+
+    @property
+    def hidden(self) -> int:
+        """`hidden_width`, with the default filled in."""
+        return self.hidden_width or 4 * self.width
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, hidden_width=11, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RWKV4ChannelMix":
+        return RWKV4ChannelMix(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """The three projections."""
+        return 4.0 * self.width * self.hidden + 2.0 * self.width**2
+
+
+class RWKV4ChannelMixState(NamedTuple):
+    """What the token shift remembers."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+
+
+class RWKV4ChannelMix(Mixer):
+    """RWKV-4's channel mixing; the state is one input.
+
+    `time_mix_key`, `time_mix_receptance` (d,); `key` (d, hidden_width), `receptance` (d, d), `value` (hidden_width, d).
+    """
+
+    config: RWKV4ChannelMixConfig
+
+    def __init__(self, config: RWKV4ChannelMixConfig, *, rngs: nnx.Rngs) -> None:
+        d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
+        self.time_mix_key = share(config)
+        self.time_mix_receptance = share(config)
+        self.key = projection(config, d, hidden, axes=axes, std=config.std, zero=False, rngs=rngs)
+        self.receptance = projection(config, d, d, axes=("embed", None), std=config.std, zero=True, rngs=rngs)
+        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        return self._mix(x, token_shift(x, segment_ids=context.segment_ids))
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RWKV4ChannelMixState:
+        """Zeros."""
+        return RWKV4ChannelMixState(empty_last(batch_size, self.config.width, dtype))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RWKV4ChannelMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RWKV4ChannelMixState]:
+        return self._mix(x, token_shift(x, state.last)), RWKV4ChannelMixState(last_input(state.last, x))
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RWKV4ChannelMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RWKV4ChannelMixState]:
+        last = x_t.astype(state.last.dtype)
+        return self._mix(x_t, state.last.astype(x_t.dtype)), RWKV4ChannelMixState(last)
+
+    def _mix(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        hidden = jnp.square(jax.nn.relu(self.key(mix(x, shifted, self.time_mix_key[...]))))
+        gate = jax.nn.sigmoid(self.receptance(mix(x, shifted, self.time_mix_receptance[...])))
+        return gate * self.value(hidden)

@@ -1,0 +1,133 @@
+"""RWKV-4's two mixers against their equations in float64, token by token; initial values by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix, RWKV4TimeMixConfig
+from jaxzoo.mixers.linear.rwkv4_channel_mix import RWKV4ChannelMix, RWKV4ChannelMixConfig
+from tests.mixers.moved import moved
+
+D, T = 6, 9
+MIXERS = {RWKV4TimeMixConfig: RWKV4TimeMix, RWKV4ChannelMixConfig: RWKV4ChannelMix}
+BOTH = pytest.mark.parametrize("config_class", MIXERS)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def shifted(p, name, x):
+    """The token shift with the mu of one projection, and that projection."""
+    before = np.concatenate([np.zeros_like(x[:, :1]), x[:, :-1]], axis=1)
+    mu = p[f"time_mix_{name}"]
+    return (mu * x + (1 - mu) * before) @ p[f"{name}.kernel"]
+
+
+def time_mix(p, x):
+    r, k, v = (shifted(p, name, x) for name in ("receptance", "key", "value"))
+    w, u, rows = np.exp(p["time_decay"]), p["time_first"], []
+    for t in range(x.shape[1]):
+        weights = [np.exp(-(t - 1 - i) * w + k[:, i]) for i in range(t)] + [np.exp(u + k[:, t])]
+        rows.append(sum(weight * v[:, i] for i, weight in enumerate(weights)) / sum(weights))
+    return (sigmoid(r) * np.stack(rows, axis=1)) @ p["output.kernel"]
+
+
+def channel_mix(p, x):
+    hidden = np.maximum(shifted(p, "key", x), 0) ** 2
+    return sigmoid(shifted(p, "receptance", x)) * (hidden @ p["value.kernel"])
+
+
+@pytest.mark.parametrize(
+    ("config", "truth"),
+    [
+        (RWKV4TimeMixConfig(d_model=D, value_width=10, layer_index=2, n_layers=4), time_mix),
+        (RWKV4TimeMixConfig(d_model=D), time_mix),
+        (RWKV4ChannelMixConfig(d_model=D, hidden_width=11), channel_mix),
+        (RWKV4ChannelMixConfig(d_model=D), channel_mix),
+    ],
+)
+def test_equation(config, truth):
+    """Kills: another projection's mu, a share of the wrong token, a bonus or a decay in the wrong place, a gate after
+    the output, a ReLU that is not squared; in parallel, and streamed."""
+    mixer, p = moved(MIXERS[type(config)](config, rngs=nnx.Rngs(0)))
+    x = np.random.default_rng(0).normal(size=(2, T, D))
+    expected = truth(p, x)
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :5], mixer.init_state(2))
+        y, state = mixer.step(x[:, 5], state)
+        tail, _ = mixer.prefill(x[:, 6:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for found in run(jnp.asarray(x, jnp.float32)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_initial_values_by_hand():
+    """Kills: values of another layer or channel. Channel 3 of 6 in layer 1 of 3: 1 - l/L = 2/3 and D = 1/2."""
+    place = {"layer_index": 1, "n_layers": 3}
+    time = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, **place), rngs=nnx.Rngs(0))
+    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(d_model=D, **place), rngs=nnx.Rngs(0))
+    key = 0.5 ** (2 / 3)
+    for mixer, name, expected in (
+        (time, "time_mix_key", key),
+        (time, "time_mix_value", key + 0.15),
+        (time, "time_mix_receptance", 0.5 ** (1 / 3)),
+        (time, "time_decay", -5 + 8 * 0.6**1.35),
+        (time, "time_first", np.log(0.3)),
+        (channel, "time_mix_key", key),
+        (channel, "time_mix_receptance", key),
+    ):
+        np.testing.assert_allclose(getattr(mixer, name)[3], expected, rtol=1e-6, err_msg=name)
+    np.testing.assert_allclose(time.time_first[...] - np.log(0.3), [0, 0.5, -0.5, 0, 0.5, -0.5], atol=1e-6)
+    first, last = (
+        RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, layer_index=i, n_layers=3), rngs=nnx.Rngs(0)) for i in (0, 2)
+    )
+    np.testing.assert_allclose(first.time_decay[...], -5 + 8 * (np.arange(6) / 5) ** 0.7, rtol=1e-6)
+    np.testing.assert_allclose(last.time_decay[...], -5 + 8 * (np.arange(6) / 5) ** 2, rtol=1e-6)
+    np.testing.assert_allclose(first.time_mix_value[...], np.arange(6) / 6, rtol=1e-6)
+
+
+def test_projections_of_the_release():
+    """Kills: a projection that starts at 0 where another should, an orthogonal matrix of the wrong scale."""
+    options = {"d_model": D, "projections": "release"}
+    time = RWKV4TimeMix(RWKV4TimeMixConfig(**options), rngs=nnx.Rngs(0))
+    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(**options), rngs=nnx.Rngs(0))
+    for layer in (time.key, time.receptance, time.output, channel.receptance, channel.value):
+        assert not layer.kernel[...].any()
+    for layer, square in ((time.value, 1), (channel.key, 4)):
+        kernel = np.asarray(layer.kernel[...], np.float64)
+        np.testing.assert_allclose(kernel @ kernel.T, square * np.eye(D), atol=1e-5)
+    normal = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D), rngs=nnx.Rngs(0))
+    assert 0.01 < np.std(normal.key.kernel[...]) < 0.03
+
+
+def test_state_and_flops_by_hand():
+    """Kills a state of the wrong width: one input and three float32 numbers a channel; d = 6, 10 channels, 24 units."""
+    time = RWKV4TimeMixConfig(d_model=D, value_width=10)
+    assert state_bytes(RWKV4TimeMix(time, rngs=nnx.Rngs(0))) == 4 * (6 + 3 * 10)
+    assert state_bytes(RWKV4TimeMix(time, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16) == 2 * 6 + 4 * 30
+    assert time.flops_per_token(100) == 2 * 4 * 60 + 2 * 6 * 10
+    channel = RWKV4ChannelMixConfig(d_model=D)
+    assert state_bytes(RWKV4ChannelMix(channel, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16) == 2 * 6
+    assert channel.flops_per_token(100) == 2 * (6 * 24 + 24 * 6 + 6 * 6)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layer_index": 3, "n_layers": 3}, "layer_index=3 must be below n_layers=3"),
+        ({"n_layers": 0}, "n_layers=0 must be positive"),
+        ({"projections": "zero"}, "projections='zero' must be one of 'normal', 'release'"),
+    ],
+)
+def test_config_errors(config_class, options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        config_class(d_model=D, **options)
