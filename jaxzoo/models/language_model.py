@@ -21,6 +21,7 @@ from jaxzoo.mixers.base import Context, Losses, Mixer, State
 from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.layout import Fold, fold_layers
+from jaxzoo.ops.segments import position_in_segment
 from jaxzoo.sharding import constrain
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
@@ -219,14 +220,6 @@ class LanguageModel(nnx.Module):
             losses = add_losses(losses, terms)
         features = self.final_norm(residual).astype(self.config.compute_dtype)
         return features, tuple(new_states), losses
-
-
-def position_in_segment(segment_ids: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """How many tokens of its own document stand before each token: 0, 1, 2, .. from every change of id on."""
-    index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape)
-    changes = segment_ids[:, 1:] != segment_ids[:, :-1]
-    begins = jnp.pad(changes, ((0, 0), (1, 0)), constant_values=True)[:, : segment_ids.shape[1]]
-    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
 def _count_up(first: Int[Array, "b"], length: int) -> Int[Array, "b t"]:

@@ -13,7 +13,7 @@ from jaxzoo.layers.variables import Buffer
 from jaxzoo.mixers import AttentionConfig, GatedShortConvConfig
 from jaxzoo.models import LanguageModel
 from jaxzoo.models.blueprint import make_blueprint, split_variables
-from jaxzoo.models.language_model import position_in_segment
+from jaxzoo.ops.segments import position_in_segment
 from tests.mixers.outside import AverageConfig, SignedTokens, SignedTokensConfig
 from tests.models.hybrids import hybrid_config, make_model, random_tokens
 
