@@ -4,6 +4,10 @@ The command line and the contract's tests read `MIXERS`. A mixer from elsewhere 
 `MixerConfig` builds its own mixer.
 """
 
+from jaxzoo.mixers.attention.blocked_window_attention import (
+    BlockedWindowAttention as BlockedWindowAttention,
+    BlockedWindowAttentionConfig as BlockedWindowAttentionConfig,
+)
 from jaxzoo.mixers.attention.sliding_window_attention import (
     SlidingWindowAttention as SlidingWindowAttention,
     SlidingWindowAttentionConfig as SlidingWindowAttentionConfig,
@@ -46,6 +50,7 @@ from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 MIXERS: dict[str, type[MixerConfig]] = {
     "attention": AttentionConfig,
     "base_conv": BaseConvConfig,
+    "blocked_window_attention": BlockedWindowAttentionConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
     "h3": H3Config,

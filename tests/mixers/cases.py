@@ -10,6 +10,7 @@ from jaxzoo.mixers import (
     MIXERS,
     AttentionConfig,
     BaseConvConfig,
+    BlockedWindowAttentionConfig,
     GatedShortConvConfig,
     H3Config,
     HyenaConfig,
@@ -52,6 +53,7 @@ EXTRA = [
     HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
     RetNetConfig.plain(d_model=5, gamma=0.9),
     H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
+    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=64, look_back=True),
 ]
 
 
