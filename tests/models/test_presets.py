@@ -1,3 +1,4 @@
+import dataclasses
 import inspect
 
 import pytest
@@ -5,13 +6,16 @@ import pytest
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
+    GatedShortConvConfig,
+    LinearAttentionConfig,
+    RetNetConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.models import presets
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.layout import fold_layers
-from jaxzoo.models.presets import PRESETS
+from jaxzoo.models.presets import PRESETS, TABLE_6
 
 
 def hand_count(name: str) -> int:
@@ -25,6 +29,21 @@ def hand_count(name: str) -> int:
             conv = (d + 1) * 4 * d + 2 * d * 3 + (2 * d + 1) * d
             layers = 2 * n_linear + n_conv
             return 50264 * d + n_linear * (linear + sliding) + n_conv * conv + layers * (3 * d * 2 * d + 2 * d) + d
+        case "gla-362m":
+            d, decay = 1024, 16 * (1024 + 512) + 512
+            mixer = 2 * d * 512 + 3 * d * d + d + decay + 256
+            return 50272 * d + 24 * (mixer + 3 * d * 2816 + 2 * d) + d
+        case _ if name.startswith("zoology-base-conv"):
+            d, layers, width = (852, 30, 1280) if name.endswith(("166m", "168m")) else (1080, 48, 1536)
+            replaced = 3 if "attention" in name else 0
+            # Attention replaces long filters (at 5, 15, 25 of 30) or short ones (at 8, 24, 40 of 48).
+            n_short, n_long = (layers // 2 - replaced * (d == 1080), layers // 2 - replaced * (d == 852))
+            short, long = 3 * d + d, (3 + 1) * 64 + (64 + 1) * d + d
+            mixers = (n_short + n_long) * (d + 1) * d + n_short * short + n_long * long + replaced * 4 * d * d
+            return 50304 * d + mixers + layers * (3 * d * width + 2 * d) + d
+        case "zoology-ret-net-152m":
+            d, values = 768, 1280
+            return 50304 * d + 12 * (2 * d * d + 3 * d * values + 3 * d * 2304 + 4 * d) + 2 * d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -46,12 +65,18 @@ def hand_count(name: str) -> int:
         ("zoology-attention-73m", 73_270_208, 73e6, 0.01),
         ("zoology-attention-125m", 123_587_328, 125e6, 0.012),
         ("zoology-attention-360m", 359_842_816, 360e6, 0.01),
+        ("gla-362m", 360_442_880, 362e6, 0.005),
+        ("zoology-base-conv-168m", 163_762_500, 168e6, 0.026),
+        ("zoology-base-conv-354m", 351_171_384, 354e6, 0.01),
+        ("zoology-base-conv-attention-166m", 170_123_616, 166e6, 0.026),
+        ("zoology-base-conv-attention-351m", 361_652_784, 351e6, 0.031),
+        ("zoology-ret-net-152m", 151_918_080, 152e6, 0.001),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):
     """Kills a preset with a wrong width, depth, bias or padding: the integer is pinned, added up from the
-    tables by hand; the papers' number is met to its last digit (Based) or, where they are silent about
-    padding, to 1.2 %."""
+    tables by hand; the papers' number is met to its last digit (Based), to 1.2 % where they are silent about
+    padding, and otherwise as the docstring of the preset explains."""
     parameters = count_parameters(PRESETS[name]())
     assert parameters == count == hand_count(name)
     assert abs(parameters / paper - 1) < tolerance
@@ -62,8 +87,60 @@ def test_every_preset_builds_and_folds_to_few_blocks(name):
     """Kills a preset that cannot be built, and layers that differ by accident and so compile one by one."""
     config = PRESETS[name]()
     assert count_parameters(config) > 0
-    assert sum(len(fold.period) for fold in fold_layers(config.layers)) <= 12
+    assert sum(len(fold.period) for fold in fold_layers(config.layers)) <= 16
     assert inspect.getdoc(PRESETS[name])
+
+
+@pytest.mark.parametrize("row", TABLE_6)
+def test_rows_of_the_ablation(row):
+    """Kills an argument that reaches no layer: what each row of Based's Table 6 changes, against its columns."""
+    config = presets.based_360m_ablation(**TABLE_6[row])
+    linear = [
+        layer for layer in config.layers if isinstance(layer, LinearAttentionConfig | TaylorLinearAttentionConfig)
+    ]
+    windows = {layer.window for layer in config.layers if isinstance(layer, SlidingWindowAttentionConfig)}
+    n_conv = sum(isinstance(layer, GatedShortConvConfig) for layer in config.layers)
+    features = {layer.papers_state_size(2048) // 1025 for layer in linear}
+    printed = {
+        "performer-16": {16},
+        "cosformer-16": {32},
+        "cosformer-64": {128},
+        "taylor-32": {561},
+        "taylor-24": {325},
+        "taylor-8": {45},
+        "linear-only": {325},
+    }
+    assert features == printed.get(row, {153})
+    assert windows == {"no-window": set(), "linear-only": set(), "window-128": {128}}.get(row, {64})
+    assert n_conv == {"no-convolutions": 0, "linear-only": 0, "no-window": 22}.get(row, 17)
+    assert len(linear) == {"no-convolutions": 14, "linear-only": 27}.get(row, 5)
+    assert {layer.decay and layer.output_scaling for layer in linear} == {row != "no-decay"}
+
+
+def test_the_ablation_without_decay_is_based():
+    """Kills a first row that differs in more than the decay; the counts are those of the docstrings."""
+    assert presets.based_360m_ablation(decay=False) == presets.based_360m()
+    counts = [count_parameters(presets.based_360m_ablation(**TABLE_6[row])) for row in ("linear-only", "no-window")]
+    assert counts == [299_695_104, 373_244_928]
+    assert count_parameters(presets.based_360m_ablation()) == 362_620_928 + 5 * 1024 * 16
+
+
+def test_what_the_tables_print_can_be_had():
+    """Kills an `as_printed` that is ignored: the counts of the docstrings, which miss the papers' by far."""
+    assert count_parameters(presets.gla_362m(as_printed=True)) == 303_819_776
+
+
+def test_where_the_attention_of_hybrids_stands():
+    """Kills replacements at the ends of the stack, or side by side."""
+    for preset, expected in (
+        (presets.zoology_base_conv_attention_166m, [5, 15, 25]),
+        (presets.zoology_base_conv_attention_351m, [8, 24, 40]),
+    ):
+        layers = preset().layers
+        assert [i for i, layer in enumerate(layers) if isinstance(layer, AttentionConfig)] == expected
+        others = [layer for layer in layers if isinstance(layer, BaseConvConfig)]
+        assert {layer.filter for layer in others} == {"short", "implicit"}
+        assert len(others) == len(layers) - 3
 
 
 def test_based_windows_of_paper_and_release():
@@ -78,6 +155,8 @@ def test_based_windows_of_paper_and_release():
     assert windows(presets.based_360m("release")) == windows(presets.based_1_3b("release")) == {129}
     assert windows(presets.mqar_sliding_window(window=32)) == {32}
     assert windows(presets.mqar_sliding_window(window=32, variant="release")) == {33}
+    assert windows(presets.mqar_pure_sliding_window(window=8)) == {8}
+    assert windows(presets.mqar_pure_sliding_window(window=8, variant="release")) == {9}
 
 
 def test_based_layer_positions():
@@ -98,7 +177,8 @@ def test_mqar_variants(name):
         assert (config.d_model, config.max_length, config.n_layers, config.vocab_size) == (48, 96, 2, 8192)
         assert (config.mlp, config.hidden_width, config.norm) == (mlp, width, "layer")
         assert {layer.form for layer in config.layers if isinstance(layer, BaseConvConfig)} <= {form}
-        assert config.max_positions == (96 if name == "mqar-attention" else None)
+        positions = name in ("mqar-attention", "mqar-pure-sliding-window")
+        assert config.max_positions == (96 if positions else None)
     mlps = 2 * ((48 + 1) * 192 + (192 + 1) * 48)
     assert count_parameters(paper) - count_parameters(release) == mlps - conv_bias_difference(name)
 
@@ -122,6 +202,29 @@ def test_mqar_mixers():
     assert isinstance(long, BaseConvConfig)
     assert (short.filter, long.filter, long.n_taps) == ("short", "implicit", 64)
     assert all(isinstance(layer, AttentionConfig) for layer in presets.mqar_attention().layers)
+
+
+def test_mqar_feature_maps():
+    """Kills a map, a width or a variant that does not arrive."""
+    preset = presets.mqar_linear_attention
+    for variant, n_features, poly_init, std in (("paper", 64, "normal", 0.02 / 2), ("release", 256, "model", 0.02)):
+        performer, poly = (preset(feature_map=name, variant=variant).layers[1] for name in ("performer", "all_poly"))
+        assert isinstance(performer, LinearAttentionConfig)
+        assert isinstance(poly, LinearAttentionConfig)
+        assert (performer.width_of_features, poly.width_of_features) == (n_features, 64)
+        assert (poly.poly_init, poly.poly_learned, poly.out_init_std) == (poly_init, True, std)
+    cosformer = preset(feature_map="cosformer", d_model=128, length=1024).layers[1]
+    assert isinstance(cosformer, LinearAttentionConfig)
+    assert (cosformer.feature_dim, cosformer.n_positions, cosformer.n_heads) == (128, 1024, 1)
+    assert preset(feature_map="taylor", feature_dim=24).layers[1].width_of_features == 325
+
+
+def test_mqar_recurrence_is_the_plain_one():
+    """Kills gates, norms or positions of the full RetNet in the recurrence of App. H.2.3."""
+    layers = presets.mqar_ret_net(chunk_size=8).layers
+    plain = RetNetConfig.plain(gamma=31 / 32, d_model=64)
+    assert {dataclasses.replace(layer, chunk_size=64, init_std=None, out_init_std=None) for layer in layers} == {plain}
+    assert {layer.chunk_size for layer in layers} == {8}
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -1,0 +1,49 @@
+"""The models of Zoology and Based, by name and size.
+
+A preset is a function that returns a `LanguageModelConfig`. Where a paper and the code that its authors released
+disagree, `variant="paper"` follows the paper and `variant="release"` the code. Where a paper's table of settings and
+its parameter count disagree, the preset meets the count, and `as_printed=True` follows the table. Parameter counts in
+the docstrings are ours, padding rows of the vocabulary included.
+
+Deviations shared by all: no dropout on attention weights (0.1 in the released MQAR attention runs).
+"""
+
+from collections.abc import Callable
+
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.presets.based import (
+    PRESETS as BASED,
+    TABLE_6 as TABLE_6,
+    based_1_3b as based_1_3b,
+    based_360m as based_360m,
+    based_360m_ablation as based_360m_ablation,
+    gla_362m as gla_362m,
+    transformer_pp_1_3b as transformer_pp_1_3b,
+    transformer_pp_360m as transformer_pp_360m,
+)
+from jaxzoo.models.presets.common import Variant as Variant
+from jaxzoo.models.presets.mqar import (
+    PRESETS as MQAR,
+    mqar_attention as mqar_attention,
+    mqar_base_conv as mqar_base_conv,
+    mqar_based as mqar_based,
+    mqar_hybrid_attention as mqar_hybrid_attention,
+    mqar_linear_attention as mqar_linear_attention,
+    mqar_pure_sliding_window as mqar_pure_sliding_window,
+    mqar_ret_net as mqar_ret_net,
+    mqar_sliding_window as mqar_sliding_window,
+)
+from jaxzoo.models.presets.zoology import (
+    PRESETS as ZOOLOGY,
+    zoology_attention_73m as zoology_attention_73m,
+    zoology_attention_125m as zoology_attention_125m,
+    zoology_attention_360m as zoology_attention_360m,
+    zoology_base_conv_168m as zoology_base_conv_168m,
+    zoology_base_conv_354m as zoology_base_conv_354m,
+    zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
+    zoology_base_conv_attention_351m as zoology_base_conv_attention_351m,
+    zoology_ret_net_152m as zoology_ret_net_152m,
+)
+
+PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {**BASED, **ZOOLOGY, **MQAR}
+"""Every preset by its name; all can be called without arguments."""

@@ -1,0 +1,62 @@
+"""What the presets share: variants, and the frame of the papers' models of text."""
+
+from typing import Literal
+
+from jaxzoo.mixers import MixerConfig
+from jaxzoo.models.config import LanguageModelConfig
+
+Variant = Literal["paper", "release"]
+
+
+def is_release(variant: Variant) -> bool:
+    """Whether the variant is the released one.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    if variant not in ("paper", "release"):
+        raise ValueError(f"variant={variant!r} must be 'paper' or 'release'")
+    return variant == "release"
+
+
+def text_model(
+    pattern: tuple[MixerConfig, ...],
+    *,
+    d_model: int,
+    n_layers: int,
+    pad_vocab_multiple: int,
+    mlp_width: int = 0,
+    **fields,
+) -> LanguageModelConfig:
+    """What the papers' models of text share: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
+    shared = {
+        "vocab_size": 50257,
+        "max_length": 2048,
+        "mlp": "swiglu",
+        "norm": "rms",
+        "dtype": "bfloat16",
+    }
+    return LanguageModelConfig(
+        pattern=pattern,
+        d_model=d_model,
+        n_layers=n_layers,
+        pad_vocab_multiple=pad_vocab_multiple,
+        mlp_width=mlp_width,
+        **{**shared, **fields},
+    )
+
+
+def neox_mlp_width(d_model: int, factor: float) -> int:
+    """Hidden units of a SwiGLU of "FFN width" `factor`: 2/3 of `factor d_model`, rounded up to a multiple of 256.
+
+    So the GPT-NeoX code counts, in which the models of Zoology were trained, and parts of Based's.
+    """
+    return -(-int(2 * factor * d_model / 3) // 256) * 256
+
+
+def spread(layer: MixerConfig, among: tuple[MixerConfig, ...], *, n_layers: int, count: int) -> tuple[MixerConfig, ...]:
+    """The layers of the pattern `among`, with `count` of them replaced by `layer` at equal distances."""
+    layers = [among[i % len(among)] for i in range(n_layers)]
+    for i in range(count):
+        layers[(2 * i + 1) * n_layers // (2 * count)] = layer
+    return tuple(layers)
