@@ -13,7 +13,7 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
-from jaxzoo.models import LanguageModelConfig, presets
+from jaxzoo.models import LanguageModelConfig, accounting, presets
 from jaxzoo.models.accounting import (
     abstract_model,
     count_parameters,
@@ -157,3 +157,19 @@ def test_flops_grow_with_the_length_as_each_mixer_does():
     window = LanguageModelConfig(pattern=(SlidingWindowAttentionConfig(window=64),), **wide)
     assert flops_per_token(window, 4096) == pytest.approx(flops_per_token(window, 2048), rel=0.05)
     assert math.isclose(flops_per_token(window, 1), 2 * 4 * 32**2 + 4 * 32 + 2 * 32 * 16)
+
+
+@pytest.mark.parametrize(
+    ("cost", "growth"),
+    [
+        (lambda t: 1e4, "1"),
+        (lambda t: 1e6 + min(t, 64), "1"),
+        (lambda t: 1e3 + 80 * math.log2(2 * t), "log t"),
+        (lambda t: 1e3 + 16 * math.sqrt(t), "sqrt t"),
+        (lambda t: 1e5 + 4 * t, "t"),
+        (lambda t: 7 * t + t**2 / 9, "t^2"),
+    ],
+)
+def test_growth_names_the_term_that_grows(cost, growth):
+    """Kills: a constant part that hides the growth, logarithms taken for constants."""
+    assert accounting.growth(cost) == growth

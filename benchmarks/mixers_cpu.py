@@ -1,0 +1,246 @@
+"""What every mixer costs on one thread of a CPU: `python -m benchmarks.mixers_cpu`; see `--help`.
+
+Forward and backward of a batch, one decode step behind as many tokens, the temporary memory of the first (XLA's own
+count) and its compile time, at several lengths. All times are CPU times of the process, over all its threads, which a
+busy machine disturbs less than the clock. Mixers that are done stand in the file of the result, and are not measured
+again.
+
+Where the mixer's own count of FLOPs says that a sequence costs less than O(t^2), the time is held against t log t: the
+last row of a mixer is marked `!` where its time grows by more than 8 * 13 / 10 times from 1,024 to 8,192 tokens, with a
+tenth for noise. A compile time of 10 CPU-s or more is marked too.
+
+With `--peers`, pure PyTorch forms of the same mixers are timed in the same run (`mixers_cpu_torch.py`): those of
+HazyResearch/zoology from the checkout of the given path, and those of transformers. They get one thread and the
+allocator settings that our trainer makes for itself. A peer is left out where its time at the length before, growing
+with the square of the length, would exceed `--peer-limit`.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.runner import run
+from jaxzoo.config_io import nearest
+from jaxzoo.screen import Screen
+
+PROGRAM = "python -m benchmarks.mixers_cpu"
+FROM, TO = 1024, 8192
+"""Lengths between which times are held against t log t."""
+NOISE = 1.1
+"""By how much more a time may grow."""
+COMPILE_SECONDS = 10.0
+"""What a compilation must stay below."""
+
+Row = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Measures the registered mixers on one thread of this machine's CPU; goes on where it was stopped."""
+
+    only: tuple[str, ...] = ()
+    """Names of what to measure; empty: all. With them, what is done of these is measured again."""
+    lengths: tuple[PositiveInt, ...] = (256, 1024, 4096, 8192)
+    """Tokens of a sequence."""
+    width: PositiveInt = 64
+    """d_model."""
+    batch: PositiveInt = 8
+    """Sequences."""
+    seconds: PositiveFloat = 2.0
+    """Time for the calls of one measurement; three are the fewest."""
+    peers: str = ""
+    """Checkout of HazyResearch/zoology: also times the peers. Empty: ours alone."""
+    peer_python: str = ""
+    """A Python interpreter with torch, transformers, einops, pydantic, opt_einsum and scipy; needed for peers."""
+    peer_limit: PositiveFloat = 120.0
+    """Longest call of a peer, in seconds, as far as can be told from a shorter sequence."""
+    out: Path = Path("benchmarks/results/mixers_cpu.json")
+    """File of the result; the picture is named like it."""
+
+    def __post_init__(self) -> None:
+        self.require("peer_python", bool(self.peers) == bool(self.peer_python), "must come together with peers")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_measure, argv, interrupted="interrupted; what is done is kept")
+
+
+def _measure(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
+    os.environ |= {"JAX_PLATFORMS": "cpu", "NPROC": "1"}  # before JAX starts: XLA's pool of threads
+
+    from benchmarks.mixers_cpu_plot import draw
+    from benchmarks.subjects import subjects
+
+    known = subjects()
+    for name in command.only:
+        if name not in known:
+            raise UsageError(f"--only: unknown subject {name!r}{nearest(name, known)}")
+    report = _start(command, list(known))
+    screen = Screen(sys.stdout)
+    screen.say(f"{report['device']}, jax {report['versions']['jax']}")
+    for name in command.only or known:
+        if name in command.only or not _complete(report, name, command):
+            report["subjects"][name] = _subject(name, command, screen)
+            _write(report, command.out)
+    screen.say(table(report))
+    draw(report, command.out.with_suffix(".png"))
+    screen.say(f"{command.out} and {command.out.with_suffix('.png')}")
+
+
+def _start(command: Command, names: Sequence[str]) -> Row:
+    """The report that is there, without what is no subject any more, or an empty one."""
+    from benchmarks.generation.measure import environment
+
+    circumstances = {"width": command.width, "batch": command.batch}
+    report = {"benchmark": "mixers_cpu", **environment(), **circumstances, "subjects": {}}
+    if not command.out.exists():
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+        return report
+    before = json.loads(command.out.read_text())
+    for name, value in circumstances.items():
+        if before[name] != value:
+            raise UsageError(f"{command.out} has {name}={before[name]}, not {value}; choose another file with --out")
+    done = {name: before["subjects"][name] for name in names if name in before["subjects"]}
+    return {**report, "subjects": done}
+
+
+def _complete(report: Row, name: str, command: Command) -> bool:
+    """Whether nothing of a subject is missing."""
+    from benchmarks.mixers_cpu_measure import PEERS
+
+    rows = {row["length"]: row for row in report["subjects"].get(name, {"rows": ()})["rows"]}
+    asked = not command.peers or name not in PEERS or any("peer_cpu_ms" in row for row in rows.values())
+    return set(command.lengths) <= set(rows) and asked
+
+
+def _subject(name: str, command: Command, screen: Screen) -> Row:
+    """All rows of a subject, each a task of one process, which ends with it."""
+    from benchmarks.subjects import family, subjects, train_growth
+
+    config = subjects()[name]
+    facts = {"family": family(config), "flops_growth": train_growth(config, command.width)}
+    rows: list[Row] = []
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        for length in sorted(command.lengths):
+            try:
+                row = process.submit(_row, name, length, command, _ask_peer(rows, length, command)).result()
+            except BrokenProcessPool:
+                row = {"length": length, "out_of_memory": True}
+            rows.append(row)
+            screen.say(f"{name:28} {_in_short(row)}")
+            if "out_of_memory" in row:
+                break
+    return {**facts, "rows": rows}
+
+
+def _ask_peer(rows: Sequence[Row], length: int, command: Command) -> bool:
+    """Whether the peer, if there is one, will have done in time."""
+    if not command.peers:
+        return False
+    if not rows:
+        return True
+    last = rows[-1]
+    return 1e-3 * last.get("peer_cpu_ms", math.inf) * (length / last["length"]) ** 2 < command.peer_limit
+
+
+def _row(name: str, length: int, command: Command, ask_peer: bool) -> Row:
+    """One measurement, in the subject's process."""
+    import jax
+
+    from benchmarks.mixers_cpu_measure import PEERS, Peer, Size, measure
+    from benchmarks.subjects import subjects
+
+    size = Size(command.width, command.batch, length, command.seconds)
+    try:
+        if not (ask_peer and name in PEERS):
+            return measure(subjects()[name], size)
+        with Peer(command.peer_python, Path(command.peers), PEERS[name], size) as peer:
+            return measure(subjects()[name], size, peer)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return {"length": length, "out_of_memory": True}
+
+
+def table(report: Row) -> str:
+    """All rows, and how the times grow, as a table of Markdown."""
+    columns = [
+        "mixer",
+        "t",
+        "forward + backward, CPU-ms",
+        "temporary MiB",
+        "compile, CPU-s",
+        "step, CPU-us",
+        "state KiB",
+    ]
+    columns += ["PyTorch, CPU-ms", "exponent, 1k to 8k"]
+    lines = ["| " + " | ".join(columns) + " |", "| --- " * len(columns) + "|"]
+    for name, subject in report["subjects"].items():
+        growth = _growth_cell(subject)
+        for row in subject["rows"]:
+            cells = [name, f"{row['length']:,}", *_cells(row), growth if row is subject["rows"][-1] else ""]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cells(row: Row) -> Iterator[str]:
+    if "out_of_memory" in row:
+        yield from ("out of memory", *[""] * 5)
+        return
+    yield f"{row['cpu_ms']:.1f}"
+    yield f"{row['temporary_bytes'] / 2**20:.0f}"
+    yield f"{row['compile_cpu_s']:.1f}" + " !" * (row["compile_cpu_s"] >= COMPILE_SECONDS)
+    yield f"{row['step_cpu_us']:.0f}" if "step_cpu_us" in row else "no stream"
+    yield f"{row['state_bytes'] / 1024:.1f}" if "state_bytes" in row else ""
+    peer = row.get("peer_cpu_ms")
+    yield f"{peer:.1f} ({peer / row['cpu_ms']:.1f}x)" if peer else ""
+
+
+def exponent(subject: Row) -> float | None:
+    """e of the time t^e of forward and backward between `FROM` and `TO`; None where one is missing."""
+    times = {row["length"]: row["cpu_ms"] for row in subject["rows"] if "cpu_ms" in row}
+    if FROM not in times or TO not in times:
+        return None
+    return math.log(times[TO] / times[FROM]) / math.log(TO / FROM)
+
+
+def grows_too_fast(subject: Row) -> bool:
+    """Whether it promises less than t^2 and the time grows faster than t log t."""
+    e = exponent(subject)
+    allowed = NOISE * TO * math.log2(TO) / (FROM * math.log2(FROM))
+    return e is not None and subject["flops_growth"] not in ("t", "t^2") and (TO / FROM) ** e > allowed
+
+
+def _growth_cell(subject: Row) -> str:
+    e = exponent(subject)
+    if e is None:
+        return ""
+    quadratic = subject["flops_growth"] in ("t", "t^2")
+    return f"{e:.2f}" + (" (quadratic)" if quadratic else "") + " !" * grows_too_fast(subject)
+
+
+def _in_short(row: Row) -> str:
+    return f"{row['length']:>6}  " + "  ".join(f"{cell:>10}" for cell in _cells(row))
+
+
+def _write(report: Row, path: Path) -> None:
+    """The file, whole or not at all."""
+    unfinished = path.with_name(path.name + ".tmp")
+    unfinished.write_text(json.dumps(report, indent=1) + "\n")
+    os.replace(unfinished, path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

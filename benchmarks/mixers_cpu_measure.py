@@ -1,0 +1,182 @@
+"""What one mixer costs on a CPU: forward and backward of t tokens, and one token behind them.
+
+Memory is kept from call to call, as our trainer does.
+"""
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from benchmarks.subjects import in_model
+from jaxzoo.mixers import Context, Mixer, MixerConfig
+from jaxzoo.models.accounting import count_parameters
+from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+
+STEPS = 32
+"""Tokens of the timed decoding, one after the other."""
+CHUNK = 512
+"""Tokens of a chunk of the prefill before it."""
+VOCAB_SIZE = 8192
+"""Token ids, of mixers that read them."""
+KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""What `jaxzoo.train.host_memory` sets in our process, as variables of a peer's, which glibc reads."""
+FEWEST_CALLS, MOST_CALLS = 3, 50
+"""Calls that are timed, the warming one not counted."""
+
+PEERS: dict[str, str] = {
+    "base_conv": "zoology_base_conv",
+    "base_conv filter=implicit": "zoology_base_conv_implicit",
+    "taylor_linear_attention": "zoology_based",
+    "hyena": "zoology_hyena",
+    "h3": "zoology_h3",
+    "mamba": "transformers_mamba",
+    "rwkv4": "transformers_rwkv",
+}
+"""Subjects that have a peer: its name in `mixers_cpu_torch.py`."""
+
+
+class Size(NamedTuple):
+    """The shape of the input, and how long to measure."""
+
+    width: int
+    batch: int
+    length: int
+    seconds: float
+    """Time for the calls of one measurement, where the fewest calls do not take longer."""
+
+
+def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict[str, Any]:
+    """Times, memory and compile times of a mixer at one length; the peer's times beside them, in turns with ours."""
+    share_one_arena()
+    keep_freed_memory()
+    mixer = in_model(config, size.width, size.length).build(rngs=nnx.Rngs(0))
+    row: dict[str, Any] = {"length": size.length, "parameters": count_parameters(mixer)}
+    train, compiled, row["compile_cpu_s"] = _training(mixer, size)
+    row["temporary_bytes"] = compiled.memory_analysis().temp_size_in_bytes
+    if peer is None:
+        row["cpu_ms"] = _cpu_ms(train, size.seconds)
+    else:
+        before = _cpu_ms(train, size.seconds / 2)
+        row |= {"peer_cpu_ms": peer.cpu_ms(size.seconds), "peer_parameters": peer.parameters}
+        row["cpu_ms"] = statistics.mean([before, _cpu_ms(train, size.seconds / 2)])
+    if mixer.config.capabilities.streams:
+        steps, row["step_compile_cpu_s"], row["state_bytes"] = _decoding(mixer, size)
+        row["step_cpu_us"] = 1e3 * _cpu_ms(steps, size.seconds) / STEPS
+    return row
+
+
+class Peer:
+    """A running `mixers_cpu_torch.py`. Use it as a context, which ends it.
+
+    Args:
+      python: an interpreter with torch.
+      zoology: checkout of HazyResearch/zoology.
+      name: one of `PEERS`.
+      size: of the input.
+    """
+
+    def __init__(self, python: str, zoology: Path, name: str, size: Size):
+        file = Path(__file__).with_name("mixers_cpu_torch.py")
+        words = [python, str(file), str(zoology), name, str(size.width), str(size.batch), str(size.length)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **KEPT_MEMORY}
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.parameters = int(self._answer())
+
+    def cpu_ms(self, seconds: float) -> float:
+        """CPU-ms of a call of forward and backward, as `_cpu_ms` takes ours; one call alone where it is a long one."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{seconds}\n")
+        self._process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the peer ended with status {self._process.wait()}; its own message stands above")
+        return line.strip()
+
+    def __enter__(self) -> "Peer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+
+def _training(mixer: Mixer, size: Size) -> tuple[Callable, Any, float]:
+    """A call of forward and backward, its executable, and the CPU-seconds that it took to trace and compile."""
+    definition, parameters, others = nnx.split(mixer, nnx.Param, ...)
+    x, weights = (jnp.asarray(array) for array in _noise(2, size))
+    context = Context(tokens=_tokens(size), key=jax.random.key(0))
+
+    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+        y, losses = nnx.merge(definition, parameters, others).with_losses(x, context)
+        return sum(losses.values(), jnp.sum(y * weights))
+
+    start = time.process_time()
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(parameters, x).compile()
+    seconds = time.process_time() - start
+    return lambda: compiled(parameters, x), compiled, seconds
+
+
+def _decoding(mixer: Mixer, size: Size) -> tuple[Callable, float, int]:
+    """A call of `STEPS` steps that end at token `length`, CPU-seconds to trace and compile, bytes of a row's state."""
+    definition, variables = nnx.split(mixer)
+    xs = jnp.asarray(_noise(1, size)[0]).swapaxes(0, 1)
+    tokens = _tokens(size).T
+    read = max(size.length - STEPS, 0)
+
+    @jax.jit
+    def prefill(variables: Any, state: Any, x: jax.Array, tokens: jax.Array) -> Any:
+        mixer = nnx.merge(definition, variables)
+        return mixer.prefill(x.swapaxes(0, 1), state, Context(tokens=tokens.T))[1]
+
+    def decode(variables: Any, state: Any, x: jax.Array, tokens: jax.Array) -> Any:
+        mixer = nnx.merge(definition, variables)
+
+        def step(state: Any, inputs: tuple) -> Any:
+            y, state = mixer.step(inputs[0], state, Context(tokens=inputs[1]))
+            return state, y
+
+        return jax.lax.scan(step, state, (x, tokens))
+
+    state = mixer.init_state(size.batch, capacity=size.length)
+    n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) // size.batch
+    for first in range(0, read, CHUNK):
+        chunk = slice(first, min(first + CHUNK, read))
+        state = prefill(variables, state, xs[chunk], tokens[chunk])
+    start = time.process_time()
+    compiled = jax.jit(decode).lower(variables, state, xs[read:], tokens[read:]).compile()
+    seconds = time.process_time() - start
+    return lambda: compiled(variables, state, xs[read:], tokens[read:]), seconds, n_bytes
+
+
+def _noise(count: int, size: Size) -> np.ndarray:
+    """`count` inputs of the size."""
+    return np.random.default_rng(0).normal(size=(count, size.batch, size.length, size.width)).astype(np.float32)
+
+
+def _tokens(size: Size) -> jax.Array:
+    return jnp.asarray(np.random.default_rng(1).integers(0, VOCAB_SIZE, (size.batch, size.length)), jnp.int32)
+
+
+def _cpu_ms(call: Callable[[], Any], seconds: float) -> float:
+    """CPU-ms of a call, by the median of as many as fit into the time, after one that is not counted."""
+    times: list[float] = []
+    jax.block_until_ready(call())
+    while len(times) < FEWEST_CALLS or (sum(times) < seconds and len(times) < MOST_CALLS):
+        start = time.process_time()
+        jax.block_until_ready(call())
+        times.append(time.process_time() - start)
+    return 1e3 * statistics.median(times)

@@ -1,0 +1,53 @@
+"""The report of `mixers_cpu.py` as a picture: a column a family of mixers."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, save, series_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = dict[str, Any]
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    """Draws forward and backward (above) and one step (below) against the length.
+
+    Args:
+      report: of `mixers_cpu.py`.
+      path: of the PNG file, which appears whole or not at all.
+    """
+    subjects = report["subjects"]
+    families = list(dict.fromkeys(subject["family"] for subject in subjects.values()))
+    title = (
+        f"d {report['width']}, batch {report['batch']}, one thread\n"
+        f"{report['device']}, jax {report['versions']['jax']}, {report['date']}"
+    )
+    figure, (above, below) = panels(2, len(families), size=(3.2 * len(families), 8), title=title, sharey="row")
+    ordered = sorted(subjects, key=lambda name: families.index(subjects[name]["family"]))
+    for column, family in enumerate(families):
+        rows = {i: name for i, name in enumerate(ordered) if subjects[name]["family"] == family}
+        curves = {i: (name, subjects[name]["rows"]) for i, name in rows.items()}
+        _curves(above[column], curves, lambda row: row.get("cpu_ms"))
+        _curves(below[column], curves, lambda row: row.get("step_cpu_us"))
+        above[column].set_title(family, fontsize=TITLE_POINTS)
+        below[column].set(xlabel="tokens")
+    above[0].set(ylabel="forward and backward, CPU-ms")
+    below[0].set(ylabel="one step behind as many tokens, CPU-us")
+    for axes in figure.axes:
+        plain_log_ticks(axes, "y")
+    add_legend(figure)
+    save(figure, path)
+
+
+def _curves(axes: "Axes", curves: Mapping[int, tuple[str, list[Row]]], y: Callable[[Row], float | None]) -> None:
+    """One line a subject, its place in the palette that of all subjects; it ends where memory did."""
+    lengths: set[int] = set()
+    for i, (name, rows) in curves.items():
+        points = [(row["length"], value) for row in rows if (value := y(row)) is not None]
+        lengths |= {length for length, _ in points}
+        if points:
+            axes.plot(*zip(*points, strict=True), **series_style(i), label=name)
+    plain_log_ticks(axes, "x", lengths)

@@ -1,0 +1,42 @@
+"""The mixers that benchmarks and the gallery show: the registered ones as they are built without arguments, and more."""
+
+import dataclasses
+from typing import Any
+
+from jaxzoo.mixers import MIXERS, MixerConfig
+from jaxzoo.mixers.base import Inherited
+from jaxzoo.models.accounting import Growth, growth
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "base_conv filter=implicit": ("base_conv", {"filter": "implicit"}),
+}
+"""Further settings of registered mixers: the name of the mixer, and the fields that differ."""
+
+
+def subjects() -> dict[str, MixerConfig]:
+    """By name: every registered mixer, and its variants behind it."""
+    found: dict[str, MixerConfig] = {}
+    for name in sorted(MIXERS):
+        found[name] = MIXERS[name]()
+        for variant, (base, fields) in VARIANTS.items():
+            if base == name:
+                found[variant] = dataclasses.replace(found[name], **fields)
+    return found
+
+
+def family(config: MixerConfig) -> str:
+    """The folder of the mixer: attention, linear, conv or ssm."""
+    return type(config).__module__.split(".")[-2]
+
+
+def in_model(config: MixerConfig, width: int, length: int) -> MixerConfig:
+    """The mixer as a model of this width and length has it."""
+    return config.inherit(Inherited(d_model=width, max_length=length, init_std=0.02, out_init_std=0.02))
+
+
+def train_growth(config: MixerConfig, width: int) -> Growth:
+    """How the FLOPs of a token grow with the length of the sequence, by the mixer's own count.
+
+    "t" means a quadratic cost of a sequence; whatever grows more slowly is promised to be sub-quadratic.
+    """
+    return growth(lambda length: in_model(config, width, length).flops_per_token(length))

@@ -1,0 +1,126 @@
+"""The benchmark of the mixers' CPU cost: complete rows, true marks, nothing measured twice."""
+
+import json
+
+import pytest
+
+from benchmarks import mixers_cpu
+from benchmarks.mixers_cpu import exponent, grows_too_fast, main, table
+from benchmarks.mixers_cpu_measure import PEERS, Size, measure
+from benchmarks.subjects import family, in_model, subjects, train_growth
+from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig
+from jaxzoo.models.accounting import mixer_state_bytes
+
+
+def test_every_registered_mixer_is_a_subject():
+    """Kills: a list of names beside the registry; a default that cannot be built without arguments."""
+    assert set(MIXERS) <= set(subjects())
+    assert {family(config) for config in subjects().values()} <= {"attention", "linear", "conv", "ssm"}
+
+
+@pytest.mark.parametrize("config", [BaseConvConfig(), AttentionConfig()], ids=["base_conv", "attention"])
+def test_a_row_holds_every_measurement(config):
+    """Kills: a state of another length, a memory or a time of nothing, a step that is not measured."""
+    row = measure(config, Size(width=4, batch=2, length=40, seconds=1e-3))
+    assert row["length"] == 40
+    assert row["state_bytes"] == mixer_state_bytes(in_model(config, 4, 40), 40, "float32")
+    for name in ("parameters", "temporary_bytes", "cpu_ms", "compile_cpu_s", "step_cpu_us", "step_compile_cpu_s"):
+        assert row[name] > 0, name
+
+
+def test_the_peer_s_turn_is_between_ours():
+    """Kills: a peer that is timed after a change of the machine's pace, its number in place of ours."""
+
+    class Peer:
+        parameters = 7
+        asked = ()
+
+        def cpu_ms(self, seconds):
+            self.asked += (seconds,)
+            return 1e9
+
+    peer = Peer()
+    row = measure(BaseConvConfig(), Size(4, 2, 8, seconds=1e-3), peer)  # type: ignore[arg-type]
+    assert (row["peer_cpu_ms"], row["peer_parameters"], peer.asked) == (1e9, 7, (1e-3,))
+    assert row["cpu_ms"] < 1e6
+
+
+def rows(growth, *times):
+    lengths = (256, 1024, 4096, 8192)
+    facts = {"compile_cpu_s": 9.9, "temporary_bytes": 2**20, "parameters": 1}
+    done = [{"length": t, "cpu_ms": ms, **facts} for t, ms in zip(lengths, times, strict=False)]
+    return {"family": "conv", "flops_growth": growth, "rows": done}
+
+
+@pytest.mark.parametrize(
+    ("growth", "last", "marked"),
+    [("1", 8.0, False), ("log t", 10.4, False), ("1", 11.6, True), ("sqrt t", 64.0, True), ("t", 64.0, False)],
+)
+def test_the_mark_is_at_t_log_t_of_what_promises_less_than_t_squared(growth, last, marked):
+    """Kills: a mark that never comes, or on attention; a limit of another base or other lengths."""
+    subject = rows(growth, 0.3, 1.0, 4.0, last)
+    assert grows_too_fast(subject) == marked
+    assert (" !" in table({"subjects": {"x": subject}})) == marked
+    assert exponent(rows("1", 1.0, 4.0, 16.0, 32.0)) == pytest.approx(1)
+    assert exponent(rows("1", 1.0, 4.0, 16.0)) is None
+
+
+def test_a_slow_compilation_is_marked():
+    """Kills: a limit that nobody looks at."""
+    subject = rows("1", 1.0)
+    assert "!" not in table({"subjects": {"x": subject}})
+    subject["rows"][0]["compile_cpu_s"] = 10.0
+    assert "10.0 !" in table({"subjects": {"x": subject}})
+
+
+def test_windows_promise_less_than_attention():
+    """Kills: a promise that every mixer makes, or none."""
+    known = subjects()
+    assert train_growth(known["attention"], 64) == "t"
+    assert train_growth(known["sliding_window_attention"], 64) == "1"
+    assert train_growth(known["base_conv filter=implicit"], 64) == "log t"
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    """One subject, and an environment that is put back."""
+    for name in ("JAX_PLATFORMS", "NPROC"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr("benchmarks.subjects.subjects", lambda: {"base_conv": BaseConvConfig()})
+
+
+@pytest.mark.usefixtures("_quick")
+def test_what_is_done_is_kept(tmp_path, monkeypatch, capsys):
+    """Kills: rows that are measured twice or lost, a picture or circumstance that is missing."""
+    out = tmp_path / "m.json"
+    command = f"--lengths 8 16 --width 4 --batch 2 --seconds 0.001 --out {out}".split()
+    assert main(command) == 0
+    report = json.loads(out.read_text())
+    assert [row["length"] for row in report["subjects"]["base_conv"]["rows"]] == [8, 16]
+    assert report["date"]
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(mixers_cpu, "_row", None)
+    assert main(command) == 0
+    assert json.loads(out.read_text())["subjects"] == report["subjects"]
+    assert main([*command, "--width", "5"]) == 2
+    assert "has width=4, not 5" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--only base_cnv", "unknown subject 'base_cnv'; did you mean 'base_conv'?"),
+        ("--peers /tmp", "Command.peer_python='' must come together with peers"),
+        ("--lengths 0", "Command.lengths.0=0 must be positive"),
+    ],
+)
+def test_one_line_for_a_mistake(flags, message, capsys):
+    """Kills: a traceback, or a mistake that shows after an hour."""
+    assert main(flags.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_peers_are_subjects_once_they_are_registered():
+    """Kills: a peer whose mixer has another name."""
+    assert {name.split()[0] for name in PEERS} - set(MIXERS) <= {"hyena", "h3", "mamba", "rwkv4"}
