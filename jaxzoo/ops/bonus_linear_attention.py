@@ -1,0 +1,101 @@
+"""Linear attention that reads before it writes, with a bonus for the token itself (RWKV-5 and 6, Peng et al. 2024).
+
+    y_i = q_i^T (S_{i-1} + Diag(u) k_i v_i^T)        S_i = Diag(a_i) S_{i-1} + k_i v_i^T
+
+with a decay `a` in (0, 1] for every channel of the keys, constant (RWKV-5) or of every token (RWKV-6), and a bonus u.
+
+`linear_attention` writes first. So it is given the keys, values and decays of one token ago, the first of which add
+nothing and keep all; then its state at token i is S_{i-1}, without a division by any decay. The last token is written
+at the end.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
+
+
+def bonus_linear_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    log_decay: Float[Array, "h k"] | Float[Array, "b t h k"],
+    bonus: Float[Array, "h k"],
+    segment_ids: Int[Array, "b t"] | None = None,
+    initial_state: Float[Array, "b h k v"] | None = None,
+    chunk_size: int = CHUNK,
+) -> tuple[Float[Array, "b t h v"], Float[Array, "b h k v"]]:
+    """The equation of the module docstring for `t >= 0` tokens from any state.
+
+    Differentiable in all float arguments, through the output and the final state.
+
+    Args:
+      q: queries (RWKV's receptance).
+      k: keys.
+      v: values.
+      log_decay: logarithm of `a`, at most 0, finite.
+      bonus: u, what the token's own key counts for it; any sign.
+      segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
+        seen. The state returned is that of the last document.
+      initial_state: S before the first token, float32; None: zeros.
+      chunk_size: tokens that meet by their scores; changes the speed alone.
+
+    Returns:
+      y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time a head, and memory for
+      the inputs and t / chunk_size states.
+    """
+    b, t, h, k_dim = k.shape
+    if initial_state is None:
+        initial_state = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
+    log_decay = jnp.broadcast_to(log_decay.astype(jnp.float32).reshape((-1, *log_decay.shape)[-4:]), k.shape)
+    earlier = _one_token_ago(k)
+    if segment_ids is not None:
+        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
+        earlier = jnp.where(starts[..., None, None], jnp.zeros_like(earlier), earlier)
+    y, before = linear_attention(
+        q,
+        earlier,
+        _one_token_ago(v),
+        log_decay=_one_token_ago(log_decay),
+        segment_ids=segment_ids,
+        initial_state=LinearState(initial_state, None),
+        chunk_size=chunk_size,
+    )
+    y = y.astype(jnp.float32) + _own(q, k, v, bonus[None, None])
+    state = _write(before.s, k[:, -1], v[:, -1], log_decay[:, -1]) if t else initial_state
+    return y.astype(v.dtype), state
+
+
+def bonus_linear_attention_step(
+    state: Float[Array, "b h k v"],
+    q: Float[Array, "b h k"],
+    k: Float[Array, "b h k"],
+    v: Float[Array, "b h v"],
+    *,
+    log_decay: Float[Array, "h k"] | Float[Array, "b h k"],
+    bonus: Float[Array, "h k"],
+) -> tuple[Float[Array, "b h v"], Float[Array, "b h k v"]]:
+    """One token: `bonus_linear_attention` with t = 1, at O(k v) a head."""
+    log_decay = log_decay.astype(jnp.float32).reshape((-1, *log_decay.shape)[-3:])
+    # A sum of products, not a matrix product, which could round float32 to tf32 or bfloat16.
+    y = (q.astype(jnp.float32)[..., None] * state).sum(2) + _own(q, k, v, bonus[None])
+    return y.astype(v.dtype), _write(state, k, v, log_decay)
+
+
+def _own(q: Array, k: Array, v: Array, bonus: Array) -> Array:
+    """`q_i^T Diag(u) k_i v_i^T`, float32."""
+    q, k, v = (x.astype(jnp.float32) for x in (q, k, v))
+    return (q * bonus * k).sum(-1, keepdims=True) * v
+
+
+def _write(state: Array, k: Array, v: Array, log_decay: Array) -> Array:
+    """`Diag(a) S + k v^T` of one token."""
+    k, v = k.astype(jnp.float32), v.astype(jnp.float32)
+    return jnp.exp(log_decay)[..., None] * state + k[..., :, None] * v[..., None, :]
+
+
+def _one_token_ago(x: Float[Array, "b t ..."]) -> jax.Array:
+    """Zeros, then all tokens but the last."""
+    return jnp.concatenate([jnp.zeros_like(x[:, :1]), x[:, :-1]], axis=1)

@@ -1,0 +1,127 @@
+"""`bonus_linear_attention` against its recurrence, token by token in float64: values, states and all gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.ops.linear_attention import CHUNK, PIECE
+
+B, H, K, V = 2, 3, 5, 4
+LONG = 2 * CHUNK + PIECE + 3
+
+
+def recurrence(q, k, v, log_decay, bonus, state, ids):
+    """The equation, one token after the other, in the dtype of its inputs."""
+    kept = jnp.broadcast_to(jnp.exp(log_decay), k.shape)
+    new = np.zeros(k.shape[:2], bool) if ids is None else np.diff(ids, axis=1, prepend=ids[:, :1]) != 0
+
+    def token(s, x):
+        q, k, v, kept, new = x
+        s = jnp.where(new[:, None, None, None], 0.0, s)
+        written = k[..., :, None] * v[..., None, :]
+        y = jnp.einsum("bhk,bhkv->bhv", q, s + bonus[None, :, :, None] * written)
+        return kept[..., None] * s + written, y
+
+    state, y = jax.lax.scan(token, state, tuple(jnp.swapaxes(x, 0, 1) for x in (q, k, v, kept, new)))
+    return jnp.swapaxes(y, 0, 1), state
+
+
+def run(q, k, v, log_decay, bonus, state, ids):
+    return bonus_linear_attention(q, k, v, log_decay=log_decay, bonus=bonus, segment_ids=ids, initial_state=state)
+
+
+def problem(t, decay="token", *, seed=0):
+    """Queries, keys, values, log decays from e^-6 to e^1, bonuses and a random state, in float64."""
+    rng = np.random.default_rng(seed)
+    q, k, v = (rng.normal(size=(B, t, H, width)) for width in (K, K, V))
+    log_decay = -np.exp(rng.uniform(-6, 1, size=(H, K) if decay == "constant" else (B, t, H, K)))
+    return q, k, v, log_decay, rng.normal(size=(H, K)), rng.normal(size=(B, H, K, V))
+
+
+def documents(t):
+    """Borders inside a chunk, at a chunk's border, and next to each other."""
+    rows = [np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4, 6], [CHUNK + 9, t - CHUNK - 10, 1])]
+    return np.stack(rows).astype(np.int32)
+
+
+def in_float64(function, *arguments):
+    with jax.enable_x64(True):
+        return jax.tree.map(np.asarray, function(*arguments))
+
+
+def assert_close(found, expected, tolerance):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max(initial=1.0))
+
+
+@pytest.mark.parametrize(("decay", "packed"), [("constant", False), ("token", True)])
+def test_values_and_gradients(decay, packed):
+    """Kills: a token that reads itself twice or not at all, a decay before the first read, decays of the wrong token, a
+    document that reads the last token of the one before, a last token that is not written; a state without gradient."""
+    inputs, ids = problem(LONG, decay), documents(LONG) if packed else None
+    rng = np.random.default_rng(1)
+    cotangents = rng.normal(size=(B, LONG, H, V)), rng.normal(size=(B, H, K, V))
+
+    def with_gradients(function, ids, inputs, cotangents):
+        out, pull_back = jax.vjp(functools.partial(function, ids=ids), *inputs)
+        return out, pull_back(cotangents)
+
+    expected = in_float64(jax.jit(functools.partial(with_gradients, recurrence, ids)), inputs, cotangents)
+    call = jax.jit(functools.partial(with_gradients, run, None if ids is None else jnp.asarray(ids)))
+    (y, state), gradients = call(*jax.tree.map(jnp.float32, (inputs, cotangents)))
+    assert_close((y, state), expected[0], 1e-5)
+    assert_close(gradients, expected[1], 1e-4)
+
+
+@pytest.mark.parametrize("t", [0, 1, 2, CHUNK, CHUNK + 1])
+def test_short_sequences_and_steps(t):
+    """Kills: a chunk that is always read, a step that differs from the sequence, no tokens that change the state."""
+    q, k, v, log_decay, bonus, state = jax.tree.map(jnp.float32, problem(t))
+    y, after = run(q, k, v, log_decay, bonus, state, None)
+    outputs = [jnp.zeros((B, H, V))]
+    for i in range(t):
+        now = (x[:, i] for x in (q, k, v))
+        y_t, state = bonus_linear_attention_step(state, *now, log_decay=log_decay[:, i], bonus=bonus)
+        outputs.append(y_t)
+    assert y.shape == (B, t, H, V)
+    assert_close(y, jnp.stack(outputs, axis=1)[:, 1:], 1e-5)
+    assert_close(after, state, 1e-5)
+
+
+def test_two_tokens_by_hand():
+    """Kills: a decay of the token that is read the first time, a bonus that decays, a step without its decay."""
+    x = lambda *tokens: jnp.array(tokens, jnp.float32).reshape(1, -1, 1, 1)  # noqa: E731
+    options = {"log_decay": jnp.log(jnp.array([[0.5]])), "bonus": jnp.array([[10.0]])}
+    y, state = bonus_linear_attention(x(2, 3, 4), x(5, 7, 11), x(1, 2, 3), **options)
+    np.testing.assert_allclose(y.ravel(), [2 * 50, 3 * (5 + 140), 4 * (2.5 + 14 + 330)], rtol=1e-6)
+    np.testing.assert_allclose(state.ravel(), [1.25 + 7 + 33], rtol=1e-6)
+    y, state = bonus_linear_attention_step(state, x(2)[:, 0], x(3)[:, 0], x(5)[:, 0], **options)
+    np.testing.assert_allclose(y.ravel(), [2 * (41.25 + 150)], rtol=1e-6)
+    np.testing.assert_allclose(state.ravel(), [41.25 / 2 + 15], rtol=1e-6)
+
+
+def test_extreme_decays():
+    """Kills: a division by a decay: channels that forget all (e^-1000), much, and nothing, side by side."""
+    q, k, v, _, bonus, state = problem(LONG)
+    log_decay = np.broadcast_to(-np.array([1e-7, 1e-3, 1.0, 60.0, 1000.0]), (H, K))
+    expected = in_float64(recurrence, q, k, v, log_decay, bonus, state, None)
+    inputs = jax.tree.map(jnp.float32, (q, k, v, log_decay, bonus, state))
+    assert_close(run(*inputs, None), expected, 1e-5)
+    gradients = jax.jit(jax.grad(lambda *inputs: run(*inputs, None)[0].sum(), argnums=range(6)))(*inputs)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+
+
+def test_bfloat16():
+    """Kills: sums and states in bfloat16. Inputs and output are rounded, to 2^-9 each, and so is the past's part of the
+    output before the token's own joins it."""
+    q, k, v, log_decay, bonus, state = problem(300)
+    q, k, v = (jnp.asarray(x, jnp.bfloat16) for x in (q, k, v))
+    rounded = (np.asarray(x, np.float64) for x in (q, k, v))
+    expected, _ = in_float64(recurrence, *rounded, log_decay, bonus, state, None)
+    y, after = run(q, k, v, *jax.tree.map(jnp.float32, (log_decay, bonus, state)), None)
+    assert (y.dtype, after.dtype) == (jnp.bfloat16, jnp.float32)
+    assert np.linalg.norm(np.asarray(y, np.float64) - expected) < 4e-3 * np.linalg.norm(expected)
