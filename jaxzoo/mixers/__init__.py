@@ -40,6 +40,7 @@ from jaxzoo.mixers.linear.rwkv4_channel_mix import (
     RWKV4ChannelMix as RWKV4ChannelMix,
     RWKV4ChannelMixConfig as RWKV4ChannelMixConfig,
 )
+from jaxzoo.mixers.linear.rwkv5 import RWKV5TimeMix as RWKV5TimeMix, RWKV5TimeMixConfig as RWKV5TimeMixConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
@@ -60,6 +61,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "ret_net": RetNetConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,
+    "rwkv5_time_mix": RWKV5TimeMixConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
 }

@@ -23,7 +23,7 @@ class RWKVConfig(MixerConfig):
     """l, the place from the front of the layer that initial token shifts and decays are made for, counted from 0. A
     layer of RWKV is a time mix and a channel mix, so both have the same l."""
     n_layers: PositiveInt = 1
-    """L, the layers of RWKV in the model. At l = 0 nothing depends on it."""
+    """L, the layers of RWKV in the model. At l = 0 only the norm of RWKV-5 depends on it."""
     projections: Literal["normal", "release"] = "normal"
     """Initial projections: normal (`init_std` and `out_init_std`), or orthogonal and zero as in the authors' code."""
 
