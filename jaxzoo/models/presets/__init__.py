@@ -18,6 +18,8 @@ from jaxzoo.models.presets.based import (
     based_360m as based_360m,
     based_360m_ablation as based_360m_ablation,
     gla_362m as gla_362m,
+    mamba_1_3b as mamba_1_3b,
+    mamba_360m as mamba_360m,
     transformer_pp_1_3b as transformer_pp_1_3b,
     transformer_pp_360m as transformer_pp_360m,
 )
@@ -29,6 +31,7 @@ from jaxzoo.models.presets.mqar import (
     mqar_based as mqar_based,
     mqar_hybrid_attention as mqar_hybrid_attention,
     mqar_linear_attention as mqar_linear_attention,
+    mqar_mamba as mqar_mamba,
     mqar_pure_sliding_window as mqar_pure_sliding_window,
     mqar_ret_net as mqar_ret_net,
     mqar_sliding_window as mqar_sliding_window,

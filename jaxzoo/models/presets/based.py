@@ -8,6 +8,7 @@ from jaxzoo.mixers import (
     GatedLinearAttentionConfig,
     GatedShortConvConfig,
     LinearAttentionConfig,
+    MambaConfig,
     MixerConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
@@ -136,12 +137,35 @@ def gla_362m(*, as_printed: bool = False) -> LanguageModelConfig:
     return text_model((gla,), d_model=1024, n_layers=24, mlp_width=width, pad_vocab_multiple=16)
 
 
+def mamba_360m() -> LanguageModelConfig:
+    """Mamba, Based, Table 9, column 355M: 358.2M parameters (Table 1: 358m).
+
+    46 layers of width 1024 without an MLP; states of 16 numbers, an expansion of 2, 4 taps, RMSNorm.
+    """
+    return _mamba(d_model=1024)
+
+
+def mamba_1_3b() -> LanguageModelConfig:
+    """Mamba, Based, Table 9, column 1.4B: 1319M parameters (Table 1: 1.32b); 46 layers of width 2048.
+
+    The rest as `mamba_360m`.
+    """
+    return _mamba(d_model=2048)
+
+
+def _mamba(*, d_model: int) -> LanguageModelConfig:
+    mamba = MambaConfig(d_state=16, expand=2, n_taps=4)
+    return text_model((mamba,), d_model=d_model, n_layers=46, mlp="none", pad_vocab_multiple=16)
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
+    "based-1.3b": based_1_3b,
     "based-360m": based_360m,
     "based-360m-ablation": based_360m_ablation,
-    "based-1.3b": based_1_3b,
     "gla-362m": gla_362m,
-    "transformer++-360m": transformer_pp_360m,
+    "mamba-1.3b": mamba_1_3b,
+    "mamba-360m": mamba_360m,
     "transformer++-1.3b": transformer_pp_1_3b,
+    "transformer++-360m": transformer_pp_360m,
 }
 """Every preset of this file by its name."""

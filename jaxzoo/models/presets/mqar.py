@@ -8,6 +8,7 @@ from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
     LinearAttentionConfig,
+    MambaConfig,
     MixerConfig,
     RetNetConfig,
     SlidingWindowAttentionConfig,
@@ -89,6 +90,20 @@ def mqar_sliding_window(
         n_heads=1, window=window + is_release(variant), positions="none", qkv_bias=True, out_bias=True
     )
     return _mqar((_short_conv(variant), sliding), d_model, length, variant)
+
+
+def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> LanguageModelConfig:
+    """Mamba on MQAR, Based, Figure 2: two layers, without a second branch.
+
+    RMSNorm, as in the released block; behind the last layer the release has LayerNorm.
+
+    Args:
+      d_model: width; 64, 128 or 256 in the figure.
+      length: longest sequence; 1024 in the figure.
+      d_state: states a channel; 8, 16 or 24 in the figure.
+    """
+    model = _mqar((MambaConfig(d_state=d_state),), d_model, length, "release")
+    return dataclasses.replace(model, mlp="none", norm="rms")
 
 
 def mqar_linear_attention(
@@ -194,6 +209,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-based": mqar_based,
     "mqar-hybrid-attention": mqar_hybrid_attention,
     "mqar-linear-attention": mqar_linear_attention,
+    "mqar-mamba": mqar_mamba,
     "mqar-pure-sliding-window": mqar_pure_sliding_window,
     "mqar-ret-net": mqar_ret_net,
     "mqar-sliding-window": mqar_sliding_window,
