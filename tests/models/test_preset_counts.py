@@ -39,6 +39,15 @@ def hand_count(name: str) -> int:
             maps = d * 2 * inner + inner * (rank + 2 * n) + rank * inner + inner * d
             vectors = 4 * inner + inner + inner + n * inner + inner
             return 50272 * d + 46 * (maps + vectors + d) + d
+        case "h3-362m" | "zoology-h3-72m" | "zoology-h3-168m" | "zoology-h3-357m":
+            rows, d, layers, width, heads = {
+                "h3-362m": (50272, 1024, 24, 2816, 16),
+                "zoology-h3-72m": (50304, 720, 8, 1024, 720),
+                "zoology-h3-168m": (50304, 864, 19, 1280, 864),
+                "zoology-h3-357m": (50304, 1024, 33, 1536, 1024),
+            }[name]
+            shift, diagonal = 2 * 64 * d + d, heads * (1 + 32 * (1 + 1 + 2 + 2)) + heads
+            return rows * d + layers * (4 * (d + 1) * d + shift + diagonal + 3 * d * width + 2 * d) + d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -68,6 +77,10 @@ def hand_count(name: str) -> int:
         ("zoology-ret-net-152m", 151_918_080, 152e6, 0.001),
         ("mamba-360m", 358_173_696, 358e6, 0.001),
         ("mamba-1.3b", 1_319_278_592, 1.32e9, 0.001),
+        ("h3-362m", 363_153_152, 362e6, 0.004),
+        ("zoology-h3-72m", 72_398_160, 72e6, 0.006),
+        ("zoology-h3-168m", 168_635_520, 168e6, 0.004),
+        ("zoology-h3-357m", 356_755_456, 357e6, 0.001),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):

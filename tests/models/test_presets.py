@@ -165,6 +165,13 @@ def test_mqar_mamba():
     assert [layer.d_state for layer in config.layers] == [24, 24]
 
 
+def test_mqar_h3():
+    """Kills a state of a fixed size, and Based's that does not arrive."""
+    assert [(layer.d_state, layer.head_dim) for layer in presets.mqar_h3(length=128).layers] == [(128, 2)] * 2
+    based = presets.mqar_h3(d_model=256, length=1024, d_state=64, variant="release").layers
+    assert [(layer.d_state, layer.out_init_std) for layer in based] == [(64, 0.02)] * 2
+
+
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])
 def test_unknown_variant(preset):
     """Kills a misspelt variant that silently gives the paper's model."""

@@ -18,6 +18,7 @@ from jaxzoo.models.presets.based import (
     based_360m as based_360m,
     based_360m_ablation as based_360m_ablation,
     gla_362m as gla_362m,
+    h3_362m as h3_362m,
     mamba_1_3b as mamba_1_3b,
     mamba_360m as mamba_360m,
     transformer_pp_1_3b as transformer_pp_1_3b,
@@ -29,6 +30,7 @@ from jaxzoo.models.presets.mqar import (
     mqar_attention as mqar_attention,
     mqar_base_conv as mqar_base_conv,
     mqar_based as mqar_based,
+    mqar_h3 as mqar_h3,
     mqar_hybrid_attention as mqar_hybrid_attention,
     mqar_linear_attention as mqar_linear_attention,
     mqar_mamba as mqar_mamba,
@@ -45,6 +47,9 @@ from jaxzoo.models.presets.zoology import (
     zoology_base_conv_354m as zoology_base_conv_354m,
     zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
     zoology_base_conv_attention_351m as zoology_base_conv_attention_351m,
+    zoology_h3_72m as zoology_h3_72m,
+    zoology_h3_168m as zoology_h3_168m,
+    zoology_h3_357m as zoology_h3_357m,
     zoology_ret_net_152m as zoology_ret_net_152m,
 )
 

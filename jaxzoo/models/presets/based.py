@@ -7,6 +7,7 @@ from jaxzoo.mixers import (
     AttentionConfig,
     GatedLinearAttentionConfig,
     GatedShortConvConfig,
+    H3Config,
     LinearAttentionConfig,
     MambaConfig,
     MixerConfig,
@@ -158,11 +159,23 @@ def _mamba(*, d_model: int) -> LanguageModelConfig:
     return text_model((mamba,), d_model=d_model, n_layers=46, mlp="none", pad_vocab_multiple=16)
 
 
+def h3_362m() -> LanguageModelConfig:
+    """H3, Based, Table 11: 363.2M parameters (Table 1: 362m).
+
+    24 layers of width 1024, 16 heads of 64 channels; the table's "MLP width 4" is a SwiGLU of 8/3 d, rounded up to a
+    multiple of 256. The state is not printed; 64 numbers here, as in Zoology, Table 13.
+    """
+    mixer = H3Config(d_state=64, head_dim=64)
+    width = neox_mlp_width(1024, 4)
+    return text_model((mixer,), d_model=1024, n_layers=24, mlp_width=width, pad_vocab_multiple=16)
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "based-1.3b": based_1_3b,
     "based-360m": based_360m,
     "based-360m-ablation": based_360m_ablation,
     "gla-362m": gla_362m,
+    "h3-362m": h3_362m,
     "mamba-1.3b": mamba_1_3b,
     "mamba-360m": mamba_360m,
     "transformer++-1.3b": transformer_pp_1_3b,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
+    H3Config,
     LinearAttentionConfig,
     MambaConfig,
     MixerConfig,
@@ -90,6 +91,23 @@ def mqar_sliding_window(
         n_heads=1, window=window + is_release(variant), positions="none", qkv_bias=True, out_bias=True
     )
     return _mqar((_short_conv(variant), sliding), d_model, length, variant)
+
+
+def mqar_h3(
+    *, d_model: int = 64, length: int = 64, d_state: int | None = None, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """H3 on MQAR, Zoology, Figure 2, and Based, Figure 2: two layers, heads of 2 channels.
+
+    Args:
+      d_model: width; 64, 128, 256 or (Zoology) 512 in the figures.
+      length: longest sequence; 64, 128, 256 or 512 (Zoology), 1024 (Based).
+      d_state: numbers of state; None: `length`, as in Zoology. d_model / 4 in Based.
+      variant: an MLP in each layer (`paper`), or the identity in its place (`release`). In the release the output
+        projections start at 0.02, not at 0.02 / sqrt(2 n_layers): their name there escapes the rule that scales them.
+    """
+    out_std = 0.02 if is_release(variant) else None
+    h3 = H3Config(d_state=d_state or length, head_dim=2, out_init_std=out_std)
+    return _mqar((h3,), d_model, length, variant)
 
 
 def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> LanguageModelConfig:
@@ -207,6 +225,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-attention": mqar_attention,
     "mqar-base-conv": mqar_base_conv,
     "mqar-based": mqar_based,
+    "mqar-h3": mqar_h3,
     "mqar-hybrid-attention": mqar_hybrid_attention,
     "mqar-linear-attention": mqar_linear_attention,
     "mqar-mamba": mqar_mamba,

@@ -6,7 +6,12 @@ the widths of Hyena and H3 agree with the paper's. The vocabulary is padded to a
 
 from collections.abc import Callable
 
-from jaxzoo.mixers import AttentionConfig, BaseConvConfig, RetNetConfig
+from jaxzoo.mixers import (
+    AttentionConfig,
+    BaseConvConfig,
+    H3Config,
+    RetNetConfig,
+)
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.presets.common import neox_mlp_width, spread, text_model
 
@@ -108,14 +113,38 @@ def zoology_ret_net_152m() -> LanguageModelConfig:
     return text_model((ret_net,), d_model=768, n_layers=12, mlp_width=2304, pad_vocab_multiple=128, norm="layer")
 
 
+def zoology_h3_72m() -> LanguageModelConfig:
+    """H3, Zoology, Table 13: 72.4M parameters (paper: 72M); 8 layers of width 720, states of 64, heads of 1 channel."""
+    return _zoology_h3(d_model=720, n_layers=8)
+
+
+def zoology_h3_168m() -> LanguageModelConfig:
+    """H3, Zoology, Table 13: 168.6M parameters (paper: 168M); 19 layers of width 864. The rest as `zoology_h3_72m`."""
+    return _zoology_h3(d_model=864, n_layers=19)
+
+
+def zoology_h3_357m() -> LanguageModelConfig:
+    """H3, Zoology, Table 13: 356.8M parameters (paper: 357M); 33 layers of width 1024. The rest as `zoology_h3_72m`."""
+    return _zoology_h3(d_model=1024, n_layers=33)
+
+
+def _zoology_h3(*, d_model: int, n_layers: int) -> LanguageModelConfig:
+    width = neox_mlp_width(d_model, 2)
+    h3 = H3Config(d_state=64)
+    return text_model((h3,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "zoology-attention-73m": zoology_attention_73m,
     "zoology-attention-125m": zoology_attention_125m,
     "zoology-attention-360m": zoology_attention_360m,
+    "zoology-attention-73m": zoology_attention_73m,
     "zoology-base-conv-168m": zoology_base_conv_168m,
     "zoology-base-conv-354m": zoology_base_conv_354m,
     "zoology-base-conv-attention-166m": zoology_base_conv_attention_166m,
     "zoology-base-conv-attention-351m": zoology_base_conv_attention_351m,
+    "zoology-h3-168m": zoology_h3_168m,
+    "zoology-h3-357m": zoology_h3_357m,
+    "zoology-h3-72m": zoology_h3_72m,
     "zoology-ret-net-152m": zoology_ret_net_152m,
 }
 """Every preset of this file by its name."""
