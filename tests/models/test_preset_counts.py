@@ -48,6 +48,19 @@ def hand_count(name: str) -> int:
             }[name]
             shift, diagonal = 2 * 64 * d + d, heads * (1 + 32 * (1 + 1 + 2 + 2)) + heads
             return rows * d + layers * (4 * (d + 1) * d + shift + diagonal + 3 * d * width + 2 * d) + d
+        case _ if "hyena" in name:
+            rows, d, layers, width = {
+                "hyena-355m": (50272, 1024, 29, 2048),
+                "zoology-hyena-72m": (50304, 720, 8, 1024),
+                "zoology-hyena-158m": (50304, 864, 18, 1280),
+                "zoology-hyena-358m": (50304, 1024, 34, 1536),
+                "zoology-hyena-sliding-window-159m": (50304, 864, 18, 1280),
+            }[name]
+            network = 2048 * 33 + 34 * 64 + 2 * 65 * 64 + 64 * d + 64
+            hyena = (d + 1) * 3 * d + (3 + 1) * 3 * d + network + d + (d + 1) * d
+            replaced = 3 if "sliding" in name else 0
+            mixers = (layers - replaced) * hyena + replaced * 4 * d * d
+            return rows * d + mixers + layers * (3 * d * width + 2 * d) + d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -81,6 +94,11 @@ def hand_count(name: str) -> int:
         ("zoology-h3-72m", 72_398_160, 72e6, 0.006),
         ("zoology-h3-168m", 168_635_520, 168e6, 0.004),
         ("zoology-h3-357m", 356_755_456, 357e6, 0.001),
+        ("hyena-355m", 360_297_536, 355e6, 0.015),
+        ("zoology-hyena-72m", 71_606_352, 72e6, 0.006),
+        ("zoology-hyena-158m", 159_628_320, 158e6, 0.011),
+        ("zoology-hyena-358m", 360_097_408, 358e6, 0.006),
+        ("zoology-hyena-sliding-window-159m", 0, 159e6, 0.01),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):
@@ -96,6 +114,8 @@ def test_parameter_counts(name, count, paper, tolerance):
     ("preset", "count"),
     [
         (presets.gla_362m, 303_819_776),
+        (presets.zoology_hyena_72m, 77_518_080),
+        (presets.zoology_hyena_358m, 269_337_088),
     ],
 )
 def test_what_the_tables_print_can_be_had(preset, count):

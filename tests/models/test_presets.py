@@ -115,8 +115,9 @@ def test_mqar_variants(name):
 
 
 def conv_bias_difference(name: str) -> int:
-    """The released BaseConv has no bias on a long filter; Definition 4.1 has one (d = 48)."""
-    return -48 if name == "mqar-base-conv" else 0
+    """The released BaseConv has no bias on a long filter; Definition 4.1 has one (d = 48). The released Hyena lacks one
+    filter a layer, 64 weights and a bias a channel."""
+    return {"mqar-base-conv": -48, "mqar-hyena": -2 * (64 * 48 + 48)}.get(name, 0)
 
 
 def test_mqar_mixers():
@@ -170,6 +171,25 @@ def test_mqar_h3():
     assert [(layer.d_state, layer.head_dim) for layer in presets.mqar_h3(length=128).layers] == [(128, 2)] * 2
     based = presets.mqar_h3(d_model=256, length=1024, d_state=64, variant="release").layers
     assert [(layer.d_state, layer.out_init_std) for layer in based] == [(64, 0.02)] * 2
+
+
+def test_hyenas_of_text():
+    """Kills a sine frequency or a window that does not arrive, and the filters of the other papers."""
+    for frequency in (14.0, 2.0):
+        for preset in (presets.zoology_hyena_158m, presets.zoology_hyena_358m):
+            (hyena,) = {layer.filter_network for layer in preset(sine_frequency=frequency).layers}
+            assert (hyena.sine_frequency, hyena.fast_decay, hyena.slow_decay) == (frequency, 0.3, 1.2)
+    layers = presets.zoology_hyena_sliding_window_159m(window=256).layers
+    sliding = [i for i, layer in enumerate(layers) if isinstance(layer, SlidingWindowAttentionConfig)]
+    assert sliding == [3, 9, 15]
+    assert {layers[i].window for i in sliding} == {256}
+
+
+def test_mqar_hyena():
+    """Kills a filter of another length or form."""
+    for variant in ("paper", "release"):
+        for layer in presets.mqar_hyena(length=96, variant=variant).layers:
+            assert (layer.form, layer.filter_length, layer.filter_network.sine_frequency) == (variant, 96, 1.0)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

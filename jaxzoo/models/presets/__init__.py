@@ -19,6 +19,7 @@ from jaxzoo.models.presets.based import (
     based_360m_ablation as based_360m_ablation,
     gla_362m as gla_362m,
     h3_362m as h3_362m,
+    hyena_355m as hyena_355m,
     mamba_1_3b as mamba_1_3b,
     mamba_360m as mamba_360m,
     transformer_pp_1_3b as transformer_pp_1_3b,
@@ -32,6 +33,7 @@ from jaxzoo.models.presets.mqar import (
     mqar_based as mqar_based,
     mqar_h3 as mqar_h3,
     mqar_hybrid_attention as mqar_hybrid_attention,
+    mqar_hyena as mqar_hyena,
     mqar_linear_attention as mqar_linear_attention,
     mqar_mamba as mqar_mamba,
     mqar_pure_sliding_window as mqar_pure_sliding_window,
@@ -50,6 +52,10 @@ from jaxzoo.models.presets.zoology import (
     zoology_h3_72m as zoology_h3_72m,
     zoology_h3_168m as zoology_h3_168m,
     zoology_h3_357m as zoology_h3_357m,
+    zoology_hyena_72m as zoology_hyena_72m,
+    zoology_hyena_158m as zoology_hyena_158m,
+    zoology_hyena_358m as zoology_hyena_358m,
+    zoology_hyena_sliding_window_159m as zoology_hyena_sliding_window_159m,
     zoology_ret_net_152m as zoology_ret_net_152m,
 )
 

@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, text_model
+from jaxzoo.models.presets.common import Variant, is_release, neox_mlp_width, text_hyena, text_model
 
 
 def based_360m(variant: Variant = "paper") -> LanguageModelConfig:
@@ -170,12 +170,18 @@ def h3_362m() -> LanguageModelConfig:
     return text_model((mixer,), d_model=1024, n_layers=24, mlp_width=width, pad_vocab_multiple=16)
 
 
+def hyena_355m() -> LanguageModelConfig:
+    """Hyena, Based, Table 10: 360.3M parameters (the table's header: 355M); 29 layers of width 1024, SwiGLU of 2 d."""
+    return text_model((text_hyena(),), d_model=1024, n_layers=29, mlp_width=2048, pad_vocab_multiple=16)
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "based-1.3b": based_1_3b,
     "based-360m": based_360m,
     "based-360m-ablation": based_360m_ablation,
     "gla-362m": gla_362m,
     "h3-362m": h3_362m,
+    "hyena-355m": hyena_355m,
     "mamba-1.3b": mamba_1_3b,
     "mamba-360m": mamba_360m,
     "transformer++-1.3b": transformer_pp_1_3b,

@@ -2,7 +2,11 @@
 
 from typing import Literal
 
-from jaxzoo.mixers import MixerConfig
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
+from jaxzoo.mixers import (
+    HyenaConfig,
+    MixerConfig,
+)
 from jaxzoo.models.config import LanguageModelConfig
 
 Variant = Literal["paper", "release"]
@@ -60,3 +64,15 @@ def spread(layer: MixerConfig, among: tuple[MixerConfig, ...], *, n_layers: int,
     for i in range(count):
         layers[(2 * i + 1) * n_layers // (2 * count)] = layer
     return tuple(layers)
+
+
+def text_hyena(sine_frequency: float = 14.0) -> HyenaConfig:
+    """The Hyena of the papers' models of text, as released: order 2, short filters of 3 taps, a network of 64 hidden
+    units and 2 inner layers, windows that fall between 0.3 and 1.2 of the length.
+
+    The position features are not printed; 33 are those of Hyena's own language models.
+    """
+    network = HyenaFilterConfig(
+        emb_dim=33, width=64, n_inner=2, sine_frequency=sine_frequency, fast_decay=0.3, slow_decay=1.2
+    )
+    return HyenaConfig(order=2, form="release", n_short_taps=3, filter_network=network)

@@ -4,10 +4,12 @@ and 3."""
 import dataclasses
 from collections.abc import Callable
 
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
     H3Config,
+    HyenaConfig,
     LinearAttentionConfig,
     MambaConfig,
     MixerConfig,
@@ -108,6 +110,21 @@ def mqar_h3(
     out_std = 0.02 if is_release(variant) else None
     h3 = H3Config(d_state=d_state or length, head_dim=2, out_init_std=out_std)
     return _mqar((h3,), d_model, length, variant)
+
+
+def mqar_hyena(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
+    """Hyena on MQAR, Zoology, Figure 2, and Based, Figure 2: two layers of order 2.
+
+    The filter network is that of the released configs in both variants: 3 position features, a sine frequency of 1.
+
+    Args:
+      d_model: width; 64, 128, 256 or (Zoology) 512 in the figures.
+      length: longest sequence, and taps of the long filters.
+      variant: Definition 3.1 of Hyena's paper and an MLP (`paper`), or the released operator and the identity
+        (`release`).
+    """
+    network = HyenaFilterConfig(emb_dim=3, sine_frequency=1.0)
+    return _mqar((HyenaConfig(form=variant, filter_network=network),), d_model, length, variant)
 
 
 def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> LanguageModelConfig:
@@ -227,6 +244,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-based": mqar_based,
     "mqar-h3": mqar_h3,
     "mqar-hybrid-attention": mqar_hybrid_attention,
+    "mqar-hyena": mqar_hyena,
     "mqar-linear-attention": mqar_linear_attention,
     "mqar-mamba": mqar_mamba,
     "mqar-pure-sliding-window": mqar_pure_sliding_window,

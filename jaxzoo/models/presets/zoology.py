@@ -10,10 +10,12 @@ from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
     H3Config,
+    MixerConfig,
     RetNetConfig,
+    SlidingWindowAttentionConfig,
 )
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.models.presets.common import neox_mlp_width, spread, text_model
+from jaxzoo.models.presets.common import neox_mlp_width, spread, text_hyena, text_model
 
 
 def zoology_attention_73m() -> LanguageModelConfig:
@@ -134,6 +136,64 @@ def _zoology_h3(*, d_model: int, n_layers: int) -> LanguageModelConfig:
     return text_model((h3,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
 
 
+def zoology_hyena_72m(*, as_printed: bool = False) -> LanguageModelConfig:
+    """Hyena, Zoology, Table 11: 71.6M parameters (paper: 72M); 8 layers of width 720.
+
+    Args:
+      as_printed: width 768, as the table says; the model then has 77.5M parameters. False: 720, the width of H3 at this
+        size (Table 13), with which the count is met.
+    """
+    return _zoology_hyena(d_model=768 if as_printed else 720, n_layers=8)
+
+
+def zoology_hyena_158m(*, sine_frequency: float = 14.0) -> LanguageModelConfig:
+    """Hyena, Zoology, Table 11: 159.6M parameters (paper: 158M, in Table 4 160M); 18 layers of width 864.
+
+    Args:
+      sine_frequency: w of the filter network; 14 in Table 11, 2 in Table 5.
+    """
+    return _zoology_hyena(d_model=864, n_layers=18, sine_frequency=sine_frequency)
+
+
+def zoology_hyena_358m(*, sine_frequency: float = 14.0, as_printed: bool = False) -> LanguageModelConfig:
+    """Hyena, Zoology, Table 11: 360.1M parameters (paper: 358M); 34 layers of width 1024.
+
+    Args:
+      sine_frequency: w of the filter network; 14 in Table 11, 2 in Table 5.
+      as_printed: 24 layers, as the table says; the model then has 269.3M parameters. False: 34, with which the count is
+        met; it is printed in Tables 1, 4, 5 and 11, and behind the TFLOPs of Table 4.
+    """
+    return _zoology_hyena(d_model=1024, n_layers=24 if as_printed else 34, sine_frequency=sine_frequency)
+
+
+def zoology_hyena_sliding_window_159m(*, window: int = 64) -> LanguageModelConfig:
+    """Hyena + sliding window attention, Zoology, Table 4: 159.6M parameters (paper: 159M).
+
+    `zoology_hyena_158m` with windowed attention in three of its 18 layers, at equal distances. How many there are is
+    not printed; three are those of Table 2. 12 heads, as in Table 7.
+
+    Args:
+      window: 64 or 256 in the table.
+    """
+    sliding = SlidingWindowAttentionConfig(n_heads=12, window=window, positions="rotary")
+    return _zoology_hyena(d_model=864, n_layers=18, sliding=sliding)
+
+
+def _zoology_hyena(
+    *,
+    d_model: int,
+    n_layers: int,
+    sine_frequency: float = 14.0,
+    sliding: SlidingWindowAttentionConfig | None = None,
+) -> LanguageModelConfig:
+    """With the sliding window in three layers, if there is one."""
+    pattern: tuple[MixerConfig, ...] = (text_hyena(sine_frequency),)
+    if sliding is not None:
+        pattern = spread(sliding, pattern, n_layers=n_layers, count=3)
+    width = neox_mlp_width(d_model, 2)
+    return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-attention-125m": zoology_attention_125m,
     "zoology-attention-360m": zoology_attention_360m,
@@ -145,6 +205,10 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-h3-168m": zoology_h3_168m,
     "zoology-h3-357m": zoology_h3_357m,
     "zoology-h3-72m": zoology_h3_72m,
+    "zoology-hyena-158m": zoology_hyena_158m,
+    "zoology-hyena-358m": zoology_hyena_358m,
+    "zoology-hyena-72m": zoology_hyena_72m,
+    "zoology-hyena-sliding-window-159m": zoology_hyena_sliding_window_159m,
     "zoology-ret-net-152m": zoology_ret_net_152m,
 }
 """Every preset of this file by its name."""
