@@ -61,6 +61,10 @@ def hand_count(name: str) -> int:
             replaced = 3 if "sliding" in name else 0
             mixers = (layers - replaced) * hyena + replaced * 4 * d * d
             return rows * d + mixers + layers * (3 * d * width + 2 * d) + d
+        case _ if name.startswith("zoology-rwkv"):
+            d, layers = {"72m": (512, 6), "169m": (768, 12), "351m": (984, 20)}[name.removeprefix("zoology-rwkv-")]
+            time_mix, channel_mix = 4 * d * d + 5 * d, d * d + 2 * 4 * d * d + 2 * d
+            return 2 * 50304 * d + layers * (time_mix + channel_mix + 4 * d) + 2 * d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -99,6 +103,9 @@ def hand_count(name: str) -> int:
         ("zoology-hyena-158m", 159_628_320, 158e6, 0.011),
         ("zoology-hyena-358m", 360_097_408, 358e6, 0.006),
         ("zoology-hyena-sliding-window-159m", 0, 159e6, 0.01),
+        ("zoology-rwkv-72m", 71_993_344, 72e6, 0.001),
+        ("zoology-rwkv-169m", 169_382_400, 169e6, 0.003),
+        ("zoology-rwkv-351m", 350_963_280, 351e6, 0.001),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):
@@ -116,6 +123,7 @@ def test_parameter_counts(name, count, paper, tolerance):
         (presets.gla_362m, 303_819_776),
         (presets.zoology_hyena_72m, 77_518_080),
         (presets.zoology_hyena_358m, 269_337_088),
+        (presets.zoology_rwkv_72m, 93_193_152),
     ],
 )
 def test_what_the_tables_print_can_be_had(preset, count):

@@ -9,6 +9,8 @@ from jaxzoo.mixers import (
     GatedShortConvConfig,
     LinearAttentionConfig,
     RetNetConfig,
+    RWKV4ChannelMixConfig,
+    RWKV4TimeMixConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -23,7 +25,9 @@ def test_every_preset_builds_and_folds_to_few_blocks(name):
     """Kills a preset that cannot be built, and layers that differ by accident and so compile one by one."""
     config = PRESETS[name]()
     assert count_parameters(config) > 0
-    assert sum(len(fold.period) for fold in fold_layers(config.layers)) <= 16
+    n_blocks = sum(len(fold.period) for fold in fold_layers(config.layers))
+    # The layers of RWKV start each in its own way.
+    assert n_blocks == config.n_layers if name.startswith("zoology-rwkv") else n_blocks <= 16
     assert inspect.getdoc(PRESETS[name])
 
 
@@ -190,6 +194,18 @@ def test_mqar_hyena():
     for variant in ("paper", "release"):
         for layer in presets.mqar_hyena(length=96, variant=variant).layers:
             assert (layer.form, layer.filter_length, layer.filter_network.sine_frequency) == (variant, 96, 1.0)
+
+
+def test_rwkv_knows_its_depth():
+    """Kills layers that all start as the first one, and time and channel mixes in the wrong order."""
+    layers = presets.zoology_rwkv_169m().layers
+    assert [type(layer) for layer in layers] == [RWKV4TimeMixConfig, RWKV4ChannelMixConfig] * 12
+    assert [(layer.layer_index, layer.n_layers) for layer in layers[::2]] == [(i, 12) for i in range(12)]
+    assert [layer.layer_index for layer in layers[1::2]] == list(range(12))
+    assert {layer.projections for layer in layers} == {"release"}
+    paper, release = presets.mqar_rwkv().layers, presets.mqar_rwkv(variant="release").layers
+    assert [(layer.layer_index, layer.n_layers) for layer in paper] == [(0, 2), (1, 2)]
+    assert [layer.out_init_std for layer in release] == [0.02, 0.02]
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -38,6 +38,7 @@ from jaxzoo.models.presets.mqar import (
     mqar_mamba as mqar_mamba,
     mqar_pure_sliding_window as mqar_pure_sliding_window,
     mqar_ret_net as mqar_ret_net,
+    mqar_rwkv as mqar_rwkv,
     mqar_sliding_window as mqar_sliding_window,
 )
 from jaxzoo.models.presets.zoology import (
@@ -57,6 +58,9 @@ from jaxzoo.models.presets.zoology import (
     zoology_hyena_358m as zoology_hyena_358m,
     zoology_hyena_sliding_window_159m as zoology_hyena_sliding_window_159m,
     zoology_ret_net_152m as zoology_ret_net_152m,
+    zoology_rwkv_72m as zoology_rwkv_72m,
+    zoology_rwkv_169m as zoology_rwkv_169m,
+    zoology_rwkv_351m as zoology_rwkv_351m,
 )
 
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {**BASED, **ZOOLOGY, **MQAR}

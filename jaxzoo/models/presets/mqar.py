@@ -14,6 +14,7 @@ from jaxzoo.mixers import (
     MambaConfig,
     MixerConfig,
     RetNetConfig,
+    RWKV4TimeMixConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -193,6 +194,20 @@ def mqar_ret_net(
     return _mqar((plain,), d_model, length, variant)
 
 
+def mqar_rwkv(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
+    """RWKV-4 on MQAR, Zoology, Figure 2: two layers of time mixing.
+
+    Args:
+      d_model: width; 64, 128, 256 or 512 in the figure.
+      length: longest sequence; 64, 128, 256 or 512 in the figure.
+      variant: an MLP in each layer (`paper`), or the identity in its place (`release`). In the release the output
+        projections start at 0.02, not at 0.02 / sqrt(2 n_layers): their name there escapes the rule that scales them.
+    """
+    out_std = 0.02 if is_release(variant) else None
+    layers = tuple(RWKV4TimeMixConfig(layer_index=i, n_layers=2, out_init_std=out_std) for i in range(2))
+    return _mqar(layers, d_model, length, variant)
+
+
 def mqar_pure_sliding_window(
     *, d_model: int = 64, length: int = 256, window: int = 32, variant: Variant = "paper"
 ) -> LanguageModelConfig:
@@ -249,6 +264,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-mamba": mqar_mamba,
     "mqar-pure-sliding-window": mqar_pure_sliding_window,
     "mqar-ret-net": mqar_ret_net,
+    "mqar-rwkv": mqar_rwkv,
     "mqar-sliding-window": mqar_sliding_window,
 }
 """Every preset of this file by its name."""

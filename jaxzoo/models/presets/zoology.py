@@ -12,6 +12,8 @@ from jaxzoo.mixers import (
     H3Config,
     MixerConfig,
     RetNetConfig,
+    RWKV4ChannelMixConfig,
+    RWKV4TimeMixConfig,
     SlidingWindowAttentionConfig,
 )
 from jaxzoo.models.config import LanguageModelConfig
@@ -194,6 +196,48 @@ def _zoology_hyena(
     return text_model(pattern, d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
 
 
+def zoology_rwkv_72m(*, as_printed: bool = False) -> LanguageModelConfig:
+    """RWKV-4, Zoology, Table 14: 72.0M parameters (paper: 72M); 6 layers of width 512.
+
+    A layer is a time mix and a channel mix, which here are two layers without an MLP. They start as in the reference
+    code, by their place in the depth, so that no two are scanned as one. LayerNorm, and a head of its own. Deviation:
+    no norm between the embedding and the first layer.
+
+    Args:
+      as_printed: width 624, as the table says; the model then has 93.2M parameters. False: 512, with which the count is
+        met; it is printed in Tables 4 and 14.
+    """
+    return _zoology_rwkv(d_model=624 if as_printed else 512, n_layers=6)
+
+
+def zoology_rwkv_169m() -> LanguageModelConfig:
+    """RWKV-4, Zoology, Table 14: 169.4M parameters (paper: 169M); 12 layers of width 768, each of a time mix and a
+    channel mix. The rest as `zoology_rwkv_72m`."""
+    return _zoology_rwkv(d_model=768, n_layers=12)
+
+
+def zoology_rwkv_351m() -> LanguageModelConfig:
+    """RWKV-4, Zoology, Table 14: 351.0M parameters (paper: 351M); 20 layers of width 984, each of a time mix and a
+    channel mix. The rest as `zoology_rwkv_72m`."""
+    return _zoology_rwkv(d_model=984, n_layers=20)
+
+
+def _zoology_rwkv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
+    pattern: list[MixerConfig] = []
+    for i in range(n_layers):
+        pattern.append(RWKV4TimeMixConfig(layer_index=i, n_layers=n_layers, projections="release"))
+        pattern.append(RWKV4ChannelMixConfig(layer_index=i, n_layers=n_layers, projections="release"))
+    return text_model(
+        tuple(pattern),
+        d_model=d_model,
+        n_layers=2 * n_layers,
+        pad_vocab_multiple=128,
+        mlp="none",
+        norm="layer",
+        tie_embeddings=False,
+    )
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-attention-125m": zoology_attention_125m,
     "zoology-attention-360m": zoology_attention_360m,
@@ -210,5 +254,8 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-hyena-72m": zoology_hyena_72m,
     "zoology-hyena-sliding-window-159m": zoology_hyena_sliding_window_159m,
     "zoology-ret-net-152m": zoology_ret_net_152m,
+    "zoology-rwkv-169m": zoology_rwkv_169m,
+    "zoology-rwkv-351m": zoology_rwkv_351m,
+    "zoology-rwkv-72m": zoology_rwkv_72m,
 }
 """Every preset of this file by its name."""
