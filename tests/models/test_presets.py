@@ -112,7 +112,7 @@ def test_mqar_variants(name):
         assert (config.d_model, config.max_length, config.n_layers, config.vocab_size) == (48, 96, 2, 8192)
         assert (config.mlp, config.hidden_width, config.norm) == (mlp, width, "layer")
         assert {layer.form for layer in config.layers if isinstance(layer, BaseConvConfig)} <= {form}
-        positions = name in ("mqar-attention", "mqar-pure-sliding-window")
+        positions = name in ("mqar-attention", "mqar-blocked-window", "mqar-pure-sliding-window")
         assert config.max_positions == (96 if positions else None)
     mlps = 2 * ((48 + 1) * 192 + (192 + 1) * 48)
     assert count_parameters(paper) - count_parameters(release) == mlps - conv_bias_difference(name)
@@ -206,6 +206,13 @@ def test_rwkv_knows_its_depth():
     paper, release = presets.mqar_rwkv().layers, presets.mqar_rwkv(variant="release").layers
     assert [(layer.layer_index, layer.n_layers) for layer in paper] == [(0, 2), (1, 2)]
     assert [layer.out_init_std for layer in release] == [0.02, 0.02]
+
+
+def test_mqar_blocks():
+    """Kills blocks of another size, and a look back that is not asked for."""
+    for look_back in (False, True):
+        layers = presets.mqar_blocked_window(block_size=8, look_back=look_back).layers
+        assert [(layer.block_size, layer.look_back, layer.n_heads) for layer in layers] == [(8, look_back, 1)] * 2
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -31,6 +31,7 @@ from jaxzoo.models.presets.mqar import (
     mqar_attention as mqar_attention,
     mqar_base_conv as mqar_base_conv,
     mqar_based as mqar_based,
+    mqar_blocked_window as mqar_blocked_window,
     mqar_h3 as mqar_h3,
     mqar_hybrid_attention as mqar_hybrid_attention,
     mqar_hyena as mqar_hyena,

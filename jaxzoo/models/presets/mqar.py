@@ -8,6 +8,7 @@ from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
+    BlockedWindowAttentionConfig,
     H3Config,
     HyenaConfig,
     LinearAttentionConfig,
@@ -94,6 +95,24 @@ def mqar_sliding_window(
         n_heads=1, window=window + is_release(variant), positions="none", qkv_bias=True, out_bias=True
     )
     return _mqar((_short_conv(variant), sliding), d_model, length, variant)
+
+
+def mqar_blocked_window(
+    *, d_model: int = 64, length: int = 256, block_size: int = 32, look_back: bool = False, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """Blocked window attention on MQAR, Zoology, Figure 6: two layers of one head inside blocks, learned positions.
+
+    Args:
+      d_model: width; 64, 128 or 256 in the figure.
+      length: longest sequence; 256 in the figure.
+      block_size: 8 or 32 in the figure.
+      look_back: whether a token also sees the block before its own; not so in the figure.
+      variant: as in `mqar_attention`.
+    """
+    blocked = BlockedWindowAttentionConfig(
+        n_heads=1, block_size=block_size, look_back=look_back, qkv_bias=True, out_bias=True
+    )
+    return _mqar((blocked,), d_model, length, variant, max_positions=length)
 
 
 def mqar_h3(
@@ -257,6 +276,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-attention": mqar_attention,
     "mqar-base-conv": mqar_base_conv,
     "mqar-based": mqar_based,
+    "mqar-blocked-window": mqar_blocked_window,
     "mqar-h3": mqar_h3,
     "mqar-hybrid-attention": mqar_hybrid_attention,
     "mqar-hyena": mqar_hyena,
