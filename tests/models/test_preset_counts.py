@@ -102,7 +102,7 @@ def hand_count(name: str) -> int:
         ("zoology-hyena-72m", 71_606_352, 72e6, 0.006),
         ("zoology-hyena-158m", 159_628_320, 158e6, 0.011),
         ("zoology-hyena-358m", 360_097_408, 358e6, 0.006),
-        ("zoology-hyena-sliding-window-159m", 0, 159e6, 0.01),
+        ("zoology-hyena-sliding-window-159m", 159_183_936, 159e6, 0.002),
         ("zoology-rwkv-72m", 71_993_344, 72e6, 0.001),
         ("zoology-rwkv-169m", 169_382_400, 169e6, 0.003),
         ("zoology-rwkv-351m", 350_963_280, 351e6, 0.001),

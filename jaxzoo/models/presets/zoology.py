@@ -169,7 +169,7 @@ def zoology_hyena_358m(*, sine_frequency: float = 14.0, as_printed: bool = False
 
 
 def zoology_hyena_sliding_window_159m(*, window: int = 64) -> LanguageModelConfig:
-    """Hyena + sliding window attention, Zoology, Table 4: 159.6M parameters (paper: 159M).
+    """Hyena + sliding window attention, Zoology, Table 4: 159.2M parameters (paper: 159M).
 
     `zoology_hyena_158m` with windowed attention in three of its 18 layers, at equal distances. How many there are is
     not printed; three are those of Table 2. 12 heads, as in Table 7.
