@@ -46,6 +46,7 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
 )
 from jaxzoo.mixers.ssm.h3 import H3 as H3, H3Config as H3Config
+from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4 as LiquidS4, LiquidS4Config as LiquidS4Config
 from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 
 MIXERS: dict[str, type[MixerConfig]] = {
@@ -57,6 +58,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "h3": H3Config,
     "hyena": HyenaConfig,
     "linear_attention": LinearAttentionConfig,
+    "liquid_s4": LiquidS4Config,
     "mamba": MambaConfig,
     "ret_net": RetNetConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,

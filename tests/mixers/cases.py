@@ -15,6 +15,7 @@ from jaxzoo.mixers import (
     H3Config,
     HyenaConfig,
     LinearAttentionConfig,
+    LiquidS4Config,
     Mixer,
     MixerConfig,
     RetNetConfig,
@@ -54,6 +55,8 @@ EXTRA = [
     RetNetConfig.plain(d_model=5, gamma=0.9),
     H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
     BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=64, look_back=True),
+    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
+    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="pb"),
 ]
 
 

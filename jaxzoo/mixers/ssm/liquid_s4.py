@@ -1,0 +1,241 @@
+"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix moves with its input, here with a diagonal A.
+
+For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`; their n, complex, in pairs):
+
+    x_i = (a + b u_i) x_{i-1} + b u_i        y_i = 2 Re(c . x_i) + D u_i        out = GLU(gelu(y) W + bias)
+
+Unrolled, c a^l b^p weighs products of p inputs, the last of them l tokens ago: the paper's liquid kernel, convolved
+with "input correlations". Its two kernels for finite p take products of neighbours, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
+
+| `liquid`   | y_i - D u_i                                                            | source
+| | ---------- | ---------------------------------------------------------------------- |
+--------------------------------- | | recurrence | the equation above: all products of all orders
+| the paper's discrete recurrence   | | kb         | `sum_{p <= order} sum_l 2 Re(c . a^l b^p) r^p_{i-l}`
+| its KB mode                       | | pb         | `sum_l 2 Re(c . a^l b) u_{i-l} + sum_{2 <= p <= order} 2 Re(c .
+b^p) r^p_i` | its PB mode: A taken as identity  |
+
+`order=1` is plain S4D in both. The recurrence grows without bound where an input stays so large that |a + b u| > 1; kb
+and pb cannot.
+
+Deviations. A is diagonal and b u acts on each number of state alone; the public code has a diagonal plus low-rank A,
+and squares b as b (1^T b), for a b u that is added to every column of A. Ours is causal in all forms; the public code
+reverses the correlations in time, and by default (`allcombs`) takes products of the last few tokens of the sequence,
+so that an output depends on later inputs and no text can be generated. Its smaller learning rate for A, b and dt is
+left to the training config. The output projection is normal, its bias 0; D normal of variance 1; S4D as in its file.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.s4d import (
+    S4D,
+    Discrete,
+    Discretization,
+    Spectrum,
+    as_complex,
+    as_pair,
+    s4d_conv,
+    s4d_prefill,
+    s4d_step,
+)
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiquidS4Config(MixerConfig):
+    """Config of `LiquidS4`."""
+
+    d_state: PositiveInt = 64
+    """Real numbers of state a channel, half as many complex ones."""
+    liquid: Literal["recurrence", "kb", "pb"] = "recurrence"
+    """The recurrence of the paper, or one of its two kernels."""
+    order: PositiveInt = 2
+    """Most inputs in a product, of kb and pb."""
+    discretization: Discretization = "bilinear"
+    """How the system becomes discrete."""
+    spectrum: Spectrum = "lin"
+    """Initial frequencies: S4D-Lin or S4D-Inv."""
+    dt_min: PositiveFloat = 0.001
+    """Smallest initial step."""
+    dt_max: PositiveFloat = 0.1
+    """Largest initial step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("d_state", self.d_state % 2 == 0, "must be even", "numbers of state come in conjugate pairs")
+        self.require("dt_max", self.dt_max >= self.dt_min, f"must be at least dt_min={self.dt_min}")
+
+    @property
+    def n_products(self) -> int:
+        """Orders that have a product of their own."""
+        return 1 if self.liquid == "recurrence" else self.order
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, future_rounding=0.0 if self.liquid == "recurrence" else 1e-5)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=5, d_state=6, dt_min=0.1, dt_max=1.0)
+
+    def build(self, *, rngs: nnx.Rngs) -> "LiquidS4":
+        return LiquidS4(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Output projection, and a complex number of state 16 operations: b u (2), a + b u (2), a x + b u (8), Re(c x)
+        (4); or convolutions, one an order of kb, one of pb."""
+        d, n = self.width, self.d_state // 2
+        if self.liquid == "recurrence":
+            return 4.0 * d**2 + 16.0 * d * n
+        return 4.0 * d**2 + d * conv_flops(length, length) * (self.order if self.liquid == "kb" else 1)
+
+
+class LiquidS4State(NamedTuple):
+    """State of every channel, and the inputs of products to come."""
+
+    x: Float[Array, "b d n 2"]
+    """Real and imaginary parts, float32; `d_state / 2` pairs."""
+    history: Float[Array, "b w-1 d"]
+    """The last `order - 1` inputs, oldest first, in the dtype given to `init_state`; none for the recurrence."""
+
+
+class LiquidS4(Mixer):
+    """Linear liquid state space model and a gated projection; `step` costs O(d_state) a channel beside the projection.
+
+    `s4d`; `skip` (d,), the paper's D; `out_proj` (d, 2 d) with bias: values, then their gates.
+    """
+
+    config: LiquidS4Config
+
+    def __init__(self, config: LiquidS4Config, *, rngs: nnx.Rngs) -> None:
+        d = config.width
+        self.s4d = S4D(
+            d, d_state=config.d_state, spectrum=config.spectrum, dt_min=config.dt_min, dt_max=config.dt_max, rngs=rngs
+        )
+        self.skip = parameter(jax.random.normal(rngs.params(), (d,)), ("channels",), decay=False)
+        self.out_proj = linear(d, 2 * d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        system, ids = self.s4d(self.config.discretization), context.segment_ids
+        state = self.init_state(x.shape[0], dtype=x.dtype)
+        if self.config.liquid == "recurrence":
+            y, _ = diagonal_scan(x, *_recurrence(system), as_complex(state.x), segment_ids=ids)
+            return self._merge(x, y)
+        first, *others = _products(x, state.history, ids)
+        y = s4d_conv(first, system, segment_ids=ids)
+        for p, product in enumerate(others, 2):
+            if self.config.liquid == "kb":
+                y = y + s4d_conv(product, _of_order(system, p), segment_ids=ids)
+            else:
+                y = y + product * _tap(system, p, product)
+        return self._merge(x, y)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> LiquidS4State:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        x = jnp.zeros((batch_size, config.width, config.d_state // 2, 2), jnp.float32)
+        return LiquidS4State(x, empty_history(batch_size, config.n_products, config.width, dtype))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: LiquidS4State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], LiquidS4State]:
+        system, history = self.s4d(self.config.discretization), push_history(state.history, x)
+        if self.config.liquid == "recurrence":
+            y, after = diagonal_scan(x, *_recurrence(system), as_complex(state.x))
+            return self._merge(x, y), LiquidS4State(as_pair(after), history)
+        first, *others = _products(x, state.history)
+        y, after = s4d_prefill(first, system, state.x)
+        for p, product in enumerate(others, 2):
+            if self.config.liquid == "kb":
+                term, added = s4d_prefill(product, _of_order(system, p), jnp.zeros_like(state.x))
+                y, after = y + term, after + added
+            else:
+                y = y + product * _tap(system, p, product)
+        return self._merge(x, y), LiquidS4State(after, history)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: LiquidS4State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], LiquidS4State]:
+        if self.config.liquid == "recurrence":
+            functions = _recurrence(self.s4d(self.config.discretization))
+            y, after = diagonal_step(x_t, *functions, as_complex(state.x))
+            return self._merge(x_t, y), LiquidS4State(as_pair(after), state.history)
+        y, after = self._kernel_step(x_t, state)
+        return self._merge(x_t, y), LiquidS4State(after, push_history(state.history, x_t[:, None]))
+
+    def _kernel_step(self, x_t: Float[Array, "b d"], state: LiquidS4State) -> tuple[jax.Array, jax.Array]:
+        """Output without skip, and the state of every channel, of one token by kb or pb."""
+        system = self.s4d(self.config.discretization)
+        first, *others = (product[:, 0] for product in _products(x_t[:, None], state.history))
+        if self.config.liquid == "kb":
+            # All orders share a and c: their inputs b^p r^p are summed up.
+            written = sum(
+                (_of_order(system, p).b[None] * r[..., None].astype(system.b.dtype) for p, r in enumerate(others, 2)),
+                system.b[None] * first[..., None].astype(system.b.dtype),
+            )
+            after = system.a[None] * as_complex(state.x) + written
+            return 2 * (system.c[None] * after).sum(-1).real.astype(x_t.dtype), as_pair(after)
+        y, after = s4d_step(first, system, state.x)
+        return sum((r * _tap(system, p, r) for p, r in enumerate(others, 2)), y), after
+
+    def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        """Adds the skip; then the nonlinearity and the gated projection."""
+        y = y + x * self.skip[...].astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        values, gates = jnp.split(self.out_proj(jax.nn.gelu(y, approximate=False)), 2, axis=-1)
+        return values * jax.nn.sigmoid(gates)
+
+
+def _recurrence(system: Discrete) -> tuple[Callable, Callable]:
+    """The two functions of `diagonal_scan`, of inputs `(..., d)`."""
+    like = lambda y, x: y.reshape((1,) * (x.ndim - 1) + y.shape)  # noqa: E731
+
+    def coefficients(u: jax.Array) -> tuple[jax.Array, jax.Array]:
+        written = like(system.b, u) * u[..., None].astype(system.b.dtype)
+        return like(system.a, u) + written, written
+
+    def readout(x: jax.Array, u: jax.Array) -> jax.Array:
+        return (2 * (like(system.c, u) * x).sum(-1).real).astype(u.dtype)
+
+    return coefficients, readout
+
+
+def _products(
+    u: Float[Array, "b t d"], history: Float[Array, "b w-1 d"], segment_ids: Int[Array, "b t"] | None = None
+) -> list[jax.Array]:
+    """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs stand before the first."""
+    t, before = u.shape[1], history.shape[1]
+    inputs = jnp.concatenate([history.astype(u.dtype), u], axis=1)
+    products = [u]
+    for a in range(1, before + 1):
+        earlier = inputs[:, before - a : before - a + t]
+        if segment_ids is not None:
+            same = jnp.pad(segment_ids[:, a:] == segment_ids[:, : max(t - a, 0)], ((0, 0), (min(a, t), 0)))
+            earlier = jnp.where(same[..., None], earlier, jnp.zeros_like(earlier))
+        products.append(products[-1] * earlier)
+    return products
+
+
+def _of_order(system: Discrete, p: int) -> Discrete:
+    """The system that writes products of `p` inputs."""
+    return system._replace(b=system.b**p)
+
+
+def _tap(system: Discrete, p: int, like: jax.Array) -> jax.Array:
+    """`2 Re(c . b^p)`, to be multiplied with `like`, whose channels are last."""
+    tap = 2 * (system.c * system.b**p).sum(-1).real
+    return tap.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
