@@ -1,0 +1,78 @@
+"""Causal convolution of the outer products of keys and values, read by queries: multi-head long convolutions.
+
+    y_i = q_i^T sum_a taps[a] (k_{i-a} v_{i-a}^T) = sum_a taps[a] (q_i . k_{i-a}) v_{i-a}
+
+for each head, whose `k v` channels share one filter (Massaroli et al. 2023). The first form trains in O(t log t): one
+key channel after the other, so that memory holds one product of the size of the values and not all of them, neither
+forward nor backward. The second one takes a step: the history is that of keys and values, `k + v` channels a token.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.causal_conv import causal_conv
+
+
+def outer_product_conv(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    taps: Float[Array, "w h"],
+    history: tuple[Float[Array, "b w-1 h k"], Float[Array, "b w-1 h v"]] | None = None,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t h v"]:
+    """All tokens at once, in float32; the output has the dtype of `v`.
+
+    Args:
+      q: queries.
+      k: keys.
+      v: values.
+      taps: `taps[a]` weighs the products of `a` tokens ago; `w >= 1`.
+      history: keys and values before; None: zeros.
+      segment_ids: packed documents, not with a history; see `causal_conv`.
+
+    Returns:
+      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels.
+    """
+    b, t, h, width = v.shape
+    if t == 0:
+        return v
+    wide = jnp.repeat(taps.astype(jnp.float32), width, axis=1)
+    values = v.astype(jnp.float32)
+    past_keys, past_values = (None, None) if history is None else (each.astype(jnp.float32) for each in history)
+
+    @jax.checkpoint
+    def read(q_c: jax.Array, k_c: jax.Array, past_k_c: jax.Array | None) -> jax.Array:
+        """What one key channel `(b, t, h)` adds to the output."""
+        past = None
+        if past_k_c is not None and past_values is not None:
+            past = (past_k_c[..., None] * past_values).reshape(b, past_k_c.shape[1], h * width)
+        product = (k_c[..., None] * values).reshape(b, t, h * width)
+        convolved = causal_conv(product, wide, past, segment_ids=segment_ids)
+        return q_c[..., None] * convolved.reshape(b, t, h, width)
+
+    def channel(y: jax.Array, parts: tuple) -> tuple[jax.Array, None]:
+        return y + read(*parts), None
+
+    by_channel = jax.tree.map(lambda x: jnp.moveaxis(x.astype(jnp.float32), -1, 0), (q, k, past_keys))
+    return jax.lax.scan(channel, jnp.zeros_like(values), by_channel)[0].astype(v.dtype)
+
+
+def outer_product_conv_step(
+    q: Float[Array, "b h k"],
+    k: Float[Array, "b h k"],
+    v: Float[Array, "b h v"],
+    taps: Float[Array, "w h"],
+    history: tuple[Float[Array, "b w-1 h k"], Float[Array, "b w-1 h v"]],
+) -> Float[Array, "b h v"]:
+    """One token after the `w - 1` keys and values of `history`, oldest first: O(w (k + v)) a head."""
+    keys, values = (
+        jnp.concatenate([past.astype(jnp.float32), now[:, None].astype(jnp.float32)], axis=1)
+        for past, now in zip(history, (k, v), strict=True)
+    )
+    highest = jax.lax.Precision.HIGHEST
+    weights = jnp.einsum("bhk,bwhk->bwh", q.astype(jnp.float32), keys, precision=highest)
+    weights = weights * taps[None, ::-1].astype(jnp.float32)
+    return jnp.einsum("bwh,bwhv->bhv", weights, values, precision=highest).astype(v.dtype)
