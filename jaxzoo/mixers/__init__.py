@@ -26,6 +26,10 @@ from jaxzoo.mixers.conv.gated_short_conv import (
     GatedShortConvConfig as GatedShortConvConfig,
 )
 from jaxzoo.mixers.conv.hyena import Hyena as Hyena, HyenaConfig as HyenaConfig
+from jaxzoo.mixers.conv.multi_head_hyena import (
+    MultiHeadHyena as MultiHeadHyena,
+    MultiHeadHyenaConfig as MultiHeadHyenaConfig,
+)
 from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
@@ -60,6 +64,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
     "mamba": MambaConfig,
+    "multi_head_hyena": MultiHeadHyenaConfig,
     "ret_net": RetNetConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,

@@ -66,6 +66,7 @@ SEEDS = {
     "H3Config": 6,
     "RWKV4ChannelMixConfig": 4,
     "RWKV4TimeMixConfig": 1,
+    "MultiHeadHyenaConfig": 1,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 

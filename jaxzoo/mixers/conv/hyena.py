@@ -106,8 +106,8 @@ class Hyena(Mixer):
     in this order; `filter_bias` (d, n_filters).
 
     The filters are a function of the parameters alone and no part of the state: every call computes them anew, `step`
-    too, at O(n_taps width (n_inner width + n_filters d)). Steps in one `lax.scan`, as generation takes them, compute
-    them once: XLA moves them out of the loop (seen on a CPU).
+    too, at O(n_taps width (n_inner width + n_filters d)). Steps in a loop of one program, as generation takes them,
+    compute them once: XLA moves them out of the loop (seen on a CPU).
     """
 
     config: HyenaConfig
@@ -162,10 +162,11 @@ class Hyena(Mixer):
         return self._recur(u, long_conv), HyenaState(short_history, jnp.stack(histories, axis=1))
 
     def _taps(self, length: int | None = None) -> Float[Array, "n w d"]:
-        """The filters, or as much of them as `length` tokens without history can reach."""
+        """The filters, or as much of them as `length` tokens without history can reach; a bias is part of tap 0."""
         config = self.config
         count = config.filter_length if length is None else min(max(length, 1), config.filter_length)
-        return self.filter(count).reshape(count, config.width, config.n_filters).transpose(2, 0, 1)
+        taps = self.filter(count).reshape(count, config.width, config.n_filters)
+        return taps.at[0].add(self.filter_bias[...]).transpose(2, 0, 1)
 
     def _recur(self, u: Float[Array, "... d"], long_conv: Callable[[int, Array], Array]) -> Float[Array, "... d"]:
         """Gates and convolutions in turn, and the output projection; `long_conv(n, z)` convolves with filter n."""
@@ -173,6 +174,5 @@ class Hyena(Mixer):
         if self.config.form == "release":
             z = gates.pop(0) * z
         for n, gate in enumerate(gates):
-            bias = self.filter_bias[:, n].astype(z.dtype).reshape((1,) * (z.ndim - 1) + (-1,))
-            z = gate * (long_conv(n, z) + bias * z)
+            z = gate * long_conv(n, z)
         return self.out_proj(z)

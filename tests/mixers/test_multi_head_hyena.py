@@ -1,0 +1,108 @@
+"""Multi-head Hyena against its definition in float64, product by product; heads of one channel are Hyena."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.hyena_filter import HyenaFilterConfig
+from jaxzoo.layers.variables import traits_of
+from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.conv.hyena import Hyena, HyenaConfig
+from jaxzoo.mixers.conv.multi_head_hyena import MultiHeadHyena, MultiHeadHyenaConfig
+from tests.layers.test_hyena_filter import filter_truth
+from tests.mixers.moved import moved
+from tests.mixers.test_hyena import conv_truth
+
+D, TAPS = 6, 11
+NETWORK = HyenaFilterConfig(emb_dim=5, width=6, sine_frequency=2.0)
+
+
+def truth(config, p, x):
+    """Every product of a head is convolved by itself, as a tensor of `width^2` channels."""
+    u = x @ p["in_proj.kernel"] + p["in_proj.bias"]
+    u = conv_truth(p["short_conv.taps"], u) + p["short_conv.bias"]
+    taps = filter_truth(config.filter_network, p, channels=config.n_heads, n_taps=TAPS, prefix="filter.")
+    width, heads = D // config.n_heads, []
+    for h in range(config.n_heads):
+        k, q, v = (u[..., part * D + h * width : part * D + (h + 1) * width] for part in range(3))
+        products = (k[..., :, None] * v[..., None, :]).reshape(*x.shape[:2], width**2)
+        read = conv_truth(np.repeat(taps[:, h : h + 1], width**2, axis=1), products) + p["filter_bias"][h] * products
+        heads.append(np.einsum("btk,btkv->btv", q, read.reshape(*x.shape[:2], width, width)))
+    return np.concatenate(heads, axis=-1) @ p["out_proj.kernel"] + p["out_proj.bias"]
+
+
+@pytest.mark.parametrize("options", [{"n_heads": 2}, {"n_heads": 1, "n_short_taps": 4}])
+def test_equation(options):
+    """Kills: keys for values, another head's filter, bias or columns, a query that reads the value axis; for inputs
+    shorter and longer than the filter, at once and streamed."""
+    config = MultiHeadHyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options)
+    mixer, p = moved(MultiHeadHyena(config, rngs=nnx.Rngs(0)))
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
+        y, state = mixer.step(x[:, 3], state)
+        tail, _ = mixer.prefill(x[:, 4:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for t in (7, 2 * TAPS + 1):
+        x = np.random.default_rng(t).normal(size=(2, t, D))
+        expected = truth(config, p, x)
+        for found in run(jnp.asarray(x, jnp.float32)):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_heads_of_one_channel_are_hyena():
+    """Kills columns or channels in another order than Hyena's: the parameters are carried over as they are."""
+    sizes = {"d_model": D, "n_taps": TAPS, "filter_network": NETWORK}
+    hyena, _ = moved(Hyena(HyenaConfig(form="release", **sizes), rngs=nnx.Rngs(0)))
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig(n_heads=D, **sizes), rngs=nnx.Rngs(0))
+    for part in ("in_proj", "short_conv", "filter", "out_proj"):
+        setattr(mixer, part, getattr(hyena, part))
+    mixer.filter_bias = nnx.Param(hyena.filter_bias[:, 0])
+    x = jax.random.normal(jax.random.key(0), (2, 2 * TAPS, D))
+    expected = hyena(x)
+    np.testing.assert_allclose(mixer(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_no_tokens():
+    """Kills a reshape of nothing, and a scan over no channel."""
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=nnx.Rngs(0))
+    assert mixer(jnp.zeros((2, 0, 6))).shape == (2, 0, 6)
+    y, state = mixer.prefill(jnp.zeros((2, 0, 6)), mixer.init_state(2))
+    assert y.shape == (2, 0, 6)
+    assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, state, mixer.init_state(2)))
+
+
+def test_bias_of_each_head():
+    """Kills a skip for each channel, or one that is decayed."""
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig(d_model=400, n_heads=200, n_taps=8), rngs=nnx.Rngs(0))
+    bias = np.asarray(mixer.filter_bias[...])
+    assert bias.shape == (200,)
+    assert abs(bias.std() - 1) < 0.15
+    assert not traits_of(mixer.filter_bias).decay
+    assert mixer.filter.kernel_out.shape == (64, 200)
+
+
+def test_state_and_flops_by_hand():
+    """Kills: a state of products instead of keys and values, products counted as channels; d = 12, 3 heads."""
+    config = MultiHeadHyenaConfig(d_model=12, n_heads=3, n_taps=64)
+    assert state_bytes(MultiHeadHyena(config, rngs=nnx.Rngs(0))) == 4 * (2 * 36 + 2 * 63 * 12)
+    long = 15 * (5 * np.log2(15) + 3) / 8
+    assert config.flops_per_token(8) == pytest.approx(2 * 12 * 48 + 36 * 6 + 48 * (long + 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
+        ({"n_heads": 0}, "n_heads=0 must be positive"),
+        ({"n_short_taps": 0}, "n_short_taps=0 must be positive"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        MultiHeadHyenaConfig(d_model=12, **options)
