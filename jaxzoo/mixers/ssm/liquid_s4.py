@@ -7,12 +7,11 @@ For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4
 Unrolled, c a^l b^p weighs products of p inputs, the last of them l tokens ago: the paper's liquid kernel, convolved
 with "input correlations". Its two kernels for finite p take products of neighbours, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
 
-| `liquid`   | y_i - D u_i                                                            | source
-| | ---------- | ---------------------------------------------------------------------- |
---------------------------------- | | recurrence | the equation above: all products of all orders
-| the paper's discrete recurrence   | | kb         | `sum_{p <= order} sum_l 2 Re(c . a^l b^p) r^p_{i-l}`
-| its KB mode                       | | pb         | `sum_l 2 Re(c . a^l b) u_{i-l} + sum_{2 <= p <= order} 2 Re(c .
-b^p) r^p_i` | its PB mode: A taken as identity  |
+| `liquid`   | y_i - D u_i                                                              | source                |
+| ---------- | ------------------------------------------------------------------------ | --------------------- |
+| recurrence | the equation above: all products of all orders                           | the paper's equation  |
+| kb         | `sum_{p <= order} sum_l 2 Re(c . a^l b^p) r^p_{i-l}`                     | its KB mode           |
+| pb         | `sum_l 2 Re(c . a^l b) u_{i-l} + sum_{2 <= p <= order} 2 Re(c . b^p) r^p_i` | its PB mode: A is 1 |
 
 `order=1` is plain S4D in both. The recurrence grows without bound where an input stays so large that |a + b u| > 1; kb
 and pb cannot.
