@@ -26,6 +26,7 @@ from jaxzoo.mixers.conv.gated_short_conv import (
     GatedShortConvConfig as GatedShortConvConfig,
 )
 from jaxzoo.mixers.conv.hyena import Hyena as Hyena, HyenaConfig as HyenaConfig
+from jaxzoo.mixers.conv.long_conv import LongConv as LongConv, LongConvConfig as LongConvConfig
 from jaxzoo.mixers.conv.multi_head_hyena import (
     MultiHeadHyena as MultiHeadHyena,
     MultiHeadHyenaConfig as MultiHeadHyenaConfig,
@@ -63,6 +64,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "hyena": HyenaConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
+    "long_conv": LongConvConfig,
     "mamba": MambaConfig,
     "multi_head_hyena": MultiHeadHyenaConfig,
     "ret_net": RetNetConfig,

@@ -1,0 +1,138 @@
+"""Long convolutions without a gate (Fu et al. 2023, Simple hardware-efficient long convolutions for sequence modeling).
+
+    h = dropout(squash(K)),    squash(K) = sign(K) max(|K| - lambda, 0)
+    y = glu(gelu(h * u + D . u) W_out + b_out),    glu([a, b]) = a . sigmoid(b)
+
+with one explicit filter a channel, `n_taps` long and causal at any length. With several filters a channel
+(`n_channels`, the code's `channels`) their outputs stand side by side in front of W_out. The filter has a learning rate
+of its own and no weight decay. Dropout falls on its taps, one mask for the whole batch, in training alone (with
+`Context.key`).
+
+The defaults are those of Zoology, Table 16: one channel, lambda 0.001, kernel dropout 0.1, GELU, and a kernel's
+learning rate of 5e-5 beside 8e-4. What stands behind the GELU it does not say: the GLU is the released default.
+
+Deviations: the paper's other regulariser, a moving average of the taps, is left out, and dropout behind the GELU.
+
+Initialisation: K as `kernel_init` says, D N(0, 1); W_out normal with `out_init_std`, b_out zero.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float, PRNGKeyArray
+from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, PositiveInt
+from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, conv_flops, empty_history, push_history
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.conv.long_filter import LongFilterConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongConvConfig(LongFilterConfig):
+    """Config of `LongConv`; `init_std` has nothing to act on: there is no input projection."""
+
+    n_channels: PositiveInt = 1
+    """Filters of each channel of the model."""
+    squash: NonNegativeFloat = 1e-3
+    """Lambda: taps below it count as 0, all others by so much less. The released code's default is 0.1."""
+    kernel_dropout: FractionBelowOne = 0.1
+    """Share of the taps that training drops; the others grow by 1 / (1 - share)."""
+    kernel_learning_rate_scale: PositiveFloat = 0.0625
+    """Factor of the filter's learning rate."""
+    kernel_init: Literal["random", "decay"] = "random"
+    """Taps N(0, 0.002), or N(0, 0.02) under exponential windows, the later channels' shorter (`initial_window`)."""
+    output: Literal["glu", "linear"] = "glu"
+    """W_out gives both halves of a GLU, or the output itself."""
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=5, n_taps=15, n_channels=2, squash=0.01, kernel_dropout=0.3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "LongConv":
+        return LongConv(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """The convolutions and W_out."""
+        d, inner = self.width, self.width * self.n_channels
+        return inner * conv_flops(self.filter_length, length) + 2.0 * inner * d * (1 + (self.output == "glu"))
+
+
+class LongConvState(NamedTuple):
+    """Shift register of inputs."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` inputs, oldest first, in the dtype given to `init_state`."""
+
+
+class LongConv(Mixer):
+    """Explicit long convolution, GELU and output projection; `step` costs O(n_taps) a channel.
+
+    `kernel` (n_taps, n_channels, d); `skip` (n_channels, d), D; `out_proj` (n_channels d, 2 d) with bias, (.., d) if
+    linear.
+    """
+
+    config: LongConvConfig
+
+    def __init__(self, config: LongConvConfig, *, rngs: nnx.Rngs) -> None:
+        d, c, n_taps = config.width, config.n_channels, config.filter_length
+        kernel = jax.random.normal(rngs.params(), (n_taps, c, d))
+        if config.kernel_init == "random":
+            kernel = 0.002 * kernel
+        else:
+            kernel = 0.02 * kernel * jnp.asarray(initial_window(n_taps, d))[:, None]
+        scale = config.kernel_learning_rate_scale
+        self.kernel = parameter(kernel, (None, None, "channels"), decay=False, learning_rate_scale=scale)
+        self.skip = parameter(jax.random.normal(rngs.params(), (c, d)), (None, "channels"), decay=False)
+        width = 2 * d if config.output == "glu" else d
+        self.out_proj = linear(c * d, width, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        filters, ids = self._filters(context.key), context.segment_ids
+        return self._merge([causal_conv(x, taps, segment_ids=ids) for taps in filters])
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> LongConvState:
+        """A history of zeros."""
+        return LongConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: LongConvState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], LongConvState]:
+        """Without dropout."""
+        y = self._merge([causal_conv(x, taps, state.history) for taps in self._filters()])
+        return y, LongConvState(push_history(state.history, x))
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: LongConvState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], LongConvState]:
+        """Without dropout."""
+        y = self._merge([causal_conv_step(x_t, taps, state.history)[0] for taps in self._filters()])
+        return y, LongConvState(push_history(state.history, x_t[:, None]))
+
+    def _filters(self, key: PRNGKeyArray | None = None) -> list[Float[Array, "w d"]]:
+        """Each channel's squashed filter, with dropout where there is a key; D is part of tap 0."""
+        kernel, share = self.kernel[...], self.config.kernel_dropout
+        taps = jnp.sign(kernel) * jnp.maximum(jnp.abs(kernel) - self.config.squash, 0.0)
+        if key is not None and share:
+            taps = jnp.where(jax.random.bernoulli(key, 1 - share, taps.shape), taps / (1 - share), 0.0)
+        return list(taps.at[0].add(self.skip[...]).swapaxes(0, 1))
+
+    def _merge(self, convolved: list[Float[Array, "... d"]]) -> Float[Array, "... d"]:
+        """GELU, output projection and GLU."""
+        y = self.out_proj(jax.nn.gelu(jnp.concatenate(convolved, axis=-1), approximate=False))
+        return jax.nn.glu(y) if self.config.output == "glu" else y
+
+
+def initial_window(n_taps: int, width: int) -> np.ndarray:
+    """`exp(-(a / n_taps) (width // 2)^(c / width))` of tap a and channel c, `(n_taps, width)` float32."""
+    rates = float(width // 2) ** (np.arange(width) / width)
+    return np.exp(-np.arange(n_taps)[:, None] / n_taps * rates[None, :]).astype(np.float32)

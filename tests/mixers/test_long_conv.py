@@ -1,0 +1,122 @@
+"""LongConv against its formula in float64; squashing, kernel dropout, initialisation and traits."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.variables import traits_of
+from jaxzoo.mixers import Context
+from jaxzoo.mixers.base import Inherited, state_bytes
+from jaxzoo.mixers.conv.long_conv import LongConv, LongConvConfig, initial_window
+from tests.mixers.moved import moved
+from tests.mixers.test_hyena import conv_truth
+
+D, TAPS = 5, 11
+
+
+def truth(config, p, u):
+    taps = np.where(np.abs(p["kernel"]) > config.squash, p["kernel"] - config.squash * np.sign(p["kernel"]), 0)
+    parts = [conv_truth(taps[:, c], u) + p["skip"][c] * u for c in range(config.n_channels)]
+    z = np.concatenate(parts, axis=-1)
+    z = z * (1 + np.vectorize(math.erf)(z / math.sqrt(2))) / 2
+    y = z @ p["out_proj.kernel"] + p["out_proj.bias"]
+    return y[..., :D] / (1 + np.exp(-y[..., D:])) if config.output == "glu" else y
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"n_channels": 3, "squash": 0.4, "kernel_dropout": 0.5}, {"output": "linear", "squash": 0.0, "n_channels": 2}],
+)
+def test_formula(options):
+    """Kills: a threshold that cuts but does not shrink, halves of the GLU exchanged, an approximate GELU, a skip of
+    another channel, dropout without a key, a filter that wraps around; for inputs shorter and longer than the filter,
+    at once and streamed."""
+    config = LongConvConfig(d_model=D, n_taps=TAPS, **options)
+    mixer, p = moved(LongConv(config, rngs=nnx.Rngs(0)))
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
+        y, state = mixer.step(x[:, 3], state)
+        tail, _ = mixer.prefill(x[:, 4:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for t in (7, 2 * TAPS + 1):
+        x = np.random.default_rng(t).normal(size=(2, t, D))
+        expected = truth(config, p, x)
+        for found in run(jnp.asarray(x, jnp.float32)):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def test_kernel_dropout():
+    """Kills: dropout that falls on inputs or differs between rows, taps that are not scaled up, a skip that is dropped,
+    a share exchanged for its complement. Impulses at the first token show the filter through the linear output."""
+    config = LongConvConfig(d_model=50, n_taps=60, squash=0.0, kernel_dropout=0.2, output="linear")
+    mixer = LongConv(config, rngs=nnx.Rngs(0))
+    mixer.kernel[...] = 5 + jnp.abs(mixer.kernel[...])  # GELU keeps 5 and more, and no tap is near 0
+    mixer.skip[...] = jnp.full_like(mixer.skip[...], 6.0)
+    mixer.out_proj.kernel[...] = jnp.eye(50)
+    x = jnp.zeros((2, 60, 50)).at[:, 0].set(1.0)
+    plain, *dropped = (np.asarray(mixer(x, Context(key=key))) for key in (None, jax.random.key(1), jax.random.key(2)))
+    np.testing.assert_allclose(plain[:, 0], 6 + np.asarray(mixer.kernel[0]) * np.ones((2, 1)), rtol=1e-5)
+    kept = []
+    for y in dropped:
+        np.testing.assert_allclose(y[0], y[1], rtol=1e-5)
+        taps = y[0] - 6 * (np.arange(60) == 0)[:, None]
+        kept.append(taps > 1)
+        np.testing.assert_allclose(kept[-1].mean(), 0.8, atol=0.03)
+        expected = np.where(kept[-1], (plain[0] - 6 * (np.arange(60) == 0)[:, None]) / 0.8, 0)
+        np.testing.assert_allclose(taps, expected, atol=1e-4)
+    assert (kept[0] != kept[1]).mean() > 0.2
+
+
+def test_initialisation_and_traits():
+    """Kills: a kernel of the wrong scale or decayed, or with the learning rate of all, an output projection deaf to
+    out_init_std, as many taps as somebody guessed."""
+    model = Inherited(d_model=64, max_length=80, init_std=0.5, out_init_std=0.01)
+    mixer = LongConv(LongConvConfig(n_channels=2).inherit(model), rngs=nnx.Rngs(0))
+    assert mixer.kernel.shape == (80, 2, 64)
+    np.testing.assert_allclose(np.asarray(mixer.kernel[...]).std(), 0.002, rtol=0.05)
+    np.testing.assert_allclose(np.asarray(mixer.skip[...]).std(), 1, rtol=0.2)
+    np.testing.assert_allclose(np.asarray(mixer.out_proj.kernel[...]).std(), 0.01, rtol=0.05)
+    assert mixer.out_proj.kernel.shape == (128, 128)
+    kernel, skip = traits_of(mixer.kernel), traits_of(mixer.skip)
+    assert (kernel.decay, kernel.learning_rate_scale, skip.decay, skip.learning_rate_scale) == (False, 1 / 16, False, 1)
+    decaying = LongConv(LongConvConfig(kernel_init="decay").inherit(model), rngs=nnx.Rngs(0))
+    ratio = np.asarray(decaying.kernel[...])[:, 0] / initial_window(80, 64)
+    np.testing.assert_allclose(ratio.std(), 0.02, rtol=0.05)
+
+
+def test_initial_window():
+    """Kills a window by channel and tap exchanged: channel 2 of 4 and tap 3 of 8 by hand."""
+    np.testing.assert_allclose(initial_window(8, 4)[3, 2], np.exp(-3 / 8 * 2**0.5), rtol=1e-6)
+    np.testing.assert_allclose(initial_window(8, 4)[3, 0], np.exp(-3 / 8), rtol=1e-6)
+
+
+def test_state_and_flops_by_hand():
+    """Kills a history for every filter, and a GLU that costs nothing; d = 10, 2 channels."""
+    config = LongConvConfig(d_model=10, n_taps=64, n_channels=2)
+    assert state_bytes(LongConv(config, rngs=nnx.Rngs(0))) == 4 * 63 * 10
+    long = 15 * (5 * np.log2(15) + 3) / 8
+    assert config.flops_per_token(8) == pytest.approx(20 * long + 2 * 20 * 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_channels": 0}, "n_channels=0 must be positive"),
+        ({"squash": -0.1}, "squash=-0.1 must not be negative"),
+        ({"kernel_dropout": 1.0}, r"kernel_dropout=1.0 must be in \[0, 1\)"),
+        ({"kernel_learning_rate_scale": 0.0}, "kernel_learning_rate_scale=0.0 must be positive"),
+        ({"kernel_init": "zeros"}, "kernel_init='zeros' must be one of 'random', 'decay'"),
+        ({"output": "none"}, "output='none' must be one of 'glu', 'linear'"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        LongConvConfig(d_model=12, **options)
