@@ -65,6 +65,10 @@ def hand_count(name: str) -> int:
             d, layers = {"72m": (512, 6), "169m": (768, 12), "351m": (984, 20)}[name.removeprefix("zoology-rwkv-")]
             time_mix, channel_mix = 4 * d * d + 5 * d, d * d + 2 * 4 * d * d + 2 * d
             return 2 * 50304 * d + layers * (time_mix + channel_mix + 4 * d) + 2 * d
+        case "rwkv5-362m":
+            d, hidden = 1024, 3584
+            time_mix, channel_mix = 5 * d * d + 8 * d, d * d + 2 * hidden * d + 2 * d
+            return 2 * 50272 * d + 19 * (time_mix + channel_mix + 4 * d) + 2 * d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -106,6 +110,7 @@ def hand_count(name: str) -> int:
         ("zoology-rwkv-72m", 71_993_344, 72e6, 0.001),
         ("zoology-rwkv-169m", 169_382_400, 169e6, 0.003),
         ("zoology-rwkv-351m", 350_963_280, 351e6, 0.001),
+        ("rwkv5-362m", 362_229_760, 362e6, 0.001),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):

@@ -11,6 +11,7 @@ from jaxzoo.mixers import (
     RetNetConfig,
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
+    RWKV5TimeMixConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -27,7 +28,7 @@ def test_every_preset_builds_and_folds_to_few_blocks(name):
     assert count_parameters(config) > 0
     n_blocks = sum(len(fold.period) for fold in fold_layers(config.layers))
     # The layers of RWKV start each in its own way.
-    assert n_blocks == config.n_layers if name.startswith("zoology-rwkv") else n_blocks <= 16
+    assert n_blocks == config.n_layers if "rwkv" in name and "mqar" not in name else n_blocks <= 16
     assert inspect.getdoc(PRESETS[name])
 
 
@@ -203,6 +204,10 @@ def test_rwkv_knows_its_depth():
     assert [(layer.layer_index, layer.n_layers) for layer in layers[::2]] == [(i, 12) for i in range(12)]
     assert [layer.layer_index for layer in layers[1::2]] == list(range(12))
     assert {layer.projections for layer in layers} == {"release"}
+    fifth = presets.rwkv5_362m().layers
+    assert [type(layer) for layer in fifth] == [RWKV5TimeMixConfig, RWKV4ChannelMixConfig] * 19
+    assert [(layer.layer_index, layer.n_layers) for layer in fifth] == [(i // 2, 19) for i in range(38)]
+    assert {layer.hidden_width for layer in fifth[1::2]} == {3584}
     paper, release = presets.mqar_rwkv().layers, presets.mqar_rwkv(variant="release").layers
     assert [(layer.layer_index, layer.n_layers) for layer in paper] == [(0, 2), (1, 2)]
     assert [layer.out_init_std for layer in release] == [0.02, 0.02]

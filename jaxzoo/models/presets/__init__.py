@@ -22,6 +22,7 @@ from jaxzoo.models.presets.based import (
     hyena_355m as hyena_355m,
     mamba_1_3b as mamba_1_3b,
     mamba_360m as mamba_360m,
+    rwkv5_362m as rwkv5_362m,
     transformer_pp_1_3b as transformer_pp_1_3b,
     transformer_pp_360m as transformer_pp_360m,
 )

@@ -11,6 +11,8 @@ from jaxzoo.mixers import (
     LinearAttentionConfig,
     MambaConfig,
     MixerConfig,
+    RWKV4ChannelMixConfig,
+    RWKV5TimeMixConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -175,6 +177,31 @@ def hyena_355m() -> LanguageModelConfig:
     return text_model((text_hyena(),), d_model=1024, n_layers=29, mlp_width=2048, pad_vocab_multiple=16)
 
 
+def rwkv5_362m() -> LanguageModelConfig:
+    """RWKV-5, Based, Table 12: 362.2M parameters (Table 1: 362m); 19 layers of width 1024, "MLP width 3.5".
+
+    A layer is a time mix of 16 heads and a channel mix of 3.5 d, which here are two layers without an MLP. They start
+    as in the reference code, by their place in the depth, so that no two are scanned as one. LayerNorm. The table does
+    not say that the head is one of its own; tied, as the others, the model would have 310.8M. Deviation: no norm
+    between the embedding and the first layer.
+    """
+    n_layers, pattern = 19, list[MixerConfig]()
+    for i in range(n_layers):
+        pattern.append(RWKV5TimeMixConfig(n_heads=16, layer_index=i, n_layers=n_layers, projections="release"))
+        pattern.append(
+            RWKV4ChannelMixConfig(hidden_width=3584, layer_index=i, n_layers=n_layers, projections="release")
+        )
+    return text_model(
+        tuple(pattern),
+        d_model=1024,
+        n_layers=2 * n_layers,
+        pad_vocab_multiple=16,
+        mlp="none",
+        norm="layer",
+        tie_embeddings=False,
+    )
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "based-1.3b": based_1_3b,
     "based-360m": based_360m,
@@ -184,6 +211,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "hyena-355m": hyena_355m,
     "mamba-1.3b": mamba_1_3b,
     "mamba-360m": mamba_360m,
+    "rwkv5-362m": rwkv5_362m,
     "transformer++-1.3b": transformer_pp_1_3b,
     "transformer++-360m": transformer_pp_360m,
 }
