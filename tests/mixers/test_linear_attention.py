@@ -203,7 +203,13 @@ def test_rebased_is_the_published_combination():
 
 @pytest.mark.parametrize(
     ("poly_init", "bound", "deviation"),
-    [("normal", 3.0, 1 / 4), ("uniform", 1 / 4, 1 / 4 / 3**0.5), ("signs", 1.0, 1.0), ("model", 0.2, 0.05)],
+    [
+        (None, 3.0, 1 / 4),
+        ("normal", 3.0, 1 / 4),
+        ("uniform", 1 / 4, 1 / 4 / 3**0.5),
+        ("signs", 1.0, 1.0),
+        ("model", 0.2, 0.05),
+    ],
 )
 def test_all_poly_starts_as_it_is_told(poly_init, bound, deviation):
     """Kills an initialisation of another width, or of both matrices by one key."""
@@ -370,7 +376,7 @@ def test_flops_match_what_the_compiler_counts(feature_map, causal):
         ({"feature_map": "cosformer", "n_positions": 0}, "n_positions=0 must be positive"),
         ({"n_features": 3}, "n_features=3 is read by feature_map='performer' and 'all_poly' only; leave it at 0"),
         ({"feature_map": "relu", "mirrored": True}, "mirrored=True is read by feature_map='exp' and 'softmax' only"),
-        ({"poly_init": "signs"}, "poly_init='signs' is read by feature_map='all_poly' only; leave it at normal"),
+        ({"poly_init": "signs"}, "poly_init='signs' is read by feature_map='all_poly' only; leave it at None"),
         ({"poly_learned": False}, "poly_learned=False is read by feature_map='all_poly' only; leave it at True"),
         ({"qk_norm": "rms"}, "qk_norm='rms' must be one of 'none', 'all_heads', 'head'"),
         ({"decay": True, "causal": False}, "decay=True needs causal=True"),

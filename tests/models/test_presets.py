@@ -144,7 +144,7 @@ def test_mqar_mixers():
 def test_mqar_feature_maps():
     """Kills a map, a width or a variant that does not arrive."""
     preset = presets.mqar_linear_attention
-    for variant, n_features, poly_init, std in (("paper", 64, "normal", 0.02 / 2), ("release", 256, "model", 0.02)):
+    for variant, n_features, poly_init, std in (("paper", 64, None, 0.02 / 2), ("release", 256, "model", 0.02)):
         performer, poly = (preset(feature_map=name, variant=variant).layers[1] for name in ("performer", "all_poly"))
         assert isinstance(performer, LinearAttentionConfig)
         assert isinstance(poly, LinearAttentionConfig)

@@ -85,8 +85,8 @@ class FeatureMapConfig(MixerConfig):
     """Tokens in a quarter turn of cosformer: the longest distance with a positive weight; None: the model's length."""
     mirrored: bool = False
     """Adds the features of -x to those of x, for exp and softmax (the default of the Zoology release)."""
-    poly_init: Literal["normal", "uniform", "signs", "model"] = "normal"
-    """How the matrices of all_poly start."""
+    poly_init: Literal["normal", "uniform", "signs", "model"] | None = None
+    """How the matrices of all_poly start; None: normal."""
     poly_learned: bool = True
     """Whether the matrices of all_poly learn."""
     qk_norm: Literal["none", "all_heads", "head"] = "none"

@@ -186,7 +186,7 @@ def mqar_linear_attention(
         feature_map=feature_map,
         feature_dim=width,
         n_features=256 if release and feature_map == "performer" else 0,
-        poly_init="model" if release and feature_map == "all_poly" else "normal",
+        poly_init="model" if release and feature_map == "all_poly" else None,
         out_init_std=0.02 if release else None,
     )
     return _mqar((_short_conv(variant), linear), d_model, length, variant)
