@@ -27,21 +27,24 @@ from jaxzoo.models.presets.based import (
     transformer_pp_360m as transformer_pp_360m,
 )
 from jaxzoo.models.presets.common import Variant as Variant
-from jaxzoo.models.presets.mqar import (
-    PRESETS as MQAR,
-    mqar_attention as mqar_attention,
-    mqar_base_conv as mqar_base_conv,
+from jaxzoo.models.presets.mqar_based import (
+    PRESETS as MQAR_BASED,
     mqar_based as mqar_based,
-    mqar_blocked_window as mqar_blocked_window,
-    mqar_h3 as mqar_h3,
     mqar_hybrid_attention as mqar_hybrid_attention,
-    mqar_hyena as mqar_hyena,
     mqar_linear_attention as mqar_linear_attention,
     mqar_mamba as mqar_mamba,
+    mqar_sliding_window as mqar_sliding_window,
+)
+from jaxzoo.models.presets.mqar_zoology import (
+    PRESETS as MQAR_ZOOLOGY,
+    mqar_attention as mqar_attention,
+    mqar_base_conv as mqar_base_conv,
+    mqar_blocked_window as mqar_blocked_window,
+    mqar_h3 as mqar_h3,
+    mqar_hyena as mqar_hyena,
     mqar_pure_sliding_window as mqar_pure_sliding_window,
     mqar_ret_net as mqar_ret_net,
     mqar_rwkv as mqar_rwkv,
-    mqar_sliding_window as mqar_sliding_window,
 )
 from jaxzoo.models.presets.zoology import (
     PRESETS as ZOOLOGY,
@@ -65,5 +68,5 @@ from jaxzoo.models.presets.zoology import (
     zoology_rwkv_351m as zoology_rwkv_351m,
 )
 
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {**BASED, **ZOOLOGY, **MQAR}
+PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {**BASED, **ZOOLOGY, **MQAR_BASED, **MQAR_ZOOLOGY}
 """Every preset by its name; all can be called without arguments."""

@@ -4,6 +4,7 @@ from typing import Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
+    BaseConvConfig,
     HyenaConfig,
     MixerConfig,
 )
@@ -76,3 +77,32 @@ def text_hyena(sine_frequency: float = 14.0) -> HyenaConfig:
         emb_dim=33, width=64, n_inner=2, sine_frequency=sine_frequency, fast_decay=0.3, slow_decay=1.2
     )
     return HyenaConfig(order=2, form="release", n_short_taps=3, filter_network=network)
+
+
+def short_conv(variant: Variant) -> BaseConvConfig:
+    """BaseConv with 3 taps, as published or as released."""
+    return BaseConvConfig(filter="short", n_taps=3, form="release" if is_release(variant) else "paper")
+
+
+def mqar_model(
+    pattern: tuple[MixerConfig, ...],
+    d_model: int,
+    length: int,
+    variant: Variant,
+    *,
+    max_positions: int | None = None,
+) -> LanguageModelConfig:
+    """Two layers over 8192 tokens in float32, LayerNorm, dropout 0.1 on the embedding (the released default;
+    the papers are silent). Each layer has an MLP in the paper (width 4 d, GELU and biases, as the code's
+    default has it); the released configs of the figures have the identity in its place."""
+    return LanguageModelConfig(
+        pattern=pattern,
+        d_model=d_model,
+        n_layers=2,
+        vocab_size=8192,
+        max_length=length,
+        mlp="identity" if is_release(variant) else "gelu",
+        mlp_bias=not is_release(variant),
+        max_positions=max_positions,
+        embed_dropout=0.1,
+    )
