@@ -55,9 +55,12 @@ def hand_count(name: str) -> int:
                 "zoology-hyena-158m": (50304, 864, 18, 1280),
                 "zoology-hyena-358m": (50304, 1024, 34, 1536),
                 "zoology-hyena-sliding-window-159m": (50304, 864, 18, 1280),
+                "zoology-multi-head-hyena-150m": (50304, 864, 18, 1280),
+                "zoology-multi-head-hyena-358m": (50304, 1024, 34, 1536),
             }[name]
-            network = 2048 * 33 + 34 * 64 + 2 * 65 * 64 + 64 * d + 64
-            hyena = (d + 1) * 3 * d + (3 + 1) * 3 * d + network + d + (d + 1) * d
+            filters = d // 4 if "multi-head" in name else d
+            network = 2048 * 33 + 34 * 64 + 2 * 65 * 64 + 64 * filters + 64
+            hyena = (d + 1) * 3 * d + (3 + 1) * 3 * d + network + filters + (d + 1) * d
             replaced = 3 if "sliding" in name else 0
             mixers = (layers - replaced) * hyena + replaced * 4 * d * d
             return rows * d + mixers + layers * (3 * d * width + 2 * d) + d
@@ -111,6 +114,8 @@ def hand_count(name: str) -> int:
         ("zoology-rwkv-169m", 169_382_400, 169e6, 0.003),
         ("zoology-rwkv-351m", 350_963_280, 351e6, 0.001),
         ("rwkv5-362m", 362_229_760, 362e6, 0.001),
+        ("zoology-multi-head-hyena-150m", 158_870_160, 150e6, 0.06),
+        ("zoology-multi-head-hyena-358m", 358_400_128, 358e6, 0.002),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):
@@ -129,6 +134,8 @@ def test_parameter_counts(name, count, paper, tolerance):
         (presets.zoology_hyena_72m, 77_518_080),
         (presets.zoology_hyena_358m, 269_337_088),
         (presets.zoology_rwkv_72m, 93_193_152),
+        (presets.zoology_multi_head_hyena_150m, 158_622_120),
+        (presets.zoology_multi_head_hyena_358m, 0),
     ],
 )
 def test_what_the_tables_print_can_be_had(preset, count):

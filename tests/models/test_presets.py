@@ -220,6 +220,15 @@ def test_mqar_blocks():
         assert [(layer.block_size, layer.look_back, layer.n_heads) for layer in layers] == [(8, look_back, 1)] * 2
 
 
+def test_multi_head_hyenas():
+    """Kills heads that are counted where their channels are, and the sine frequency of the plain Hyena."""
+    for as_printed, heads in ((False, 216), (True, 4)):
+        layers = presets.zoology_multi_head_hyena_150m(as_printed=as_printed).layers
+        assert {(layer.n_heads, layer.filter_network.sine_frequency) for layer in layers} == {(heads, 2.0)}
+    layers = presets.mqar_multi_head_hyena(d_model=128, head_dim=8).layers
+    assert [(layer.n_heads, layer.head_width, layer.filter_length) for layer in layers] == [(16, 8, 64)] * 2
+
+
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])
 def test_unknown_variant(preset):
     """Kills a misspelt variant that silently gives the paper's model."""

@@ -10,6 +10,7 @@ from jaxzoo.mixers import (
     BlockedWindowAttentionConfig,
     H3Config,
     HyenaConfig,
+    MultiHeadHyenaConfig,
     RetNetConfig,
     RWKV4TimeMixConfig,
     SlidingWindowAttentionConfig,
@@ -113,6 +114,23 @@ def mqar_ret_net(
     return mqar_model((plain,), d_model, length, variant)
 
 
+def mqar_multi_head_hyena(
+    *, d_model: int = 64, length: int = 64, head_dim: int = 4, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """Multi-head Hyena on MQAR, Zoology, Figure 7: two layers.
+
+    Args:
+      d_model: width, a multiple of head_dim.
+      length: longest sequence, and taps of the long filters.
+      head_dim: channels of a head; 1, 2, 4 or 8 in the figure. It calls them the number of heads, but with more of them
+        cost and recall rise, which they do with the channels of a head.
+      variant: an MLP in each layer (`paper`), or the identity in its place (`release`).
+    """
+    network = HyenaFilterConfig(emb_dim=3, sine_frequency=1.0)
+    hyena = MultiHeadHyenaConfig(n_heads=d_model // head_dim, filter_network=network)
+    return mqar_model((hyena,), d_model, length, variant)
+
+
 def mqar_rwkv(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
     """RWKV-4 on MQAR, Zoology, Figure 2: two layers of time mixing.
 
@@ -150,6 +168,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-blocked-window": mqar_blocked_window,
     "mqar-h3": mqar_h3,
     "mqar-hyena": mqar_hyena,
+    "mqar-multi-head-hyena": mqar_multi_head_hyena,
     "mqar-pure-sliding-window": mqar_pure_sliding_window,
     "mqar-ret-net": mqar_ret_net,
     "mqar-rwkv": mqar_rwkv,
