@@ -59,17 +59,26 @@ from jaxzoo.models.presets.zoology import (
     zoology_h3_72m as zoology_h3_72m,
     zoology_h3_168m as zoology_h3_168m,
     zoology_h3_357m as zoology_h3_357m,
+    zoology_ret_net_152m as zoology_ret_net_152m,
+    zoology_rwkv_72m as zoology_rwkv_72m,
+    zoology_rwkv_169m as zoology_rwkv_169m,
+    zoology_rwkv_351m as zoology_rwkv_351m,
+)
+from jaxzoo.models.presets.zoology_hyena import (
+    PRESETS as ZOOLOGY_HYENA,
     zoology_hyena_72m as zoology_hyena_72m,
     zoology_hyena_158m as zoology_hyena_158m,
     zoology_hyena_358m as zoology_hyena_358m,
     zoology_hyena_sliding_window_159m as zoology_hyena_sliding_window_159m,
     zoology_multi_head_hyena_150m as zoology_multi_head_hyena_150m,
     zoology_multi_head_hyena_358m as zoology_multi_head_hyena_358m,
-    zoology_ret_net_152m as zoology_ret_net_152m,
-    zoology_rwkv_72m as zoology_rwkv_72m,
-    zoology_rwkv_169m as zoology_rwkv_169m,
-    zoology_rwkv_351m as zoology_rwkv_351m,
 )
 
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {**BASED, **ZOOLOGY, **MQAR_BASED, **MQAR_ZOOLOGY}
+PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
+    **BASED,
+    **ZOOLOGY,
+    **ZOOLOGY_HYENA,
+    **MQAR_BASED,
+    **MQAR_ZOOLOGY,
+}
 """Every preset by its name; all can be called without arguments."""
