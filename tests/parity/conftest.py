@@ -1,0 +1,19 @@
+"""Comparisons with layers and models of transformers, on PyTorch's CPU: `python -m pytest -m parity`."""
+
+import pytest
+
+REMEDY = "needs torch and transformers: pip install -e '.[parity]'"
+
+
+@pytest.fixture
+def torch():
+    """PyTorch, with a seed of its own for every test."""
+    torch = pytest.importorskip("torch", reason=REMEDY)
+    torch.manual_seed(0)
+    return torch
+
+
+@pytest.fixture
+def transformers(torch):
+    """Hugging Face's transformers."""
+    return pytest.importorskip("transformers", reason=REMEDY)

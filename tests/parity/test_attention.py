@@ -1,0 +1,168 @@
+"""Softmax attention, and the models around it, against GPT-NeoX (Pythia) and Llama."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers import Attention, AttentionConfig
+from jaxzoo.models import LanguageModel, LanguageModelConfig
+from tests.parity.carry import compare, compare_logits, inputs, randomize, token_ids
+
+pytestmark = pytest.mark.parity
+
+
+def causal_mask(torch, t):
+    return torch.full((1, 1, t, t), -np.inf).triu(1)
+
+
+def run_attention(rotary, torch):
+    """Their layer is given its mask and its rotations."""
+
+    def run(layer, x):
+        positions = torch.arange(x.shape[1])[None]
+        mask = causal_mask(torch, x.shape[1])
+        return layer(x, attention_mask=mask, position_embeddings=rotary(x, positions))[0]
+
+    return run
+
+
+def neox(transformers):
+    """Four heads of 8 channels, the first 2 of which rotate, as in Pythia (25 %)."""
+    return transformers.GPTNeoXConfig(
+        vocab_size=48,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=64,
+        use_parallel_residual=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+        attn_implementation="eager",
+    )
+
+
+NEOX = {"n_heads": 4, "positions": "rotary", "rotary_fraction": 0.25, "rotary_base": 100.0}
+
+
+def carry_neox_attention(get):
+    """Their rows are (head, [q, k, v], channel)."""
+    weight, bias = get("query_key_value.weight").reshape(4, 3, 8, 32), get("query_key_value.bias").reshape(4, 3, 8)
+    values = {"out_proj.kernel": get("dense.weight").T, "out_proj.bias": get("dense.bias")}
+    for i, name in enumerate(("q_proj", "k_proj", "v_proj")):
+        values |= {f"{name}.kernel": weight[:, i].reshape(32, 32).T, f"{name}.bias": bias[:, i].reshape(32)}
+    return values
+
+
+def test_gpt_neox_attention(torch, transformers):
+    """Kills: rotation of other channels or by neighbours, heads in another order, a scale; values and all gradients."""
+    from transformers.models.gpt_neox import modeling_gpt_neox as theirs
+
+    config = neox(transformers)
+    layer, rotary = theirs.GPTNeoXAttention(config, layer_idx=0), theirs.GPTNeoXRotaryEmbedding(config)
+    randomize(layer, torch)
+    ours = Attention(AttentionConfig(d_model=32, qkv_bias=True, out_bias=True, **NEOX), rngs=nnx.Rngs(0))
+    run = run_attention(rotary, torch)
+    compare(ours, layer, carry_neox_attention, inputs(d=32), run=run, torch=torch)
+
+
+def carry_neox(get):
+    values = {"embedding": get("gpt_neox.embed_in.weight"), "head": get("lm_head.weight")}
+    linears, norms = {}, {"final_norm": "gpt_neox.final_layer_norm"}
+    for i in range(2):
+        ours, theirs = f"stacks.{i}.blocks.0", f"gpt_neox.layers.{i}"
+        attention = carry_neox_attention(lambda name, at=theirs: get(f"{at}.attention.{name}"))
+        values |= {f"{ours}.mixer.{path}": value for path, value in attention.items()}
+        linears |= {f"{ours}.mlp.up_proj": f"{theirs}.mlp.dense_h_to_4h"}
+        linears |= {f"{ours}.mlp.down_proj": f"{theirs}.mlp.dense_4h_to_h"}
+        norms |= {f"{ours}.mixer_norm": f"{theirs}.input_layernorm"}
+        norms |= {f"{ours}.mlp_norm": f"{theirs}.post_attention_layernorm"}
+    for names, kind in ((linears, "kernel"), (norms, "scale")):
+        for ours, theirs in names.items():
+            values |= {f"{ours}.{kind}": get(f"{theirs}.weight").T, f"{ours}.bias": get(f"{theirs}.bias")}
+    return values
+
+
+def test_gpt_neox_model(torch, transformers):
+    """Kills: an approximate GELU, a norm or bias in another place. Pythia's parallel residual, the mixer and the MLP
+    side by side, is not ours: their model is asked for one branch after the other."""
+    theirs = transformers.GPTNeoXForCausalLM(neox(transformers))
+    randomize(theirs, torch, std=0.1)
+    config = LanguageModelConfig(
+        pattern=(AttentionConfig(qkv_bias=True, out_bias=True, **NEOX),),
+        d_model=32,
+        n_layers=2,
+        vocab_size=48,
+        mlp="gelu",
+        mlp_width=80,
+        mlp_bias=True,
+        tie_embeddings=False,
+    )
+    ours = LanguageModel(config, rngs=nnx.Rngs(0), scanned=False)
+    compare_logits(ours, theirs, carry_neox, token_ids(48), torch=torch)
+
+
+def llama(transformers):
+    """Four query heads on two key/value heads."""
+    return transformers.LlamaConfig(
+        vocab_size=48,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=80,
+        rms_norm_eps=1e-3,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        attn_implementation="eager",
+    )
+
+
+LLAMA = {"n_heads": 4, "n_kv_heads": 2, "positions": "rotary", "rotary_base": 100.0}
+LLAMA_PROJECTIONS = {"q_proj": "q_proj", "k_proj": "k_proj", "v_proj": "v_proj", "out_proj": "o_proj"}
+
+
+def carry_llama_attention(get):
+    return {f"{ours}.kernel": get(f"{theirs}.weight").T for ours, theirs in LLAMA_PROJECTIONS.items()}
+
+
+def test_llama_attention(torch, transformers):
+    """Kills: query heads that share another key/value head than theirs; in values and all gradients."""
+    from transformers.models.llama import modeling_llama as theirs
+
+    config = llama(transformers)
+    layer, rotary = theirs.LlamaAttention(config, layer_idx=0), theirs.LlamaRotaryEmbedding(config)
+    randomize(layer, torch)
+    ours = Attention(AttentionConfig(d_model=32, **LLAMA), rngs=nnx.Rngs(0))
+    compare(ours, layer, carry_llama_attention, inputs(d=32), run=run_attention(rotary, torch), torch=torch)
+
+
+def carry_llama(get):
+    values = {"embedding": get("model.embed_tokens.weight"), "head": get("lm_head.weight")}
+    values["final_norm.scale"] = get("model.norm.weight")
+    for i in range(2):
+        ours, theirs = f"stacks.{i}.blocks.0", f"model.layers.{i}"
+        attention = carry_llama_attention(lambda name, at=theirs: get(f"{at}.self_attn.{name}"))
+        values |= {f"{ours}.mixer.{path}": value for path, value in attention.items()}
+        for name in ("gate_proj", "up_proj", "down_proj"):
+            values[f"{ours}.mlp.{name}.kernel"] = get(f"{theirs}.mlp.{name}.weight").T
+        values[f"{ours}.mixer_norm.scale"] = get(f"{theirs}.input_layernorm.weight")
+        values[f"{ours}.mlp_norm.scale"] = get(f"{theirs}.post_attention_layernorm.weight")
+    return values
+
+
+def test_llama_model(torch, transformers):
+    """Kills: SwiGLU with its branches swapped, an eps outside the root, a head that is tied; also streamed."""
+    theirs = transformers.LlamaForCausalLM(llama(transformers))
+    randomize(theirs, torch, std=0.1)
+    config = LanguageModelConfig(
+        pattern=(AttentionConfig(**LLAMA),),
+        d_model=32,
+        n_layers=2,
+        vocab_size=48,
+        mlp="swiglu",
+        mlp_width=80,
+        norm="rms",
+        norm_eps=1e-3,
+        tie_embeddings=False,
+    )
+    ours = LanguageModel(config, rngs=nnx.Rngs(0), scanned=False)
+    compare_logits(ours, theirs, carry_llama, token_ids(48), torch=torch)
