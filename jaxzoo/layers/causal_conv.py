@@ -97,7 +97,7 @@ def conv_flops(n_taps: int, length: int) -> float:
     """
     if n_taps <= MAX_DIRECT_TAPS:
         return 2.0 * n_taps
-    size = _fast_size(length + min(n_taps, length) - 1)
+    size = fast_size(length + min(n_taps, length) - 1)
     return size * (5 * math.log2(size) + 3) / length
 
 
@@ -117,19 +117,19 @@ def _fourier_conv(x: jax.Array, taps: jax.Array, history: jax.Array | None) -> j
     signal, skip = x.astype(jnp.float32), 0
     if history is None:
         taps = taps[:t]
-        size = _fast_size(t + taps.shape[0] - 1)
+        size = fast_size(t + taps.shape[0] - 1)
     else:
         # The wrap reaches the first w - 1 outputs only, and those are the history's own: they are dropped.
         skip = history.shape[1]
         signal = jnp.concatenate([history.astype(jnp.float32), signal], axis=1)
-        size = _fast_size(signal.shape[1])
+        size = fast_size(signal.shape[1])
     spectrum = jnp.fft.rfft(signal.swapaxes(1, 2), n=size)
     response = jnp.fft.rfft(taps.astype(jnp.float32).T, n=size)
     y = jnp.fft.irfft(spectrum * response[None], n=size)[..., skip : skip + t]
     return y.swapaxes(1, 2).astype(x.dtype)
 
 
-def _fast_size(n: int) -> int:
+def fast_size(n: int) -> int:
     """The smallest transform length of at least `n` with no prime factor above 5."""
     while not _is_smooth(n):
         n += 1

@@ -1,0 +1,88 @@
+"""Filters of the sequence's own, by loops over pairs; the construction of Zoology's Theorem H.38."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match_counts, strongest_lags
+
+
+def counts_truth(tokens, pairs, ignored):
+    counts = np.zeros_like(tokens)
+    for row, ids in enumerate(tokens):
+        for i in range(len(ids)):
+            for s in range(1, i + 1):
+                if ids[i] == ids[i - s] != ignored:
+                    counts[row, s] += 1
+                    if pairs == "nearest":
+                        break
+    return counts
+
+
+@pytest.mark.parametrize("ignored", [None, 0, 2])
+@pytest.mark.parametrize("pairs", ["nearest", "all"])
+def test_match_counts(pairs, ignored):
+    """Kills: a match that wraps around or crosses rows, an unstable order, a pair that is counted at distance 0, an
+    ignored token that still matches; a token with many occurrences, and none at all."""
+    for t in (0, 1, 2, 17):
+        tokens = np.random.default_rng(t).integers(0, 5, (3, t)).astype(np.int32)
+        found = jax.jit(lambda x: match_counts(x, pairs=pairs, ignored=ignored))(tokens)
+        np.testing.assert_array_equal(found, counts_truth(tokens, pairs, ignored))
+    distinct = jnp.arange(9, dtype=jnp.int32)[None]
+    assert not np.asarray(match_counts(distinct, pairs=pairs)).any()
+
+
+@pytest.mark.parametrize("t", [1, 2, 13, 30])
+def test_autocorrelation_and_convolution(t):
+    """Kills a product that wraps around, rows that share a filter, a filter in reverse; with gradients, which for the
+    convolution are products with the inputs shifted, and for the autocorrelation both neighbours at each distance."""
+    rng = np.random.default_rng(t)
+    x, taps, dr, dy = (rng.normal(size=shape) for shape in ((2, t, 3), (2, t), (2, t), (2, t, 3)))
+    r, y, dx, dtaps = (np.zeros_like(z) for z in (dr, dy, x, taps))
+    for i in range(t):
+        for s in range(i + 1):
+            pair = x[:, i], x[:, i - s]
+            r[:, s] += (pair[0] * pair[1]).sum(-1)
+            dx[:, i] += dr[:, s, None] * pair[1]
+            dx[:, i - s] += dr[:, s, None] * pair[0]
+            y[:, i] += taps[:, s, None] * pair[1]
+            dtaps[:, s] += (dy[:, i] * pair[1]).sum(-1)
+    x, taps, dr, dy = (jnp.asarray(z, jnp.float32) for z in (x, taps, dr, dy))
+    found_r, pull_r = jax.vjp(autocorrelation, x)
+    found_y, pull_y = jax.vjp(lambda taps: conv_rows(x, taps), taps)
+    for found, expected in ((found_r, r), (found_y, y), (pull_r(dr)[0], dx), (pull_y(dy)[0], dtaps)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+
+
+def test_strongest_lags():
+    """Kills distance 0 among the strongest, and more distances than there are."""
+    r = jnp.asarray([[9.0, -1.0, 3.0, 2.0, 3.0], [0.0, 1.0, 1.0, 1.0, 5.0]])
+    np.testing.assert_array_equal(strongest_lags(r, 2), [[0, 0, 1, 0, 1], [0, 1, 0, 0, 1]])
+    np.testing.assert_array_equal(strongest_lags(r, 9), [[0, 1, 1, 1, 1]] * 2)
+    assert not np.asarray(strongest_lags(r[:, :1], 3)).any()
+
+
+@pytest.mark.parametrize("find", ["tokens", "autocorrelation"])
+def test_theorem_of_one_distance(find):
+    """Kills kernels shifted by one too many or too few: with h^k = X^s and h^v = X^(s-1), two products of a projection
+    and a convolution answer every query whose key stands s before it (eqs. 26 to 34); triples of key, value, query."""
+    tokens = np.array(
+        [[1, 7, 0, 2, 8, 0, 3, 9, 1, 4, 7, 2, 5, 8, 3]]
+    )  # the query of triple i asks for the key of i - 2
+    u = np.eye(10)[tokens]
+    u[tokens == 0] = 0
+    keys, values, queries = (u * (np.arange(15) % 3 == part)[:, None] for part in range(3))
+    if find == "tokens":
+        counts = np.asarray(match_counts(jnp.asarray(tokens, jnp.int32), pairs="nearest", ignored=0))
+        s = int(counts.argmax())
+    else:
+        r = autocorrelation(jnp.asarray(keys + queries, jnp.float32))
+        s = int(np.asarray(strongest_lags(r, 1)).argmax())
+    assert s == 8
+    h_k, h_v = (jnp.zeros((1, 15)).at[0, lag].set(1.0) for lag in (s, s - 1))
+    y = queries * np.asarray(conv_rows(jnp.asarray(keys, jnp.float32), h_k))
+    z = y.sum(-1, keepdims=True) * np.asarray(conv_rows(jnp.asarray(values, jnp.float32), h_v))
+    expected = np.zeros_like(u)
+    expected[0, [8, 11, 14], [7, 8, 9]] = 1
+    np.testing.assert_allclose(z, expected, atol=1e-5)
