@@ -26,6 +26,10 @@ from jaxzoo.mixers.conv.gated_short_conv import (
     GatedShortConvConfig as GatedShortConvConfig,
 )
 from jaxzoo.mixers.conv.hyena import Hyena as Hyena, HyenaConfig as HyenaConfig
+from jaxzoo.mixers.conv.input_dependent_conv import (
+    InputDependentConv as InputDependentConv,
+    InputDependentConvConfig as InputDependentConvConfig,
+)
 from jaxzoo.mixers.conv.long_conv import LongConv as LongConv, LongConvConfig as LongConvConfig
 from jaxzoo.mixers.conv.multi_head_hyena import (
     MultiHeadHyena as MultiHeadHyena,
@@ -62,6 +66,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "gated_short_conv": GatedShortConvConfig,
     "h3": H3Config,
     "hyena": HyenaConfig,
+    "input_dependent_conv": InputDependentConvConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
     "long_conv": LongConvConfig,

@@ -49,7 +49,11 @@ def some_prompts(*lengths: int) -> list[np.ndarray]:
 
 
 MODELS = {
-    **{cls.__name__: functools.partial(tiny_config, cls.tiny()) for cls in (*MIXERS.values(), SignedTokensConfig)},
+    **{
+        cls.__name__: functools.partial(tiny_config, cls.tiny())
+        for cls in (*MIXERS.values(), SignedTokensConfig)
+        if cls.tiny().capabilities.streams
+    },
     "hybrid": functools.partial(hybrid_config, pattern=ALL_FIVE[2:], n_layers=7),
     "learned positions": functools.partial(tiny_config, GatedShortConvConfig(d_model=8), max_positions=50),
     "alibi": functools.partial(tiny_config, AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi")),
