@@ -85,19 +85,24 @@ class MultiHeadMixer(Mixer):
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
         """Queries `(b, t, h, k)`, keys and values `(b, t, g, k)`, rotated to their absolute positions."""
+        return self._queries(x, positions), *self._keys_and_values(x, positions)
+
+    def _queries(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
+        return self._rotated(self._heads(self.q_proj(x), self.config.n_heads), positions)
+
+    def _keys_and_values(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, jax.Array]:
+        k, v = (self._heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
+        return self._rotated(k, positions), v
+
+    def _heads(self, y: Float[Array, "b t _"], n: int) -> Float[Array, "b t n k"]:
+        return y.reshape(*y.shape[:2], n, self.config.head_width)
+
+    def _rotated(self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
+        """At their absolute positions, where these are rotary."""
         config = self.config
-        q, k, v = (
-            project(x).reshape(*x.shape[:2], heads, config.head_width)
-            for project, heads in (
-                (self.q_proj, config.n_heads),
-                (self.k_proj, config.kv_heads),
-                (self.v_proj, config.kv_heads),
-            )
-        )
-        if config.positions == "rotary":
-            channels, base = config.rotated_channels, config.rotary_base
-            q, k = (rotary(y, positions, channels=channels, base=base) for y in (q, k))
-        return q, k, v
+        if config.positions != "rotary":
+            return y
+        return rotary(y, positions, channels=config.rotated_channels, base=config.rotary_base)
 
     def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
         """Joins the heads and projects back to the model width."""

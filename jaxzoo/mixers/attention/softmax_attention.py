@@ -105,9 +105,8 @@ class Attention(MultiHeadMixer):
             visible = positions[:, None, :] <= positions[:, :, None]
             if segment_ids is not None:
                 visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
-            return self._merge(_attend(q, k, v, visible, bias))
-        attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-        return self._merge(attend(q, k, v, window=max(x.shape[1], 1), segment_ids=segment_ids))
+            return self._merge(dense_attention(q, k, v, visible, bias))
+        return self._merge(causal_attention(q, k, v, segment_ids))
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -142,14 +141,14 @@ class Attention(MultiHeadMixer):
         positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
         q, k, v = self._project(x, positions)
         state = AttentionState(
-            k=_write(state.k, k, state.position),
-            v=_write(state.v, v, state.position),
+            k=write_cache(state.k, k, state.position),
+            v=write_cache(state.v, v, state.position),
             position=state.position + t,
         )
         slots = jnp.arange(capacity, dtype=jnp.int32)[None, :]
         visible = slots[:, None, :] <= positions[:, :, None]
         keys, values = state.k.astype(q.dtype), state.v.astype(q.dtype)
-        y = self._merge(_attend(q, keys, values, visible, self._bias(positions, slots)))
+        y = self._merge(dense_attention(q, keys, values, visible, self._bias(positions, slots)))
         fits = (state.position <= capacity)[:, None, None]
         return jnp.where(fits, y, jnp.nan), state
 
@@ -163,13 +162,25 @@ class Attention(MultiHeadMixer):
         return alibi_bias(self.config.n_heads, queries, keys) if self.config.positions == "alibi" else None
 
 
-def _attend(
+def causal_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t g k"],
+    v: Float[Array, "b t g k"],
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t h k"]:
+    """Softmax attention with grouped heads to the whole past of a document, by a kernel where there is one."""
+    attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
+    return attend(q, k, v, window=max(q.shape[1], 1), segment_ids=segment_ids)
+
+
+def dense_attention(
     q: Float[Array, "b t h k"],
     k: Float[Array, "b s g k"],
     v: Float[Array, "b s g k"],
     visible: Bool[Array, "b t s"],
-    bias: Float[Array, "b h t s"] | None,
+    bias: Float[Array, "b h t s"] | None = None,
 ) -> Float[Array, "b t h k"]:
+    """Softmax attention with grouped heads to the visible keys, of which every query has one at least."""
     b, t, h, d = q.shape
     g = k.shape[2]
     y_bgrtk, _ = softmax_attention(
@@ -183,7 +194,7 @@ def _attend(
     return y_bgrtk.transpose(0, 3, 1, 2, 4).reshape(b, t, h, d)
 
 
-def _write(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: Int[Array, "b"]) -> jax.Array:
+def write_cache(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: Int[Array, "b"]) -> jax.Array:
     """Writes each row's tokens from its own slot `start` on.
 
     Past the end the update is shifted back over older slots: such a row's outputs are NaN for good.
