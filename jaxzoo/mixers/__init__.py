@@ -4,6 +4,7 @@ The command line and the contract's tests read `MIXERS`. A mixer from elsewhere 
 `MixerConfig` builds its own mixer.
 """
 
+from jaxzoo.mixers.attention.big_bird import BigBird as BigBird, BigBirdConfig as BigBirdConfig
 from jaxzoo.mixers.attention.blocked_window_attention import (
     BlockedWindowAttention as BlockedWindowAttention,
     BlockedWindowAttentionConfig as BlockedWindowAttentionConfig,
@@ -61,6 +62,7 @@ from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
 MIXERS: dict[str, type[MixerConfig]] = {
     "attention": AttentionConfig,
     "base_conv": BaseConvConfig,
+    "big_bird": BigBirdConfig,
     "blocked_window_attention": BlockedWindowAttentionConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,

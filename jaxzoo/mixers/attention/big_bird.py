@@ -1,0 +1,193 @@
+"""BigBird (Zaheer et al. 2020, ITC, sec. 2 and App. D): attention to global, near and random blocks; causal.
+
+The sequence is cut into blocks of b tokens. The queries of a block attend, with the softmax of full attention, to
+
+- the `n_global_blocks` first blocks of the sequence (the paper's internal construction, ITC);
+- `n_window_blocks`: their own block and those right before it;
+- `n_random_blocks` of the blocks between the two, or all of them where there are fewer;
+
+always up to their own position, as in the comparison of Based (Fig. 8). The defaults are the counts of the paper's base
+model: 2, 3 and 3 blocks.
+
+Which blocks are random is a fixed function of `seed` and the number of the query's block, drawn without replacement.
+The random block of a token far ahead can be any block of the past, so the state is a KV cache that grows, though `step`
+reads (2 + 3 + 3) b of its tokens only. Packed documents have blocks of their own; they cost O(t^2).
+
+Deviations. Causal: the paper's window reaches to both sides, and its global tokens see all tokens. All heads, and all
+layers of one config, share the random blocks, which the paper draws for each. The code that Based released has a window
+of 3 b + 1 tokens that need not begin with a block, 2 b global tokens, and 3 b pairs of a query and a key, each made a
+square of 2 x 2, that are drawn anew in every call; its state size, 14 b d, counts 7 blocks.
+"""
+
+import dataclasses
+import functools
+from typing import Literal, Self
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.checked import NonNegativeInt, PositiveInt, Seed
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.softmax_attention import AttentionState, dense_attention, write_cache
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
+from jaxzoo.ops.segments import position_in_segment
+
+BigBirdState = AttentionState
+"""KV cache of whole blocks: slot `p` holds absolute position `p`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BigBirdConfig(MultiHeadConfig):
+    """Config of `BigBird`."""
+
+    positions: Literal["none", "rotary"] = "none"
+    """How scores learn of positions."""
+    block_size: PositiveInt = 64
+    """Tokens of a block, the paper's b."""
+    n_global_blocks: NonNegativeInt = 2
+    """First blocks of the sequence, which all later tokens see."""
+    n_window_blocks: PositiveInt = 3
+    """Blocks that end with the token's own, itself included."""
+    n_random_blocks: NonNegativeInt = 3
+    """Random blocks, neither global nor in the window."""
+    seed: Seed = 0
+    """Of the choice of random blocks."""
+
+    @property
+    def blocks_seen(self) -> int:
+        """Blocks that a query meets at most."""
+        return self.n_global_blocks + self.n_window_blocks + self.n_random_blocks
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(
+            d_model=9,
+            n_heads=2,
+            n_kv_heads=1,
+            head_dim=4,
+            positions="rotary",
+            block_size=2,
+            n_global_blocks=1,
+            n_window_blocks=2,
+            n_random_blocks=2,
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(growing_state=True, segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "BigBird":
+        return BigBird(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, and two matmuls of every query with the keys of as many blocks as a row of the table has, masked
+        ones and those of the last block's rest included."""
+        n = -(-length // self.block_size)
+        keys = chosen_blocks(self, n).shape[1] * self.block_size * n * self.block_size / length
+        return self.projection_flops + 4.0 * self.n_heads * self.head_width * keys
+
+
+@functools.lru_cache(maxsize=64)
+def chosen_blocks(config: BigBirdConfig, n: int) -> np.ndarray:
+    """The blocks that each of the first `n` blocks sees, int32 `(n, min(blocks_seen, n))`, -1 for none.
+
+    Row i depends on i and the config only.
+    """
+    rows = np.full((n, config.blocks_seen), -1, np.int32)
+    for i in range(n):
+        window = max(i - config.n_window_blocks + 1, 0)
+        first = min(config.n_global_blocks, window)
+        free = window - first
+        count = min(config.n_random_blocks, free)
+        # The bits of a named generator: those of numpy's default one may change with its version.
+        order = np.argsort(np.random.Philox(key=[config.seed, i]).random_raw(free), kind="stable")
+        seen = np.concatenate([np.arange(first), np.arange(window, i + 1), first + np.sort(order[:count])])
+        rows[i, : len(seen)] = seen
+    return rows[:, : min(config.blocks_seen, n)]
+
+
+class BigBird(MultiHeadMixer):
+    """Causal block-sparse attention; O(blocks_seen block_size) a token, in parallel and in `step`.
+
+    A row that runs past the cache gets NaN outputs from that call on.
+    """
+
+    config: BigBirdConfig
+
+    def __init__(self, config: BigBirdConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        size, t = self.config.block_size, x.shape[1]
+        q, k, v = self._project(x, jnp.arange(t, dtype=jnp.int32)[None, :])
+        if context.segment_ids is not None:
+            return self._merge(dense_attention(q, k, v, self._visible(context.segment_ids)))
+        k, v = (jnp.pad(y, ((0, 0), (0, -t % size), (0, 0), (0, 0))) for y in (k, v))
+        return self._merge(block_sparse_attention(q, k, v, self._chosen(k), block_size=size))
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> BigBirdState:
+        """The empty cache, of `capacity` slots and what is missing to a whole block.
+
+        Raises:
+          ValueError: `capacity` is None or not positive.
+        """
+        if capacity is None or capacity < 1:
+            rule = "must be positive; it is the number of tokens, prompt and new ones, that the cache will hold"
+            raise ValueError(f"BigBird.init_state: capacity={capacity} {rule}")
+        slots = capacity + -capacity % self.config.block_size
+        k = jnp.zeros((batch_size, slots, self.config.kv_heads, self.config.head_width), dtype)
+        return BigBirdState(k, jnp.zeros_like(k), jnp.zeros((batch_size,), jnp.int32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: BigBirdState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], BigBirdState]:
+        """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
+
+        Raises:
+          ValueError: `t` exceeds the slots of the cache.
+        """
+        t, slots = x.shape[1], state.k.shape[1]
+        if t > slots:
+            rule = f"must be at most the {slots} slots of the cache; make the state with a larger capacity"
+            raise ValueError(f"BigBird.prefill: t={t} {rule}")
+        q, after = self._write(x, state)
+        size = self.config.block_size
+        y = block_sparse_attention(q, after.k, after.v, self._chosen(after.k), state.position, block_size=size)
+        return jnp.where((after.position <= slots)[:, None, None], self._merge(y), jnp.nan), after
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: BigBirdState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], BigBirdState]:
+        q, after = self._write(x_t[:, None], state)
+        size, chosen = self.config.block_size, self._chosen(after.k)
+        y = self._merge(block_sparse_step(q[:, 0], after.k, after.v, chosen, state.position, block_size=size)[:, None])
+        return jnp.where((after.position <= after.k.shape[1])[:, None], y[:, 0], jnp.nan), after
+
+    def _write(self, x: Float[Array, "b t d"], state: BigBirdState) -> tuple[Float[Array, "b t h k"], BigBirdState]:
+        """The queries, and the cache with the new keys and values."""
+        t = x.shape[1]
+        q, k, v = self._project(x, state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :])
+        k, v = write_cache(state.k, k, state.position), write_cache(state.v, v, state.position)
+        return q, BigBirdState(k, v, state.position + t)
+
+    def _chosen(self, k: Float[Array, "b s g k"]) -> Int[Array, "n c"]:
+        """The table of all blocks of keys."""
+        return jnp.asarray(chosen_blocks(self.config, k.shape[1] // self.config.block_size))
+
+    def _visible(self, segment_ids: Int[Array, "b t"]) -> Bool[Array, "b t t"]:
+        """Which keys each query sees, by blocks that are counted from the start of its document."""
+        t = segment_ids.shape[1]
+        n = -(-t // self.config.block_size)
+        pattern = np.zeros((n, n + 1), bool)
+        pattern[np.arange(n)[:, None], chosen_blocks(self.config, n)] = True  # -1 is the column behind the last
+        block = position_in_segment(segment_ids) // self.config.block_size
+        here = jnp.arange(t, dtype=jnp.int32)
+        visible = jnp.asarray(pattern[:, :n])[block[:, :, None], block[:, None, :]]
+        same = segment_ids[:, :, None] == segment_ids[:, None, :]
+        return visible & same & (here[None, :] <= here[:, None])[None]

@@ -1,0 +1,104 @@
+"""`block_sparse_attention` against softmax over all pairs of tokens, masked, in float64: values and all gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
+
+B, H, G, K, V = 2, 4, 2, 5, 3
+TABLE = np.array([[0, -1, -1], [-1, 1, 0], [2, -1, 0], [3, 1, -1], [0, 4, 2], [3, 5, 4]])
+"""Blocks that the queries of each of 6 blocks see: in any order, with gaps."""
+
+
+def inputs(t, slots, dtype=np.float32, scale=2.0):
+    rng = np.random.default_rng(t)
+    shapes = (B, t, H, K), (B, slots, G, K), (B, slots, G, V), (B, t, H, V)
+    q, k, v, dy = (rng.normal(size=shape) for shape in shapes)
+    return tuple(jnp.asarray(x, dtype) for x in (scale * q, k, v, dy))
+
+
+def visible(t, slots, start, size):
+    """(b, t, slots), token by token."""
+    seen = np.zeros((B, t, slots), bool)
+    for row in range(B):
+        for i in range(t):
+            at = int(start[row]) + i
+            for j in range(at + 1):
+                seen[row, i, j] = j // size in TABLE[at // size]
+    return seen
+
+
+def definition(q, k, v, seen):
+    k, v = (jnp.repeat(x, H // G, axis=2) for x in (k, v))
+    scores = jnp.where(seen[:, None], jnp.einsum("bihk,bjhk->bhij", q, k) / np.sqrt(K), -jnp.inf)
+    return jnp.einsum("bhij,bjhv->bihv", jax.nn.softmax(scores), v)
+
+
+def with_gradients(function, q, k, v, dy):
+    @jax.jit
+    def run(q, k, v, dy):
+        y, pull_back = jax.vjp(function, q, k, v)
+        return y, pull_back(dy)
+
+    return run(q, k, v, dy)
+
+
+@pytest.mark.parametrize(
+    ("t", "slots", "size", "start"),
+    [(1, 3, 3, None), (5, 6, 3, None), (18, 18, 3, None), (6, 6, 1, None), (9, 18, 3, (4, 9)), (1, 18, 3, (17, 0))],
+)
+def test_definition(t, slots, size, start):
+    """Kills: a block that sees its neighbour's choice, -1 taken for block 0, a key of the future, rows at one position,
+    a gradient that reaches a gathered block once only."""
+    q, k, v, dy = inputs(t, slots)
+    table = jnp.asarray(np.where(slots // size > TABLE, TABLE, -1)[: slots // size], jnp.int32)
+    first = None if start is None else jnp.asarray(start, jnp.int32)
+    y, gradients = with_gradients(lambda *x: block_sparse_attention(*x, table, first, block_size=size), q, k, v, dy)
+    with jax.enable_x64(True):
+        seen = visible(t, slots, start or (0, 0), size)
+        wide = (jnp.asarray(np.asarray(x, np.float64)) for x in (q, k, v, dy))
+        truth, true_gradients = with_gradients(lambda *x: definition(*x, seen), *wide)
+    np.testing.assert_allclose(y, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
+    for found, expected in zip(gradients, true_gradients, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+def test_step():
+    """Kills: the row of another block, slots behind the position, -1 taken for block 0."""
+    for positions in ((0, 17), (5, 9), (3, 11)):
+        q, k, v, _ = inputs(1, 18)
+        table, at = jnp.asarray(TABLE, jnp.int32), jnp.asarray(positions, jnp.int32)
+        y = block_sparse_step(q[:, 0], k, v, table, at, block_size=3)
+        expected = definition(q, k, v, visible(1, 18, positions, 3))[:, 0]
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5)
+
+
+def test_no_query():
+    """Kills a gather from nothing."""
+    q, k, v, _ = inputs(0, 18)
+    assert block_sparse_attention(q, k, v, jnp.asarray(TABLE, jnp.int32), block_size=3).shape == (B, 0, H, V)
+
+
+def test_gradients_of_a_block_that_all_see_are_summed_in_float32():
+    """Kills sums over blocks in bfloat16, which stop growing at 256 times a term: all of 512 blocks see block 0."""
+    n, size = 512, 2
+    table = jnp.stack([jnp.zeros((n,), jnp.int32), jnp.arange(n, dtype=jnp.int32).at[0].set(-1)], axis=1)
+    q, k, v = (jnp.zeros((1, n * size, 1, 4), dtype) for dtype in (jnp.bfloat16,) * 3)
+    run = lambda v: block_sparse_attention(q, k, v, table, block_size=size).astype(jnp.float32).sum()  # noqa: E731
+    gradient = np.asarray(jax.grad(run)(v), np.float32)[0, :, 0, 0]
+    # The own block's queries see 1 and 2 keys; those of the other 511 blocks 3 and 4.
+    np.testing.assert_allclose(
+        gradient[:2], [1 + 1 / 2 + 511 * (1 / 3 + 1 / 4), 1 / 2 + 511 * (1 / 3 + 1 / 4)], rtol=0.01
+    )
+
+
+def test_extreme_scores():
+    """Kills a softmax without its shift: scores of about 1e4 stay finite, in float32 and bfloat16."""
+    for dtype in (jnp.float32, jnp.bfloat16):
+        q, k, v, dy = inputs(18, 18, dtype, scale=1e4)
+        y, gradients = with_gradients(
+            lambda *x: block_sparse_attention(*x, jnp.asarray(TABLE, jnp.int32), block_size=3), q, k, v, dy
+        )
+        assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (y, *gradients))
