@@ -72,6 +72,12 @@ def hand_count(name: str) -> int:
             d, hidden = 1024, 3584
             time_mix, channel_mix = 5 * d * d + 8 * d, d * d + 2 * hidden * d + 2 * d
             return 2 * 50272 * d + 19 * (time_mix + channel_mix + 4 * d) + 2 * d
+        case _ if name.startswith("zoology-long-conv"):
+            d, layers, width = {"76m": (704, 6, 2048), "128m": (768, 12, 2048), "360m": (1024, 24, 2816)}[
+                name.removeprefix("zoology-long-conv-")
+            ]
+            conv = 2048 * d + d + (d + 1) * 2 * d
+            return 50304 * d + layers * (conv + 3 * d * width + 2 * d) + d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -116,6 +122,9 @@ def hand_count(name: str) -> int:
         ("rwkv5-362m", 362_229_760, 362e6, 0.001),
         ("zoology-multi-head-hyena-150m", 158_870_160, 150e6, 0.06),
         ("zoology-multi-head-hyena-358m", 358_400_128, 358e6, 0.002),
+        ("zoology-long-conv-76m", 75_986_240, 76e6, 0.001),
+        ("zoology-long-conv-128m", 128_333_568, 128e6, 0.003),
+        ("zoology-long-conv-360m", 359_916_544, 360e6, 0.001),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):
@@ -136,6 +145,7 @@ def test_parameter_counts(name, count, paper, tolerance):
         (presets.zoology_rwkv_72m, 93_193_152),
         (presets.zoology_multi_head_hyena_150m, 158_622_120),
         (presets.zoology_multi_head_hyena_358m, 267_745_888),
+        (presets.zoology_long_conv_128m, 154_328_544),
     ],
 )
 def test_what_the_tables_print_can_be_had(preset, count):

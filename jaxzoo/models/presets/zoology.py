@@ -1,7 +1,8 @@
 """The language models of Zoology (Arora et al. 2024): Tables 7 to 16, but for Hyena, and the hybrids of Table 2.
 
-The tables' "FFN width" is that of the GPT-NeoX code (`neox_mlp_width`): with it the counts of attention, BaseConv and
-the widths of Hyena and H3 agree with the paper's. The vocabulary is padded to a multiple of 128, as GPT-NeoX does.
+The tables' "FFN width" is that of the GPT-NeoX code (`neox_mlp_width`): with it the counts of attention, Hyena, H3,
+long convolutions and (to 3 %) BaseConv are the paper's. The vocabulary is padded to a multiple of 128, as GPT-NeoX
+does.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
     H3Config,
+    LongConvConfig,
     MixerConfig,
     RetNetConfig,
     RWKV4ChannelMixConfig,
@@ -105,6 +107,39 @@ def _zoology_base_conv(*, d_model: int, n_layers: int, n_heads: int = 0) -> Lang
     )
 
 
+def zoology_long_conv_76m() -> LanguageModelConfig:
+    """Long convolution, Zoology, Table 16: 76.0M parameters (paper: 76M); 6 layers of width 704.
+
+    Squash, dropout and learning rate of the filter as in the table; its output is a GLU, the released default, with
+    which the count is met.
+    """
+    return _zoology_long_conv(d_model=704, n_layers=6)
+
+
+def zoology_long_conv_128m(*, as_printed: bool = False) -> LanguageModelConfig:
+    """Long convolution, Zoology, Table 16: 128.3M parameters (paper: 128M); 12 layers of width 768.
+
+    Args:
+      as_printed: width 864, as the table says; the model then has 154.3M parameters. False: 768, the width of attention
+        at this size (Table 7), with which the count is met.
+    """
+    return _zoology_long_conv(d_model=864 if as_printed else 768, n_layers=12)
+
+
+def zoology_long_conv_360m() -> LanguageModelConfig:
+    """Long convolution, Zoology, Table 16: 359.9M parameters (paper: 360M); 24 layers of width 1024.
+
+    The rest as `zoology_long_conv_76m`.
+    """
+    return _zoology_long_conv(d_model=1024, n_layers=24)
+
+
+def _zoology_long_conv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
+    width = neox_mlp_width(d_model, 4)
+    conv = LongConvConfig(n_channels=1, squash=0.001, kernel_dropout=0.1, kernel_learning_rate_scale=0.0625)
+    return text_model((conv,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
+
+
 def zoology_ret_net_152m() -> LanguageModelConfig:
     """RetNet, Zoology, Table 15: 151.9M parameters (paper: 152M); 12 layers of width 768, values of 1280.
 
@@ -190,6 +225,9 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-h3-168m": zoology_h3_168m,
     "zoology-h3-357m": zoology_h3_357m,
     "zoology-h3-72m": zoology_h3_72m,
+    "zoology-long-conv-128m": zoology_long_conv_128m,
+    "zoology-long-conv-360m": zoology_long_conv_360m,
+    "zoology-long-conv-76m": zoology_long_conv_76m,
     "zoology-ret-net-152m": zoology_ret_net_152m,
     "zoology-rwkv-169m": zoology_rwkv_169m,
     "zoology-rwkv-351m": zoology_rwkv_351m,
