@@ -6,6 +6,7 @@ import pytest
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
+    BigBirdConfig,
     GatedShortConvConfig,
     LinearAttentionConfig,
     RetNetConfig,
@@ -227,6 +228,14 @@ def test_multi_head_hyenas():
         assert {(layer.n_heads, layer.filter_network.sine_frequency) for layer in layers} == {(heads, 2.0)}
     layers = presets.mqar_multi_head_hyena(d_model=128, head_dim=8).layers
     assert [(layer.n_heads, layer.head_width, layer.filter_length) for layer in layers] == [(16, 8, 64)] * 2
+
+
+def test_mqar_big_bird():
+    """Kills blocks of another size, and a hybrid in the wrong order."""
+    conv, sparse = presets.mqar_big_bird(block_size=16).layers
+    assert isinstance(conv, BaseConvConfig)
+    assert isinstance(sparse, BigBirdConfig)
+    assert (sparse.block_size, sparse.n_heads, sparse.positions) == (16, 1, "none")
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -30,6 +30,7 @@ from jaxzoo.models.presets.common import Variant as Variant
 from jaxzoo.models.presets.mqar_based import (
     PRESETS as MQAR_BASED,
     mqar_based as mqar_based,
+    mqar_big_bird as mqar_big_bird,
     mqar_hybrid_attention as mqar_hybrid_attention,
     mqar_linear_attention as mqar_linear_attention,
     mqar_mamba as mqar_mamba,

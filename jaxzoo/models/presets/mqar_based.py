@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from jaxzoo.mixers import (
     AttentionConfig,
+    BigBirdConfig,
     LinearAttentionConfig,
     MambaConfig,
     SlidingWindowAttentionConfig,
@@ -64,6 +65,21 @@ def mqar_sliding_window(
     return mqar_model((short_conv(variant), sliding), d_model, length, variant)
 
 
+def mqar_big_bird(
+    *, d_model: int = 64, length: int = 1024, block_size: int = 64, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """BigBird on MQAR, Based, Figure 8: BaseConv with 3 taps, then one head of block-sparse attention.
+
+    Args:
+      d_model: width; 64 in the figure.
+      length: longest sequence; 1024 in the figure.
+      block_size: 4, 8, .. 128 in the figure.
+      variant: as in `mqar_base_conv`; what differs inside the mixer: see `BigBirdConfig` and its file.
+    """
+    sparse = BigBirdConfig(n_heads=1, block_size=block_size, qkv_bias=True, out_bias=True)
+    return mqar_model((short_conv(variant), sparse), d_model, length, variant)
+
+
 def mqar_linear_attention(
     *,
     d_model: int = 64,
@@ -111,6 +127,7 @@ def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> Lan
 
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-based": mqar_based,
+    "mqar-big-bird": mqar_big_bird,
     "mqar-hybrid-attention": mqar_hybrid_attention,
     "mqar-linear-attention": mqar_linear_attention,
     "mqar-mamba": mqar_mamba,
