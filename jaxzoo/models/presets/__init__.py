@@ -53,10 +53,6 @@ from jaxzoo.models.presets.zoology import (
     zoology_attention_73m as zoology_attention_73m,
     zoology_attention_125m as zoology_attention_125m,
     zoology_attention_360m as zoology_attention_360m,
-    zoology_base_conv_168m as zoology_base_conv_168m,
-    zoology_base_conv_354m as zoology_base_conv_354m,
-    zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
-    zoology_base_conv_attention_351m as zoology_base_conv_attention_351m,
     zoology_h3_72m as zoology_h3_72m,
     zoology_h3_168m as zoology_h3_168m,
     zoology_h3_357m as zoology_h3_357m,
@@ -67,6 +63,13 @@ from jaxzoo.models.presets.zoology import (
     zoology_rwkv_72m as zoology_rwkv_72m,
     zoology_rwkv_169m as zoology_rwkv_169m,
     zoology_rwkv_351m as zoology_rwkv_351m,
+)
+from jaxzoo.models.presets.zoology_base_conv import (
+    PRESETS as ZOOLOGY_BASE_CONV,
+    zoology_base_conv_168m as zoology_base_conv_168m,
+    zoology_base_conv_354m as zoology_base_conv_354m,
+    zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
+    zoology_base_conv_attention_351m as zoology_base_conv_attention_351m,
 )
 from jaxzoo.models.presets.zoology_hyena import (
     PRESETS as ZOOLOGY_HYENA,
@@ -81,6 +84,7 @@ from jaxzoo.models.presets.zoology_hyena import (
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     **BASED,
     **ZOOLOGY,
+    **ZOOLOGY_BASE_CONV,
     **ZOOLOGY_HYENA,
     **MQAR_BASED,
     **MQAR_ZOOLOGY,
