@@ -3,17 +3,19 @@
     x'(t) = A x(t) + B u(t)        y(t) = 2 Re(sum_n C_n x_n(t))
 
 Its numbers come in conjugate pairs, of which one is kept: `d_state` real numbers of state are `d_state / 2` complex
-ones. With the channel's step dt and s = dt A, as discrete recurrence x_i = a x_{i-1} + b u_i (their Table 1):
+ones. With the channel's step dt and s = dt A, as discrete recurrence x_i = a x_{i-1} + b u_i:
 
-| `Discretization` | a                       | b                   |
-| ---------------- | ----------------------- | ------------------- |
+| `Discretization` | a                         | b                  |
+| ---------------- | ------------------------- | ------------------ |
 | bilinear         | (1 + s / 2) / (1 - s / 2) | dt B / (1 - s / 2) |
-| zoh              | exp(s)                  | B (exp(s) - 1) / A  |
+| zoh              | exp(s)                    | B (exp(s) - 1) / A |
 
-and as convolution with K_l = 2 Re(sum_n C_n a_n^l b_n). Initialisation (their eqs. 8 and 9), n from 0 to d_state / 2 -
-1: Re A = -1/2; Im A = pi n (`lin`) or d_state / pi (d_state / (2 n + 1) - 1) (`inv`); B = 1; C complex normal of
-variance 1; dt log-uniform in [dt_min, dt_max]. A is stored as log(-Re A) and Im A, dt by its logarithm, B and C by
-their real and imaginary parts; all but C are without weight decay, as in the authors' code.
+and as convolution with K_l = 2 Re(sum_n C_n a_n^l b_n). A is stored as log(-Re A) and Im A, dt by its logarithm, B and
+C by their real and imaginary parts; all but C are without weight decay, as in the authors' code.
+
+Initialisation, for n = 0 .. d_state / 2 - 1: Re A = -1/2; Im A = pi n (S4D-Lin, `lin`) or
+d_state / pi (d_state / (2 n + 1) - 1) (S4D-Inv, `inv`); B = 1; C complex normal of variance 1; dt log-uniform in
+[dt_min, dt_max].
 
 A power a^l is a product of two, a^(i c) and a^j with l = i c + j, from tables of about sqrt(t) powers each, which come
 from products: the (channels, n, t) numbers of all powers never exist, and sums over n are matrix products.

@@ -1,4 +1,4 @@
-"""The shift SSM of H3 (Fu et al. 2023, sec. 3.1): a register of `w` inputs for every channel.
+"""The shift SSM of H3 (Fu et al. 2023): a register of `w` inputs for every channel.
 
     x_i = shift(x_{i-1}) + B u_i        y_i = C . x_i
 

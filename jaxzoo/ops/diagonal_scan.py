@@ -8,7 +8,8 @@ over chunks applies them to `chunk_size` tokens at a time, and the backward pass
 
 Inside a chunk the states come one from the other by products and sums alone (no logarithm, quotient or exponential), so
 that any `a` is safe, 0 included. On a CPU they are made in turn, elsewhere by an associative scan, a tree: forward and
-backward pass on two CPU cores at batch 8, 1024 tokens, 128 channels and 16 numbers a channel, in ms: 140 and 400.
+backward pass on two CPU cores at batch 8, 1024 tokens, 128 channels and 16 numbers a channel, in ms of CPU time: 170
+and 340.
 """
 
 import functools
@@ -22,7 +23,7 @@ from jax import lax
 
 from jaxzoo.array_typing import Array, Int
 
-CHUNK = 64
+CHUNK = 32
 """Tokens of a chunk, unless the caller says otherwise."""
 
 Tokens = Any

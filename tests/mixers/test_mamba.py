@@ -1,5 +1,7 @@
 """Mamba against its equations in float64, one token after the other; its initialisation; its state."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -70,10 +72,10 @@ def test_equation(options):
 
 
 def test_initialisation():
-    """Kills a delta out of its range, or uniform rather than log-uniform; an A that is not -1 .. -N; a map to delta of
+    """Kills a delta out of its range, or uniform rather than log-uniform; an A that is not -1 .. -N; a projection of
     another scale; decay of what the public code does not decay. 1000 deltas in [1e-5, 0.1], floored at 1e-4: a quarter
     of them at the floor, the median of the rest at 10^-2.5."""
-    config = MambaConfig(d_model=500, d_state=5, dt_min=1e-5, dt_floor=1e-4)
+    config = MambaConfig(d_model=500, d_state=5, dt_min=1e-5, dt_floor=1e-4, out_init_std=0.01)
     mixer = Mamba(config, rngs=nnx.Rngs(0))
     delta = np.log1p(np.exp(np.asarray(mixer.dt_bias[...], np.float64)))
     assert delta.min() >= 0.999e-4
@@ -87,6 +89,12 @@ def test_initialisation():
     assert 0.99 * 32**-0.5 < kernel.max() <= 32**-0.5  # rank 500 / 16, rounded up
     taps = np.abs(np.asarray(mixer.taps[...]))
     assert 0.499 < taps.max() <= 0.5
+    for layer, bound in ((mixer.in_proj, 500**-0.5), (mixer.x_proj, 1000**-0.5), (mixer.out_proj, 0.5 * 1000**-0.5)):
+        kernel = np.abs(np.asarray(layer.kernel[...]))
+        assert 0.99 * bound < kernel.max() <= bound
+    normal = Mamba(dataclasses.replace(config, projection_init="normal"), rngs=nnx.Rngs(0))
+    for layer, std in ((normal.in_proj, 0.02), (normal.x_proj, 0.02), (normal.out_proj, 0.01)):
+        np.testing.assert_allclose(np.std(np.asarray(layer.kernel[...])), std, rtol=0.05)
     for name in ("a_log", "skip", "dt_bias", "conv_bias"):
         assert not traits_of(getattr(mixer, name)).decay, name
     assert traits_of(mixer.taps).decay

@@ -148,6 +148,18 @@ def test_a_of_zero_and_of_one(by, monkeypatch):
     assert_close(gradients, (da, db, a[:, 0] * g), 1e-5)
 
 
+def test_one_a_for_all_tokens():
+    """Kills an `a` that is not broadcast: a decay by channel, over chunks that the last one does not fill."""
+    rng = np.random.default_rng(0)
+    a, b, h = rng.random(D), rng.normal(size=(B, 7, D)), rng.normal(size=(B, D))
+    arrays = single((a, b, h))
+    y, last = diagonal_scan(arrays[1], lambda b: (arrays[0], b), lambda h, _: h, arrays[2], chunk_size=3)
+    for i in range(7):
+        h = a * h + b[:, i]
+        assert_close(y[:, i], h, 1e-6)
+    assert_close(last, h, 1e-6)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_long_sequence(dtype):
     """Kills sums or states in bfloat16, and errors that grow with the length: 16384 tokens with decays near 1, and

@@ -1,33 +1,29 @@
-"""H3 (Fu et al. 2023): two state space models, with products of their inputs and outputs in place of attention's
-scores.
+"""H3 (Fu et al. 2023): two state space models, with products of their inputs and outputs in place of attention.
 
-For q = u W_q + b_q and so on, and heads of `head_dim` channels (Algorithm 1, for one head, and sec. 3.1):
+For q = u W_q + b_q and so on, and heads of `head_dim` channels (Algorithm 1, for one head):
 
     k' = SSM_shift(k) + skip_k * k
-    s  = SSM_diag(k' v^T) + skip * (k' v^T)                an SSM a head, applied to its head_dim x head_dim products
-    o  = q^T s                                             sum over the channels of k
+    s  = SSM_diag(k' v^T) + skip * (k' v^T)        one SSM a head, applied to each of its head_dim x head_dim products
+    o  = q^T s                                     a sum over the channels of k
     y  = concat(o) W_out + b_out
 
-The shift SSM (`layers/shift_ssm.py`) keeps the last `d_state` k of every channel; its B is e_1 at the start and
-learned, as the paper's text and code have it, or e_1 for good (`learn_shift_b=False`). The diagonal SSM is S4D
-(`layers/s4d.py`), bilinear and S4D-Lin as in the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k)
-* v).
+The shift SSM (`layers/shift_ssm.py`) holds the last `d_state` keys of every channel; its B is e_1 at the start and
+learned, or e_1 for good (`learn_shift_b=False`). The diagonal SSM is S4D (`layers/s4d.py`), bilinear and S4D-Lin as in
+the authors' code. With head_dim 1 the layer is q * SSM_diag(SSM_shift(k) * v).
 
-| ours                                   | authors' code and Zoology's (`H3`)                                |
-| -------------------------------------- | ----------------------------------------------------------------- |
-| `q_proj`, `k_proj`, `v_proj`, `out_proj` | the same, and `output_linear`; weights transposed                 |
-| `shift_b`, `shift_c` (d_state, d)      | `ssm_k_kernel.kernel.B` (d, d_state), `.C` (1, d, d_state), transposed |
-| `skip_k`, `skip`                       | `ssm_k_D`, `D`                                                    |
-| `s4d.log_dt`, `s4d.b`                  | `kernel.kernel.log_dt`, `.B`                                      |
-| `s4d.log_neg_real`, `s4d.imag`         | `kernel.kernel.inv_A_real`, `.A_imag`                             |
-| `s4d.c`                                | `kernel.kernel.C[0]`, as it is: K = 2 Re(C B a^l)                 |
+| ours                                          | authors' code, and Zoology's                                  |
+| --------------------------------------------- | ------------------------------------------------------------- |
+| `q_proj`, `k_proj`, `v_proj`, `out_proj`      | the same, but `output_linear`; weights transposed             |
+| `shift_b`, `shift_c` (d_state, d), `skip_k`   | `ssm_k_kernel.kernel.B` and `.C[0]`, transposed; `ssm_k_D`    |
+| `s4d.log_dt`, `s4d.log_neg_real`, `s4d.imag`  | `kernel.kernel.log_dt`, `.inv_A_real`, `.A_imag`              |
+| `s4d.b`, `s4d.c`, `skip`                      | `kernel.kernel.B`, `.C[0]`, neither conjugated; `D`           |
 
-Channels are head-major, (h d), on both sides. The authors' plain path for head_dim > 1 leaves o in the order (d h), by
-mistake: parameters trained there need the rows of `output_linear.weight.T` taken in the order (h d).
+Channels are head-major, (h d), on both sides. For head_dim > 1 the authors' plain path joins o in the order (d h), by
+mistake: parameters trained there need the rows of `output_linear.weight.T` put in the order (h d).
 
-Zoology trains head_dim 2 with d_state = N, the length, and Based with d_state = d / 4. Initialisation: projections
-normal, biases 0; `shift_c` PyTorch's default of a convolution, uniform in +-1/sqrt(d_state); skips normal of variance
-1. Deviation: filters are as long as the sequence; the authors' code cuts them at its l_max.
+Zoology trains head_dim 2 with d_state = N, the length; Based, App. E.2, d_state = d / 4. Initialisation: projections
+normal, biases 0; `shift_c` uniform in +-1/sqrt(d_state), PyTorch's default of convolutions; skips normal of variance 1.
+Deviation: the diagonal SSM reaches back over the whole sequence; the authors' code cuts its filter at l_max.
 """
 
 import dataclasses

@@ -1,26 +1,27 @@
-"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix moves with its input, here with a diagonal A.
+"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix moves with its input; here with a diagonal A.
 
-For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`; their n, complex, in pairs):
+For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`: vectors of complex numbers):
 
     x_i = (a + b u_i) x_{i-1} + b u_i        y_i = 2 Re(c . x_i) + D u_i        out = GLU(gelu(y) W + bias)
 
-Unrolled, c a^l b^p weighs products of p inputs, the last of them l tokens ago: the paper's liquid kernel, convolved
-with "input correlations". Its two kernels for finite p take products of neighbours, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
+Unrolled, c a^l b^p weighs every product of p inputs, l of the tokens since its first input taking no part in it: the
+paper's liquid kernel, convolved with "input correlations". Its two modes take products of neighbours alone, of at most
+`order` inputs, r^p_i = u_i u_{i-1} .. u_{i-p+1}:
 
-| `liquid`   | y_i - D u_i                                                              | source                |
-| ---------- | ------------------------------------------------------------------------ | --------------------- |
-| recurrence | the equation above: all products of all orders                           | the paper's equation  |
-| kb         | `sum_{p <= order} sum_l 2 Re(c . a^l b^p) r^p_{i-l}`                     | its KB mode           |
-| pb         | `sum_l 2 Re(c . a^l b) u_{i-l} + sum_{2 <= p <= order} 2 Re(c . b^p) r^p_i` | its PB mode: A is 1 |
+| `liquid`   | y_i - D u_i                                                          | source                          |
+| ---------- | -------------------------------------------------------------------- | ------------------------------- |
+| recurrence | the equation above: all products of all orders                       | the paper's discrete recurrence |
+| kb         | sum over p, and l >= 0, of 2 Re(c . a^l b^p) r^p_{i-l}               | its KB mode                     |
+| pb         | as kb for p = 1; for larger p, l = 0 only: 2 Re(c . b^p) r^p_i       | its PB mode, A = 1 for p > 1    |
 
 `order=1` is plain S4D in both. The recurrence grows without bound where an input stays so large that |a + b u| > 1; kb
 and pb cannot.
 
-Deviations. A is diagonal and b u acts on each number of state alone; the public code has a diagonal plus low-rank A,
-and squares b as b (1^T b), for a b u that is added to every column of A. Ours is causal in all forms; the public code
-reverses the correlations in time, and by default (`allcombs`) takes products of the last few tokens of the sequence,
-so that an output depends on later inputs and no text can be generated. Its smaller learning rate for A, b and dt is
-left to the training config. The output projection is normal, its bias 0; D normal of variance 1; S4D as in its file.
+Deviations. A is diagonal, and b u acts on each number of the state alone. The public code has S4's A, diagonal plus
+low rank, and takes b^p for b (1^T b)^(p-1), as if b u were added to every column of A. Ours is causal; the public code
+reverses the products in time, and by default (`allcombs`) takes those of the sequence's last few tokens: an output
+depends on later inputs, and no text could be generated. Its smaller learning rate for A, b and dt is left out.
+Initialisation: projection normal, its bias 0; D normal of variance 1; S4D as in its file.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Mamba (Gu and Dao 2023): a diagonal state space model whose step, input and output maps follow the token.
 
-With a causal depthwise convolution of `n_taps` taps, channels i of `inner = expand d_model` and states n (secs. 3.2 to
-3.5, Algorithm 2, Figure 3):
+With a causal depthwise convolution of `n_taps` taps, channels i of `inner = expand d_model` and states n (Algorithm 2,
+Figure 3, sec. 3.6):
 
     x, z = split(u W_in)              x = silu(conv(x) + b_conv)           r, B, C = split(x W_x)
     delta = softplus(r W_dt + b_dt)   A = -exp(A_log)
@@ -23,9 +23,10 @@ the paper's eq. 4, a zero-order hold for B too, is `discretization="zoh"`: (exp(
 | `out_proj`      | `out_proj.weight`, transposed                                                    |
 
 Initialisation: `a_log` log(1 .. d_state), `skip` 1, `dt_proj` uniform in +-dt_rank^(-1/2), `dt_bias` the inverse
-softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floor, taps and their bias uniform in
-+-1/sqrt(n_taps). Deviation: the other projections are normal, as Zoology trains them; the public code leaves PyTorch's
-default, uniform in +-1/sqrt(fan_in).
+softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floor; taps and their bias uniform in
++-1/sqrt(n_taps), the other projections in +-1/sqrt(fan_in), PyTorch's default, in which Zoology too leaves this mixer.
+`out_proj` is scaled by out_init_std / init_std: in a model 1/sqrt(2 n_layers), where the public code has
+1/sqrt(n_layers).
 """
 
 import dataclasses
@@ -73,6 +74,8 @@ class MambaConfig(MixerConfig):
     """Initial deltas below it are raised to it."""
     discretization: Literal["release", "zoh"] = "release"
     """How B becomes discrete: by Euler's rule, as in the public code, or by the paper's zero-order hold."""
+    projection_init: Literal["uniform", "normal"] = "uniform"
+    """Initialisation of in_proj, x_proj and out_proj: uniform as published, or normal with `init_std`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -136,12 +139,16 @@ class Mamba(Mixer):
         self.conv_bias = uniform_parameter((inner,), config.n_taps, channels, decay=False, rngs=rngs)
         self.x_proj = linear(inner, rank + 2 * n, axes=(*channels, None), std=std, rngs=rngs)
         self.dt_proj = linear(rank, inner, axes=(None, *channels), rngs=rngs)
-        self.dt_proj.kernel = uniform_parameter((rank, inner), rank, (None, *channels), rngs=rngs)
+        _make_uniform(self.dt_proj, rngs)
         self.dt_bias = parameter(_initial_dt_bias(config, rngs), channels, decay=False)
         a_log = jnp.tile(jnp.log(jnp.arange(1, n + 1, dtype=jnp.float32))[None], (inner, 1))
         self.a_log = parameter(a_log, (*channels, None), decay=False)
         self.skip = parameter(jnp.ones((inner,)), channels, decay=False)
         self.out_proj = linear(inner, d, axes=(*channels, "embed"), std=config.out_std, rngs=rngs)
+        if config.projection_init == "uniform":
+            _make_uniform(self.in_proj, rngs)
+            _make_uniform(self.x_proj, rngs)
+            _make_uniform(self.out_proj, rngs, scale=config.out_std / std if std else 1.0)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
@@ -221,6 +228,12 @@ def _readout(h: jax.Array, tokens: _Tokens) -> jax.Array:
 def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
     """A vector of parameters, to be combined with the last axis of `like`."""
     return value.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+
+
+def _make_uniform(layer: nnx.Linear, rngs: nnx.Rngs, *, scale: float = 1.0) -> None:
+    """Draws the kernel anew, uniform in +-scale / sqrt(fan_in)."""
+    bound = scale * layer.in_features**-0.5
+    layer.kernel[...] = jax.random.uniform(rngs.params(), layer.kernel.shape, jnp.float32, -bound, bound)
 
 
 def _initial_dt_bias(config: MambaConfig, rngs: nnx.Rngs) -> jax.Array:
