@@ -49,7 +49,8 @@ def bonus_linear_attention(
     b, t, h, k_dim = k.shape
     if initial_state is None:
         initial_state = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
-    log_decay = jnp.broadcast_to(log_decay.astype(jnp.float32).reshape((-1, *log_decay.shape)[-4:]), k.shape)
+    log_decay = log_decay.astype(jnp.float32).reshape((1,) * (4 - log_decay.ndim) + log_decay.shape)
+    log_decay = jnp.broadcast_to(log_decay, (log_decay.shape[0], t, h, k_dim))
     earlier = _one_token_ago(k)
     if segment_ids is not None:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0

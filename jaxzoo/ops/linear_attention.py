@@ -53,7 +53,7 @@ def linear_attention(
     k: Float[Array, "b t h k"],
     v: Float[Array, "b t h v"],
     *,
-    log_decay: Float[Array, "h"] | Float[Array, "b t h"] | Float[Array, "b t h k"] | None = None,
+    log_decay: Float[Array, "h"] | Float[Array, "#b t h"] | Float[Array, "#b t h k"] | None = None,
     normalize: bool = False,
     eps: float = 1e-6,
     segment_ids: Int[Array, "b t"] | None = None,
@@ -68,7 +68,7 @@ def linear_attention(
       q: queries, mapped to features; scaled by the caller.
       k: keys, likewise.
       v: values.
-      log_decay: logarithm of `a`, at most 0, finite; None: no decay.
+      log_decay: logarithm of `a`, at most 0, finite; a leading axis of 1 serves all rows. None: no decay.
       normalize: divides by the sum of the weights.
       eps: added to that sum.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
@@ -90,7 +90,7 @@ def linear_attention(
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
     if log_decay is not None:
         decay = _by_token(log_decay, q.ndim)
-        log_decay = jnp.broadcast_to(decay, (b, t, *decay.shape[2:]))
+        log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
 
     @jax.checkpoint
     def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:
