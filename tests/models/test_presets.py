@@ -8,6 +8,7 @@ from jaxzoo.mixers import (
     BaseConvConfig,
     BigBirdConfig,
     GatedShortConvConfig,
+    InputDependentConvConfig,
     LinearAttentionConfig,
     RetNetConfig,
     RWKV4ChannelMixConfig,
@@ -236,6 +237,15 @@ def test_mqar_big_bird():
     assert isinstance(conv, BaseConvConfig)
     assert isinstance(sparse, BigBirdConfig)
     assert (sparse.block_size, sparse.n_heads, sparse.positions) == (16, 1, "none")
+
+
+def test_mqar_input_dependent_filters():
+    """Kills a filter that does not arrive, and fillers that match each other."""
+    for name, ignored in (("programmatic", 0), ("autocorrelation", None)):
+        conv, mixer = presets.mqar_input_dependent_conv(filter=name).layers
+        assert isinstance(conv, BaseConvConfig)
+        assert isinstance(mixer, InputDependentConvConfig)
+        assert (mixer.filter, mixer.ignored_token) == (name, ignored)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

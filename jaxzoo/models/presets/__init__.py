@@ -43,6 +43,7 @@ from jaxzoo.models.presets.mqar_zoology import (
     mqar_blocked_window as mqar_blocked_window,
     mqar_h3 as mqar_h3,
     mqar_hyena as mqar_hyena,
+    mqar_input_dependent_conv as mqar_input_dependent_conv,
     mqar_multi_head_hyena as mqar_multi_head_hyena,
     mqar_pure_sliding_window as mqar_pure_sliding_window,
     mqar_ret_net as mqar_ret_net,

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
@@ -10,6 +11,7 @@ from jaxzoo.mixers import (
     BlockedWindowAttentionConfig,
     H3Config,
     HyenaConfig,
+    InputDependentConvConfig,
     MultiHeadHyenaConfig,
     RetNetConfig,
     RWKV4TimeMixConfig,
@@ -131,6 +133,29 @@ def mqar_multi_head_hyena(
     return mqar_model((hyena,), d_model, length, variant)
 
 
+def mqar_input_dependent_conv(
+    *,
+    d_model: int = 64,
+    length: int = 64,
+    filter: Literal["programmatic", "autocorrelation"] = "programmatic",
+    variant: Variant = "paper",
+) -> LanguageModelConfig:
+    """Input-dependent filters on MQAR, Zoology, Figure 2 (bottom): a BaseConv of 3 taps, then one whose filter the
+    sequence makes of itself.
+
+    Not causal, as the paper says. Which of the two layers has the filter it does not say.
+
+    Args:
+      d_model: width; 64, 128, 256 or 512 in the figure.
+      length: longest sequence; 64, 128, 256 or 512 in the figure.
+      filter: programmatic, by token ids but for the filler 0, or by autocorrelation.
+      variant: an MLP in each layer (`paper`), or the identity in its place (`release`).
+    """
+    ignored = 0 if filter == "programmatic" else None
+    mixer = InputDependentConvConfig(filter=filter, ignored_token=ignored)
+    return mqar_model((short_conv(variant), mixer), d_model, length, variant)
+
+
 def mqar_rwkv(*, d_model: int = 64, length: int = 64, variant: Variant = "paper") -> LanguageModelConfig:
     """RWKV-4 on MQAR, Zoology, Figure 2: two layers of time mixing.
 
@@ -168,6 +193,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-blocked-window": mqar_blocked_window,
     "mqar-h3": mqar_h3,
     "mqar-hyena": mqar_hyena,
+    "mqar-input-dependent-conv": mqar_input_dependent_conv,
     "mqar-multi-head-hyena": mqar_multi_head_hyena,
     "mqar-pure-sliding-window": mqar_pure_sliding_window,
     "mqar-ret-net": mqar_ret_net,
