@@ -4,12 +4,12 @@
     z^0 = v,    z^n = x^n . (h^n * z^{n-1} + bias^n . z^{n-1}),    y = z^N W_out + b_out
 
 for order N (Definition 3.1; Zoology, Algorithm 3), with the filters `h^n` of `HyenaFilter` and a depthwise short
-convolution. What was published under this name leaves the first long convolution out:
+convolution. The authors' code, and what was trained with it, leaves the first long convolution out:
 
-| `form`  | source                                    | first gate                                  | filters |
-| ------- | ----------------------------------------- | ------------------------------------------- | ------- |
-| paper   | Definition 3.1                            | `z^1 = x^1 . (h^1 * v + bias^1 . v)`        | N       |
-| release | public code; all published models and runs | `z^1 = x^1 . v`                             | N - 1   |
+| `form`  | source                                | first gate                           | filters |
+| ------- | ------------------------------------- | ------------------------------------ | ------- |
+| paper   | Definition 3.1                        | `z^1 = x^1 . (h^1 * v + bias^1 . v)` | N       |
+| release | Safari (Hyena's code), Zoology's code | `z^1 = x^1 . v`                      | N - 1   |
 
 Columns of W_in: x^1, ..., x^N, v, as in Zoology's code; Safari's has x^N, ..., x^1, v. Channels of the filter network
 are (d, filter), the filter running fastest, in both.
