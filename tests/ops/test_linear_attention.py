@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
 
 B, H, K, V = 2, 3, 5, 4
@@ -151,3 +152,12 @@ def test_memory_of_a_long_sequence():
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3))).lower(q, k, v, log_decay).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 32 * 2**20
+
+
+def test_a_norm_behind_a_single_chunk():
+    """Kills: a fusion of the norm with the matmuls of the only chunk, which gives other numbers, or NaN, at this size."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(64, 64, 1, 64)), jnp.float32) for _ in range(3))
+    y = np.asarray(jax.jit(lambda *qkv: linear_attention(*qkv)[0])(q, k, v), np.float64)
+    scaled = jax.jit(lambda *qkv: head_norm(linear_attention(*qkv)[0], "rms", eps=1e-5))(q, k, v)
+    np.testing.assert_allclose(scaled, y / np.sqrt(np.square(y).mean(-1, keepdims=True) + 1e-5), atol=1e-4)
