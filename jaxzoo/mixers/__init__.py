@@ -9,6 +9,10 @@ from jaxzoo.mixers.attention.blocked_window_attention import (
     BlockedWindowAttention as BlockedWindowAttention,
     BlockedWindowAttentionConfig as BlockedWindowAttentionConfig,
 )
+from jaxzoo.mixers.attention.selective_attention import (
+    SelectiveAttention as SelectiveAttention,
+    SelectiveAttentionConfig as SelectiveAttentionConfig,
+)
 from jaxzoo.mixers.attention.sliding_window_attention import (
     SlidingWindowAttention as SlidingWindowAttention,
     SlidingWindowAttentionConfig as SlidingWindowAttentionConfig,
@@ -78,6 +82,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,
     "rwkv5_time_mix": RWKV5TimeMixConfig,
+    "selective_attention": SelectiveAttentionConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
 }

@@ -69,6 +69,8 @@ class Capabilities:
     """Honours `Context.segment_ids` where all tokens are mixed at once."""
     needs_tokens: bool = False
     """Reads `Context.tokens`."""
+    selects: bool = False
+    """Mixes for some tokens only, which it selects; the outputs of the others depend on no other token."""
     future_rounding: float = 0.0
     """Largest influence of the future, as a share of the largest of the past: rounding of a Fourier transform."""
     prefill_tolerance: float = 1e-5

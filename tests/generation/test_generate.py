@@ -71,6 +71,7 @@ SEEDS = {
     "RWKV4ChannelMixConfig": 4,
     "RWKV4TimeMixConfig": 1,
     "MultiHeadHyenaConfig": 1,
+    "SelectiveAttentionConfig": 1,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 

@@ -20,6 +20,7 @@ from jaxzoo.mixers import (
     Mixer,
     MixerConfig,
     RetNetConfig,
+    SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -59,6 +60,9 @@ EXTRA = [
     BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=64, look_back=True),
     LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
     LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="pb"),
+    SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
+    SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
+    SelectiveAttentionConfig(d_model=6, n_heads=2, n_selected=3, form="release"),
 ]
 
 

@@ -1,0 +1,277 @@
+"""Selective attention (Zoology, sec. 5, eq. 2): attention for selected tokens only, the others get nothing.
+
+    y_i = f(u)_i softmax(q_i K^T / sqrt(k)) V W_O      over the keys up to i, of selected tokens and others alike
+
+so that f selects queries. In a hybrid a few such layers recall, and the layers around them mix the rest.
+
+| `selection` | f(u)_i | parallel cost | causal | streams |
+| --- | --- | --- | --- | --- |
+| full | 1: plain attention | O(t^2) | yes | yes |
+| random | drawn from a Bernoulli | O(t^2) | yes | yes |
+| programmatic | 1 if the token id stands at a j < i of the document (eq. 3), else 0 | O(t^2) | yes | yes |
+| learned | s_i = sigmoid(u_i W) for the k largest of the row, else 0 | O(t k) | no | no |
+
+Learned selection gathers the k queries; no (t, t) array exists. Which tokens are the k largest depends on the whole
+row, so that an output can appear or vanish by a later input; nothing else of the future comes in, and no gradient. A
+stream cannot know the k largest of a row. In training (with `Context.key`) normal noise of standard deviation `noise`
+is added to the s_i that are compared, and the auxiliary loss `excess_selection` is
+
+    l_f = max(0, sum_i s_i - k) / t,     averaged over the rows.
+
+The paper prints neither the size of the noise, nor the weight of the loss, nor the share of random selection.
+
+`form="release"`, of learned selection, is what the released code does. In training it selects nothing and computes
+attention for all tokens, y_i = s_i (..) + u_i, without noise; otherwise y_i = s_i (..) + u_i for the k largest, and
+y_i = u_i for the others. Its loss compares the mean over all rows, max(0, mean s - k / t). With `n_selected=None`, its
+default, k is sqrt(t), rounded up where it counts tokens. Its projections have biases: `qkv_bias`, `out_bias`.
+
+Random selection is drawn anew in every call with a key, for every token; without a key it is a fixed function of `seed`
+and the position in the document, the same in all rows. Selection that is not learned computes attention for all tokens.
+The state is a KV cache, and, for programmatic selection, the token ids seen.
+"""
+
+import dataclasses
+import math
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.checked import Fraction, NonNegativeFloat, PositiveInt, Seed
+from jaxzoo.layers.linear import linear
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.softmax_attention import causal_attention, dense_attention, write_cache
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Losses
+from jaxzoo.ops.segments import position_in_segment, seen_before
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectiveAttentionConfig(MultiHeadConfig):
+    """Config of `SelectiveAttention`."""
+
+    positions: Literal["none", "rotary"] = "none"
+    """How scores learn of positions."""
+    selection: Literal["full", "random", "programmatic", "learned"] = "learned"
+    """Which tokens get an output; the table of the module docstring."""
+    form: Literal["paper", "release"] = "paper"
+    """Of learned selection: as in the paper, or in the released code."""
+    n_selected: PositiveInt | None = 256
+    """Tokens of a row that learned selection takes, the paper's k; None: the square root of the length."""
+    noise: NonNegativeFloat = 0.1
+    """Standard deviation of what is added, in training, to the scores that learned selection compares (paper)."""
+    excess_weight: NonNegativeFloat = 0.001
+    """Weight of the loss of learned selection; the default is that of the release."""
+    probability: Fraction = 0.125
+    """Share of tokens that random selection takes; the default is 256 of 2048."""
+    seed: Seed = 0
+    """Of random selection without a key."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        paper = self.form == "paper" or self.selection == "learned"
+        self.require("form", paper, f"must be 'paper' with selection={self.selection!r}")
+
+    @property
+    def learned(self) -> bool:
+        """Whether scores choose the tokens."""
+        return self.selection == "learned"
+
+    def count(self, length: int) -> int:
+        """Tokens that learned selection takes of a row."""
+        return min(math.ceil(self.expected_count(length)), length)
+
+    def expected_count(self, length: int) -> float:
+        """The k of the loss: as `count`, neither rounded nor cut to the length."""
+        return math.sqrt(length) if self.n_selected is None else self.n_selected
+
+    @classmethod
+    def tiny(cls) -> Self:
+        heads = {"n_heads": 2, "n_kv_heads": 1, "head_dim": 4, "positions": "rotary"}
+        return cls(d_model=9, **heads, qkv_bias=True, out_bias=True, selection="programmatic")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        honest = not self.learned
+        return Capabilities(
+            causal=honest,
+            streams=honest,
+            growing_state=honest,
+            segments=honest,
+            needs_tokens=self.selection == "programmatic",
+            selects=self.selection != "full",
+        )
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {"excess_selection": self.excess_weight} if self.learned else {}
+
+    def build(self, *, rngs: nnx.Rngs) -> "SelectiveAttention":
+        return SelectiveAttention(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, and two matmuls of the queries with all keys: the masked half counts too. Learned selection
+        projects the queries and outputs of the selected tokens alone, and takes the scores of all; the release trains
+        at the cost of full attention."""
+        scores = 4.0 * self.n_heads * self.head_width * length
+        if not self.learned:
+            return self.projection_flops + scores
+        keys = 4.0 * self.width * self.head_width * self.kv_heads
+        share = self.count(length) / length
+        return keys + share * (self.projection_flops - keys + scores) + 2.0 * self.width
+
+
+class SelectiveAttentionState(NamedTuple):
+    """KV cache. Slot `p` holds absolute position `p`; unwritten slots must be finite."""
+
+    k: Float[Array, "b s g k"]
+    """Keys, rotated to their absolute positions, in the cache's dtype; `s` is the capacity."""
+    v: Float[Array, "b s g k"]
+    """Values, in the cache's dtype."""
+    tokens: Int[Array, "b s"]
+    """Token ids, int32; empty, (b, 0), unless selection is programmatic."""
+    position: Int[Array, "b"]
+    """Tokens seen so far by each row, int32."""
+
+
+class SelectiveAttention(MultiHeadMixer):
+    """Causal softmax attention for selected tokens; a learned selection takes `n_selected` of a row.
+
+    Learned selection has the parameter `select_proj` (d, 1). `step` costs O(capacity), whatever is selected. A row that
+    runs past the cache gets NaN outputs from that call on.
+    """
+
+    config: SelectiveAttentionConfig
+
+    def __init__(self, config: SelectiveAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        if config.learned:
+            self.select_proj = linear(config.width, 1, axes=("embed", None), std=config.std, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        return self._run(x, context)[0]
+
+    def with_losses(
+        self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], Losses]:
+        return self._run(x, context)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> SelectiveAttentionState:
+        """The empty cache, of `capacity` slots.
+
+        Raises:
+          ValueError: `capacity` is None or not positive, or the selection is learned.
+        """
+        config = self.config
+        config.require("selection", not config.learned, "does not stream", "call the mixer on all tokens at once")
+        if capacity is None or capacity < 1:
+            rule = "must be positive; it is the number of tokens, prompt and new ones, that the cache will hold"
+            raise ValueError(f"SelectiveAttention.init_state: capacity={capacity} {rule}")
+        k = jnp.zeros((batch_size, capacity, config.kv_heads, config.head_width), dtype)
+        n_tokens = capacity if config.selection == "programmatic" else 0
+        tokens = jnp.zeros((batch_size, n_tokens), jnp.int32)
+        return SelectiveAttentionState(k, jnp.zeros_like(k), tokens, jnp.zeros((batch_size,), jnp.int32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: SelectiveAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], SelectiveAttentionState]:
+        """Attends to the cache and to `x`, whose keys and values are first rounded to the cache's dtype.
+
+        Raises:
+          ValueError: `t` exceeds the slots of the cache.
+        """
+        t, capacity = x.shape[1], state.k.shape[1]
+        if t > capacity:
+            raise ValueError(
+                f"SelectiveAttention.prefill: t={t} must be at most the {capacity} slots of the cache; make the state "
+                "with a larger capacity"
+            )
+        positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
+        q, k, v = self._project(x, positions)
+        k, v = write_cache(state.k, k, state.position), write_cache(state.v, v, state.position)
+        slots = jnp.arange(capacity, dtype=jnp.int32)[None, None, :]
+        tokens, before = state.tokens, slots < positions[:, :, None]
+        if self.config.selection == "programmatic":
+            assert context.tokens is not None
+            tokens = write_cache(tokens, context.tokens, state.position)
+            selected = (before & (tokens[:, None, :] == context.tokens[:, :, None])).any(-1)
+        else:
+            selected = self._selected(positions, context.key)
+        visible = slots <= positions[:, :, None]
+        y = self._merge(dense_attention(q, k.astype(q.dtype), v.astype(q.dtype), visible))
+        y = jnp.where((state.position + t <= capacity)[:, None, None], _where(selected, y), jnp.nan)
+        return y, SelectiveAttentionState(k, v, tokens, state.position + t)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: SelectiveAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], SelectiveAttentionState]:
+        tokens = None if context.tokens is None else context.tokens[:, None]
+        y, state = self.prefill(x_t[:, None, :], state, dataclasses.replace(context, tokens=tokens))
+        return y[:, 0], state
+
+    def _run(self, x: Float[Array, "b t d"], context: Context) -> tuple[Float[Array, "b t d"], Losses]:
+        """All tokens at once."""
+        here = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        if self.config.learned:
+            return self._learned(x, here, context.key)
+        documents = context.segment_ids
+        q, k, v = self._project(x, here)
+        y = self._merge(causal_attention(q, k, v, documents))
+        if self.config.selection == "programmatic":
+            assert context.tokens is not None
+            return _where(seen_before(context.tokens, documents), y), {}
+        positions = jnp.broadcast_to(here if documents is None else position_in_segment(documents), x.shape[:2])
+        return _where(self._selected(positions, context.key), y), {}
+
+    def _selected(self, positions: Int[Array, "b t"], key: PRNGKeyArray | None) -> Bool[Array, "b t"]:
+        """Full or random selection."""
+        config = self.config
+        if config.selection == "full":
+            return jnp.ones(positions.shape, bool)
+        if key is not None:
+            return jax.random.bernoulli(key, config.probability, positions.shape)
+        fixed = jax.random.key(config.seed)
+
+        def draw(position: jax.Array) -> jax.Array:
+            return jax.random.bernoulli(jax.random.fold_in(fixed, position), config.probability)
+
+        return jax.vmap(jax.vmap(draw))(positions)
+
+    def _learned(
+        self, x: Float[Array, "b t d"], here: Int[Array, "1 t"], key: PRNGKeyArray | None
+    ) -> tuple[Float[Array, "b t d"], Losses]:
+        """Learned selection, and its loss."""
+        config, (b, t, _) = self.config, x.shape
+        scores = jax.nn.sigmoid(self.select_proj(x).astype(jnp.float32))[..., 0]
+        losses = {"excess_selection": self._excess(scores)}
+        k, v = self._keys_and_values(x, here)
+        if config.form == "release" and key is not None:
+            y = self._merge(causal_attention(self._queries(x, here), k, v))
+            return y * scores[..., None].astype(x.dtype) + x, losses
+        compared = jax.lax.stop_gradient(scores)
+        if config.form == "paper" and key is not None:
+            compared = compared + np.float32(config.noise) * jax.random.normal(key, (b, t))
+        chosen = jnp.sort(jax.lax.top_k(compared, config.count(t))[1], axis=1)
+        q = self._queries(jnp.take_along_axis(x, chosen[..., None], axis=1), chosen)
+        y = self._merge(dense_attention(q, k, v, here[:, None, :] <= chosen[:, :, None]))
+        y = y * jnp.take_along_axis(scores, chosen, axis=1)[..., None].astype(x.dtype)
+        others = x if config.form == "release" else jnp.zeros_like(x)
+        return others.at[jnp.arange(b, dtype=jnp.int32)[:, None], chosen].add(y), losses
+
+    def _excess(self, scores: Float[Array, "b t"]) -> Float[Array, ""]:
+        """The loss l_f of the module docstring; 0 for no tokens."""
+        if scores.size == 0:
+            return jnp.zeros(())
+        allowed = np.float32(self.config.expected_count(scores.shape[1]) / scores.shape[1])
+        if self.config.form == "release":
+            return jax.nn.relu(scores.mean() - allowed)
+        return jax.nn.relu(scores.mean(1) - allowed).mean()
+
+
+def _where(selected: Bool[Array, "b t"], y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    return jnp.where(selected[..., None], y, jnp.zeros_like(y))
