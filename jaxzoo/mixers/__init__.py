@@ -9,6 +9,10 @@ from jaxzoo.mixers.attention.blocked_window_attention import (
     BlockedWindowAttention as BlockedWindowAttention,
     BlockedWindowAttentionConfig as BlockedWindowAttentionConfig,
 )
+from jaxzoo.mixers.attention.nystromformer import (
+    NystromFormer as NystromFormer,
+    NystromFormerConfig as NystromFormerConfig,
+)
 from jaxzoo.mixers.attention.selective_attention import (
     SelectiveAttention as SelectiveAttention,
     SelectiveAttentionConfig as SelectiveAttentionConfig,
@@ -78,6 +82,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "long_conv": LongConvConfig,
     "mamba": MambaConfig,
     "multi_head_hyena": MultiHeadHyenaConfig,
+    "nystromformer": NystromFormerConfig,
     "ret_net": RetNetConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,

@@ -1,0 +1,182 @@
+"""NystromFormer (Xiong et al. 2021, eqs. 13 to 15): softmax attention through landmarks; bidirectional.
+
+The queries and keys of a row are averaged over `n_landmarks` segments, and with S(q, k) = softmax(q k^T / sqrt(k)), by
+rows, attention to all tokens is approximated as
+
+    y = S(q, k') Z S(q', k) v + conv(v)        Z ~ pseudo-inverse of A = S(q', k')
+
+q', k' are the landmarks, and conv is a depthwise convolution over both sides, one filter a head (the paper's skip
+connection). Z comes from `n_iterations` of Z <- Z (13 - A Z (15 - A Z (7 - A Z))) / 4, and starts as A^T / (|A|_1
+|A|_inf). Up to `n_landmarks` tokens the attention is exact.
+
+A landmark averages over tokens to come, and the inverse mixes all landmarks: nothing here is causal, so nothing
+streams, and packed documents are refused. `form="release"` is what Based ran beside causal mixers (Fig. 8). It masks
+the three matrices above their diagonals, although landmarks and tokens are counted in different units: a token sees
+landmarks of its future all the same; only up to `n_landmarks` tokens it is causal attention. It had no convolution
+(`n_taps=0`).
+
+Deviations. Where landmarks do not divide the tokens, the first segments are one token shorter, as in the released code;
+the paper pads. The paper's own code divides the start of Z by the largest |A|_1 of the batch, which makes rows depend
+on each other; ours by each matrix's own, as printed.
+
+Initialisation: the filter uniform in +-1 / sqrt(n_taps), as PyTorch's.
+"""
+
+import dataclasses
+from typing import Literal, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import lax
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.layers.causal_conv import causal_conv, conv_flops, uniform_parameter
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.softmax_attention import dense_attention
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NystromFormerConfig(MultiHeadConfig):
+    """Config of `NystromFormer`."""
+
+    positions: Literal["none", "rotary"] = "none"
+    """How scores learn of positions."""
+    n_landmarks: PositiveInt = 64
+    """Segments of a row, whose means stand for all tokens."""
+    n_iterations: PositiveInt = 6
+    """Of the pseudo-inverse."""
+    n_taps: NonNegativeInt = 33
+    """Taps of the convolution of the values, odd; 0: no convolution."""
+    form: Literal["paper", "release"] = "paper"
+    """Bidirectional, or with the masks of Based's released code, which do not make it causal."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or 0")
+        self.require("n_taps", self.n_taps % 2 == 1 or self.n_taps == 0, "must be odd", "or 0, for no convolution")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, n_landmarks=4, n_taps=3)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(causal=False, streams=False)
+
+    def build(self, *, rngs: nnx.Rngs) -> "NystromFormer":
+        return NystromFormer(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, convolution, and the matmuls of tokens with landmarks, of landmarks, and of the iterations;
+        those of full attention up to `n_landmarks` tokens."""
+        heads, width, m = self.n_heads, self.head_width, self.n_landmarks
+        flops = self.projection_flops
+        if self.n_taps:
+            half = self.n_taps // 2
+            flops += heads * width * conv_flops(self.n_taps, length + half) * (length + half) / length
+        if length <= m:
+            return flops + 4.0 * heads * width * length
+        landmarks = 4.0 * m**2 * width + self.n_iterations * 8.0 * m**3
+        return flops + heads * (8.0 * width * m + landmarks / length)
+
+
+class NystromFormer(MultiHeadMixer):
+    """Attention through landmarks; O(t n_landmarks). With n_taps also `taps` (n_taps, h)."""
+
+    config: NystromFormerConfig
+
+    def __init__(self, config: NystromFormerConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        if config.n_taps:
+            shape = (config.n_taps, config.n_heads)
+            self.taps = uniform_parameter(shape, config.n_taps, (None, "heads"), rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        config, t = self.config, x.shape[1]
+        here = jnp.arange(t, dtype=jnp.int32)[None, :]
+        q, k, v = self._project(x, here)
+        masked = config.form == "release"
+        if t <= config.n_landmarks:
+            visible = here[:, None, :] <= here[:, :, None]
+            y = dense_attention(q, k, v, visible if masked else jnp.ones_like(visible))
+        else:
+            y = nystrom_attention(
+                q, k, v, n_landmarks=config.n_landmarks, n_iterations=config.n_iterations, masked=masked
+            )
+        return self._merge(y + self._convolved(v) if config.n_taps else y)
+
+    def _convolved(self, v: Float[Array, "b t h k"]) -> Float[Array, "b t h k"]:
+        """The convolution, centred: `sum_a taps[a] v_{i + n_taps // 2 - a}`, zeros beyond the ends."""
+        (b, t, h, width), half = v.shape, self.config.n_taps // 2
+        ahead = jnp.pad(v.reshape(b, t, h * width), ((0, 0), (0, half), (0, 0)))
+        taps = jnp.repeat(self.taps[...], width, axis=1)
+        return causal_conv(ahead, taps)[:, half:].reshape(v.shape)
+
+
+def nystrom_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t h k"],
+    v: Float[Array, "b t h v"],
+    *,
+    n_landmarks: int,
+    n_iterations: int,
+    masked: bool = False,
+) -> Float[Array, "b t h v"]:
+    """`S(q, k') Z S(q', k) v` of the module docstring, float32 inside; `masked`: zeros above the diagonals of all S.
+
+    Args:
+      q: queries; more of them than landmarks.
+      k: keys.
+      v: values.
+      n_landmarks: segments.
+      n_iterations: of the pseudo-inverse.
+      masked: hides the columns of every S whose number is larger than the row's.
+
+    Returns:
+      y in the dtype of `v`.
+    """
+    q, k, values = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
+    q = q * np.float32(q.shape[-1] ** -0.5)
+    q_marks, k_marks = (_segment_means(x, n_landmarks) for x in (q, k))
+    inverse = pseudo_inverse(_softmax(q_marks, k_marks, masked), n_iterations)
+    seen = _matmul(_softmax(q_marks, k, masked), values)
+    y = _matmul(_softmax(q, k_marks, masked), _matmul(inverse, seen))
+    return y.swapaxes(1, 2).astype(v.dtype)
+
+
+def pseudo_inverse(a: Float[Array, "... m m"], n_iterations: int) -> Float[Array, "... m m"]:
+    """Razavi et al. 2014: approaches the Moore-Penrose inverse by matrix products (eq. 15)."""
+    norms = jnp.abs(a).sum(-2).max(-1) * jnp.abs(a).sum(-1).max(-1)
+    z, one = (
+        a.swapaxes(-1, -2) / norms[..., None, None],
+        jnp.eye(a.shape[-1]).reshape((1,) * (a.ndim - 2) + a.shape[-2:]),
+    )
+    for _ in range(n_iterations):
+        az = _matmul(a, z)
+        z = 0.25 * _matmul(z, 13 * one - _matmul(az, 15 * one - _matmul(az, 7 * one - az)))
+    return z
+
+
+def _segment_means(x: Float[Array, "b h t k"], n: int) -> Float[Array, "b h n k"]:
+    """Means over n segments in order; those behind the first `n - t % n` have a token more."""
+    t = x.shape[2]
+    size, longer = divmod(t, n)
+    cut = (n - longer) * size
+    parts = (x[:, :, :cut], n - longer, size), (x[:, :, cut:], longer, size + 1)
+    means = [y.reshape(*x.shape[:2], count, length, x.shape[3]).mean(3) for y, count, length in parts]
+    return jnp.concatenate(means, axis=2)
+
+
+def _softmax(q: Float[Array, "b h t k"], k: Float[Array, "b h s k"], masked: bool) -> Float[Array, "b h t s"]:
+    scores = _matmul(q, k.swapaxes(2, 3))
+    if masked:
+        scores = jnp.where(jnp.asarray(np.tri(*scores.shape[2:], dtype=bool))[None, None], scores, -jnp.inf)
+    return jax.nn.softmax(scores)
+
+
+def _matmul(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.matmul(x, y, precision=lax.Precision.HIGHEST)
