@@ -100,8 +100,8 @@ def linear_attention(
 
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
     state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (q, k, v, log_decay, starts)))
-    # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses a norm of y into the matmuls of a scan over one chunk, and
-    # gives other numbers, or NaN (b = t = 64, one head, no initial state).
+    # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses a norm of y into the matmuls of a scan over one chunk,
+    # and gives other numbers, or NaN (b = t = 64, one head, no initial state).
     y = lax.optimization_barrier(y)
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 

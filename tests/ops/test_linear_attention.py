@@ -155,7 +155,8 @@ def test_memory_of_a_long_sequence():
 
 
 def test_a_norm_behind_a_single_chunk():
-    """Kills: a fusion of the norm with the matmuls of the only chunk, which gives other numbers, or NaN, at this size."""
+    """Kills: a fusion of the norm with the matmuls of the only chunk, which gives other numbers, or NaN, at this
+    size."""
     rng = np.random.default_rng(0)
     q, k, v = (jnp.asarray(rng.normal(size=(64, 64, 1, 64)), jnp.float32) for _ in range(3))
     y = np.asarray(jax.jit(lambda *qkv: linear_attention(*qkv)[0])(q, k, v), np.float64)
