@@ -23,8 +23,8 @@ def hand_count(name: str) -> int:
             mixer = 2 * d * 512 + 3 * d * d + d + decay + 256
             return 50272 * d + 24 * (mixer + 3 * d * 2816 + 2 * d) + d
         case _ if name.startswith("zoology-base-conv"):
-            d, layers, width = (852, 30, 1280) if name.endswith(("166m", "168m")) else (1080, 48, 1536)
-            replaced = 3 if "attention" in name else 0
+            d, layers, width = (852, 30, 1280) if name.endswith(("162m", "166m", "168m")) else (1080, 48, 1536)
+            replaced = 0 if name.endswith(("168m", "354m")) else 3
             # Attention replaces long filters (at 5, 15, 25 of 30) or short ones (at 8, 24, 40 of 48).
             n_short, n_long = (layers // 2 - replaced * (d == 1080), layers // 2 - replaced * (d == 852))
             short, long = 3 * d + d, (3 + 1) * 64 + (64 + 1) * d + d
@@ -125,6 +125,8 @@ def hand_count(name: str) -> int:
         ("zoology-long-conv-76m", 75_986_240, 76e6, 0.001),
         ("zoology-long-conv-128m", 128_333_568, 128e6, 0.003),
         ("zoology-long-conv-360m", 359_916_544, 360e6, 0.001),
+        ("zoology-base-conv-selective-162m", 170_123_616, 162e6, 0.051),
+        ("zoology-base-conv-selective-365m", 361_652_784, 365e6, 0.01),
     ],
 )
 def test_parameter_counts(name, count, paper, tolerance):

@@ -14,6 +14,7 @@ from jaxzoo.mixers import (
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
     RWKV5TimeMixConfig,
+    SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -246,6 +247,20 @@ def test_mqar_input_dependent_filters():
         assert isinstance(conv, BaseConvConfig)
         assert isinstance(mixer, InputDependentConvConfig)
         assert (mixer.filter, mixer.ignored_token) == (name, ignored)
+
+
+@pytest.mark.parametrize("selection", ["random", "programmatic", "learned"])
+def test_selective_hybrids(selection):
+    """Kills a selection that does not arrive, learned scores without parameters, and look-ups in other layers than
+    those of full attention."""
+    config = presets.zoology_base_conv_selective_162m(selection=selection)
+    at = {i: layer for i, layer in enumerate(config.layers) if isinstance(layer, SelectiveAttentionConfig)}
+    assert list(at) == [5, 15, 25]
+    assert {(layer.selection, layer.n_selected, layer.positions) for layer in at.values()} == {
+        (selection, 256, "rotary")
+    }
+    more = count_parameters(config) - count_parameters(presets.zoology_base_conv_attention_166m())
+    assert more == (3 * 852 if selection == "learned" else 0)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -71,6 +71,8 @@ from jaxzoo.models.presets.zoology_base_conv import (
     zoology_base_conv_354m as zoology_base_conv_354m,
     zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
     zoology_base_conv_attention_351m as zoology_base_conv_attention_351m,
+    zoology_base_conv_selective_162m as zoology_base_conv_selective_162m,
+    zoology_base_conv_selective_365m as zoology_base_conv_selective_365m,
 )
 from jaxzoo.models.presets.zoology_hyena import (
     PRESETS as ZOOLOGY_HYENA,

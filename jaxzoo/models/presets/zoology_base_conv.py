@@ -1,13 +1,20 @@
 """BaseConv and its hybrids of Zoology (Arora et al. 2024): Tables 2 and 9."""
 
+import dataclasses
 from collections.abc import Callable
+from typing import Literal
 
 from jaxzoo.mixers import (
     AttentionConfig,
     BaseConvConfig,
+    MixerConfig,
+    SelectiveAttentionConfig,
 )
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.presets.common import neox_mlp_width, spread, text_model
+
+Selection = Literal["random", "programmatic", "learned"]
 
 
 def zoology_base_conv_168m() -> LanguageModelConfig:
@@ -35,7 +42,7 @@ def zoology_base_conv_attention_166m() -> LanguageModelConfig:
     of its Table 7, here of 12 heads; of their 71 channels 70 rotate. Table 2 counts 2M parameters less with attention
     than without; but a layer with its four projections in the place of one has 2.1M more.
     """
-    return _zoology_base_conv(d_model=852, n_layers=30, n_heads=12)
+    return _zoology_base_conv(d_model=852, n_layers=30, hybrid=AttentionConfig(n_heads=12))
 
 
 def zoology_base_conv_attention_351m() -> LanguageModelConfig:
@@ -44,18 +51,44 @@ def zoology_base_conv_attention_351m() -> LanguageModelConfig:
     `zoology_base_conv_354m` with attention in three of its 48 layers, at equal distances; 15 heads, since the 16 of
     Table 7 do not divide 1080. Table 2 counts 3M parameters less with attention than without; a layer has 3.5M more.
     """
-    return _zoology_base_conv(d_model=1080, n_layers=48, n_heads=15)
+    return _zoology_base_conv(d_model=1080, n_layers=48, hybrid=AttentionConfig(n_heads=15))
 
 
-def _zoology_base_conv(*, d_model: int, n_layers: int, n_heads: int = 0) -> LanguageModelConfig:
-    """With attention of `n_heads` in three layers, unless 0."""
-    short, long = BaseConvConfig(filter="short", n_taps=3), BaseConvConfig(filter="implicit", filter_width=64)
-    pattern = (short, long)
-    if n_heads:
-        head_dim = d_model // n_heads
-        rotating = head_dim // 2 * 2 / head_dim
-        attention = AttentionConfig(n_heads=n_heads, positions="rotary", rotary_fraction=rotating)
-        pattern = spread(attention, pattern, n_layers=n_layers, count=3)
+def zoology_base_conv_selective_162m(*, selection: Selection = "programmatic") -> LanguageModelConfig:
+    """BaseConv + selective look-ups, Zoology, Table 2: 170.1M parameters (paper: 162M, learned selection 166M).
+
+    `zoology_base_conv_attention_166m` with attention for selected tokens only, which learns a vector of 852 entries a
+    layer where the selection is learned, and otherwise nothing more.
+
+    Args:
+      selection: random, programmatic (the token stood before) or learned (256 tokens of a row).
+    """
+    selective = SelectiveAttentionConfig(n_heads=12, selection=selection, n_selected=256)
+    return _zoology_base_conv(d_model=852, n_layers=30, hybrid=selective)
+
+
+def zoology_base_conv_selective_365m(*, selection: Selection = "programmatic") -> LanguageModelConfig:
+    """BaseConv + selective look-ups, Zoology, Table 2: 361.7M parameters (paper: 365M, learned selection 351M).
+
+    `zoology_base_conv_attention_351m` with attention for selected tokens only.
+
+    Args:
+      selection: as in `zoology_base_conv_selective_162m`.
+    """
+    selective = SelectiveAttentionConfig(n_heads=15, selection=selection, n_selected=256)
+    return _zoology_base_conv(d_model=1080, n_layers=48, hybrid=selective)
+
+
+def _zoology_base_conv(*, d_model: int, n_layers: int, hybrid: MultiHeadConfig | None = None) -> LanguageModelConfig:
+    """With an attention in three layers, if there is one: all of its channels rotate but the last of an odd number."""
+    pattern: tuple[MixerConfig, ...] = (
+        BaseConvConfig(filter="short", n_taps=3),
+        BaseConvConfig(filter="implicit", filter_width=64),
+    )
+    if hybrid is not None:
+        head_dim = d_model // hybrid.n_heads
+        rotary = dataclasses.replace(hybrid, positions="rotary", rotary_fraction=head_dim // 2 * 2 / head_dim)
+        pattern = spread(rotary, pattern, n_layers=n_layers, count=3)
     return text_model(
         pattern,
         d_model=d_model,
@@ -70,5 +103,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-base-conv-354m": zoology_base_conv_354m,
     "zoology-base-conv-attention-166m": zoology_base_conv_attention_166m,
     "zoology-base-conv-attention-351m": zoology_base_conv_attention_351m,
+    "zoology-base-conv-selective-162m": zoology_base_conv_selective_162m,
+    "zoology-base-conv-selective-365m": zoology_base_conv_selective_365m,
 }
 """Every preset of this file by its name."""
