@@ -10,6 +10,7 @@ from jaxzoo.mixers import (
     GatedShortConvConfig,
     InputDependentConvConfig,
     LinearAttentionConfig,
+    NystromFormerConfig,
     RetNetConfig,
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
@@ -125,7 +126,7 @@ def test_mqar_variants(name):
 def conv_bias_difference(name: str) -> int:
     """The released BaseConv has no bias on a long filter; Definition 4.1 has one (d = 48). The released Hyena lacks one
     filter a layer, 64 weights and a bias a channel."""
-    return {"mqar-base-conv": -48, "mqar-hyena": -2 * (64 * 48 + 48)}.get(name, 0)
+    return {"mqar-base-conv": -48, "mqar-nystromformer": -33, "mqar-hyena": -2 * (64 * 48 + 48)}.get(name, 0)
 
 
 def test_mqar_mixers():
@@ -261,6 +262,14 @@ def test_selective_hybrids(selection):
     }
     more = count_parameters(config) - count_parameters(presets.zoology_base_conv_attention_166m())
     assert more == (3 * 852 if selection == "learned" else 0)
+
+
+def test_mqar_nystromformer():
+    """Kills landmarks that do not arrive, and the paper's convolution in the release."""
+    for variant, n_taps in (("paper", 33), ("release", 0)):
+        mixer = presets.mqar_nystromformer(n_landmarks=16, variant=variant).layers[1]
+        assert isinstance(mixer, NystromFormerConfig)
+        assert (mixer.n_landmarks, mixer.form, mixer.n_taps, mixer.n_heads) == (16, variant, n_taps, 1)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

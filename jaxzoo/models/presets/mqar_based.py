@@ -8,6 +8,7 @@ from jaxzoo.mixers import (
     BigBirdConfig,
     LinearAttentionConfig,
     MambaConfig,
+    NystromFormerConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -80,6 +81,24 @@ def mqar_big_bird(
     return mqar_model((short_conv(variant), sparse), d_model, length, variant)
 
 
+def mqar_nystromformer(
+    *, d_model: int = 128, length: int = 1024, n_landmarks: int = 64, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """NystromFormer on MQAR, Based, Figure 8: BaseConv with 3 taps, then one head of attention through landmarks.
+
+    Not causal in either variant; see `NystromFormer`.
+
+    Args:
+      d_model: width; 128 in the figure.
+      length: longest sequence; 1024 in the figure.
+      n_landmarks: 16, 32, .. 512 in the figure.
+      variant: as in `mqar_base_conv`; the released mixer has masks and no convolution of the values.
+    """
+    options = {"form": "release", "n_taps": 0} if is_release(variant) else {}
+    mixer = NystromFormerConfig(n_heads=1, n_landmarks=n_landmarks, qkv_bias=True, out_bias=True, **options)
+    return mqar_model((short_conv(variant), mixer), d_model, length, variant)
+
+
 def mqar_linear_attention(
     *,
     d_model: int = 64,
@@ -131,6 +150,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-hybrid-attention": mqar_hybrid_attention,
     "mqar-linear-attention": mqar_linear_attention,
     "mqar-mamba": mqar_mamba,
+    "mqar-nystromformer": mqar_nystromformer,
     "mqar-sliding-window": mqar_sliding_window,
 }
 """Every preset of this file by its name."""
