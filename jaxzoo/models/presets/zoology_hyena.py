@@ -36,7 +36,7 @@ def zoology_hyena_358m(*, sine_frequency: float = 14.0, as_printed: bool = False
     Args:
       sine_frequency: w of the filter network; 14 in Table 11, 2 in Table 5.
       as_printed: 24 layers, as the table says; the model then has 269.3M parameters. False: 34, with which the count is
-        met; it is printed in Tables 1, 4, 5 and 11, and behind the TFLOPs of Table 4.
+        met; Tables 1, 4, 5 and 11 print it, and the TFLOPs of Table 4 agree with it.
     """
     return _zoology_hyena(d_model=1024, n_layers=24 if as_printed else 34, sine_frequency=sine_frequency)
 
