@@ -39,13 +39,13 @@ def truth(config, p, u):
         for a in range(min(i + 1, len(taps))):
             convolved[:, i] += taps[a] * u[:, i - a]
     gate = u @ p["projection.kernel"] + p["projection.bias"]
-    if config.form == "paper":
-        return gate * (convolved + p["conv_bias"])
-    if config.filter == "short":
-        return gate * (convolved + p["conv_bias"]) + u
-    if config.form == "listing":
-        return gate * convolved + u
-    return gate * (convolved + u) + u
+    if config.form == "paper" or config.filter == "short":
+        convolved = convolved + p["conv_bias"]
+    elif config.form == "release":
+        convolved = convolved + u
+    if config.activation == "silu":
+        gate, convolved = (x / (1 + np.exp(-x)) for x in (gate, convolved))
+    return gate * convolved + (0 if config.form == "paper" else u)
 
 
 def make(filter, form, **options):
@@ -53,12 +53,13 @@ def make(filter, form, **options):
     return config.inherit(Inherited(d_model=D, max_length=TAPS, init_std=0.02, out_init_std=0.02))
 
 
+@pytest.mark.parametrize("activation", ["none", "silu"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("filter", FILTERS)
-def test_published_formulas(filter, form):
-    """Kills a residual or bias too many or too few, a filter in reverse, and taps beyond the filter's length:
-    all three forms, for inputs shorter and longer than the filter."""
-    config = make(filter, form)
+def test_published_formulas(filter, form, activation):
+    """Kills a residual or bias too many or too few, a filter in reverse, taps beyond the filter's length, and a SiLU in
+    front of a bias or behind the residual: all three forms, for inputs shorter and longer than the filter."""
+    config = make(filter, form, activation=activation)
     mixer, parameters = moved(BaseConv(config, rngs=nnx.Rngs(0)))
     for t in (4, 2 * TAPS + 1):
         u = np.random.default_rng(t).normal(size=(2, t, D)).astype(np.float32)
@@ -143,6 +144,7 @@ def test_flops():
     [
         ({"filter": "longer"}, "filter='longer' must be one of 'short', 'long', 'implicit'"),
         ({"form": "code"}, "form='code' must be one of 'paper', 'listing', 'release'"),
+        ({"activation": "gelu"}, "activation='gelu' must be one of 'none', 'silu'"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
         ({"long_init_std": -0.1}, "long_init_std=-0.1 must not be negative"),
         ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),

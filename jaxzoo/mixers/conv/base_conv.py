@@ -10,12 +10,12 @@ the paper's equation and the two codes differ:
 | listing | App. B, Listings 1, 2 | `p . (h * u) + u`                                                  |
 | release | public repository     | `p . (h * u + u) + u`: its Fourier convolution adds its own input  |
 
-In the codes a short filter is PyTorch's Conv1d and so has a bias: `p . (h * u + b2) + u` in both. The state
+In the codes a short filter is PyTorch's Conv1d and so has a bias: `p . (h * u + b2) + u` in both. The public
+repository may put a SiLU on both factors of the product (`activation`); the `+ u` behind it stays as it is. The state
 is the last `w - 1` inputs.
 
 Deviations: b1 and b2 are vectors, not (N, d) matrices. A filter has as many taps as the config says and none
-beyond, so that streaming works at any length. The released code adds an optional SiLU on both factors; we
-leave it out.
+beyond, so that streaming works at any length.
 
 Initialisation: W normal, b1 zero. Short filter and its bias: PyTorch's default, uniform in +-1/sqrt(w).
 Explicit long filter: see `long_init_std`; its b2 zero. Implicit filter: PyTorch's default, but for `release`,
@@ -58,6 +58,8 @@ class BaseConvConfig(MixerConfig):
     """Taps of the filter, the current token's included; None: 3 of a short filter, the model's length of others."""
     form: Literal["paper", "listing", "release"] = "paper"
     """Which published operator: Definition 4.1, the paper's listing, or the public code."""
+    activation: Literal["none", "silu"] = "none"
+    """Of both factors of the product, the convolved one with all that is added to it."""
     long_init_std: NonNegativeFloat = 0.0
     """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(n_taps), which
     keeps the scale of the input, for form paper, where nothing is published."""
@@ -199,5 +201,8 @@ class BaseConv(Mixer):
             convolved = convolved + self.conv_bias[...].astype(u.dtype).reshape((1,) * (u.ndim - 1) + (-1,))
         elif config.form == "release":
             convolved = convolved + u
-        y = self.projection(u) * convolved
+        gate = self.projection(u)
+        if config.activation == "silu":
+            gate, convolved = jax.nn.silu(gate), jax.nn.silu(convolved)
+        y = gate * convolved
         return y if config.form == "paper" else y + u
