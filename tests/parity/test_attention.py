@@ -27,10 +27,10 @@ def run_attention(rotary, torch):
 
 
 def neox(transformers):
-    """Four heads of 8 channels, the first 2 of which rotate, as in Pythia (25 %)."""
+    """Four heads of 16 channels, the first 4 of which rotate, as in Pythia (25 %)."""
     return transformers.GPTNeoXConfig(
         vocab_size=48,
-        hidden_size=32,
+        hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=80,
@@ -46,10 +46,10 @@ NEOX = {"n_heads": 4, "positions": "rotary", "rotary_fraction": 0.25, "rotary_ba
 
 def carry_neox_attention(get):
     """Their rows are (head, [q, k, v], channel)."""
-    weight, bias = get("query_key_value.weight").reshape(4, 3, 8, 32), get("query_key_value.bias").reshape(4, 3, 8)
+    weight, bias = get("query_key_value.weight").reshape(4, 3, 16, 64), get("query_key_value.bias").reshape(4, 3, 16)
     values = {"out_proj.kernel": get("dense.weight").T, "out_proj.bias": get("dense.bias")}
     for i, name in enumerate(("q_proj", "k_proj", "v_proj")):
-        values |= {f"{name}.kernel": weight[:, i].reshape(32, 32).T, f"{name}.bias": bias[:, i].reshape(32)}
+        values |= {f"{name}.kernel": weight[:, i].reshape(64, 64).T, f"{name}.bias": bias[:, i].reshape(64)}
     return values
 
 
@@ -60,9 +60,9 @@ def test_gpt_neox_attention(torch, transformers):
     config = neox(transformers)
     layer, rotary = theirs.GPTNeoXAttention(config, layer_idx=0), theirs.GPTNeoXRotaryEmbedding(config)
     randomize(layer, torch)
-    ours = Attention(AttentionConfig(d_model=32, qkv_bias=True, out_bias=True, **NEOX), rngs=nnx.Rngs(0))
+    ours = Attention(AttentionConfig(d_model=64, qkv_bias=True, out_bias=True, **NEOX), rngs=nnx.Rngs(0))
     run = run_attention(rotary, torch)
-    compare(ours, layer, carry_neox_attention, inputs(d=32), run=run, torch=torch)
+    compare(ours, layer, carry_neox_attention, inputs(d=64), run=run, torch=torch)
 
 
 def carry_neox(get):
@@ -89,7 +89,7 @@ def test_gpt_neox_model(torch, transformers):
     randomize(theirs, torch, std=0.1)
     config = LanguageModelConfig(
         pattern=(AttentionConfig(qkv_bias=True, out_bias=True, **NEOX),),
-        d_model=32,
+        d_model=64,
         n_layers=2,
         vocab_size=48,
         mlp="gelu",
