@@ -100,12 +100,16 @@ def performer_features(
       projection: W, of `orthogonal_gaussian`.
       shifted: takes the largest feature out of each token.
     """
-    n_features, width = projection.shape
-    x = x * np.float32(width**-0.25)
+    exponent = performer_exponent(x, projection)
+    return jnp.exp(_shift(exponent) if shifted else exponent) * np.float32(projection.shape[0] ** -0.5)
+
+
+def performer_exponent(x: Float[Array, "... k"], projection: Float[Array, "f k"]) -> Float[Array, "... f"]:
+    """`W x' - |x'|^2 / 2`: the logarithms of `performer_features`, unshifted, but for their common factor."""
+    x = x * np.float32(projection.shape[1] ** -0.25)
     # In full precision: an error of the exponent is a relative error of the feature.
     exponent = jnp.einsum("...k,fk->...f", x, projection, precision=lax.Precision.HIGHEST)
-    exponent = exponent - jnp.square(x).sum(-1, keepdims=True) / 2
-    return jnp.exp(_shift(exponent) if shifted else exponent) * np.float32(n_features**-0.5)
+    return exponent - jnp.square(x).sum(-1, keepdims=True) / 2
 
 
 def orthogonal_gaussian(key: PRNGKeyArray, n_features: int, width: int) -> Float[Array, "f k"]:

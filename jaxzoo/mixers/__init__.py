@@ -13,6 +13,7 @@ from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
     NystromFormerConfig as NystromFormerConfig,
 )
+from jaxzoo.mixers.attention.scatter_brain import ScatterBrain as ScatterBrain, ScatterBrainConfig as ScatterBrainConfig
 from jaxzoo.mixers.attention.selective_attention import (
     SelectiveAttention as SelectiveAttention,
     SelectiveAttentionConfig as SelectiveAttentionConfig,
@@ -87,6 +88,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,
     "rwkv5_time_mix": RWKV5TimeMixConfig,
+    "scatter_brain": ScatterBrainConfig,
     "selective_attention": SelectiveAttentionConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,

@@ -1,0 +1,226 @@
+"""ScatterBrain (Chen et al. 2021): softmax weights nearby, random features for the rest, one normaliser; causal.
+
+The paper adds to a low-rank approximation phi(q).phi(k) of exp(q.k / sqrt(k)) a sparse matrix, which corrects it to
+the exact weight where that matters (sec. 4). With a sliding window as its support, as in Based's comparison (Fig. 8):
+
+    a_ij = exp(q_i . k_j / sqrt(k))     i - w < j <= i
+    a_ij = phi(q_i) . phi(k_j)          j <= i - w
+    y_i = sum_j a_ij v_j / sum_j a_ij
+
+phi are the positive random features of Performer (Choromanski et al. 2021, lemma 1), `n_features` of them; `paired`
+takes half as many rows W, each with its negative, as the authors' code does. `window=w` counts the token itself.
+
+Nothing is subtracted: a token enters the low-rank sums only when it leaves the window. The two parts are joined by the
+logarithms of their sums, so that scores of any size neither overflow nor vanish together.
+
+The state is the window's keys and values and f (v + 1) sums a head, whatever the length. Its size, without the
+position, is what the code that Based released counts: 2 w d + (d + h) f.
+
+Deviations. The paper's support is found by LSH; ours is the window alone, as in Based. W is drawn once, and stays. The
+released window sees w + 1 keys; its weights are normalised over the window before the two parts are joined, and its
+features of keys divided by the largest of the whole sequence, which is not causal: ours are as in the equation.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.checked import PositiveInt
+from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
+from jaxzoo.layers.variables import buffer
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
+from jaxzoo.ops.segments import position_in_segment
+from pallas_kernels.sliding_window import SlidingWindowCache
+from pallas_kernels.sliding_window.cache import append, append_one, rounded
+
+SMALLEST = 1e-30
+"""Sum of features of keys beyond the window under which they count as none: all are far longer than the rows of W."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScatterBrainConfig(MultiHeadConfig):
+    """Config of `ScatterBrain`."""
+
+    positions: Literal["none", "rotary"] = "none"
+    """How scores learn of positions."""
+    window: PositiveInt = 64
+    """Keys with exact weights that a token sees, itself included."""
+    n_features: PositiveInt = 64
+    """Random features of the weights beyond the window."""
+    paired: bool = True
+    """Each row of W comes with its negative; n_features is then even."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or 0")
+        even = not self.paired or self.n_features % 2 == 0
+        self.require("n_features", even, "must be even with paired=True")
+
+    @property
+    def block_size(self) -> int:
+        """Queries that meet the keys of their window at once: half a window, from 16 to 128."""
+        return min(max(16, -(-self.window // 2)), 128)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, window=3, n_features=6)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "ScatterBrain":
+        return ScatterBrain(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, two matmuls of every query with the keys that its block meets, and, beyond one window, the
+        random features and the chunked sums."""
+        heads, width, f = self.n_heads, self.head_width, self.n_features
+        keys = keys_per_query(length, block_size=self.block_size, reach=self.window - 1)
+        near = self.projection_flops + 4.0 * heads * width * keys
+        if length <= self.window:
+            return near
+        features = 4.0 * heads * width * f
+        return near + features + 2.0 * heads * (min(CHUNK, length) * (f + width + 1) + 2 * f * (width + 1))
+
+
+class ScatterBrainState(NamedTuple):
+    """The window, and the sums over what is before it."""
+
+    k: Float[Array, "b w h k"]
+    """Keys, rotated to their absolute positions, in the dtype given: slot `p % w` holds absolute position `p`."""
+    v: Float[Array, "b w h k"]
+    """Values, likewise."""
+    sums: Float[Array, "b h f v+1"]
+    """Sum of `phi(k_j) [v_j, 1]^T` over the tokens that have left the window, float32."""
+    position: Int[Array, "b"]
+    """Tokens seen so far by each row, int32."""
+
+
+class ScatterBrain(MultiHeadMixer):
+    """Window and random features under one normaliser; O(window + n_features head_dim) a token and head.
+
+    The buffer `random_features` (n_features, or half of it if paired, head_dim) holds W, the same for all heads.
+    """
+
+    config: ScatterBrainConfig
+
+    def __init__(self, config: ScatterBrainConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        rows = config.n_features // (1 + config.paired)
+        self.random_features = buffer(orthogonal_gaussian(rngs.params(), rows, config.head_width), (None, None))
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        t, w = x.shape[1], self.config.window
+        here = jnp.arange(t, dtype=jnp.int32)[None, :]
+        ids = jnp.zeros_like(here) if context.segment_ids is None else context.segment_ids
+        # Random features of rotated vectors depend on the position itself, not on differences alone.
+        q, k, v = self._project(x, position_in_segment(ids))
+        near = self._near(q, k, v, here, ids)
+        if t <= w:
+            return self._merge(near[0])
+        left = jnp.pad(ids[:, : t - w] == ids[:, w:], ((0, 0), (w, 0)))
+        k, v = (jnp.pad(y[:, : t - w], ((0, 0), (w, 0), (0, 0), (0, 0))) for y in (k, v))
+        phi_q, shift = self._query_features(q)
+        phi_k, values = self._left(k, v, left)
+        far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
+        return self._merge(_join(*near, far, shift))
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> ScatterBrainState:
+        config = self.config
+        h, width = config.n_heads, config.head_width
+        k = jnp.zeros((batch_size, config.window, h, width), dtype)
+        sums = jnp.zeros((batch_size, h, config.n_features, width + 1), jnp.float32)
+        return ScatterBrainState(k, jnp.zeros_like(k), sums, jnp.zeros((batch_size,), jnp.int32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: ScatterBrainState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], ScatterBrainState]:
+        t, w = x.shape[1], self.config.window
+        positions = state.position[:, None] + jnp.arange(-w, t, dtype=jnp.int32)[None, :]
+        q, k, v = self._project(x, positions[:, w:])
+        cache = SlidingWindowCache(state.k, state.v, state.position)
+        k, v = rounded(cache, k, v)
+        slots = (positions[:, :w] % w)[:, :, None, None]
+        keys, values = (
+            jnp.concatenate([jnp.take_along_axis(old, slots, axis=1).astype(q.dtype), new], axis=1)
+            for old, new in ((state.k, k), (state.v, v))
+        )
+        near = self._near(q, keys, values, positions, jnp.minimum(positions, 0))
+        phi_q, shift = self._query_features(q)
+        phi_k, left = self._left(keys[:, :t], values[:, :t], positions[:, :t] >= 0)
+        far, sums = linear_attention(phi_q, phi_k, left, initial_state=LinearState(state.sums, None))
+        after = append(cache, k, v)
+        return self._merge(_join(*near, far, shift)), ScatterBrainState(after.k, after.v, sums.s, after.position)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: ScatterBrainState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], ScatterBrainState]:
+        w, position = self.config.window, state.position[:, None]
+        q, k, v = self._project(x_t[:, None], position)
+        cache = SlidingWindowCache(state.k, state.v, state.position)
+        oldest = (position % w)[:, :, None, None]
+        k_left, v_left = (jnp.take_along_axis(y, oldest, axis=1).astype(q.dtype) for y in (state.k, state.v))
+        after = append_one(cache, k[:, 0], v[:, 0])
+        written = jnp.arange(w, dtype=jnp.int32)[None, :] <= position
+        near = attend_one(q[:, 0], after.k, after.v, written)
+        phi_q, shift = self._query_features(q)
+        phi_k, values = self._left(k_left, v_left, position >= w)
+        far, sums = linear_attention_step(LinearState(state.sums, None), phi_q[:, 0], phi_k[:, 0], values[:, 0])
+        y = self._merge(_join(*near, far, shift[:, 0])[:, None])
+        return y[:, 0], ScatterBrainState(after.k, after.v, sums.s, after.position)
+
+    def _near(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, positions: Int[Array, "#b s"], ids: Int[Array, "#b s"]
+    ) -> tuple[Float[Array, "b t h k"], Float[Array, "b t h"]]:
+        """The window's attention, and the logarithms of its sums of weights."""
+        window, size = self.config.window, self.config.block_size
+        return local_attention(q, k, v, (positions, ids), (window - 1, 0), block_size=size, reach=window - 1)
+
+    def _exponent(self, x: Float[Array, "b t h k"]) -> Float[Array, "b t h f"]:
+        """Logarithms of the random features."""
+        rows = self.random_features[...]
+        rows = jnp.concatenate([rows, -rows]) if self.config.paired else rows
+        return performer_exponent(x.astype(jnp.float32), rows) - np.float32(np.log(rows.shape[0]) / 2)
+
+    def _query_features(self, q: Float[Array, "b t h k"]) -> tuple[Float[Array, "b t h f"], Float[Array, "b t h"]]:
+        """phi of queries over its largest entry, and the logarithm of that entry, through which no gradient passes: it
+        is taken out of one and put back by the other."""
+        exponent = self._exponent(q)
+        shift = jax.lax.stop_gradient(exponent.max(-1))
+        return jnp.exp(exponent - shift[..., None]), shift
+
+    def _left(
+        self, k: Float[Array, "b t h k"], v: Float[Array, "b t h k"], exists: Bool[Array, "#b t"]
+    ) -> tuple[Float[Array, "b t h f"], Float[Array, "b t h v+1"]]:
+        """phi of the keys that leave the window, 0 where there is none, and [v, 1], float32."""
+        phi = jnp.where(exists[..., None, None], jnp.exp(self._exponent(k)), 0.0)
+        ones = jnp.ones((*v.shape[:3], 1), jnp.float32)
+        return phi, jnp.concatenate([v.astype(jnp.float32), ones], axis=-1)
+
+
+def _join(
+    near: Float[Array, "... v"], near_log: Float[Array, "..."], far: Float[Array, "... v+1"], shift: Float[Array, "..."]
+) -> Float[Array, "... v"]:
+    """One normaliser for both parts: their means, by the share of each in the sum of weights.
+
+    Sums below `SMALLEST` count as none; larger ones are scaled to 1 first: the gradient of a quotient squares them.
+    """
+    exists = far[..., -1:] > SMALLEST
+    scale = 1 / jax.lax.stop_gradient(jnp.where(exists, far[..., -1:], 1.0))
+    far = jnp.where(exists, far * scale, 1.0)
+    log_share = (shift - near_log)[..., None] + jnp.log(far[..., -1:]) - jnp.log(scale)
+    share = jnp.where(exists, jax.nn.sigmoid(log_share), 0.0)
+    mean = near.astype(jnp.float32)
+    return (mean + share * (far[..., :-1] / far[..., -1:] - mean)).astype(near.dtype)
