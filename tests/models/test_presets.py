@@ -15,6 +15,7 @@ from jaxzoo.mixers import (
     RWKV4ChannelMixConfig,
     RWKV4TimeMixConfig,
     RWKV5TimeMixConfig,
+    ScatterBrainConfig,
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
@@ -270,6 +271,15 @@ def test_mqar_nystromformer():
         mixer = presets.mqar_nystromformer(n_landmarks=16, variant=variant).layers[1]
         assert isinstance(mixer, NystromFormerConfig)
         assert (mixer.n_landmarks, mixer.form, mixer.n_taps, mixer.n_heads) == (16, variant, n_taps, 1)
+
+
+def test_mqar_scatter_brain():
+    """Kills a window or features that do not arrive, and the release's window of one key more."""
+    for variant, window in (("paper", 16), ("release", 17)):
+        conv, mixer = presets.mqar_scatter_brain(window=16, n_features=32, variant=variant).layers
+        assert isinstance(conv, BaseConvConfig)
+        assert isinstance(mixer, ScatterBrainConfig)
+        assert (mixer.window, mixer.n_features, mixer.n_heads) == (window, 32, 1)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

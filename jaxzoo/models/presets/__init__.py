@@ -35,6 +35,7 @@ from jaxzoo.models.presets.mqar_based import (
     mqar_linear_attention as mqar_linear_attention,
     mqar_mamba as mqar_mamba,
     mqar_nystromformer as mqar_nystromformer,
+    mqar_scatter_brain as mqar_scatter_brain,
     mqar_sliding_window as mqar_sliding_window,
 )
 from jaxzoo.models.presets.mqar_zoology import (

@@ -9,6 +9,7 @@ from jaxzoo.mixers import (
     LinearAttentionConfig,
     MambaConfig,
     NystromFormerConfig,
+    ScatterBrainConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
@@ -99,6 +100,24 @@ def mqar_nystromformer(
     return mqar_model((short_conv(variant), mixer), d_model, length, variant)
 
 
+def mqar_scatter_brain(
+    *, d_model: int = 64, length: int = 1024, window: int = 64, n_features: int = 64, variant: Variant = "paper"
+) -> LanguageModelConfig:
+    """ScatterBrain on MQAR, Based, Figure 8: BaseConv with 3 taps, then one head of windows and random features.
+
+    Args:
+      d_model: width; 64, 128 or 256 in the figure.
+      length: longest sequence; 1024 in the figure.
+      window: 4, 16, 64, 256 or 1024 in the figure.
+      n_features: random features; 32, 64 or 128 in the figure.
+      variant: as in `mqar_sliding_window`.
+    """
+    mixer = ScatterBrainConfig(
+        n_heads=1, window=window + is_release(variant), n_features=n_features, qkv_bias=True, out_bias=True
+    )
+    return mqar_model((short_conv(variant), mixer), d_model, length, variant)
+
+
 def mqar_linear_attention(
     *,
     d_model: int = 64,
@@ -151,6 +170,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "mqar-linear-attention": mqar_linear_attention,
     "mqar-mamba": mqar_mamba,
     "mqar-nystromformer": mqar_nystromformer,
+    "mqar-scatter-brain": mqar_scatter_brain,
     "mqar-sliding-window": mqar_sliding_window,
 }
 """Every preset of this file by its name."""
