@@ -39,7 +39,7 @@ PEERS: dict[str, str] = {
     "hyena": "zoology_hyena",
     "h3": "zoology_h3",
     "mamba": "transformers_mamba",
-    "rwkv4": "transformers_rwkv",
+    "rwkv4_time_mix": "transformers_rwkv",
 }
 """Subjects that have a peer: its name in `mixers_cpu_torch.py`."""
 

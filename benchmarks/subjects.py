@@ -1,4 +1,4 @@
-"""The mixers that benchmarks and the gallery show: the registered ones as built without arguments, and more."""
+"""The mixers that benchmarks and the gallery show: those registered, as they are built without arguments, and more."""
 
 import dataclasses
 from typing import Any
