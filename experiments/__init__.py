@@ -1,0 +1,1 @@
+"""One file a figure or table: its grid, its result, its picture."""
