@@ -45,7 +45,7 @@ def main() -> None:
 
 def page() -> str:
     """The page as it should be."""
-    configs = {name: in_model(MIXERS[name](), WIDTH, LENGTH) for name in MIXERS}
+    configs = {name: config() for name, config in MIXERS.items()}
     families = [key for key in FAMILIES if any(family(config) == key for config in configs.values())]
     families += sorted({family(config) for config in configs.values()} - set(families))
     members = {key: sorted(name for name in configs if family(configs[name]) == key) for key in families}
@@ -86,20 +86,21 @@ def _table(configs: dict[str, MixerConfig]) -> str:
 
 def _cells(config: MixerConfig) -> list[str]:
     """The row of the table behind the name."""
-    can, formula = config.capabilities, config.papers_state_size(LENGTH)
+    ready = in_model(config, WIDTH, LENGTH)
+    can, formula = ready.capabilities, ready.papers_state_size(LENGTH)
     return [
         *("yes" if value else "no" for value in (can.causal, can.streams, can.segments)),
         TRAIN[train_growth(config, WIDTH)],
         growth(functools.partial(step_flops, config), LENGTH) if can.streams else "",
-        f"{count_parameters(nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0)))):,}",
-        f"{mixer_state_bytes(config, LENGTH, jnp.float32):,}" if can.streams else "",
+        f"{count_parameters(nnx.eval_shape(lambda: ready.build(rngs=nnx.Rngs(0)))):,}",
+        f"{mixer_state_bytes(ready, LENGTH, jnp.float32):,}" if can.streams else "",
         "" if formula is None else f"{4 * formula:,}",
     ]
 
 
 def step_flops(config: MixerConfig, length: int) -> float:
     """The compiler's count of FLOPs of one step of a state with room for `length` tokens; nothing is compiled."""
-    config = in_model(type(config)(), WIDTH, length)
+    config = in_model(config, WIDTH, length)
     mixer: Mixer = nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0)))
     definition, variables = nnx.split(mixer)
     state = jax.eval_shape(lambda: mixer.init_state(1, capacity=length))

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from docs.make_gallery import PAGE, ROOT, notes, page, read_docstring, step_flops
-from jaxzoo.mixers import MIXERS, AttentionConfig, RetNetConfig
+from docs.make_gallery import PAGE, ROOT, _cells, notes, page, read_docstring, step_flops
+from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
 
 
 def test_the_page_is_what_the_generator_writes():
@@ -36,6 +36,11 @@ def test_every_link_of_the_page_leads_somewhere():
 def test_title_and_equation_of_a_docstring(text, title, equation):
     """Kills: a table taken for an equation, an equation without its own indentation."""
     assert read_docstring(text) == (title, equation)
+
+
+def test_filters_as_long_as_the_text_cost_t_log_t():
+    """Kills: a filter of the stated length, held to it while the length grows."""
+    assert _cells(BaseConvConfig(filter="implicit"))[3:5] == ["t log t", "t"]
 
 
 def test_a_step_s_flops_grow_where_the_state_does():
