@@ -1,0 +1,228 @@
+"""Associative recall of N-grams: AR, NAR, MQAR and MQNAR of CAT, one task with four names.
+
+CAT, Definitions 2, 3 and 5. The context is `G1 v1 G2 v2 ..`: grams of `n_gram` tokens, each followed by its value.
+Behind it come queries, grams again; the target at the last token of a query is the value of the same gram in the
+context, or the token `NO_MATCH` where the context does not have it. The grams of one example are made of few tokens, as
+in the paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last token tells them apart.
+
+| preset | queries | `n_gram` | paper |
+| --- | --- | --- | --- |
+| `ar` | one, at the end | 1 | Definition 2 |
+| `nar` | one, at the end | N | Definition 3 |
+| `mqnar` | all grams of the context, and some without a match | N | Definition 5 |
+
+Where the definitions leave a choice. Any two grams of a context differ, so first and last match are the same; tokens of
+grams are never values, and at least one other token stands between two queries, so no gram arises across a border, and
+a query has no second match among the queries. The slots of the queries follow MQAR's law of the gap
+(`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and is as wide as a gram and the token behind
+it. The paper keeps to Zoology's sizes, and does not print how its grams are made. Definition 5 asks at every position;
+here, as in MQAR, the loss counts queries alone.
+
+No example is in both splits: the sum of an example's values is odd in test and even in train; one of the wrong kind has
+its first value replaced by a neighbour. Any part of an example without all of its values has the law that it would have
+without the split.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import LARGEST, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
+"""Token of empty positions, answer to a gram that the context does not have, smallest token of a gram."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NGramRecallConfig(TaskConfig):
+    """What an example looks like. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 8192
+    """Tokens: 0 is neutral, 1 says that there is no match, grams are of 2 .. vocab_size // 2 - 1, values the rest; a
+    multiple of 4."""
+    length: PositiveInt = 64
+    """Tokens in an example."""
+    n_gram: PositiveInt = 2
+    """Tokens of a gram."""
+    n_pairs: PositiveInt = 8
+    """Grams with a value in the context; at least 2."""
+    n_queries: NonNegativeInt = 0
+    """Grams of the context that are asked for; 0: all of them."""
+    n_unmatched: NonNegativeInt = 0
+    """Queries whose gram is not in the context."""
+    n_letters: NonNegativeInt = 0
+    """Tokens of which the grams of one example are made; 0: as few as give twice as many grams as it has."""
+    power: PositiveFloat = 0.1
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    fillers: Literal["zero", "random"] = "zero"
+    """Tokens of empty positions behind the context: 0, or uniform over all values."""
+
+    def __post_init__(self) -> None:
+        self.require("n_pairs", self.n_pairs > 1, "must be at least 2: one value alone would tell train from test")
+        self.require("n_queries", self.n_queries <= self.n_pairs, f"must be at most n_pairs={self.n_pairs}")
+        self.require("vocab_size", self.vocab_size % 4 == 0, "must be a multiple of 4", "so that values come in pairs")
+        least = self.context_length + self.slot_width * self.asked - 1
+        rule = f"must be at least {least}, for {self.n_pairs} pairs and {self.asked} queries of {self.n_gram}-grams"
+        self.require("length", self.length >= least, rule)
+        rule = f"must be at least {2 * (FIRST_KEY + self.letters)}: the grams of an example have {self.letters} tokens"
+        self.require("vocab_size", self.first_value - FIRST_KEY >= self.letters, rule)
+        n_grams = self.n_pairs + self.n_unmatched
+        rule = f"must make {n_grams} different {self.n_gram}-grams, makes {self.letters}^{self.n_gram}"
+        self.require("n_letters", self.letters**self.n_gram >= n_grams, rule, "raise it, or leave it 0")
+        self.require("n_letters", self.letters**self.n_gram < 2**31, "must make fewer than 2^31 grams")
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the papers have 0.1")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of pairs."""
+        return {"length": self.length, "pairs": self.n_pairs}
+
+    @property
+    def asked(self) -> int:
+        """Queries, those without a match included."""
+        return (self.n_queries or self.n_pairs) + self.n_unmatched
+
+    @property
+    def letters(self) -> int:
+        """`n_letters`, with the default filled in."""
+        wanted = 2 * (self.n_pairs + self.n_unmatched)
+        return self.n_letters or math.ceil(wanted ** (1 / self.n_gram) - 1e-9)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of the grams and values before the first query."""
+        return self.n_pairs * (self.n_gram + 1)
+
+    @property
+    def slot_width(self) -> int:
+        """Tokens of a query and the one behind it."""
+        return self.n_gram + 1
+
+    @property
+    def n_slots(self) -> int:
+        """Places that can hold a query; behind the last one stands no neutral token where the example ends."""
+        return (self.length - self.context_length + 1) // self.slot_width
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return self.vocab_size // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values; even."""
+        return self.vocab_size - self.first_value
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; m queries, those with a match first, and positions that are not sorted by time."""
+        return _generate(self, key, split == "test", numbers)
+
+
+def ar(length: int = 65, *, vocab_size: int = 8192) -> NGramRecallConfig:
+    """Associative recall (CAT, Definition 2): as many pairs as fit, the last token asks for one of them.
+
+    Args:
+      length: odd.
+      vocab_size: tokens.
+    """
+    return nar(length, 1, vocab_size=vocab_size)
+
+
+def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRecallConfig:
+    """Associative recall of N-grams (CAT, Definition 3): as many pairs as fit, the last `n_gram` tokens ask for one.
+
+    Args:
+      length: `n_gram` more than a multiple of `n_gram + 1`.
+      n_gram: tokens of a gram.
+      vocab_size: tokens.
+
+    Raises:
+      ValueError: another length.
+    """
+    n_pairs, rest = divmod(length - n_gram, n_gram + 1)
+    if rest:
+        rule = f"must be {n_gram} more than a multiple of {n_gram + 1}: pairs and the query fill it"
+        raise ValueError(f"nar: length={length} {rule}; take {length - rest}")
+    return NGramRecallConfig(vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_queries=1)
+
+
+def mqnar(length: int, n_pairs: int, *, n_gram: int = 2, vocab_size: int = 8192) -> NGramRecallConfig:
+    """Multi-query N-gram recall (CAT, Definition 5): every gram of the context is asked for, and a quarter as many that
+    have no match."""
+    return NGramRecallConfig(
+        vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_unmatched=max(n_pairs // 4, 1)
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]) -> Batch:
+    odd = jnp.asarray(odd)
+    key = jax.random.fold_in(key, odd.astype(jnp.uint32))
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
+    """One example, without the axis of the batch."""
+    letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
+    n, behind = config.n_pairs, config.length - config.context_length
+    value_words, slot_words, filler_words = jnp.split(
+        jax.random.bits(word_rng, (n + config.n_slots + behind,), jnp.uint32), [n, n + config.n_slots]
+    )
+    letters = FIRST_KEY + sampling.distinct(letter_rng, config.letters, config.first_value - FIRST_KEY)
+    codes = sampling.distinct(gram_rng, n + config.n_unmatched, config.letters**config.n_gram)
+    places = config.letters ** np.arange(config.n_gram, dtype=np.int32)
+    grams = letters[codes[:, None] // places[None, :] % config.letters]
+
+    offsets = sampling.below(value_words, config.n_values)
+    wrong = (offsets.sum() % 2 == 1) != odd
+    offsets = offsets.at[0].set(jnp.where(wrong, offsets[0] ^ 1, offsets[0]))
+    values = config.first_value + offsets
+    context = jnp.concatenate([grams[:n], values[:, None]], axis=1).reshape(-1)
+
+    matched = sampling.distinct(asked_rng, config.asked - config.n_unmatched, n)
+    asked = jnp.concatenate([matched, n + jnp.arange(config.n_unmatched, dtype=jnp.int32)])
+    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.asked)
+    starts = config.slot_width * slots
+    rest = jnp.zeros((behind,), jnp.int32)
+    if config.fillers == "random":
+        rest = config.first_value + sampling.below(filler_words, config.n_values)
+    rest = rest.at[starts[:, None] + np.arange(config.n_gram)[None, :]].set(grams[asked], unique_indices=True)
+    answers = jnp.concatenate([values, jnp.full((config.n_unmatched,), NO_MATCH, jnp.int32)])
+    return Batch(
+        tokens=jnp.concatenate([context, rest]),
+        positions=config.context_length + starts + config.n_gram - 1,
+        targets=answers[asked],
+    )
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: NGramRecallConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: remembers what follows each gram of the context, and answers each later one.
+
+    Shares nothing with the generator. Behind the context it answers wherever the last `n_gram` tokens are all tokens
+    of grams.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    n, width = config.n_gram, config.n_gram + 1
+    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        starts = range(0, config.context_length, width)
+        memory = {tuple(example[start : start + n]): example[start + n] for start in starts}
+        for position in range(config.context_length + n - 1, len(example)):
+            gram = tuple(example[position - n + 1 : position + 1])
+            if all(FIRST_KEY <= token < config.first_value for token in gram):
+                predictions[row, position] = memory.get(gram, NO_MATCH)
+    return predictions

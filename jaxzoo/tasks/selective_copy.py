@@ -1,0 +1,158 @@
+"""Selective copying: signal tokens among noise, to be given back in order behind a separator.
+
+CAT, Definition 4 (after Jing et al. 2019 and Gu and Dao 2023, who call it selective copying too). The prompt has
+`prompt_length` tokens, `n_signals` of them signals at random places, the others noise; then the separator, and then the
+signals without the last. The target at the separator is the first signal to be copied, and at each copied signal the
+next: the model copies autoregressively, and is asked with the true tokens before.
+
+"Unique" copying can be read in three ways, which agree where no signal repeats (the case of Theorem 3):
+
+| `repeats` | signals in the prompt | copied |
+| --- | --- | --- |
+| none | all different | all |
+| copied | drawn independently | all |
+| once | drawn independently | each where it stands first |
+
+The paper prints no sizes; those of `paper` are ours: 64 signal and 64 noise tokens, 16 signals in 64 tokens.
+
+No example is in both splits. With different signals, the number of inversions in their order, plus the sum of the
+signals, is odd in test and even in train, and one of the wrong kind has its first two signals swapped; with repeats,
+the sum of the signals decides, and the first one is replaced by its neighbour. Any part of the prompt without all of
+its signals has the law that it would have without the split.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import PositiveInt
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+SEPARATOR = 0
+"""The token behind the prompt."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SelectiveCopyConfig(TaskConfig):
+    """What an example looks like. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 129
+    """Tokens: 0 separates, 1 .. n_noise are noise, the rest signals, an even number of them."""
+    length: PositiveInt = 80
+    """Tokens in an example: prompt, separator, and the signals without the last."""
+    n_signals: PositiveInt = 16
+    """Signals in the prompt; at least 2."""
+    n_noise: PositiveInt = 64
+    """Noise tokens of the vocabulary."""
+    repeats: Literal["none", "copied", "once"] = "none"
+    """Whether a signal may stand in the prompt more than once, and what is copied then."""
+
+    def __post_init__(self) -> None:
+        self.require("n_signals", self.n_signals > 1, "must be at least 2: one alone would tell train from test")
+        self.require("length", self.prompt_length >= self.n_signals, f"must be at least {2 * self.n_signals}")
+        even = self.n_signal_tokens > 1 and self.n_signal_tokens % 2 == 0
+        rule = f"must leave an even number of signals beside the separator and n_noise={self.n_noise}"
+        self.require("vocab_size", even, rule, f"take {self.first_signal + max(self.n_signal_tokens + 1, 2) // 2 * 2}")
+        enough = self.repeats != "none" or self.n_signal_tokens >= self.n_signals
+        rule = f"must be at most {self.n_signal_tokens}, the signals of the vocabulary"
+        self.require("n_signals", enough, rule, "raise vocab_size, or set repeats='copied'")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of signals."""
+        return {"length": self.length, "signals": self.n_signals}
+
+    @property
+    def first_signal(self) -> int:
+        """The smallest token that is a signal."""
+        return 1 + self.n_noise
+
+    @property
+    def n_signal_tokens(self) -> int:
+        """Signals of the vocabulary."""
+        return self.vocab_size - self.first_signal
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the separator."""
+        return self.length - self.n_signals
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; m = n_signals, in the order of time. Where fewer are copied, the last targets are unlabelled,
+        and the tokens that stand there are separators."""
+        return _generate(self, key, split == "test", numbers)
+
+
+def paper(
+    prompt_length: int = 64, n_signals: int = 16, *, repeats: Literal["none", "copied", "once"] = "none"
+) -> SelectiveCopyConfig:
+    """Selective copying at sizes of ours (module docstring): `prompt_length + n_signals` tokens."""
+    return SelectiveCopyConfig(length=prompt_length + n_signals, n_signals=n_signals, repeats=repeats)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(
+    config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
+) -> Batch:
+    odd = jnp.asarray(odd)
+    key = jax.random.fold_in(key, odd.astype(jnp.uint32))
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
+    """One example, without the axis of the batch."""
+    signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
+    signals = _signals(config, signal_rng, odd)
+    noise = jax.random.bits(noise_rng, (config.prompt_length,), jnp.uint32)
+    prompt = 1 + sampling.below(noise, config.n_noise)
+    places = jnp.sort(sampling.distinct(place_rng, config.n_signals, config.prompt_length))
+    prompt = prompt.at[places].set(signals, unique_indices=True)
+    copied, targets = signals, signals
+    if config.repeats == "once":
+        first = ~jnp.tril(signals[:, None] == signals[None, :], -1).any(1)
+        order = jnp.argsort(~first, stable=True)
+        kept = first[order]
+        copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)
+    tokens = jnp.concatenate([prompt, jnp.full((1,), SEPARATOR, jnp.int32), copied[:-1]])
+    return Batch(tokens=tokens, positions=config.prompt_length + jnp.arange(config.n_signals), targets=targets)
+
+
+def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> Int[Array, "m"]:
+    """The signals in order, of the kind that the split asks for."""
+    if config.repeats == "none":
+        drawn = sampling.distinct(key, config.n_signals, config.n_signal_tokens)
+        wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
+        order = np.arange(config.n_signals)
+        order[:2] = 1, 0
+        return config.first_signal + jnp.where(wrong, drawn[order], drawn)
+    words = jax.random.bits(key, (config.n_signals,), jnp.uint32)
+    drawn = sampling.below(words, config.n_signal_tokens)
+    wrong = (drawn.sum() % 2 == 1) != odd
+    return config.first_signal + drawn.at[0].set(jnp.where(wrong, drawn[0] ^ 1, drawn[0]))
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: SelectiveCopyConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: takes the signals out of the prompt, and says them behind the separator.
+
+    Shares nothing with the generator.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        prompt = example[: config.prompt_length]
+        signals = [token for token in prompt if token >= config.first_signal]
+        if config.repeats == "once":
+            signals = list(dict.fromkeys(signals))
+        predictions[row, config.prompt_length : config.prompt_length + len(signals)] = signals
+    return predictions
