@@ -1,20 +1,28 @@
 """Rotary position embedding (Su et al. 2021, RoFormer, eq. 15), exact at any position.
 
-Convention: half-rotation (GPT-NeoX, Llama), where channel `i` pairs with channel `i + n / 2` of the `n`
-rotated ones; pair `i` at position `p` turns by `p * base^(-2 i / n)` radians. The remaining channels pass
-through.
+Pair `i` of the `n` rotated channels turns by `p * base^(-2 i / n)` radians at position `p`, or less where frequencies
+are scaled (`rotary_scaling.py`). The remaining channels pass through. Which channels are a pair:
+
+| `pairing` | pair i | of |
+| --- | --- | --- |
+| half | `i` and `i + n / 2` | GPT-NeoX, Llama |
+| interleaved | `2 i` and `2 i + 1` | RoFormer, GPT-J, TorchScale |
 
 Deviation: the angle is not the float32 product of position and frequency, whose error reaches 4e-3 radians at
 position 100,000. See `_angles`.
 """
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
+
+Pairing = Literal["half", "interleaved"]
 
 TURN = 2.0**32
 """Integer phase of one full turn: int32 arithmetic wraps exactly there."""
@@ -26,6 +34,8 @@ def rotary(
     *,
     channels: int | None = None,
     base: float = 10000.0,
+    scaling: RotaryScaling = NO_SCALING,
+    pairing: Pairing = "half",
 ) -> Float[Array, "b t h k"]:
     """Rotates the first `channels` channels of every head by angles proportional to the position.
 
@@ -36,6 +46,8 @@ def rotary(
       positions: int32 absolute positions >= 0; a leading axis of 1 serves all rows of `x`.
       channels: how many rotate, an even number in 0..k; None: all `k`.
       base: at least 1; the slowest pair turns by about 1 / base radians a token.
+      scaling: how frequencies are slowed down for texts longer than those of training.
+      pairing: which channels turn together.
 
     Returns:
       The rotated `x`, same shape and dtype.
@@ -48,21 +60,29 @@ def rotary(
         raise ValueError(f"rotary: channels={n} must be an even number in 0..head_dim={x.shape[-1]}")
     if base < 1:
         raise ValueError(f"rotary: base={base} must be at least 1; the usual one is 10000")
-    angle = _angles(positions, n, base)[:, :, None, :]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    angle = _angles(positions, scaling.frequencies(n, base))[:, :, None, :]
+    amplitude = np.float32(scaling.amplitude)
+    cos, sin = jnp.cos(angle) * amplitude, jnp.sin(angle) * amplitude
     rotating = x[..., :n].astype(jnp.float32)
-    first, second = rotating[..., : n // 2], rotating[..., n // 2 :]
-    rotated = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    if pairing == "half":
+        first, second = rotating[..., : n // 2], rotating[..., n // 2 :]
+    else:
+        first, second = rotating[..., 0::2], rotating[..., 1::2]
+    turned = (first * cos - second * sin, second * cos + first * sin)
+    rotated = (
+        jnp.concatenate(turned, axis=-1) if pairing == "half" else jnp.stack(turned, axis=-1).reshape(rotating.shape)
+    )
     return jnp.concatenate([rotated.astype(x.dtype), x[..., n:]], axis=-1)
 
 
-def _angles(positions: Int[Array, "b t"], n: int, base: float) -> jax.Array:
-    """Angles modulo a turn, float32 `(b, t, n / 2)`, within 1e-6 radians at every int32 position.
+def _angles(positions: Int[Array, "b t"], frequencies: np.ndarray) -> jax.Array:
+    """Angles modulo a turn, float32 `(b, t, n / 2)`, within 1e-6 radians at every int32 position; frequencies in
+    radians.
 
     A frequency in turns is split into a multiple of 1 / 2^32, whose product with the position wraps exactly
     in int32, and a rest below 2^-33, whose product with the position is small enough for float32.
     """
-    turns = base ** (-np.arange(0, n, 2) / n) / (2 * math.pi)
+    turns = frequencies / (2 * math.pi)
     steps = np.round(turns * TURN)
     rest = (turns - steps / TURN).astype(np.float32)
     wrapped = positions[:, :, None] * jnp.asarray(steps.astype(np.int32))[None, None, :]

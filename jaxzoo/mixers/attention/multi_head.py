@@ -9,7 +9,8 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.rotary import rotary
+from jaxzoo.layers.rotary import Pairing, rotary
+from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
 
@@ -29,6 +30,10 @@ class MultiHeadConfig(MixerConfig):
     """Share of each head's channels, from the first on, that rotate; the count must be even."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
     """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians a token."""
+    rotary_scaling: RotaryScaling = NO_SCALING
+    """Slower rotation, for texts longer than those of training."""
+    rotary_pairing: Pairing = "half"
+    """Which channels turn together: half (GPT-NeoX, Llama) or interleaved (RoFormer, GPT-J)."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
@@ -102,7 +107,14 @@ class MultiHeadMixer(Mixer):
         config = self.config
         if config.positions != "rotary":
             return y
-        return rotary(y, positions, channels=config.rotated_channels, base=config.rotary_base)
+        return rotary(
+            y,
+            positions,
+            channels=config.rotated_channels,
+            base=config.rotary_base,
+            scaling=config.rotary_scaling,
+            pairing=config.rotary_pairing,
+        )
 
     def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
         """Joins the heads and projects back to the model width."""
