@@ -9,6 +9,10 @@ from jaxzoo.mixers.attention.blocked_window_attention import (
     BlockedWindowAttention as BlockedWindowAttention,
     BlockedWindowAttentionConfig as BlockedWindowAttentionConfig,
 )
+from jaxzoo.mixers.attention.convolution_augmented_attention import (
+    ConvolutionAugmentedAttention as ConvolutionAugmentedAttention,
+    ConvolutionAugmentedAttentionConfig as ConvolutionAugmentedAttentionConfig,
+)
 from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
     NystromFormerConfig as NystromFormerConfig,
@@ -49,6 +53,7 @@ from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
 )
+from jaxzoo.mixers.linear.lin_cat import LinCAT as LinCAT, LinCATConfig as LinCATConfig
 from jaxzoo.mixers.linear.linear_attention import (
     LinearAttention as LinearAttention,
     LinearAttentionConfig as LinearAttentionConfig,
@@ -73,11 +78,13 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "base_conv": BaseConvConfig,
     "big_bird": BigBirdConfig,
     "blocked_window_attention": BlockedWindowAttentionConfig,
+    "convolution_augmented_attention": ConvolutionAugmentedAttentionConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
     "h3": H3Config,
     "hyena": HyenaConfig,
     "input_dependent_conv": InputDependentConvConfig,
+    "lin_cat": LinCATConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
     "long_conv": LongConvConfig,

@@ -12,9 +12,11 @@ from jaxzoo.mixers import (
     BaseConvConfig,
     BigBirdConfig,
     BlockedWindowAttentionConfig,
+    ConvolutionAugmentedAttentionConfig,
     GatedShortConvConfig,
     H3Config,
     HyenaConfig,
+    LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
     Mixer,
@@ -67,6 +69,10 @@ EXTRA = [
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
     SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
     SelectiveAttentionConfig(d_model=6, n_heads=2, n_selected=3, form="release"),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
+    LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
 ]
 
 

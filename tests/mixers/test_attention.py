@@ -196,7 +196,7 @@ def test_an_unresolved_config_waits_for_its_model() -> None:
 def test_state_errors() -> None:
     mixer = make()
     for capacity in (None, 0):
-        with pytest.raises(ValueError, match=f"Attention.init_state: capacity={capacity} must be positive"):
+        with pytest.raises(ValueError, match=f"init_state of attention: capacity={capacity} must be positive"):
             mixer.init_state(1, capacity=capacity)
-    with pytest.raises(ValueError, match=r"Attention\.prefill: t=11 must be at most the 8 slots of the cache"):
+    with pytest.raises(ValueError, match=r"prefill of attention: t=11 must be at most the 8 slots of the cache"):
         mixer.prefill(inputs(), mixer.init_state(2, capacity=8))

@@ -116,13 +116,7 @@ class Attention(MultiHeadMixer):
         Raises:
           ValueError: `capacity` is None or not positive.
         """
-        if capacity is None or capacity < 1:
-            raise ValueError(
-                f"Attention.init_state: capacity={capacity} must be positive; it is the number of tokens, prompt and "
-                "new ones, that the cache will hold"
-            )
-        shape = (batch_size, capacity, self.config.kv_heads, self.config.head_width)
-        return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
+        return empty_cache(batch_size, capacity, self.config.kv_heads, self.config.head_width, dtype)
 
     def prefill(
         self, x: Float[Array, "b t d"], state: AttentionState, context: Context = NO_CONTEXT
@@ -132,25 +126,12 @@ class Attention(MultiHeadMixer):
         Raises:
           ValueError: `t` exceeds the slots of the cache.
         """
-        t, capacity = x.shape[1], state.k.shape[1]
-        if t > capacity:
-            raise ValueError(
-                f"Attention.prefill: t={t} must be at most the {capacity} slots of the cache; "
-                "make the state with a larger capacity"
-            )
-        positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
+        positions = next_positions(state, x.shape[1])
         q, k, v = self._project(x, positions)
-        state = AttentionState(
-            k=write_cache(state.k, k, state.position),
-            v=write_cache(state.v, v, state.position),
-            position=state.position + t,
-        )
-        slots = jnp.arange(capacity, dtype=jnp.int32)[None, :]
-        visible = slots[:, None, :] <= positions[:, :, None]
-        keys, values = state.k.astype(q.dtype), state.v.astype(q.dtype)
-        y = self._merge(dense_attention(q, keys, values, visible, self._bias(positions, slots)))
-        fits = (state.position <= capacity)[:, None, None]
-        return jnp.where(fits, y, jnp.nan), state
+        state = extend_cache(state, k, v)
+        bias = self._bias(positions, slots_of(state))
+        y = self._merge(dense_attention(q, *cached(state, q.dtype), visible_slots(state, positions), bias))
+        return nan_beyond(state, y), state
 
     def step(
         self, x_t: Float[Array, "b d"], state: AttentionState, context: Context = NO_CONTEXT
@@ -160,6 +141,65 @@ class Attention(MultiHeadMixer):
 
     def _bias(self, queries: Int[Array, "b t"], keys: Int[Array, "b s"]) -> Float[Array, "b h t s"] | None:
         return alibi_bias(self.config.n_heads, queries, keys) if self.config.positions == "alibi" else None
+
+
+def empty_cache(
+    batch_size: int, capacity: int | None, n_heads: int, head_dim: int, dtype: DTypeLike = jnp.float32
+) -> AttentionState:
+    """The cache before the first token, of `capacity` slots.
+
+    Raises:
+      ValueError: `capacity` is None or not positive.
+    """
+    if capacity is None or capacity < 1:
+        raise ValueError(
+            f"init_state of attention: capacity={capacity} must be positive; it is the number of tokens, prompt and "
+            "new ones, that the cache will hold"
+        )
+    shape = (batch_size, capacity, n_heads, head_dim)
+    return AttentionState(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((batch_size,), jnp.int32))
+
+
+def next_positions(state: AttentionState, t: int) -> Int[Array, "b t"]:
+    """Positions of the next `t` tokens of each row."""
+    return state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
+
+
+def extend_cache(state: AttentionState, k: Float[Array, "b t g k"], v: Float[Array, "b t g k"]) -> AttentionState:
+    """The cache with `t` more tokens, rounded to its dtype.
+
+    Raises:
+      ValueError: `t` exceeds its slots.
+    """
+    t, capacity = k.shape[1], state.k.shape[1]
+    if t > capacity:
+        raise ValueError(
+            f"prefill of attention: t={t} must be at most the {capacity} slots of the cache; "
+            "make the state with a larger capacity"
+        )
+    keys, values = (write_cache(old, new, state.position) for old, new in ((state.k, k), (state.v, v)))
+    return AttentionState(keys, values, state.position + t)
+
+
+def cached(state: AttentionState, dtype: DTypeLike) -> tuple[jax.Array, jax.Array]:
+    """Keys and values of all slots, `(b, s, g, k)`."""
+    return state.k.astype(dtype), state.v.astype(dtype)
+
+
+def slots_of(state: AttentionState) -> Int[Array, "1 s"]:
+    """The slots, by number: the position that each one holds."""
+    return jnp.arange(state.k.shape[1], dtype=jnp.int32)[None, :]
+
+
+def visible_slots(state: AttentionState, positions: Int[Array, "b t"]) -> Bool[Array, "b t s"]:
+    """Which slots the token at each position attends to: its own and all before."""
+    return slots_of(state)[:, None, :] <= positions[:, :, None]
+
+
+def nan_beyond(state: AttentionState, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """NaN for the rows that have run past the cache."""
+    fits = state.position <= state.k.shape[1]
+    return jnp.where(fits[:, None, None], y, jnp.nan)
 
 
 def causal_attention(

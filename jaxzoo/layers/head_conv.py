@@ -1,0 +1,63 @@
+"""Causal convolution of the embeddings of attention heads: CAT (Li et al. 2025), sec. 3.1.
+
+One filter of numbers a head, the same for all of its channels (`1D per-head`), or one of matrices that mix the heads
+(`multi-head`):
+
+    y_i^h = sum_{a < w} F[a, h] x_{i-a}^h        y_i^h = sum_{a < w} sum_g F[a, g, h] x_{i-a}^g
+
+Inputs before the first token of a document are 0. The state of a stream, called history, is the last `w - 1` inputs.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float, Int
+
+
+def head_conv(
+    x: Float[Array, "b t h k"],
+    taps: Float[Array, "w h"] | Float[Array, "w h h"],
+    history: Float[Array, "b w-1 h k"] | None = None,
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t h k"]:
+    """The equation of the module docstring for any `t >= 0`. Sums are float32, the output has the dtype of `x`.
+
+    Args:
+      x: inputs by head.
+      taps: `taps[a]` multiplies the input of `a` tokens ago: a number for each head, or a matrix (from, to).
+      history: the inputs before `x`; None: zeros.
+      segment_ids: int32; each run of equal ids is one document, whose outputs see nothing of the one before. Not with a
+        history.
+
+    Returns:
+      `(b, t, h, k)`, at `w` multiply-adds a number, or `w h` where heads are mixed.
+
+    Raises:
+      ValueError: taps of another number of heads, or a history of another length than `w - 1`.
+    """
+    (w, *heads), t = taps.shape, x.shape[1]
+    if set(heads) != {x.shape[2]}:
+        raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
+    if history is None:
+        before = jnp.zeros((x.shape[0], w - 1, *x.shape[2:]), jnp.float32)
+    elif history.shape[1] == w - 1:
+        before = history.astype(jnp.float32)
+    else:
+        raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
+    signal, taps = jnp.concatenate([before, x.astype(jnp.float32)], axis=1), taps.astype(jnp.float32)
+    y = jnp.zeros(x.shape, jnp.float32)
+    for a in range(w):
+        delayed = signal[:, w - 1 - a : w - 1 - a + t]
+        if segment_ids is not None and a:
+            same = segment_ids == jnp.pad(segment_ids, ((0, 0), (a, 0)))[:, :t]
+            same = same & (jnp.arange(t) >= a)[None]
+            delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
+        y = y + _weighed(delayed, taps[a])
+    return y.astype(x.dtype)
+
+
+def _weighed(x: jax.Array, tap: jax.Array) -> jax.Array:
+    if tap.ndim == 1:
+        return x * tap[None, None, :, None]
+    return jnp.einsum("btgk,gh->bthk", x, tap, precision=jax.lax.Precision.HIGHEST)

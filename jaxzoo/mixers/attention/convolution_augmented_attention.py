@@ -1,0 +1,247 @@
+"""Convolution-augmented attention, CAT (Li et al. 2025), Definition 1 and sec. 3.1: filters before softmax attention.
+
+Queries, keys and values are convolved in time, each with a filter of its own, and then attend as usual. With
+`K = (X * F_k) W_k`, and the same for Q and V, one layer recalls what took attention two: a key that is delayed by one
+token is found by the token behind it.
+
+| `filters` | a filter holds | equation |
+| --- | --- | --- |
+| head (1D) | `n_taps` numbers a head | `(F * X)_i = sum_a F_a x_{i-a}` |
+| mixing (multi-head) | `n_taps` matrices (h, h) | the heads' embeddings, mixed and convolved |
+| maps | `n_taps` matrices (h, h) | no filter on q, k, v: the scores of all heads, convolved along the keys, |
+| | | `S'_h(i, j) = sum_{a, g} F[a, g, h] S_g(i, j - a)`, before the softmax |
+
+The paper mentions the last form beside its Table 2 without an equation; along the keys is our reading of it. It keeps
+(t, t) scores of all heads, at `n_taps h` multiply-adds a score, and has no kernel.
+
+Where the paper leaves a choice. Filters act behind the projection, which is the same for a filter of numbers without
+bias, and costs less; with `normalize=True` they act on the input, whose rows are then scaled to length 1 before the
+projection, `norm(X * F) W` (Theorem 1), which costs h times the memory. The scale of the scores is k^(-1/2). Rotary
+positions come after the filter. With `n_kv_heads` the filters of keys and values mix those heads alone.
+
+Initialisation: the paper prints none. `filter_init` "uniform" is that of short convolutions elsewhere, PyTorch's
+default; "delta" is plain attention. Filters of maps always start as "delta".
+"""
+
+import dataclasses
+from typing import Any, Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.layers.causal_conv import push_history
+from jaxzoo.layers.head_conv import head_conv
+from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig, initial_taps
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
+from jaxzoo.mixers.attention.softmax_attention import (
+    AttentionState,
+    cached,
+    causal_attention,
+    dense_attention,
+    empty_cache,
+    extend_cache,
+    nan_beyond,
+    next_positions,
+    visible_slots,
+)
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
+    """Config of `ConvolutionAugmentedAttention`. The paper's width is 3 on recall tasks, 21 in language models."""
+
+    filters: Literal["head", "mixing", "maps"] = "head"
+    """What a filter is and acts on (see the table above)."""
+    normalize: bool = False
+    """Filters the input, and scales its rows to length 1, before the projection: Theorem 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("positions", self.positions != "alibi", "must be 'none' or 'rotary'")
+        own = not self.normalize or self.filters == "head"
+        self.require("normalize", own, "needs filters='head': it acts on the input, which has no heads to mix")
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=11, n_heads=4, n_kv_heads=2, head_dim=4, filters="mixing", positions="rotary", qkv_bias=True)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(growing_state=True, segments=True)
+
+    def build(self, *, rngs: nnx.Rngs) -> "ConvolutionAugmentedAttention":
+        return ConvolutionAugmentedAttention(self, rngs=rngs)
+
+    def heads_of(self, name: str) -> int:
+        """Heads of `queries`, `keys` or `values`."""
+        return self.n_heads if name == "queries" else self.kv_heads
+
+    @property
+    def filtered(self) -> tuple[str, ...]:
+        return () if self.filters == "maps" else super().filtered
+
+    def flops_per_token(self, length: int) -> float:
+        """As `Attention`, and the filters."""
+        attention = self.projection_flops + 4.0 * self.n_heads * self.head_width * length
+        if self.filters == "maps":
+            return attention + 2.0 * self.n_taps * self.n_heads**2 * length
+        heads = [self.heads_of(name) for name in self.filtered]
+        if self.normalize:
+            return attention + 2.0 * self.n_taps * self.width * sum(heads)
+        mixed = [n**2 if self.filters == "mixing" else n for n in heads]
+        return attention + 2.0 * self.n_taps * self.head_width * sum(mixed)
+
+
+class ConvolutionAugmentedAttentionState(NamedTuple):
+    """KV cache of filtered keys and values, and what the filters still reach: the last `n_taps - 1` of each, oldest
+    first, in the dtype given to `init_state`; none, (b, 0, ...), where nothing is filtered."""
+
+    k: Float[Array, "b s g k"]
+    """Filtered keys, rotated to their absolute positions; `s` is the capacity."""
+    v: Float[Array, "b s g k"]
+    """Filtered values."""
+    position: Int[Array, "b"]
+    """Tokens seen so far by each row, int32."""
+    queries: Float[Array, "b w-1 h k"]
+    """Queries before their filter."""
+    keys: Float[Array, "b w-1 g k"]
+    """Keys before their filter."""
+    values: Float[Array, "b w-1 g k"]
+    """Values before their filter."""
+    inputs: Float[Array, "b w-1 1 d"]
+    """With `normalize`, in the place of the three: inputs."""
+
+
+class ConvolutionAugmentedAttention(MultiHeadMixer):
+    """Causal softmax attention behind short filters; `step` costs O(capacity + n_taps) a channel.
+
+    Beside the projections of attention: `head_filters`, or `map_taps` `(n_taps, h, h)`.
+    """
+
+    config: ConvolutionAugmentedAttentionConfig
+
+    def __init__(self, config: ConvolutionAugmentedAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        taps: dict[str, Any] = {"n_taps": config.n_taps, "mixing": config.filters != "head", "rngs": rngs}
+        heads = {name: config.heads_of(name) for name in config.filtered}
+        self.head_filters = HeadFilters(heads, start=config.filter_init, **taps)
+        if config.filters == "maps":
+            self.map_taps = initial_taps(config.n_heads, start="delta", **taps)
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
+        (q, k, v), _ = self._filtered(x, positions, {}, context.segment_ids)
+        if self.config.filters != "maps":
+            return self._merge(causal_attention(q, k, v, context.segment_ids))
+        visible = positions[:, None, :] <= positions[:, :, None]
+        if context.segment_ids is not None:
+            visible = visible & (context.segment_ids[:, None, :] == context.segment_ids[:, :, None])
+        return self._merge(self._attend_maps(q, k, v, visible))
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> ConvolutionAugmentedAttentionState:
+        """The empty cache, of `capacity` slots, and histories of zeros.
+
+        Raises:
+          ValueError: `capacity` is None or not positive.
+        """
+        config = self.config
+        cache = empty_cache(batch_size, capacity, config.kv_heads, config.head_width, dtype)
+        history = {
+            name: self.head_filters.empty_history(name, (batch_size, config.heads_of(name), config.head_width), dtype)
+            for name in PARTS
+        }
+        n_inputs = 0
+        if config.normalize:
+            history, n_inputs = {name: part[:, :0] for name, part in history.items()}, config.n_taps - 1
+        inputs = jnp.zeros((batch_size, n_inputs, 1, config.width), dtype)
+        return ConvolutionAugmentedAttentionState(**cache._asdict(), **history, inputs=inputs)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: ConvolutionAugmentedAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], ConvolutionAugmentedAttentionState]:
+        """Attends to the cache and to `x`, whose filtered keys and values are first rounded to the cache's dtype.
+
+        A row that runs past the cache gets NaN outputs from that call on.
+
+        Raises:
+          ValueError: `t` exceeds the slots of the cache.
+        """
+        cache, history = AttentionState(*state[:3]), state._asdict()
+        positions = next_positions(cache, x.shape[1])
+        (q, k, v), after = self._filtered(x, positions, history, None)
+        cache = extend_cache(cache, k, v)
+        attend = self._attend_maps if self.config.filters == "maps" else dense_attention
+        y = self._merge(attend(q, *cached(cache, q.dtype), visible_slots(cache, positions)))
+        return nan_beyond(cache, y), state._replace(**cache._asdict(), **after)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: ConvolutionAugmentedAttentionState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], ConvolutionAugmentedAttentionState]:
+        y, state = self.prefill(x_t[:, None, :], state)
+        return y[:, 0], state
+
+    def _filtered(
+        self,
+        x: Float[Array, "b t d"],
+        positions: Int[Array, "b t"],
+        history: dict[str, jax.Array],
+        segment_ids: Int[Array, "b t"] | None,
+    ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], dict[str, jax.Array]]:
+        """Filtered queries, keys (rotated) and values, by head, and the histories after them; none given: none kept."""
+        y, after = {}, {}
+        for name, project in (("queries", self.q_proj), ("keys", self.k_proj), ("values", self.v_proj)):
+            n = self.config.heads_of(name)
+            if self.config.normalize:
+                y[name] = self._of_unit_rows(name, project, x, history.get("inputs"), segment_ids)
+                continue
+            inputs = self._heads(project(x), n)
+            y[name] = self.head_filters(name, inputs, history.get(name), segment_ids=segment_ids)
+            after.update({name: push_history(history[name], inputs)} if history else {})
+        if history:
+            after["inputs"] = push_history(history["inputs"], x[:, :, None, :])
+        q, k = (self._rotated(y[name], positions) for name in ("queries", "keys"))
+        return (q, k, y["values"]), after
+
+    def _of_unit_rows(
+        self, name: str, project: nnx.Linear, x: jax.Array, before: jax.Array | None, segment_ids: jax.Array | None
+    ) -> Float[Array, "b t h k"]:
+        """`norm(X * F) W`: each head's own filter, then its own columns of the projection."""
+        n = self.config.heads_of(name)
+        if name not in self.config.filtered:
+            return self._heads(project(_unit_rows(x)), n)
+        by_head = lambda x: jnp.broadcast_to(x, (*x.shape[:2], n, x.shape[3]))  # noqa: E731
+        before = None if before is None else by_head(before)
+        rows = _unit_rows(self.head_filters(name, by_head(x[:, :, None]), before, segment_ids=segment_ids))
+        kernel = project.kernel[...].astype(x.dtype).reshape(x.shape[2], n, -1)
+        y = jnp.einsum("bthd,dhk->bthk", rows, kernel)
+        return y if project.bias is None else y + project.bias[...].astype(x.dtype).reshape(1, 1, n, -1)
+
+    def _attend_maps(
+        self,
+        q: Float[Array, "b t h k"],
+        k: Float[Array, "b s g k"],
+        v: Float[Array, "b s g k"],
+        visible: Bool[Array, "b t s"],
+    ) -> Float[Array, "b t h k"]:
+        """Softmax attention whose scores are first convolved along the visible keys, over all heads."""
+        k, v = (jnp.repeat(x, q.shape[2] // x.shape[2], axis=2).astype(jnp.float32) for x in (k, v))
+        exact = jax.lax.Precision.HIGHEST
+        scores = jnp.einsum("bthk,bshk->btsh", q.astype(jnp.float32), k, precision=exact) * q.shape[-1] ** -0.5
+        scores = jnp.where(visible[..., None], scores, 0.0)
+        b, t, s, h = scores.shape
+        mixed = head_conv(scores.reshape(b * t, s, h, 1), self.map_taps[...]).reshape(b, t, s, h)
+        weights = jax.nn.softmax(jnp.where(visible[..., None], mixed, -jnp.inf), axis=2)
+        return jnp.einsum("btsh,bshk->bthk", weights, v, precision=exact).astype(q.dtype)
+
+
+def _unit_rows(x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    """Rows scaled to length 1; a row of zeros stays."""
+    rows = x.astype(jnp.float32)
+    length_2 = jnp.square(rows).sum(-1, keepdims=True)
+    return (rows * jax.lax.rsqrt(jnp.maximum(length_2, 1e-12))).astype(x.dtype)

@@ -1,0 +1,198 @@
+"""LinCAT (CAT, Li et al. 2025, sec. 6.1): convolution-augmented linear attention.
+
+Filters on queries, keys and values as in `ConvolutionAugmentedAttention`, and then linear attention by a feature map in
+the place of the softmax:
+
+    y_i = sum_{j <= i} phi(q_i) . phi(k_j) v_j / (sum_{j <= i} phi(q_i) . phi(k_j) + eps),
+    q = (X * F_q) W_q, and the same for k and v, one filter of numbers a head, or of matrices that mix the heads
+
+The paper does not print the map; any of `jaxzoo/mixers/linear/feature_map.py` can be chosen, ELU + 1 unless said
+otherwise. The state is the two sums of linear attention and three short histories.
+
+Deviations and initialisation: those of `ConvolutionAugmentedAttention` and `LinearAttention`. No rotary positions.
+"""
+
+import dataclasses
+from typing import Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt
+from jaxzoo.layers.causal_conv import push_history
+from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
+from jaxzoo.layers.linear import linear
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
+from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
+    """Config of `LinCAT`."""
+
+    filters: Literal["head", "mixing"] = "head"
+    """A filter has one number a tap and head, or matrices that mix the heads."""
+    head_dim: NonNegativeInt = 0
+    """Width of a head's values; 0: d_model / n_heads."""
+    eps: NonNegativeFloat = 1e-12
+    """Added to the denominator."""
+    normalize: bool = True
+    """Divides by the sum of the weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.head_dim and self.d_model is not None:
+            self.require_divisible("d_model", by="n_heads")
+
+    @property
+    def value_width(self) -> int:
+        """Width of a head's values, with the default filled in."""
+        return self.head_dim or self.width // self.n_heads
+
+    @property
+    def part_widths(self) -> dict[str, int]:
+        """Width of a head of queries, keys and values."""
+        return {"queries": self.feature_dim, "keys": self.feature_dim, "values": self.value_width}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=10, n_heads=2, feature_dim=5, head_dim=3, filters="mixing")
+
+    def build(self, *, rngs: nnx.Rngs) -> "LinCAT":
+        return LinCAT(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, filters, the feature map, and sums as in `LinearAttention`."""
+        h, f, v = self.n_heads, self.width_of_features, self.value_width
+        filtered = sum(self.part_widths[name] for name in self.filtered)
+        convolutions = 2.0 * self.n_taps * filtered * (h**2 if self.filters == "mixing" else h)
+        projections = 2.0 * self.width * h * (2 * self.feature_dim + 2 * v)
+        chunk = min(CHUNK, -(-length // PIECE) * PIECE)
+        padding = -(-length // chunk) * chunk / length
+        sums = 2.0 * h * f * (2 * v + self.normalize) * (length > CHUNK)
+        return projections + convolutions + self.map_flops + padding * (2.0 * h * chunk * (f + v) + sums)
+
+
+class LinCATState(NamedTuple):
+    """The sums over the past, and what the filters still reach: the last `n_taps - 1` of each part before its filter,
+    oldest first, in the dtype given to `init_state`; none, (b, 0, h, .), of a part without one."""
+
+    s: Float[Array, "b h f v"]
+    """Sum of `phi(k_j) v_j^T`, float32."""
+    z: Float[Array, "b h f"]
+    """Sum of `phi(k_j)`, float32; empty, (b, h, 0), where nothing is normalised."""
+    position: Int[Array, "b"]
+    """Tokens seen, int32."""
+    queries: Float[Array, "b w-1 h k"]
+    """Queries."""
+    keys: Float[Array, "b w-1 h k"]
+    """Keys."""
+    values: Float[Array, "b w-1 h v"]
+    """Values."""
+
+
+class LinCAT(Mixer):
+    """Linear attention behind short filters; the state has a fixed size, and `step` costs O(f v + n_taps) a head.
+
+    `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; `head_filters`;
+    `features` holds what the feature map has of parameters.
+    """
+
+    config: LinCATConfig
+
+    def __init__(self, config: LinCATConfig, *, rngs: nnx.Rngs) -> None:
+        d, std, h, axes = config.width, config.std, config.n_heads, ("embed", "heads")
+        self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.k_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.v_proj = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
+        self.out_proj = linear(h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.head_filters = HeadFilters(
+            dict.fromkeys(config.filtered, h),
+            n_taps=config.n_taps,
+            mixing=config.filters == "mixing",
+            start=config.filter_init,
+            rngs=rngs,
+        )
+        self.features = QueryKeyFeatures(config, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        config = self.config
+        parts = self._parts(x)
+        filtered = {name: self.head_filters(name, parts[name], segment_ids=context.segment_ids) for name in PARTS}
+        tokens = self._featured(filtered, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
+        y, _ = linear_attention(*tokens, normalize=config.normalize, eps=config.eps, segment_ids=context.segment_ids)
+        return self._merge(y)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> LinCATState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.value_width), jnp.float32)
+        z = jnp.zeros((*s.shape[:2], s.shape[2] if config.normalize else 0), jnp.float32)
+        history = {
+            name: self.head_filters.empty_history(name, (batch_size, config.n_heads, width), dtype)
+            for name, width in config.part_widths.items()
+        }
+        return LinCATState(s, z, jnp.zeros((batch_size,), jnp.int32), **history)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: LinCATState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], LinCATState]:
+        tokens, after = self._next(x, state)
+        sums = self._sums(state)
+        y, sums = linear_attention(*tokens, normalize=self.config.normalize, eps=self.config.eps, initial_state=sums)
+        return self._merge(y), _with_sums(after, sums)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: LinCATState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], LinCATState]:
+        tokens, after = self._next(x_t[:, None], state)
+        q, k, v = (part[:, 0] for part in tokens)
+        options = {"normalize": self.config.normalize, "eps": self.config.eps}
+        y, sums = linear_attention_step(self._sums(state), q, k, v, **options)
+        return self._merge(y), _with_sums(after, sums)
+
+    def _next(self, x: Float[Array, "b t d"], state: LinCATState) -> tuple[tuple[jax.Array, ...], LinCATState]:
+        """Features and values of the next tokens, and the state with histories and positions after them."""
+        parts, histories = self._parts(x), state._asdict()
+        filtered = {name: self.head_filters(name, parts[name], histories[name]) for name in PARTS}
+        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+        after = {name: push_history(histories[name], parts[name]) for name in PARTS}
+        return self._featured(filtered, positions), state._replace(position=state.position + x.shape[1], **after)
+
+    def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
+        """Queries, keys and values by head, before their filters."""
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        return {
+            name: project(x).reshape(*x.shape[:2], self.config.n_heads, width)
+            for project, (name, width) in zip(projections, self.config.part_widths.items(), strict=True)
+        }
+
+    def _featured(
+        self, parts: dict[str, jax.Array], positions: Int[Array, "#b t"]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Features of filtered queries and keys, and filtered values."""
+        q, k = self.features(parts["queries"], parts["keys"], positions, shifted=self.config.normalize)
+        return q, k, parts["values"]
+
+    def _sums(self, state: LinCATState) -> LinearState:
+        """The sums as the op takes them."""
+        return LinearState(state.s, state.z if self.config.normalize else None)
+
+    def _merge(self, y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        """Joins the heads and projects back to the model width."""
+        return self.out_proj(y.reshape(*y.shape[:-2], self.config.n_heads * self.config.value_width))
+
+
+def _with_sums(state: LinCATState, sums: LinearState) -> LinCATState:
+    return state._replace(s=sums.s, z=state.z if sums.z is None else sums.z)

@@ -1,0 +1,191 @@
+"""Convolution-augmented attention against Definition 1 in float64, position by position."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.head_conv import head_conv
+from jaxzoo.mixers import (
+    Attention,
+    AttentionConfig,
+    Context,
+    ConvolutionAugmentedAttention,
+    ConvolutionAugmentedAttentionConfig,
+    state_bytes,
+)
+from tests.mixers.moved import moved
+
+D, T = 12, 9
+
+
+def rotated(x, base=10000.0):
+    """Half-rotation of `(t, k)`."""
+    half = x.shape[1] // 2
+    angle = np.arange(len(x))[:, None] * base ** (-np.arange(half) / half)
+    a, b = x[:, :half], x[:, half:]
+    return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=1)
+
+
+def convolved(x, taps):
+    """`x` a list of `(t, k)` by head; taps (w, h) or (w, from, to)."""
+    mixing = taps if taps.ndim == 3 else np.stack([np.diag(tap) for tap in taps])
+    y = [np.zeros_like(x[0]) for _ in x]
+    for a, matrix in enumerate(mixing):
+        for g in range(len(x)):
+            for h in range(len(x)):
+                for i in range(a, len(x[0])):
+                    y[h][i] += matrix[g, h] * x[g][i - a]
+    return y
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def truth(config, p, u):
+    """Outputs `(t, d)` of one row."""
+    k_dim, parts = config.head_width, {}
+    for name, letter in (("queries", "q"), ("keys", "k"), ("values", "v")):
+        kernel, bias = p[f"{letter}_proj.kernel"], p.get(f"{letter}_proj.bias", 0.0)
+        n = config.heads_of(name)
+        columns = [slice(h * k_dim, (h + 1) * k_dim) for h in range(n)]
+        taps = p.get(f"head_filters.{name}")
+        if config.normalize:
+            inputs = [u] * n if taps is None else convolved([u] * n, taps)
+            y = [unit(x) @ kernel[:, own] for x, own in zip(inputs, columns, strict=True)]
+        else:
+            y = [(u @ kernel + bias)[:, own] for own in columns]
+            y = y if taps is None else convolved(y, taps)
+        if config.positions == "rotary" and name != "values":
+            y = [rotated(x) for x in y]
+        parts[name] = y
+    group = config.n_heads // config.kv_heads
+    scores = [q @ parts["keys"][h // group].T / np.sqrt(k_dim) for h, q in enumerate(parts["queries"])]
+    if config.filters == "maps":
+        mixed = [np.zeros_like(s) for s in scores]
+        for a, matrix in enumerate(p["map_taps"]):
+            for g in range(config.n_heads):
+                for h in range(config.n_heads):
+                    mixed[h][:, a:] += matrix[g, h] * scores[g][:, : scores[g].shape[1] - a]
+        scores = mixed
+    heads = []
+    for h, s in enumerate(scores):
+        w = np.where(np.tri(len(u), dtype=bool), np.exp(s - s.max(1, keepdims=True)), 0)
+        heads.append(w / w.sum(1, keepdims=True) @ parts["values"][h // group])
+    return np.concatenate(heads, axis=1) @ p["out_proj.kernel"] + p.get("out_proj.bias", 0.0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_heads": 3, "n_taps": 4, "positions": "rotary"},
+        {"n_heads": 3, "filters": "mixing", "qkv_bias": True, "out_bias": True},
+        {"n_heads": 6, "n_kv_heads": 2, "filters": "mixing", "n_taps": 2, "filter_values": False},
+        {"n_heads": 2, "filter_queries": False, "filter_keys": False, "n_taps": 12},
+        {"n_heads": 2, "normalize": True, "filter_keys": False},
+        {"n_heads": 6, "n_kv_heads": 2, "filters": "maps", "positions": "rotary"},
+    ],
+)
+def test_equation(options):
+    """Kills: a filter off by one, turned around, of another head or another part, from instead of to; a rotation before
+    the filter; a norm behind the projection; an option that nothing reads; in parallel, and streamed."""
+    config = ConvolutionAugmentedAttentionConfig(d_model=D, **options)
+    mixer, p = moved(ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0)))
+    x = np.random.default_rng(0).normal(size=(2, T, D))
+    expected = np.stack([truth(config, p, row) for row in x])
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :5], mixer.init_state(2, capacity=T))
+        y, state = mixer.step(x[:, 5], state)
+        tail, _ = mixer.prefill(x[:, 6:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for found in run(jnp.asarray(x, jnp.float32)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("filters", ["head", "mixing", "maps"])
+def test_delta_filters_are_plain_attention(filters):
+    """Kills an initial filter that already looks back."""
+    config = {"d_model": D, "n_heads": 3, "positions": "rotary"}
+    plain = Attention(AttentionConfig(**config), rngs=nnx.Rngs(0))
+    mixer = ConvolutionAugmentedAttention(
+        ConvolutionAugmentedAttentionConfig(**config, filters=filters, filter_init="delta"), rngs=nnx.Rngs(0)
+    )
+    x = jax.random.normal(jax.random.key(0), (2, T, D))
+    np.testing.assert_allclose(mixer(x), plain(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("filters", ["head", "mixing"])
+def test_uniform_taps_have_their_scale(filters):
+    """Kills a fan-in that counts heads, and an initialisation that nothing reads."""
+    config = ConvolutionAugmentedAttentionConfig(d_model=64, n_heads=16, n_taps=16, filters=filters)
+    mixer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
+    taps = np.abs(np.asarray(mixer.head_filters.keys[...]))
+    assert 0.24 < taps.max() <= 0.25
+
+
+def test_a_filter_ends_at_its_document():
+    """Kills inputs of the document before, which attention cannot see but a filter could: each alone."""
+    rng = np.random.default_rng(0)
+    for taps in (rng.normal(size=(4, 3)), rng.normal(size=(4, 3, 3))):
+        x, taps = (jnp.asarray(value, jnp.float32) for value in (rng.normal(size=(1, 10, 3, 2)), taps))
+        segment_ids = jnp.asarray([[7] * 2 + [0] * 5 + [3] * 3], jnp.int32)
+        alone = [head_conv(x[:, part], taps) for part in (slice(0, 2), slice(2, 7), slice(7, 10))]
+        found = head_conv(x, taps, segment_ids=segment_ids)
+        np.testing.assert_allclose(found, jnp.concatenate(alone, axis=1), rtol=0, atol=1e-6)
+
+
+def test_segment_0_is_a_document_like_others():
+    """Kills padding in front of the row that passes for document 0."""
+    config = ConvolutionAugmentedAttentionConfig(d_model=D, n_heads=2)
+    mixer, _ = moved(ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0)))
+    x = jax.random.normal(jax.random.key(0), (1, T, D))
+    found = mixer(x, Context(segment_ids=jnp.zeros((1, T), jnp.int32)))
+    np.testing.assert_allclose(found, mixer(x), rtol=0, atol=1e-6)
+
+
+def test_state_and_flops_by_hand():
+    """Kills histories of what has no filter, or of the model's width. d = 12, 3 heads of 4, 10 slots, 2 of 3 parts."""
+    config = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filter_keys=False)
+    mixer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
+    assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 2 * 4 * 12) + 4
+    assert config.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 2 * 5 * 12
+    mixing = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="mixing")
+    assert mixing.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 3 * 2 * 5 * 4 * 9
+    maps = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="maps")
+    assert maps.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 9 * 100
+    unit_rows = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, normalize=True)
+    assert unit_rows.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 12 * 9
+    mixer = ConvolutionAugmentedAttention(unit_rows, rngs=nnx.Rngs(0))
+    assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 4 * 12) + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
+        ({"positions": "alibi"}, "positions='alibi' must be 'none' or 'rotary'"),
+        ({"normalize": True, "filters": "mixing"}, "normalize=True needs filters='head'"),
+        ({"n_taps": 0}, "n_taps=0 must be positive"),
+        ({"filters": "all"}, "filters='all' must be one of 'head', 'mixing', 'maps'"),
+        ({"filter_init": "zero"}, "filter_init='zero' must be one of 'uniform', 'delta'"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        ConvolutionAugmentedAttentionConfig(d_model=12, **options)
+
+
+def test_head_conv_refuses():
+    """Kills taps of other heads that broadcast, and a history that is cut."""
+    x = jnp.ones((1, 4, 3, 2))
+    with pytest.raises(ValueError, match=r"taps of shape \(2, 1\) must be \(w, h\) or \(w, h, h\) with h=3"):
+        head_conv(x, jnp.ones((2, 1)))
+    with pytest.raises(ValueError, match="history of 3 inputs must hold 1"):
+        head_conv(x, jnp.ones((2, 3)), jnp.ones((1, 3, 3, 2)))
