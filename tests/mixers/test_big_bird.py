@@ -159,7 +159,7 @@ def test_state_errors():
     """Kills a cache of no slots, and a prompt that does not fit and is cut."""
     mixer, _ = make(block_size=4)
     for capacity in (None, 0):
-        with pytest.raises(ValueError, match=f"BigBird.init_state: capacity={capacity} must be positive"):
+        with pytest.raises(ValueError, match=f"init_state of attention: capacity={capacity} must be positive"):
             mixer.init_state(1, capacity=capacity)
-    with pytest.raises(ValueError, match=r"BigBird\.prefill: t=27 must be at most the 12 slots of the cache"):
+    with pytest.raises(ValueError, match=r"prefill of attention: t=27 must be at most the 12 slots of the cache"):
         mixer.prefill(jnp.zeros((1, T, D)), mixer.init_state(1, capacity=9))

@@ -31,7 +31,14 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.checked import NonNegativeInt, PositiveInt, Seed
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.attention.softmax_attention import AttentionState, dense_attention, write_cache
+from jaxzoo.mixers.attention.softmax_attention import (
+    AttentionState,
+    dense_attention,
+    empty_cache,
+    extend_cache,
+    nan_beyond,
+    next_positions,
+)
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
 from jaxzoo.ops.segments import position_in_segment
@@ -137,12 +144,10 @@ class BigBird(MultiHeadMixer):
         Raises:
           ValueError: `capacity` is None or not positive.
         """
-        if capacity is None or capacity < 1:
-            rule = "must be positive; it is the number of tokens, prompt and new ones, that the cache will hold"
-            raise ValueError(f"BigBird.init_state: capacity={capacity} {rule}")
-        slots = capacity + -capacity % self.config.block_size
-        k = jnp.zeros((batch_size, slots, self.config.kv_heads, self.config.head_width), dtype)
-        return BigBirdState(k, jnp.zeros_like(k), jnp.zeros((batch_size,), jnp.int32))
+        config, slots = self.config, capacity
+        if capacity is not None and capacity > 0:
+            slots = capacity + -capacity % config.block_size
+        return empty_cache(batch_size, slots, config.kv_heads, config.head_width, dtype)
 
     def prefill(
         self, x: Float[Array, "b t d"], state: BigBirdState, context: Context = NO_CONTEXT
@@ -152,14 +157,10 @@ class BigBird(MultiHeadMixer):
         Raises:
           ValueError: `t` exceeds the slots of the cache.
         """
-        t, slots = x.shape[1], state.k.shape[1]
-        if t > slots:
-            rule = f"must be at most the {slots} slots of the cache; make the state with a larger capacity"
-            raise ValueError(f"BigBird.prefill: t={t} {rule}")
         q, after = self._write(x, state)
         size = self.config.block_size
         y = block_sparse_attention(q, after.k, after.v, self._chosen(after.k), state.position, block_size=size)
-        return jnp.where((after.position <= slots)[:, None, None], self._merge(y), jnp.nan), after
+        return nan_beyond(after, self._merge(y)), after
 
     def step(
         self, x_t: Float[Array, "b d"], state: BigBirdState, context: Context = NO_CONTEXT
@@ -167,14 +168,12 @@ class BigBird(MultiHeadMixer):
         q, after = self._write(x_t[:, None], state)
         size, chosen = self.config.block_size, self._chosen(after.k)
         y = self._merge(block_sparse_step(q[:, 0], after.k, after.v, chosen, state.position, block_size=size)[:, None])
-        return jnp.where((after.position <= after.k.shape[1])[:, None], y[:, 0], jnp.nan), after
+        return nan_beyond(after, y)[:, 0], after
 
     def _write(self, x: Float[Array, "b t d"], state: BigBirdState) -> tuple[Float[Array, "b t h k"], BigBirdState]:
         """The queries, and the cache with the new keys and values."""
-        t = x.shape[1]
-        q, k, v = self._project(x, state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :])
-        k, v = write_cache(state.k, k, state.position), write_cache(state.v, v, state.position)
-        return q, BigBirdState(k, v, state.position + t)
+        q, k, v = self._project(x, next_positions(state, x.shape[1]))
+        return q, extend_cache(state, k, v)
 
     def _chosen(self, k: Float[Array, "b s g k"]) -> Int[Array, "n c"]:
         """The table of all blocks of keys."""

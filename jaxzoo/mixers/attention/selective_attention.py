@@ -44,7 +44,19 @@ from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.checked import Fraction, NonNegativeFloat, PositiveInt, Seed
 from jaxzoo.layers.linear import linear
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.attention.softmax_attention import causal_attention, dense_attention, write_cache
+from jaxzoo.mixers.attention.softmax_attention import (
+    AttentionState,
+    cached,
+    causal_attention,
+    dense_attention,
+    empty_cache,
+    extend_cache,
+    nan_beyond,
+    next_positions,
+    slots_of,
+    visible_slots,
+    write_cache,
+)
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Losses
 from jaxzoo.ops.segments import position_in_segment, seen_before
 
@@ -169,13 +181,9 @@ class SelectiveAttention(MultiHeadMixer):
         """
         config = self.config
         config.require("selection", not config.learned, "does not stream", "call the mixer on all tokens at once")
-        if capacity is None or capacity < 1:
-            rule = "must be positive; it is the number of tokens, prompt and new ones, that the cache will hold"
-            raise ValueError(f"SelectiveAttention.init_state: capacity={capacity} {rule}")
-        k = jnp.zeros((batch_size, capacity, config.kv_heads, config.head_width), dtype)
-        n_tokens = capacity if config.selection == "programmatic" else 0
-        tokens = jnp.zeros((batch_size, n_tokens), jnp.int32)
-        return SelectiveAttentionState(k, jnp.zeros_like(k), tokens, jnp.zeros((batch_size,), jnp.int32))
+        k, v, position = empty_cache(batch_size, capacity, config.kv_heads, config.head_width, dtype)
+        n_tokens = k.shape[1] if config.selection == "programmatic" else 0
+        return SelectiveAttentionState(k, v, jnp.zeros((batch_size, n_tokens), jnp.int32), position)
 
     def prefill(
         self, x: Float[Array, "b t d"], state: SelectiveAttentionState, context: Context = NO_CONTEXT
@@ -185,27 +193,19 @@ class SelectiveAttention(MultiHeadMixer):
         Raises:
           ValueError: `t` exceeds the slots of the cache.
         """
-        t, capacity = x.shape[1], state.k.shape[1]
-        if t > capacity:
-            raise ValueError(
-                f"SelectiveAttention.prefill: t={t} must be at most the {capacity} slots of the cache; make the state "
-                "with a larger capacity"
-            )
-        positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None, :]
+        cache = AttentionState(state.k, state.v, state.position)
+        positions = next_positions(cache, x.shape[1])
         q, k, v = self._project(x, positions)
-        k, v = write_cache(state.k, k, state.position), write_cache(state.v, v, state.position)
-        slots = jnp.arange(capacity, dtype=jnp.int32)[None, None, :]
-        tokens, before = state.tokens, slots < positions[:, :, None]
+        cache = extend_cache(cache, k, v)
+        tokens, before = state.tokens, slots_of(cache)[:, None, :] < positions[:, :, None]
         if self.config.selection == "programmatic":
             assert context.tokens is not None
             tokens = write_cache(tokens, context.tokens, state.position)
             selected = (before & (tokens[:, None, :] == context.tokens[:, :, None])).any(-1)
         else:
             selected = self._selected(positions, context.key)
-        visible = slots <= positions[:, :, None]
-        y = self._merge(dense_attention(q, k.astype(q.dtype), v.astype(q.dtype), visible))
-        y = jnp.where((state.position + t <= capacity)[:, None, None], _where(selected, y), jnp.nan)
-        return y, SelectiveAttentionState(k, v, tokens, state.position + t)
+        y = self._merge(dense_attention(q, *cached(cache, q.dtype), visible_slots(cache, positions)))
+        return nan_beyond(cache, _where(selected, y)), SelectiveAttentionState(cache.k, cache.v, tokens, cache.position)
 
     def step(
         self, x_t: Float[Array, "b d"], state: SelectiveAttentionState, context: Context = NO_CONTEXT
