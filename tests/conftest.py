@@ -3,7 +3,9 @@
 Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep the CPU beside them, for float64 truths.
 """
 
+import gc
 import os
+from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = ",".join(
     dict.fromkeys([name for name in os.environ.get("JAX_PLATFORMS", "").split(",") if name] + ["cpu"])
@@ -19,6 +21,23 @@ from tests.device import COMMANDS, require
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+MAPPINGS = Path("/proc/self/maps")
+MOST_MAPPINGS = 30_000
+"""Every compiled program holds some mappings of memory, of which Linux gives a process 65,530: beyond, XLA crashes."""
+
+
+def pytest_runtest_logfinish():
+    """Lets the programs of earlier tests go before there are too many."""
+    global _finished
+    _finished += 1
+    if _finished % 20 == 0 and MAPPINGS.exists() and MAPPINGS.read_bytes().count(b"\n") > MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
+
+
+_finished = 0
 
 
 def pytest_runtest_setup(item):

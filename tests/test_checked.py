@@ -16,13 +16,17 @@ from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TextDataConfig
 from jaxzoo.config_io import from_json, to_json
 from jaxzoo.generation import Sampling
+from jaxzoo.layers.head_filters import HeadFiltersConfig
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
+from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples
+from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
 EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig(),)), data=based_figure2())
 
@@ -40,7 +44,11 @@ ONES_OWN = [
     EXPERIMENT.optimizer,
     EXPERIMENT.train,
     MeshConfig(),
+    HeadFiltersConfig(),
     HyenaFilterConfig(),
+    RotaryScaling(),
+    NGramRecallConfig(),
+    SelectiveCopyConfig(),
 ]
 
 

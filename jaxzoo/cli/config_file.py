@@ -1,5 +1,6 @@
 """Config files: Python files of the user's own, imported as modules of their own."""
 
+import ast
 import contextlib
 import hashlib
 import importlib.machinery
@@ -59,10 +60,13 @@ def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
 
 
 def mixer_names() -> list[str]:
-    """What `MIXER_FLAG` takes: the registered mixers, sorted."""
-    from jaxzoo.mixers import MIXERS
-
-    return sorted(MIXERS)
+    """What `MIXER_FLAG` takes: the registered mixers, sorted; read off the source, since to import it is to wait for
+    JAX."""
+    source = (Path(__file__).parents[1] / "mixers" / "__init__.py").read_text()
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict):
+            return sorted(str(key.value) for key in statement.value.keys if isinstance(key, ast.Constant))
+    raise LookupError("jaxzoo/mixers/__init__.py has no dict of mixers")
 
 
 def _mixer_named(name: str) -> "MixerConfig":
@@ -70,7 +74,7 @@ def _mixer_named(name: str) -> "MixerConfig":
 
     registered = name.lower().replace("-", "_")
     if registered not in MIXERS:
-        hint = nearest(registered, MIXERS) or f"; there are {', '.join(mixer_names())}"
+        hint = nearest(registered, MIXERS) or f"; there are {', '.join(sorted(MIXERS))}"
         raise UsageError(f"{MIXER_FLAG}: unknown mixer {name!r}{hint}")
     return MIXERS[registered]()
 

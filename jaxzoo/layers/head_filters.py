@@ -20,7 +20,7 @@ FilterInit = Literal["uniform", "delta"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadFiltersConfig(Checked):
-    """Which parts are filtered, and how the filters start; abstract."""
+    """Which parts are filtered, and how the filters start; part of a mixer's config."""
 
     n_taps: PositiveInt = 3
     """Taps of a filter, the current token's included."""

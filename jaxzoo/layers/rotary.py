@@ -3,17 +3,16 @@
 Pair `i` of the `n` rotated channels turns by `p * base^(-2 i / n)` radians at position `p`, or less where frequencies
 are scaled (`rotary_scaling.py`). The remaining channels pass through. Which channels are a pair:
 
-| `pairing` | pair i | of |
+| `interleaved` | pair i | of |
 | --- | --- | --- |
-| half | `i` and `i + n / 2` | GPT-NeoX, Llama |
-| interleaved | `2 i` and `2 i + 1` | RoFormer, GPT-J, TorchScale |
+| False | `i` and `i + n / 2` | GPT-NeoX, Llama |
+| True | `2 i` and `2 i + 1` | RoFormer, GPT-J, TorchScale |
 
 Deviation: the angle is not the float32 product of position and frequency, whose error reaches 4e-3 radians at
 position 100,000. See `_angles`.
 """
 
 import math
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +20,6 @@ import numpy as np
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
-
-Pairing = Literal["half", "interleaved"]
 
 TURN = 2.0**32
 """Integer phase of one full turn: int32 arithmetic wraps exactly there."""
@@ -35,7 +32,7 @@ def rotary(
     channels: int | None = None,
     base: float = 10000.0,
     scaling: RotaryScaling = NO_SCALING,
-    pairing: Pairing = "half",
+    interleaved: bool = False,
 ) -> Float[Array, "b t h k"]:
     """Rotates the first `channels` channels of every head by angles proportional to the position.
 
@@ -47,7 +44,7 @@ def rotary(
       channels: how many rotate, an even number in 0..k; None: all `k`.
       base: at least 1; the slowest pair turns by about 1 / base radians a token.
       scaling: how frequencies are slowed down for texts longer than those of training.
-      pairing: which channels turn together.
+      interleaved: which channels turn together (see above).
 
     Returns:
       The rotated `x`, same shape and dtype.
@@ -64,14 +61,12 @@ def rotary(
     amplitude = np.float32(scaling.amplitude)
     cos, sin = jnp.cos(angle) * amplitude, jnp.sin(angle) * amplitude
     rotating = x[..., :n].astype(jnp.float32)
-    if pairing == "half":
-        first, second = rotating[..., : n // 2], rotating[..., n // 2 :]
-    else:
+    if interleaved:
         first, second = rotating[..., 0::2], rotating[..., 1::2]
+    else:
+        first, second = rotating[..., : n // 2], rotating[..., n // 2 :]
     turned = (first * cos - second * sin, second * cos + first * sin)
-    rotated = (
-        jnp.concatenate(turned, axis=-1) if pairing == "half" else jnp.stack(turned, axis=-1).reshape(rotating.shape)
-    )
+    rotated = jnp.stack(turned, axis=-1).reshape(rotating.shape) if interleaved else jnp.concatenate(turned, axis=-1)
     return jnp.concatenate([rotated.astype(x.dtype), x[..., n:]], axis=-1)
 
 

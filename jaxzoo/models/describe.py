@@ -3,6 +3,7 @@
 import dataclasses
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from jaxzoo.mixers.base import MixerConfig
 from jaxzoo.models.accounting import (
@@ -100,13 +101,19 @@ def _places(first: int, fold: Fold) -> str:
 def _settings(mixer: MixerConfig) -> str:
     """The mixer's name, and its own fields: counts and choices that are on, numbers that were changed."""
     shared = {field.name for field in dataclasses.fields(MixerConfig)}
-    words = []
-    for field in dataclasses.fields(mixer):
-        value = getattr(mixer, field.name)
-        shown = value != field.default if isinstance(value, bool | float) else value not in (0, None, "none")
-        if field.name not in shared and shown:
-            words.append(f"{field.name}={value:.4g}" if isinstance(value, float) else f"{field.name}={value}")
-    return " ".join([type(mixer).__name__.removesuffix("Config"), *words])
+    own = [word for field in dataclasses.fields(mixer) if field.name not in shared for word in _words(mixer, field)]
+    return " ".join([type(mixer).__name__.removesuffix("Config"), *own])
+
+
+def _words(config: Any, field: dataclasses.Field, prefix: str = "") -> Iterator[str]:
+    """`name=value` of a field that is to be shown; of a config in it, the fields that were changed."""
+    value, name = getattr(config, field.name), prefix + field.name
+    if dataclasses.is_dataclass(value):
+        for inner in dataclasses.fields(value):
+            if getattr(value, inner.name) != inner.default:
+                yield from _words(value, inner, f"{name}.")
+    elif value != field.default if isinstance(value, bool | float) else value not in (0, None, "none"):
+        yield f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
 
 
 def _wrap(text: str, indent: str) -> list[str]:

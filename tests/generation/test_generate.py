@@ -72,6 +72,8 @@ SEEDS = {
     "RWKV4TimeMixConfig": 1,
     "MultiHeadHyenaConfig": 1,
     "SelectiveAttentionConfig": 1,
+    "ConvolutionAugmentedAttentionConfig": 1,
+    "LinCATConfig": 2,
 }
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 

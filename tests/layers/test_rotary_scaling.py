@@ -96,7 +96,7 @@ def test_interleaved_pairs_are_neighbours():
     turn = np.exp(1j * positions[:, None, None] * 10000.0 ** (-np.arange(4) / 4))
     rotating = np.asarray(x[..., :8], np.float64)
     expected = (rotating[..., 0::2] + 1j * rotating[..., 1::2]) * turn
-    y = np.asarray(rotary(x, jnp.asarray(positions)[None], channels=8, pairing="interleaved"))
+    y = np.asarray(rotary(x, jnp.asarray(positions)[None], channels=8, interleaved=True))
     np.testing.assert_allclose(y[..., 0:8:2], expected.real, rtol=0, atol=5e-6)
     np.testing.assert_allclose(y[..., 1:8:2], expected.imag, rtol=0, atol=5e-6)
     np.testing.assert_array_equal(y[..., 8:], x[..., 8:])

@@ -62,7 +62,8 @@ def test_definition(t, slots, size, start):
         truth, true_gradients = with_gradients(lambda *x: definition(*x, seen), *wide)
     np.testing.assert_allclose(y, truth, rtol=0, atol=1e-5 * np.abs(truth).max())
     for found, expected in zip(gradients, true_gradients, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+        # Of a single key the gradients of the scores cancel: 0 but for rounding.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * max(np.abs(expected).max(), 1e-2))
 
 
 def test_step():

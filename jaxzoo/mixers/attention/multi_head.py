@@ -9,7 +9,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import FractionAboveZero, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.rotary import Pairing, rotary
+from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
@@ -32,8 +32,8 @@ class MultiHeadConfig(MixerConfig):
     """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians a token."""
     rotary_scaling: RotaryScaling = NO_SCALING
     """Slower rotation, for texts longer than those of training."""
-    rotary_pairing: Pairing = "half"
-    """Which channels turn together: half (GPT-NeoX, Llama) or interleaved (RoFormer, GPT-J)."""
+    rotary_interleaved: bool = False
+    """Neighbouring channels turn together (RoFormer, GPT-J), not those half a head apart (GPT-NeoX, Llama)."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
@@ -113,7 +113,7 @@ class MultiHeadMixer(Mixer):
             channels=config.rotated_channels,
             base=config.rotary_base,
             scaling=config.rotary_scaling,
-            pairing=config.rotary_pairing,
+            interleaved=config.rotary_interleaved,
         )
 
     def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
