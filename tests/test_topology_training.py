@@ -24,7 +24,7 @@ CONFIG = ExperimentConfig(
             TaylorLinearAttentionConfig(n_heads=4, feature_dim=16, head_dim=64),
             SlidingWindowAttentionConfig(n_heads=4, n_kv_heads=2, head_dim=64, window=64),
         ),
-        n_layers=4, d_model=WIDTH, vocab_size=512, max_length=LENGTH, dtype="bfloat16",
+        n_layers=6, d_model=WIDTH, vocab_size=512, max_length=LENGTH, dtype="bfloat16",
     ),
     data=RecallDataConfig(
         train=(Examples(task=TASK, n_examples=64),), valid=(Examples(task=TASK, n_examples=16),)
