@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import benchmarks.generation.__main__
+import benchmarks.mixers_cpu
 import jaxzoo.cli.generate
 import jaxzoo.cli.tasks
 from jaxzoo.checked import Checked, PositiveInt, Seed
@@ -34,6 +35,7 @@ ONES_OWN = [
     jaxzoo.cli.generate.Command(run=Path()),
     jaxzoo.cli.tasks.Command(),
     benchmarks.generation.__main__.Command(),
+    benchmarks.mixers_cpu.Command(),
     Sampling(),
     TextDataConfig(),
     MQARConfig(),
