@@ -50,8 +50,7 @@ def head_conv(
     for a in range(w):
         delayed = signal[:, w - 1 - a : w - 1 - a + t]
         if segment_ids is not None and a:
-            same = segment_ids == jnp.pad(segment_ids, ((0, 0), (a, 0)))[:, :t]
-            same = same & (jnp.arange(t) >= a)[None]
+            same = segment_ids == jnp.pad(segment_ids, ((0, 0), (a, 0)))[:, :t]  # in front of the row all inputs are 0
             delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
         y = y + _weighed(delayed, taps[a])
     return y.astype(x.dtype)

@@ -10,7 +10,6 @@ from jaxzoo.layers.head_conv import head_conv
 from jaxzoo.mixers import (
     Attention,
     AttentionConfig,
-    Context,
     ConvolutionAugmentedAttention,
     ConvolutionAugmentedAttentionConfig,
     state_bytes,
@@ -138,15 +137,6 @@ def test_a_filter_ends_at_its_document():
         alone = [head_conv(x[:, part], taps) for part in (slice(0, 2), slice(2, 7), slice(7, 10))]
         found = head_conv(x, taps, segment_ids=segment_ids)
         np.testing.assert_allclose(found, jnp.concatenate(alone, axis=1), rtol=0, atol=1e-6)
-
-
-def test_segment_0_is_a_document_like_others():
-    """Kills padding in front of the row that passes for document 0."""
-    config = ConvolutionAugmentedAttentionConfig(d_model=D, n_heads=2)
-    mixer, _ = moved(ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0)))
-    x = jax.random.normal(jax.random.key(0), (1, T, D))
-    found = mixer(x, Context(segment_ids=jnp.zeros((1, T), jnp.int32)))
-    np.testing.assert_allclose(found, mixer(x), rtol=0, atol=1e-6)
 
 
 def test_state_and_flops_by_hand():
