@@ -1,20 +1,29 @@
 """Command lines as dataclasses, read by tyro, and one clear line for each mistake."""
 
+import argparse
 import contextlib
 import dataclasses
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
 from jaxzoo.config_io import nearest
 
 Parsed = TypeVar("Parsed")
+Config = TypeVar("Config")
 
 
 class UsageError(ValueError):
     """A mistake on the command line or in a config file; the message is one line."""
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """One that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
 
 
 def parse_flags(
@@ -44,6 +53,28 @@ def parse_flags(
     if unknown:
         raise UsageError(_unknown(unknown[0], known))
     return result
+
+
+def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
+    """The config with fields replaced by dotted flags.
+
+    Args:
+      config: any of this project's.
+      flags: the words of the command line.
+      prog: name of the program.
+      others: what it takes beside them, for the hint at a misspelt one.
+
+    Raises:
+      UsageError: as `parse_flags` does.
+    """
+    return parse_flags(
+        type(config),
+        flags,
+        prog=prog,
+        known=[*flags_of(config), *others],
+        default=config,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
 
 
 def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:
