@@ -10,21 +10,18 @@ each on a thread of its own.
 """
 
 import dataclasses
-import json
-import math
-import os
 import runpy
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from experiments.grid import Row, fit, one_thread_each, run_grid
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run, use_compilation_cache
+from jaxzoo.cli.runner import run
 from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, save, series_style
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
 PROGRAM = "python -m experiments.mqar_gallery"
 ROOT = Path(__file__).parents[1]
 LENGTH, N_PAIRS, VOCAB_SIZE = 64, 8, 256
-
-Row = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _experiment(argv: Sequence[str]) -> None:
     command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
-    os.environ |= {"JAX_PLATFORMS": "cpu", "NPROC": "1"}  # before JAX starts, here and in the workers
+    one_thread_each()
 
     from benchmarks.subjects import subjects
 
@@ -78,16 +73,16 @@ def _experiment(argv: Sequence[str]) -> None:
     for name in command.only:
         if name not in known:
             raise UsageError(f"--only: unknown mixer {name!r}{nearest(name, known)}")
-    rows = [row for row in _read(command.out) if row["mixer"] in known and row["steps"] == command.steps]
-    done = {_key(row) for row in rows}
-    left = [task for task in _grid(command, command.only or known) if _key(task) not in done]
     screen = Screen(sys.stdout)
-    screen.say(f"{len(done)} runs are done, {len(left)} are left")
-    with ProcessPoolExecutor(command.workers, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(train, task) for task in left]):
-            rows.append(future.result())
-            _write(rows, command.out)
-            screen.say(_in_short(rows[-1]))
+    rows = run_grid(
+        list(_grid(command, command.only or known)),
+        train,
+        command.out,
+        workers=command.workers,
+        screen=screen,
+        in_short=_in_short,
+        keep=lambda row: row["mixer"] in known and row["steps"] == command.steps,
+    )
     screen.say(table(rows))
     draw(rows, command.picture)
     screen.say(f"{command.out} and {command.picture}")
@@ -103,40 +98,23 @@ def _grid(command: Command, names: Sequence[str]) -> Iterator[Row]:
                     yield {**facts, "seed": seed, "steps": command.steps}
 
 
-def _key(row: Row) -> tuple:
-    return tuple(row[name] for name in ("mixer", "width", "learning_rate", "seed", "steps"))
-
-
 def train(task: Row) -> Row:
     """Makes one run; a run that diverges has accuracy 0."""
-    import time
-
-    import jax
     import jax.numpy as jnp
 
     from benchmarks.subjects import family, subjects
     from jaxzoo.models.accounting import mixer_state_bytes
-    from jaxzoo.train.session import Session
 
-    use_compilation_cache()
     started = time.process_time()
-    session = Session(experiment(task))
-    mixer = session.config.model.layers[1]
-    first = last = None
-    with jax.set_mesh(session.mesh):
-        state, stream = session.init_state(), session.dataset.train()
-        for _ in range(task["steps"]):
-            state, metrics = session.update(state, next(stream))
-            last = metrics["loss"]
-            first = last if first is None else first
-        accuracy = session.evaluate(state.variables)["valid/accuracy"]
+    fitted = fit(experiment(task))
+    mixer = fitted.session.config.model.layers[1]
     streams = mixer.capabilities.streams
     return {
         **task,
         "family": family(subjects()[task["mixer"]]),
-        "accuracy": accuracy if math.isfinite(float(last)) else 0.0,
-        "first_loss": float(first),
-        "last_loss": float(last) if math.isfinite(float(last)) else None,
+        "accuracy": 0.0 if fitted.last_loss is None else fitted.metrics()["valid/accuracy"],
+        "first_loss": fitted.first_loss,
+        "last_loss": fitted.last_loss,
         "state_bytes": mixer_state_bytes(mixer, LENGTH, jnp.float32) if streams else None,
         "cpu_seconds": time.process_time() - started,
     }
@@ -216,24 +194,12 @@ def _widths(rows: Sequence[Row]) -> str:
     return ", ".join(map(str, sorted({row["width"] for row in rows})))
 
 
-def _in_short(row: Mapping[str, Any]) -> str:
+def _in_short(row: Row) -> str:
     loss = "diverged" if row["last_loss"] is None else f"loss {row['last_loss']:.3f}"
     return (
         f"{row['mixer']:28} d {row['width']:<3} lr {row['learning_rate']:<6g} seed {row['seed']}  {loss}  "
         f"accuracy {row['accuracy']:.3f}  {row['cpu_seconds']:.0f} CPU-s"
     )
-
-
-def _read(path: Path) -> list[Row]:
-    return json.loads(path.read_text())["runs"] if path.exists() else []
-
-
-def _write(rows: Sequence[Row], path: Path) -> None:
-    """The file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps({"runs": sorted(rows, key=_key)}, indent=1) + "\n")
-    os.replace(unfinished, path)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.train.metrics import Row
-from pallas_kernels.figure import add_legend, bound_style, panels, save, series_style
+from pallas_kernels.figure import add_legend, bound_style, panels, plain_log_ticks, save, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +16,8 @@ SLICE = "valid/accuracy/"
 def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
     """Draws loss (left) and accuracy by slice, or bits per byte with the baselines (right), over steps.
 
+    Where examples of three lengths or more are validated, a third panel has the last accuracy by length.
+
     Args:
       rows: those of `metrics.jsonl`.
       path: of the PNG file, which appears whole or not at all.
@@ -24,7 +26,9 @@ def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
     Raises:
       OSError: the file cannot be written.
     """
-    figure, ((left, right),) = panels(1, 2, size=(10, 4.2), title=title)
+    by_length = _last_by_length(rows)
+    columns = 3 if len(by_length) > 2 else 2
+    figure, ((left, right, *third),) = panels(1, columns, size=(5 * columns, 4.2), title=title)
     _line(left, rows, "train/loss", 0, marker="", linewidth=1.0, alpha=0.7)
     _line(left, rows, "valid/loss", 1)
     left.set(xlabel="step", ylabel="loss (nats a token)")
@@ -32,8 +36,20 @@ def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
         _draw_bits(right, rows)
     else:
         _draw_accuracy(right, rows)
+    for axes in third:
+        axes.plot(list(by_length), list(by_length.values()), **series_style(0))
+        axes.set(xlabel="tokens", ylabel="last validation accuracy", ylim=(-0.02, 1.02))
+        plain_log_ticks(axes, "x", by_length)
     add_legend(figure)
     save(figure, path)
+
+
+def _last_by_length(rows: Sequence[Row]) -> dict[int, float]:
+    """Accuracy of the last validation by number of tokens, rising."""
+    name = f"{SLICE}length="
+    last = next((row for row in reversed(rows) if any(key.startswith(name) for key in row)), {})
+    found = {int(key.removeprefix(name)): value for key, value in last.items() if key.startswith(name)}
+    return dict(sorted(found.items()))
 
 
 def _draw_accuracy(axes: "Axes", rows: Sequence[Row]) -> None:

@@ -143,6 +143,22 @@ def test_picture_of_every_kind_of_run(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["curve.png"]
 
 
+def test_accuracy_by_length_has_a_panel_of_its_own(tmp_path, monkeypatch):
+    """Kills: lengths in the order of text, an early validation for the last, a panel of one or two points."""
+    figures = []
+    monkeypatch.setattr("jaxzoo.train.plot.save", lambda figure, path: figures.append(figure))
+    early, last = ({"step": step, "valid/loss": 1.0, "valid/accuracy": 0.5} for step in (1, 2))
+    for i, length in enumerate((128, 32, 1024)):
+        early[f"valid/accuracy/length={length}"], last[f"valid/accuracy/length={length}"] = 0.0, 0.1 * i
+    draw_learning_curve([early, last, {"step": 2, "train/loss": 1.0}], tmp_path / "c.png", title="run")
+    (line,) = figures[0].axes[2].get_lines()
+    assert list(line.get_xdata()) == [32, 128, 1024]
+    assert list(line.get_ydata()) == [0.1, 0.0, 0.2]
+    del last["valid/accuracy/length=32"]
+    draw_learning_curve([last], tmp_path / "c.png", title="run")
+    assert len(figures[1].axes) == 2
+
+
 def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
     """Kills: two loss curves that only colour tells apart, and one legend that gives two series the same look."""
     figures = []
