@@ -23,6 +23,7 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.presets import based_figure2
@@ -49,6 +50,7 @@ ONES_OWN = [
     HeadFiltersConfig(),
     HyenaFilterConfig(),
     RotaryScaling(),
+    ForgettingMQARConfig(),
     NGramRecallConfig(),
     SelectiveCopyConfig(),
 ]

@@ -13,6 +13,13 @@ from jaxtyping import UInt
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 
+def stream(key: PRNGKeyArray, sizes: tuple[int, ...], odd: Bool[Array, ""]) -> PRNGKeyArray:
+    """The key of a split and of a task's sizes: examples of one number but other sizes share no random numbers."""
+    for size in sizes:
+        key = jax.random.fold_in(key, size)
+    return jax.random.fold_in(key, odd.astype(jnp.uint32))
+
+
 def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
     """Random words modulo `size`: their probabilities differ by a share of at most `size / 2^32`."""
     return (words % jnp.uint32(size)).astype(jnp.int32)
