@@ -23,6 +23,7 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
@@ -50,6 +51,7 @@ ONES_OWN = [
     HeadFiltersConfig(),
     HyenaFilterConfig(),
     RotaryScaling(),
+    CompositionalMQARConfig(),
     ForgettingMQARConfig(),
     NGramRecallConfig(),
     SelectiveCopyConfig(),
