@@ -23,8 +23,10 @@ from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
@@ -35,9 +37,11 @@ __all__ = [
     "ForgettingMQARConfig",
     "LanguageModelConfig",
     "MQARConfig",
+    "MajorityConfig",
     "MeshConfig",
     "NGramRecallConfig",
     "OptimizerConfig",
+    "ParityConfig",
     "RecallDataConfig",
     "SelectiveCopyConfig",
     "TextDataConfig",

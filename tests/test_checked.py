@@ -25,8 +25,10 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
@@ -53,7 +55,9 @@ ONES_OWN = [
     RotaryScaling(),
     CompositionalMQARConfig(),
     ForgettingMQARConfig(),
+    MajorityConfig(),
     NGramRecallConfig(),
+    ParityConfig(),
     SelectiveCopyConfig(),
 ]
 

@@ -1,10 +1,10 @@
 """Compositional MQAR: a value is bound to a pair of keys, and neither key alone tells it.
 
-A task of the authors' released code (HazyResearch/zoology, `data/compositional_mqar.py`) that no paper describes. An
-example has g first keys and g second keys, and a value for each of the `n_pairs = g^2` pairs of them, all different.
-The context holds the pairs in any order, `a x v`. Behind it each pair is asked for once, in slots of three positions
-that follow MQAR's law of the gap (`jaxzoo.tasks.mqar`); the target at the second key is the value. With first keys A
-and B, second keys X and Y:
+A task of the released code alone (HazyResearch/zoology, `data/compositional_mqar.py`), not of the papers. An example
+has g first keys and g second keys, and a value for each of the `n_pairs = g^2` pairs of them, all different. The
+context holds the pairs in any order, `a x v`. Behind it each pair is asked for once, in slots of three positions that
+follow MQAR's law of the gap (`jaxzoo.tasks.mqar`); the target at the second key is the value. With first keys A and B,
+second keys X and Y:
 
     B X 1 A X 8 B Y 9 A Y 2 A X 0 B Y 0 A Y 0 B X 0
     . . . . . . . . . . . . . 8 . . 9 . . 2 . . 1 .

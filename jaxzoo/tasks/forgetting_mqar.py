@@ -1,10 +1,10 @@
 """Forgetting MQAR: some keys of the context are bound again, and the last value counts.
 
-A task of the authors' released code (HazyResearch/zoology, `data/forgetting_mqar.py`) that no paper describes. The
-context is that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and behind its `n_pairs` pairs come `n_updates` more:
-keys of the context, drawn without replacement and in any order, each with a new value. Behind them every key is asked
-for once, in slots of two positions that follow MQAR's law of the gap; the target at a key is the value that it was
-bound to last. With 4 pairs and 2 updates:
+A task of the released code alone (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
+that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and behind its `n_pairs` pairs come `n_updates` more: keys of the
+context, drawn without replacement and in any order, each with a new value. Behind them every key is asked for once, in
+slots of two positions that follow MQAR's law of the gap; the target at a key is the value that it was bound to last.
+With 4 pairs and 2 updates:
 
     A 5 B 3 C 7 D 2 C 1 A 9 B 0 D 0 A 0 C 0
     . . . . . . . . . . . . 3 . 2 . 9 . 1 .
