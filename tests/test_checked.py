@@ -24,6 +24,7 @@ from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
@@ -38,6 +39,7 @@ EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig
 ONES_OWN = [
     jaxzoo.cli.generate.Command(run=Path()),
     jaxzoo.cli.tasks.Command(),
+    *[demo() for demo in DEMOS.values()],
     benchmarks.generation.__main__.Command(),
     benchmarks.mixers_cpu.Command(),
     Sampling(),

@@ -1,10 +1,11 @@
 """Command lines as dataclasses, read by tyro, and one clear line for each mistake."""
 
+import argparse
 import contextlib
 import dataclasses
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 
@@ -15,6 +16,14 @@ Parsed = TypeVar("Parsed")
 
 class UsageError(ValueError):
     """A mistake on the command line or in a config file; the message is one line."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Options beside those of a dataclass."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises `UsageError` where argparse would print its usage and exit."""
+        raise UsageError(message)
 
 
 def parse_flags(

@@ -9,12 +9,12 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import tyro
 
 from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.flags import Parser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import Screen
@@ -129,14 +129,9 @@ def override(config: "ExperimentConfig", flags: Sequence[str]) -> "ExperimentCon
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message)
-
-
 def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The options beside the config's fields; the help tells the names of the mixers."""
-    parser = _Parser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
+    parser = Parser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {', '.join(mixers)}"

@@ -36,6 +36,11 @@ class TaskConfig(Checked, abc.ABC):
     def slices(self) -> Mapping[str, int]:
         """What sets the examples apart in a validation, as reported: `{"length": 64, "pairs": 8}`."""
 
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, in a line for the reader of examples."""
+        return f"tokens 0..{self.vocab_size - 1}"
+
     @abc.abstractmethod
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
         """Makes examples; `labelled` has checked its arguments.

@@ -55,6 +55,11 @@ class BitStringConfig(TaskConfig):
         return {"length": self.length}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        return "bits 0 and 1" if self.cumulative else f"bits 0 and 1; {END} asks"
+
+    @property
     def n_bits(self) -> int:
         """Bits of an example."""
         return self.length - (not self.cumulative)

@@ -81,6 +81,13 @@ class CompositionalMQARConfig(TaskConfig):
         return {"length": self.length, "pairs": self.n_pairs}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        second = self.first_second_key
+        keys = f"first keys 1..{second - 1}, second keys {second}..{self.first_value - 1}"
+        return f"{keys}, values {self.first_value}..{self.vocab_size - 1}; {NEUTRAL}: empty"
+
+    @property
     def grid_size(self) -> int:
         """First keys of an example, and second ones."""
         return math.isqrt(self.n_pairs)

@@ -83,6 +83,13 @@ class ForgettingMQARConfig(TaskConfig):
         return {"length": self.length, "pairs": self.n_pairs, "updates": self.n_updates}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        values = f"values {self.first_value}..{self.vocab_size - 1}"
+        again = f"keys are bound again from position {2 * self.n_pairs} on"
+        return f"keys 1..{self.n_keys}, {values}; {NEUTRAL}: empty; {again}"
+
+    @property
     def context_length(self) -> int:
         """Tokens of all pairs and updates, before the first query."""
         return 2 * (self.n_pairs + self.n_updates)
