@@ -69,7 +69,7 @@ def parse_command(argv: Sequence[str]) -> tuple[Command, Demo]:
     options, flags = _options().parse_known_args(argv)
     given = vars(options)
     wants_help = given.pop("help", False)
-    if wants_help and not given:
+    if wants_help and "task" not in given:
         print(_options(tasks=True).format_help(), end="")
         raise SystemExit(0)
     command = Command(**given)

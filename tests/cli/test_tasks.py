@@ -113,9 +113,10 @@ def test_refuses_in_one_line(capsys, flags, message):
     assert out == ""
 
 
-def test_help_lists_the_tasks(capsys):
+@pytest.mark.parametrize("flags", ["--help", "-h --show 2"])
+def test_help_lists_the_tasks(flags, capsys):
     """Kills a task that the help keeps to itself, and lines that break in a terminal of 130 columns."""
-    assert main(["--help"]) == 0
+    assert main(flags.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, demo in DEMOS.items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
