@@ -36,7 +36,7 @@ PEERS: dict[str, str] = {
     "base_conv": "zoology_base_conv",
     "base_conv filter=implicit": "zoology_base_conv_implicit",
     "taylor_linear_attention": "zoology_based",
-    "hyena": "zoology_hyena",
+    "hyena form=release": "zoology_hyena",
     "h3": "zoology_h3",
     "mamba": "transformers_mamba",
     "rwkv4_time_mix": "transformers_rwkv",
@@ -120,14 +120,15 @@ def _training(mixer: Mixer, size: Size) -> tuple[Callable, Any, float]:
     x, weights = (jnp.asarray(array) for array in _noise(2, size))
     context = Context(tokens=_tokens(size), key=jax.random.key(0))
 
-    def loss(parameters: Any, x: jax.Array) -> jax.Array:
+    def loss(parameters: Any, x: jax.Array, weights: jax.Array, context: Context) -> jax.Array:
         y, losses = nnx.merge(definition, parameters, others).with_losses(x, context)
         return sum(losses.values(), jnp.sum(y * weights))
 
     start = time.process_time()
-    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(parameters, x).compile()
+    arguments = (parameters, x, weights, context)
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1))).lower(*arguments).compile()
     seconds = time.process_time() - start
-    return lambda: compiled(parameters, x), compiled, seconds
+    return lambda: compiled(*arguments), compiled, seconds
 
 
 def _decoding(mixer: Mixer, size: Size) -> tuple[Callable, float, int]:

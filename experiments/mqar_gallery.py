@@ -129,7 +129,7 @@ def train(task: Row) -> Row:
             state, metrics = session.update(state, next(stream))
             last = metrics["loss"]
             first = last if first is None else first
-        accuracy = session.evaluate(state)["valid/accuracy"]
+        accuracy = session.evaluate(state.variables)["valid/accuracy"]
     streams = mixer.capabilities.streams
     return {
         **task,

@@ -12,17 +12,17 @@ import tyro
 from jaxzoo.config_io import nearest
 
 Parsed = TypeVar("Parsed")
+Config = TypeVar("Config")
 
 
 class UsageError(ValueError):
     """A mistake on the command line or in a config file; the message is one line."""
 
 
-class Parser(argparse.ArgumentParser):
-    """Options beside those of a dataclass."""
+class ArgumentParser(argparse.ArgumentParser):
+    """One that complains in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UsageError` where argparse would print its usage and exit."""
         raise UsageError(message)
 
 
@@ -53,6 +53,28 @@ def parse_flags(
     if unknown:
         raise UsageError(_unknown(unknown[0], known))
     return result
+
+
+def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
+    """The config with fields replaced by dotted flags.
+
+    Args:
+      config: any of this project's.
+      flags: the words of the command line.
+      prog: name of the program.
+      others: what it takes beside them, for the hint at a misspelt one.
+
+    Raises:
+      UsageError: as `parse_flags` does.
+    """
+    return parse_flags(
+        type(config),
+        flags,
+        prog=prog,
+        known=[*flags_of(config), *others],
+        default=config,
+        config=(tyro.conf.AvoidSubcommands,),
+    )
 
 
 def flags_of(value: Any, prefix: str = "--") -> Iterator[str]:

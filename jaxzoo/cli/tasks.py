@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
-from jaxzoo.cli.flags import Parser, UsageError, flags_of, parse_flags
+from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
 from jaxzoo.config_io import nearest
 from jaxzoo.tasks.demos import DEMOS, Demo
@@ -95,7 +95,7 @@ def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
     """The options beside the task's own; with a list of the tasks where asked to."""
     width = max(map(len, DEMOS))
     rows = [f"  {name:{width}}  {demo.summary()}" for name, demo in DEMOS.items()]
-    parser = Parser(
+    parser = ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,
         epilog="\n".join(["tasks:", *rows]) if tasks else None,

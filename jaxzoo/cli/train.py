@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
-
 from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names
-from jaxzoo.cli.flags import Parser, UsageError, flags_of, parse_flags
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import Screen
@@ -105,7 +103,12 @@ def parse_command(argv: Sequence[str]) -> Command:
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
     file = Path(options.config)
-    config = override(load_config(file, mixer=options.mixer), [*flags, *(["--help"] if options.help else [])])
+    config = override(
+        load_config(file, mixer=options.mixer),
+        [*flags, *(["--help"] if options.help else [])],
+        prog=PROGRAM,
+        others=[MIXER_FLAG],
+    )
     return Command(
         config=config,
         config_file=file,
@@ -117,21 +120,9 @@ def parse_command(argv: Sequence[str]) -> Command:
     )
 
 
-def override(config: "ExperimentConfig", flags: Sequence[str]) -> "ExperimentConfig":
-    """The config with fields replaced by dotted flags; raises as `parse_flags` does."""
-    return parse_flags(
-        type(config),
-        flags,
-        prog=PROGRAM,
-        known=[*flags_of(config), MIXER_FLAG],
-        default=config,
-        config=(tyro.conf.AvoidSubcommands,),
-    )
-
-
 def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The options beside the config's fields; the help tells the names of the mixers."""
-    parser = Parser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {', '.join(mixers)}"

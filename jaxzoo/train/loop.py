@@ -99,7 +99,7 @@ class Recorder:
         """Scores the validation sets, records the result and draws the picture."""
         self.catch_up()
         with self._progress.pause():
-            row = self._log.write(step, self._session.evaluate(state))
+            row = self._log.write(step, self._session.evaluate(state.variables))
             self._progress.valid(step, row)
             self.draw()
 

@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
-from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
@@ -20,7 +20,7 @@ from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
 
 
 class PerShape:
-    """A jitted function of (state, batch), compiled ahead of time, once for every shape of batch.
+    """A jitted function of (state or variables, batch), compiled ahead of time, once for every shape of batch.
 
     The shape of a batch: which fields it has, and their shapes.
 
@@ -109,7 +109,7 @@ class Session:
         self.eval_step = PerShape(
             jax.jit(
                 make_eval_step(self.blueprint),
-                in_shardings=(self._shardings, self._rows),
+                in_shardings=(self._shardings.variables, self._rows),
                 out_shardings=self._everywhere,
             )
         )
@@ -132,10 +132,12 @@ class Session:
         """One train step on a batch as the stream gives it."""
         return self.train_step(state, self.place(batch))
 
-    def evaluate(self, state: TrainState) -> dict[str, float]:
-        """Metrics on all validation sets, those of `jaxzoo.train.evaluate`."""
+    def evaluate(self, variables: Variables) -> dict[str, float]:
+        """Metrics of a model on all validation sets, those of `jaxzoo.train.evaluate`; any placing of its variables
+        will do."""
+        placed = jax.device_put(variables, self._shardings.variables)
         return evaluate(
-            lambda batch: self.eval_step(state, self.place(batch)),
+            lambda batch: self.eval_step(placed, self.place(batch)),
             self.dataset.valid(),
             row_multiple=self._row_devices,
             bytes_per_token=self.dataset.bytes_per_token,

@@ -101,11 +101,11 @@ class Scores(NamedTuple):
     """Number of examples with a label."""
 
 
-def make_eval_step(blueprint: Blueprint) -> Callable[[TrainState, Batch], Scores]:
-    """`eval_step(state, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
+def make_eval_step(blueprint: Blueprint) -> Callable[[Variables, Batch], Scores]:
+    """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
-    def eval_step(state: TrainState, batch: Batch) -> Scores:
-        logits, _ = labelled_logits(blueprint.model(state.variables), batch)
+    def eval_step(variables: Variables, batch: Batch) -> Scores:
+        logits, _ = labelled_logits(blueprint.model(variables), batch)
         nats, hits, labelled = cross_entropy(logits, batch.targets)
         labels = jnp.sum(labelled, axis=1, dtype=jnp.float32)
         accuracy = jnp.sum(hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)

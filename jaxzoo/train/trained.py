@@ -46,9 +46,28 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
         model than config.json; or config.json names a class that has not been imported.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
-    run = RunDirectory(directory.absolute())
-    config = _read_config(run)
+    run, config = read_run(directory)
     tokenizer = _tokenizer_of(config, run)
+    blueprint, variables, seal = load_variables(run, config, step)
+    made_by = seal.cursor["fingerprint"]
+    if not made_by.startswith(f"{tokenizer.fingerprint}:"):
+        raise ValueError(
+            f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
+            f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
+        )
+    return Trained(blueprint.model(variables), tokenizer, seal.step)
+
+
+def load_variables(
+    run: RunDirectory, config: ExperimentConfig, step: int | None = None
+) -> tuple[Blueprint, Variables, Seal]:
+    """The model of a run, what it holds, on the first device, and the seal of its checkpoint.
+
+    Args:
+      run: its directory.
+      config: that of the run.
+      step: as `load_trained` takes it, which tells what is raised.
+    """
     try:
         check_model(config.model)
     except ValueError as error:
@@ -64,27 +83,26 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
         )
     except UnusableError as error:
         what = "" if step is None else f"checkpoint {step} cannot be used: "
-        raise OSError(f"{directory}: {what}{error}") from None
+        raise OSError(f"{run.path}: {what}{error}") from None
     if found is None:
-        raise ValueError(_NO_CHECKPOINT.format(directory))
-    variables, seal = found
-    made_by = seal.cursor["fingerprint"]
-    if not made_by.startswith(f"{tokenizer.fingerprint}:"):
-        raise ValueError(
-            f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
-            f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
-        )
-    return Trained(blueprint.model(variables), tokenizer, seal.step)
+        raise ValueError(_NO_CHECKPOINT.format(run.path))
+    return blueprint, *found
 
 
-def _read_config(run: RunDirectory) -> ExperimentConfig:
+def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
+    """A run and its config.
+
+    Raises:
+      ValueError: there is no run, or its config.json names a class that has not been imported.
+    """
+    run = RunDirectory(directory.absolute())
     if not run.path.is_dir():
         raise ValueError(f"{run.path} does not exist; --run takes the directory of a run, such as runs/lm-based_tiny")
     if not run.holds_run:
         raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; --run takes the directory of a run")
     stored = run.read_config()
     try:
-        return from_json(stored, ExperimentConfig)
+        return run, from_json(stored, ExperimentConfig)
     except UnknownTypeError as error:
         raise ValueError(f"{run.config}: {error}; name the file that defines it with --config FILE") from error
     except ValueError as error:

@@ -67,14 +67,17 @@ def empty_state(case, batch_size=BATCH, **options):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def run_steps(case, stream, state):
-    def body(state, now):
-        x_t, tokens = now
-        y_t, state = mixer_of(case).step(x_t, state, Context(tokens=tokens))
-        return state, y_t
+def run_step(case, x_t, tokens, state):
+    return mixer_of(case).step(x_t, state, Context(tokens=tokens))
 
-    state, y = jax.lax.scan(body, state, tuple(part.swapaxes(0, 1) for part in stream))
-    return y.swapaxes(0, 1), state
+
+def run_steps(case, stream, state):
+    """One program for all lengths."""
+    y = [stream.x[:, :0]]
+    for i in range(stream.x.shape[1]):
+        y_t, state = run_step(case, stream.x[:, i], stream.tokens[:, i], state)
+        y.append(y_t[:, None])
+    return jnp.concatenate(y, axis=1), state
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -82,6 +85,7 @@ def run_prefill(case, stream, state):
     return mixer_of(case).prefill(stream.x, state, stream.context)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def run_all(case, stream):
     return mixer_of(case)(stream.x, stream.context)
 
@@ -245,12 +249,20 @@ def test_a_fixed_state_needs_no_capacity(case):
 @STREAMING
 def test_state_keeps_structure_and_dtype(case):
     """Kills a state that `lax.scan` refuses, or that drifts to another dtype under bfloat16 activations."""
+    mixer = mixer_of(case)
+
+    def prefill_then_scan(x, tokens, state):
+        _, state = mixer.prefill(x, state, Context(tokens=tokens))
+
+        def step(state, now):
+            y_t, state = mixer.step(now[0], state, Context(tokens=now[1]))
+            return state, y_t
+
+        return state, jax.lax.scan(step, state, (x.swapaxes(0, 1), tokens.swapaxes(0, 1)))[0]
+
     for dtype in (jnp.float32, jnp.bfloat16):
         state = empty_state(case, dtype=dtype)
-        x, tokens = inputs(case, 3, dtype=dtype)
-        _, prefilled = mixer_of(case).prefill(x, state, Context(tokens=tokens))
-        _, stepped = mixer_of(case).step(x[:, 0], state, Context(tokens=tokens[:, 0]))
-        for after in (prefilled, stepped):
+        for after in jax.eval_shape(prefill_then_scan, *inputs(case, 3, dtype=dtype), state):
             assert jax.tree.structure(after) == jax.tree.structure(state)
             assert [leaf.dtype for leaf in after] == [leaf.dtype for leaf in state]
             assert [leaf.shape for leaf in after] == [leaf.shape for leaf in state]
@@ -283,7 +295,7 @@ def test_second_call_does_not_recompile(case):
 def test_jit_equals_eager(case):
     """Kills a branch on a traced value, and numbers that depend on how the program is built."""
     stream, mixer = inputs(case), mixer_of(case)
-    assert_close(jax.jit(mixer.__call__)(stream.x, stream.context), run_all(case, stream), 1e-6)
+    assert_close(run_all(case, stream), mixer(stream.x, stream.context), 1e-6)
     if CASES[case].capabilities.streams:
         eager = mixer.prefill(stream.x, warm_state(case), stream.context)
         assert_close(run_prefill(case, stream, warm_state(case)), eager, 1e-6)
@@ -299,7 +311,7 @@ def test_every_parameter_learns(case):
         y, losses = nnx.merge(graph, params, others).with_losses(stream.x, stream.context)
         return jnp.vdot(y, cotangent) + sum(losses.values(), jnp.zeros(()))
 
-    for path, leaf in jax.tree.leaves_with_path(jax.grad(loss)(params)):
+    for path, leaf in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(params)):
         assert np.isfinite(leaf).all(), path
         assert np.abs(leaf).max() > 1e-4, path
 
@@ -307,9 +319,9 @@ def test_every_parameter_learns(case):
 @ALL
 def test_with_losses_gives_the_output_and_the_terms_that_the_config_names(case):
     """Kills a training output of its own, a term without a weight, a weight without a term, an array for a scalar."""
-    stream = inputs(case)
-    y, losses = mixer_of(case).with_losses(stream.x, stream.context)
-    np.testing.assert_array_equal(y, run_all(case, stream))
+    stream, mixer = inputs(case), mixer_of(case)
+    y, losses = jax.jit(mixer.with_losses)(stream.x, stream.context)
+    assert_close(y, run_all(case, stream), 1e-6)
     assert losses.keys() == CASES[case].loss_weights.keys()
     for loss in losses.values():
         assert (loss.shape, loss.dtype) == ((), jnp.float32)
@@ -327,7 +339,7 @@ def test_gradients_cross_the_cut(case):
         y_tail, _ = mixer.prefill(tail.x, state, tail.context)
         return jnp.vdot(jnp.concatenate([y_head, y_tail], axis=1), cotangent)
 
-    expected = jax.grad(lambda x: jnp.vdot(mixer(x, stream.context), cotangent))(stream.x)
+    expected = jax.jit(jax.grad(lambda x: jnp.vdot(mixer(x, stream.context), cotangent)))(stream.x)
     assert_close(jax.jit(jax.grad(cut_in_two))(stream.x), expected, 1e-4)
 
 

@@ -54,7 +54,7 @@ def on_one_device(tiny_config):
         session = Session(with_mesh(with_pattern(tiny_config, name), data=1), devices=jax.devices()[:1])
         with jax.set_mesh(session.mesh):
             curve, state = losses(session, *fresh(session))
-            return curve, session.evaluate(state)
+            return curve, session.evaluate(state.variables)
 
     return run
 
@@ -75,7 +75,7 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     session = Session(with_mesh(with_pattern(tiny_config, name), **sizes))
     with jax.set_mesh(session.mesh):
         curve, state = losses(session, *fresh(session))
-        valid = session.evaluate(state) if sizes == MIXED else None
+        valid = session.evaluate(state.variables) if sizes == MIXED else None
     expected, expected_valid = on_one_device(name)
     assert max(expected) - min(expected) > 1e-2
     np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)

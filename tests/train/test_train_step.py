@@ -129,7 +129,7 @@ def test_dropout_follows_step_and_key_alone(tiny_config):
 
     assert loss(4, 7) == loss(4, 7)
     assert len({loss(4, 7), loss(5, 7), loss(4, 8)}) == 3
-    scores = [jax.jit(make_eval_step(blueprint))(state, batch).nats for _ in range(2)]
+    scores = [jax.jit(make_eval_step(blueprint))(state.variables, batch).nats for _ in range(2)]
     assert scores[0] == scores[1] != 11 * loss(4, 7)
 
 

@@ -1,0 +1,104 @@
+"""`python -m jaxzoo.evaluate --run DIR`: a trained model on its validation sets, or on others.
+
+Any field of the run's config is a flag, so that a model can be asked what it was not trained for: longer examples, more
+pairs, slower rotary positions. The fields may change what the model computes, not which variables it has.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.screen import Screen
+
+if TYPE_CHECKING:
+    from jaxzoo.models.blueprint import Blueprint
+
+PROGRAM = "python -m jaxzoo.evaluate"
+
+DESCRIPTION = """Scores a trained model on the validation sets of its run. Any field of the run's config can be
+overridden by its dotted name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what
+is asked, those of the model how it answers, as long as it has the same variables. Add --run DIR to this
+--help to see all fields of that run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_evaluate, argv, out_of_memory="out of memory; try a smaller --train.valid-batch-size")
+
+
+def _evaluate(argv: Sequence[str]) -> None:
+    options, flags = _options().parse_known_args(argv)
+    if options.help:
+        print(_options().format_help())
+        if options.run is None:
+            return
+    if options.run is None:
+        raise UsageError("--run DIR is required, such as runs/mqar-based; see --help")
+    out = None if options.out is None else Path(options.out).expanduser()
+    if out is not None and not out.parent.is_dir():
+        raise UsageError(f"--out {out}: its directory does not exist")
+    if options.config is not None:
+        load_config(Path(options.config))
+
+    import jax
+
+    from jaxzoo.config_io import to_json
+    from jaxzoo.models.accounting import count_parameters
+    from jaxzoo.train.progress import table
+    from jaxzoo.train.session import Session
+    from jaxzoo.train.trained import load_variables, read_run
+
+    directory, trained = read_run(Path(options.run).expanduser())
+    config = override(trained, [*flags, *(["--help"] if options.help else [])], prog=PROGRAM)
+    use_compilation_cache()
+    session = Session(config, limited=True)
+    blueprint, variables, seal = load_variables(directory, trained, options.checkpoint)
+    _check_variables(blueprint, session.blueprint)
+    n = count_parameters(blueprint.model(variables))
+    say(f"{options.run}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
+    with jax.set_mesh(session.mesh):
+        metrics = session.evaluate(variables)
+    Screen(sys.stdout).say(table(metrics))
+    if out is not None:
+        report = {"run": str(directory.path), "step": seal.step, "config": to_json(config), "metrics": metrics}
+        out.write_text(json.dumps(report, indent=1) + "\n")
+        say(f"written to {out}")
+
+
+def _check_variables(trained: "Blueprint", asked: "Blueprint") -> None:
+    """Refuses a model that has other variables than the trained one, by the name of the first."""
+    import jax
+
+    shapes = [
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+            for path, leaf in jax.tree.leaves_with_path(blueprint.shapes)
+        }
+        for blueprint in (trained, asked)
+    ]
+    for name in sorted(shapes[0].keys() | shapes[1].keys()):
+        before, after = (each.get(name) for each in shapes)
+        if before != after:
+            raise UsageError(
+                f"variable {name} has shape {before} in the run and {after} with these flags; those of --model may "
+                "change what is computed, not which variables there are"
+            )
+
+
+def _options() -> argparse.ArgumentParser:
+    """The options beside the config's fields."""
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
+    parser.add_argument("-h", "--help", action="store_true", help="show this help")
+    parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
+    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="step of the checkpoint; default: the newest")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
+    )
+    parser.add_argument("--out", metavar="FILE", help="also writes config and metrics there, as JSON")
+    return parser

@@ -1,0 +1,115 @@
+"""`python -m jaxzoo.evaluate` from the run directory to the table."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from jaxzoo.cli.evaluate import main
+from jaxzoo.cli.train import main as train
+from tests.cli.test_generate import files_of
+
+FILE = """
+    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.mixers import AttentionConfig
+    from jaxzoo.models import LanguageModelConfig
+    from jaxzoo.tasks import ngram_recall
+    from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+
+    def examples(length, n):
+        return Examples(task=ngram_recall.mqnar(length, 2, vocab_size=32), n_examples=n)
+
+    config = ExperimentConfig(
+        model=LanguageModelConfig(
+            pattern=(AttentionConfig(n_heads=2, positions="rotary"),), d_model=8, n_layers=1, vocab_size=32,
+            max_length=40, init_std=0.5, mlp="none",
+        ),
+        data=RecallDataConfig(train=(examples(24, 64),), valid=(examples(24, 20), examples(32, 20))),
+        optimizer=OptimizerConfig(schedule="constant"),
+        train=TrainConfig(steps=3, batch_size=8, valid_batch_size=8, eval_every=0, checkpoint_every=2),
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on a task that no module of the trainer imports, with checkpoints of steps 2 and 3."""
+    directory = tmp_path_factory.mktemp("recall")
+    (directory / "file.py").write_text(textwrap.dedent(FILE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
+    return directory / "run"
+
+
+@pytest.fixture
+def metrics(trained, tmp_path):
+    """`metrics(*flags)`: what the command writes."""
+
+    def metrics(*flags):
+        assert main(["--run", str(trained), "--out", str(tmp_path / "out.json"), *flags]) == 0
+        return json.loads((tmp_path / "out.json").read_text())["metrics"]
+
+    return metrics
+
+
+def test_the_run_s_own_sets_give_the_run_s_last_validation(trained, metrics, capsys):
+    """Kills: another checkpoint, other examples, a table without the slices, a directory that is written to."""
+    before = files_of(trained)
+    last = json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])
+    assert metrics() == {name: value for name, value in last.items() if name.startswith("valid/")}
+    captured = capsys.readouterr()
+    assert "checkpoint 3" in captured.err
+    for name in ("loss", "accuracy/length=24", "accuracy/length=32", "accuracy/pairs=2"):
+        assert name in captured.out
+    assert files_of(trained) == before
+    assert metrics("--checkpoint", "2")["valid/loss"] != last["valid/loss"]
+
+
+def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
+    """Kills: an override that is dropped: longer examples, slower rotary positions."""
+    longer = metrics("--data.valid.1.task.length", "40")
+    assert {"valid/accuracy/length=24", "valid/accuracy/length=40"} < longer.keys()
+    scaling = "--model.pattern.0.rotary-scaling"
+    yarn = metrics(f"{scaling}.kind", "yarn", f"{scaling}.factor", "4", f"{scaling}.original-length", "24")
+    assert yarn["valid/loss"] != pytest.approx(metrics()["valid/loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--run", "/no/such"], "/no/such does not exist; --run takes the directory of a run"),
+        ([], "--run DIR is required"),
+        (["--run", "RUN", "--model.n-layrs", "2"], "unknown option --model.n-layrs; did you mean --model.n-layers?"),
+        (["--run", "RUN", "--model.n-layers", "2"], "variable params/stacks/0/blocks/0/mixer/"),
+        (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),
+        (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
+        (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),
+        (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: invalid int value: 'x'"),
+    ],
+)
+def test_one_line_for_a_mistake(trained, flags, message, capsys):
+    """Kills: a traceback, or a table of another model than was trained."""
+    assert main([str(trained) if flag == "RUN" else flag for flag in flags]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert message in line
+    assert captured.out == ""
+
+
+def test_help_of_a_run_shows_its_fields(trained, capsys):
+    """Kills: fields that one cannot find."""
+    assert main(["--run", str(trained), "--help"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("--checkpoint", "--model.pattern.0.rotary-scaling.factor", "--data.valid.1.task.length"):
+        assert text in shown
+
+
+def test_the_module_is_a_command():
+    """Kills: a door that is missing, and help that waits for JAX."""
+    code = "import sys; from jaxzoo.cli.evaluate import main; main(['--help']); assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    shown = subprocess.run([sys.executable, "-m", "jaxzoo.evaluate", "--help"], check=True, capture_output=True)
+    assert b"--run" in shown.stdout
