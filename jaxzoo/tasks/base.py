@@ -1,7 +1,7 @@
 """What a recall task brings: a config from which every example follows by its number.
 
-A new task is one file: a `TaskConfig` with its fields, `slices` and `generate`. `jaxzoo.tasks.recall_data` trains and
-validates on any of them.
+A new task is one file: a `TaskConfig` with its fields, `slices`, `generate`, and a `legend` for who reads examples.
+`jaxzoo.tasks.recall_data` trains and validates on any of them.
 """
 
 import abc

@@ -13,6 +13,7 @@ what disjoint means for short strings: `jaxzoo.tasks.bit_strings`.
 
 | | release | here |
 | --- | --- | --- |
+| bits with `cumulative` | one fewer than `input_seq_len` | `length` |
 | length | any | at least 4 bits |
 | train and test | drawn from two seeds | disjoint |
 """

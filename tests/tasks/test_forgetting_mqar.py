@@ -107,7 +107,8 @@ def test_keys_values_and_updates_are_uniform(split):
     keys, values = bindings(tokens, config)
     for pair in range(config.n_pairs):
         assert_law(np.bincount(keys[:, pair], minlength=config.n_keys + 1)[1:], np.ones(config.n_keys))
-        assert_law(np.bincount(values[:, pair] - config.first_value, minlength=config.n_values), np.ones(13))
+    for place in range(config.n_pairs + config.n_updates):
+        assert_law(np.bincount(values[:, place] - config.first_value, minlength=config.n_values), np.ones(13))
     again = (keys[:, 4:, None] == keys[:, None, :4]).argmax(-1)
     codes = again[:, 0] * 4 + again[:, 1]
     pairs = [a * 4 + b for a, b in itertools.permutations(range(4), 2)]
