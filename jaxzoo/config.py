@@ -21,17 +21,29 @@ from jaxzoo.data.base import DataConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
+from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
 # Data and tasks among them, so that config.json is read with all of ours known by name.
 __all__ = [
+    "CompositionalMQARConfig",
     "ExperimentConfig",
+    "ForgettingMQARConfig",
     "LanguageModelConfig",
     "MQARConfig",
+    "MajorityConfig",
     "MeshConfig",
+    "NGramRecallConfig",
     "OptimizerConfig",
+    "ParityConfig",
     "RecallDataConfig",
+    "SelectiveCopyConfig",
     "TextDataConfig",
     "TrainConfig",
 ]

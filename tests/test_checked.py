@@ -23,8 +23,13 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig, MixerConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
+from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.demos import DEMOS
+from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
@@ -34,6 +39,7 @@ EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig
 ONES_OWN = [
     jaxzoo.cli.generate.Command(run=Path()),
     jaxzoo.cli.tasks.Command(),
+    *[demo() for demo in DEMOS.values()],
     benchmarks.generation.__main__.Command(),
     benchmarks.mixers_cpu.Command(),
     Sampling(),
@@ -49,7 +55,11 @@ ONES_OWN = [
     HeadFiltersConfig(),
     HyenaFilterConfig(),
     RotaryScaling(),
+    CompositionalMQARConfig(),
+    ForgettingMQARConfig(),
+    MajorityConfig(),
     NGramRecallConfig(),
+    ParityConfig(),
     SelectiveCopyConfig(),
 ]
 

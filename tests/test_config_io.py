@@ -1,17 +1,24 @@
 """Configs survive JSON, and what JSON gets wrong is named."""
 
 import dataclasses
+import importlib
+import inspect
 import json
+import pkgutil
 from typing import Literal
 
 import pytest
 
+import jaxzoo.config
+import jaxzoo.tasks
 from jaxzoo.config import ExperimentConfig, OptimizerConfig
 from jaxzoo.config_io import first_difference, from_json, to_json
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.mixers import AttentionConfig, BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.presets import based_figure2
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,6 +49,26 @@ def test_experiment_survives_json(data):
     """Kills: lost classes of mixers or data, tuples that come back as lists, fields left at defaults."""
     config = experiment(data)
     assert from_json(json.loads(json.dumps(to_json(config))), ExperimentConfig) == config
+
+
+def tasks_of_ours() -> list[type[TaskConfig]]:
+    """The concrete task configs that the modules of `jaxzoo.tasks` define."""
+    names = [module.name for module in pkgutil.iter_modules(jaxzoo.tasks.__path__) if module.name != "__main__"]
+    modules = [importlib.import_module(f"jaxzoo.tasks.{name}") for name in names]
+    found = [c for module in modules for c in vars(module).values() if inspect.isclass(c)]
+    tasks = {c for c in found if issubclass(c, TaskConfig) and not inspect.isabstract(c)}
+    return sorted(tasks, key=lambda c: c.__name__)
+
+
+@pytest.mark.parametrize("task", tasks_of_ours())
+def test_every_task_of_ours_is_known_by_its_name(task):
+    """Kills: a task that only the file that names it has imported, whose runs nobody else can read."""
+    assert getattr(jaxzoo.config, task.__name__) is task
+    examples = (Examples(task=task(), n_examples=9),)
+    config = experiment(RecallDataConfig(train=examples, valid=examples))
+    written = json.loads(json.dumps(to_json(config)))
+    assert written["data"]["train"][0]["task"]["type"] == task.__name__
+    assert from_json(written, ExperimentConfig) == config
 
 
 def test_union_keeps_its_class_though_fields_agree():

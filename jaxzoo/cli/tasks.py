@@ -1,45 +1,41 @@
 """`python -m jaxzoo.tasks --task mqar --show 3`: prints examples, so that a newcomer sees what recall means."""
 
+import argparse
 import dataclasses
 from collections.abc import Sequence
 from typing import Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
-from jaxzoo.cli.flags import flags_of, parse_flags
+from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
+from jaxzoo.config_io import nearest
+from jaxzoo.tasks.demos import DEMOS, Demo
 
 PROGRAM = "python -m jaxzoo.tasks"
+
+DESCRIPTION = """Prints examples of a task: positions, tokens and targets, where `.` marks positions at which nothing is
+asked. Each task has flags of its own: add --task NAME to this --help to see them."""
 
 _COLUMNS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """Prints examples of a recall task.
+    """What all tasks have in common."""
 
-    mqar: multi-query associative recall. At a target, the model must give the value that followed the same key in
-    the context; `.` marks positions where nothing is asked.
-    """
-
-    task: Literal["mqar"] = "mqar"
+    task: str = "mqar"
     """Which task."""
     show: PositiveInt = 3
     """How many examples to print."""
-    length: PositiveInt = 16
-    """Tokens in an example; even, at least 4 n_pairs, below vocab_size."""
-    n_pairs: PositiveInt = 2
-    """Key-value pairs in an example."""
-    vocab_size: PositiveInt = 64
-    """Tokens; the lower half are keys, the upper half values."""
     seed: Seed = 0
     """Seed of the examples."""
     split: Literal["train", "test"] = "train"
     """Which of the two disjoint sets of examples."""
-    fillers: Literal["zero", "random", "any"] = "zero"
-    """Tokens of empty positions: 0, anything but the example's keys, or anything."""
-    variant: Literal["paper", "literal", "release"] = "paper"
-    """Values and exponent as Zoology prints them, with the slots of the released code or (literal) at any position; or
-    all as the authors' released code has it."""
+
+    def __post_init__(self) -> None:
+        if self.task not in DEMOS:
+            hint = nearest(self.task, DEMOS) or f"; there are {', '.join(DEMOS)}"
+            raise UsageError(f"--task: unknown task {self.task!r}{hint}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,21 +44,76 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
+    command, demo = parse_command(argv)
+    config = demo.config()
 
     import numpy as np
 
     from jaxzoo.data.base import UNLABELLED
-    from jaxzoo.tasks import mqar
 
-    preset = {"paper": mqar.paper, "literal": mqar.literal, "release": mqar.release}[command.variant]
-    task = preset(command.length, command.n_pairs, vocab_size=command.vocab_size, fillers=command.fillers)
-    print(f"keys 1..{task.n_keys}, values {task.first_value}..{task.vocab_size - 1}")
-    tokens, targets = mqar.MQAR(task, batch_size=command.show).batch(command.seed, 0, command.split)
-    for number, (example, answers) in enumerate(zip(np.asarray(tokens), np.asarray(targets), strict=True)):
-        labels = ["." if answer == UNLABELLED else str(answer) for answer in answers.tolist()]
-        print(f"\n{command.split} example {number}")
-        print(format_example(example.tolist(), labels))
+    print(f"{command.task}: {demo.summary()}\n{config.legend}")
+    batch = config.labelled(command.seed, np.arange(command.show), command.split)
+    targets = np.full(batch.tokens.shape, UNLABELLED)
+    np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
+    for number, (tokens, answers) in enumerate(zip(np.asarray(batch.tokens).tolist(), targets.tolist(), strict=True)):
+        labels = ["." if answer == UNLABELLED else str(answer) for answer in answers]
+        print(f"\n{command.split} example {number}\n{format_example(tokens, labels)}")
+
+
+def parse_command(argv: Sequence[str]) -> tuple[Command, Demo]:
+    """Reads the command line; prints help and exits with 0 where asked to.
+
+    Raises:
+      ValueError: a mistake in it, in one line.
+    """
+    options, flags = _options().parse_known_args(argv)
+    given = vars(options)
+    wants_help = given.pop("help", False)
+    if wants_help and "task" not in given:
+        print(_options(tasks=True).format_help(), end="")
+        raise SystemExit(0)
+    command = Command(**given)
+    demo = DEMOS[command.task]
+    _refuse_others(command.task, flags)
+    if wants_help:
+        print(_options().format_help())
+        flags = [*flags, "--help"]
+    known = [*flags_of(demo()), *flags_of(Command())]
+    return command, parse_flags(demo, flags, prog=f"{PROGRAM} --task {command.task}", known=known)
+
+
+def _refuse_others(task: str, flags: Sequence[str]) -> None:
+    """Raises `UsageError` for a flag that is another task's."""
+    own = list(flags_of(DEMOS[task]()))
+    others = {flag for demo in DEMOS.values() for flag in flags_of(demo())}.difference(own)
+    for word in flags:
+        if (name := word.split("=")[0].replace("_", "-")) in others:
+            raise UsageError(f"task {task} has no option {name}; it has {', '.join(own)}")
+
+
+def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
+    """The options beside the task's own; with a list of the tasks where asked to."""
+    width = max(map(len, DEMOS))
+    rows = [f"  {name:{width}}  {demo.summary()}" for name, demo in DEMOS.items()]
+    parser = ArgumentParser(
+        prog=PROGRAM,
+        description=DESCRIPTION,
+        epilog="\n".join(["tasks:", *rows]) if tasks else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
+    parser.add_argument("--task", type=_normal, metavar="NAME", help="which task; default: mqar")
+    parser.add_argument("--show", type=int, metavar="N", help="how many examples to print; default: 3")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the examples; default: 0")
+    parser.add_argument("--split", metavar="NAME", help="train or test, two disjoint sets of examples; default: train")
+    return parser
+
+
+def _normal(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:

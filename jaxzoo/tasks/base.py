@@ -1,7 +1,7 @@
 """What a recall task brings: a config from which every example follows by its number.
 
-A new task is one file: a `TaskConfig` with its fields, `slices` and `generate`. `jaxzoo.tasks.recall_data` trains and
-validates on any of them.
+A new task is one file: a `TaskConfig` with its fields, `slices`, `generate`, and a `legend` for who reads examples.
+`jaxzoo.tasks.recall_data` trains and validates on any of them.
 """
 
 import abc
@@ -35,6 +35,11 @@ class TaskConfig(Checked, abc.ABC):
     @abc.abstractmethod
     def slices(self) -> Mapping[str, int]:
         """What sets the examples apart in a validation, as reported: `{"length": 64, "pairs": 8}`."""
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, in a line for the reader of examples."""
+        return f"tokens 0..{self.vocab_size - 1}"
 
     @abc.abstractmethod
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:

@@ -80,6 +80,11 @@ class MQARConfig(TaskConfig):
         return {"length": self.length, "pairs": self.n_pairs}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        return f"keys 1..{self.n_keys}, values {self.first_value}..{self.vocab_size - 1}; 0: empty"
+
+    @property
     def n_keys(self) -> int:
         """Tokens that can be keys: 1 .. n_keys."""
         return self.vocab_size // 2 - 1

@@ -90,6 +90,14 @@ class NGramRecallConfig(TaskConfig):
         return {"length": self.length, "pairs": self.n_pairs}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        grams = "keys" if self.n_gram == 1 else f"{self.n_gram}-grams of"
+        values = f"values {self.first_value}..{self.vocab_size - 1}"
+        no_match = f", {NO_MATCH}: no match" if self.n_unmatched else ""
+        return f"{grams} {FIRST_KEY}..{self.first_value - 1}, {values}; {NEUTRAL}: empty{no_match}"
+
+    @property
     def asked(self) -> int:
         """Queries, those without a match included."""
         return (self.n_queries or self.n_pairs) + self.n_unmatched

@@ -13,6 +13,13 @@ from jaxtyping import UInt
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 
 
+def stream(key: PRNGKeyArray, sizes: tuple[int, ...], odd: Bool[Array, ""]) -> PRNGKeyArray:
+    """The key of a split and of a task's sizes: examples of one number but other sizes share no random numbers."""
+    for size in sizes:
+        key = jax.random.fold_in(key, size)
+    return jax.random.fold_in(key, odd.astype(jnp.uint32))
+
+
 def below(words: UInt[Array, "n"], size: int) -> Int[Array, "n"]:
     """Random words modulo `size`: their probabilities differ by a share of at most `size / 2^32`."""
     return (words % jnp.uint32(size)).astype(jnp.int32)
@@ -51,6 +58,25 @@ def distinct(key: PRNGKeyArray, n: int, size: int) -> Int[Array, "n"]:
 def _repeats(items: Int[Array, "n"]) -> Bool[Array, "n"]:
     """True where an equal item stands further left."""
     return jnp.tril(items[:, None] == items[None, :], -1).any(1)
+
+
+def bits(key: PRNGKeyArray, n: int, odd: Bool[Array, ""]) -> Int[Array, "n"]:
+    """Draws `n` bits, uniform over the strings in which two ones stand side by side in an odd (even) number of places.
+
+    Draws strings until one is of this kind: for `n` of 4 or more, at least three in eight are.
+    """
+
+    def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        n_rounds = carry[1]
+        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (n,), jnp.uint32)
+        return (words & jnp.uint32(1)).astype(jnp.int32), n_rounds + 1
+
+    def is_wrong(carry: tuple[Array, Array]) -> Array:
+        drawn, n_rounds = carry
+        return (n_rounds == 0) | (((drawn[1:] * drawn[:-1]).sum() % 2 == 1) != odd)
+
+    start = (jnp.zeros(n, jnp.int32), jnp.zeros((), jnp.int32))
+    return jax.lax.while_loop(is_wrong, redraw, start)[0]
 
 
 def successive(words: UInt[Array, "size"], weights: Float[np.ndarray, "size"], n: int) -> Int[Array, "n"]:

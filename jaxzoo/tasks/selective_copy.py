@@ -72,6 +72,12 @@ class SelectiveCopyConfig(TaskConfig):
         return {"length": self.length, "signals": self.n_signals}
 
     @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        signals = f"signals {self.first_signal}..{self.vocab_size - 1}"
+        return f"noise 1..{self.n_noise}, {signals}; {SEPARATOR}: separator"
+
+    @property
     def first_signal(self) -> int:
         """The smallest token that is a signal."""
         return 1 + self.n_noise

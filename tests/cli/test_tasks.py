@@ -1,27 +1,96 @@
 """`python -m jaxzoo.tasks`: what it prints, what it refuses."""
 
+import re
+import subprocess
+import sys
 import typing
 
 import numpy as np
 import pytest
 
+from jaxzoo.cli.flags import flags_of
 from jaxzoo.cli.tasks import Command, main
-from jaxzoo.tasks import mqar
+from jaxzoo.tasks import base, mqar
+from jaxzoo.tasks.demos import DEMOS
+
+LEGENDS = {
+    "mqar": "keys 1..31, values 32..63; 0: empty",
+    "ar": "keys 2..15, values 16..31; 0: empty",
+    "nar": "2-grams of 2..15, values 16..31; 0: empty",
+    "mqnar": "2-grams of 2..15, values 16..31; 0: empty, 1: no match",
+    "selective_copy": "noise 1..8, signals 9..16; 0: separator",
+    "forgetting_mqar": "keys 1..31, values 32..63; 0: empty; keys are bound again from position 8 on",
+    "compositional_mqar": "first keys 1..19, second keys 20..39, values 40..59; 0: empty",
+    "parity": "bits 0 and 1; 2 asks",
+    "majority": "bits 0 and 1; 2 asks",
+}
+parametrize_tasks = pytest.mark.parametrize("name", DEMOS)
+
+
+def table(out: str) -> dict[str, list[str]]:
+    """The printed cells of positions, tokens and targets, all examples one after the other."""
+    names, lines = ("position", "token", "target"), out.splitlines()
+    rows = {name: [line for line in lines if line.startswith(name)] for name in names}
+    assert {len({len(line) for line in lines}) for lines in zip(*rows.values(), strict=True)} == {1}
+    return {name: [cell for line in lines for cell in line.split()[1:]] for name, lines in rows.items()}
 
 
 def test_prints_the_examples(capsys):
     """Kills a printout of other examples than the generator's, and columns that do not line up."""
     flags = "--task mqar --length 20 --n-pairs 3 --variant release --fillers any --show 2 --seed 5 --split test"
     assert main(flags.split()) == 0
-    out = capsys.readouterr().out
+    printed = table(capsys.readouterr().out)
     task = mqar.MQAR(mqar.release(20, 3, vocab_size=64, fillers="any"), batch_size=2)
     tokens, targets = (np.asarray(part) for part in task.batch(5, 0, "test"))
-    rows = {name: [line for line in out.splitlines() if line.startswith(name)] for name in ("token", "target")}
-    printed = [cell for line in rows["token"] for cell in line.split()[1:]]
-    labels = [cell for line in rows["target"] for cell in line.split()[1:]]
-    assert printed == [str(token) for token in tokens.ravel()]
-    assert labels == ["." if label == -100 else str(label) for label in targets.ravel()]
-    assert {len(a) - len(b) for a, b in zip(rows["token"], rows["target"], strict=True)} == {0}
+    assert printed["token"] == [str(token) for token in tokens.ravel()]
+    assert printed["target"] == ["." if label == -100 else str(label) for label in targets.ravel()]
+    assert printed["position"] == [str(i) for _ in range(2) for i in range(20)]
+
+
+@parametrize_tasks
+def test_every_task_prints_what_reading_finds(name, capsys):
+    """Kills: a task without its place, targets out of place, a legend that names other tokens than the examples have,
+    examples too long to read."""
+    assert main(["--task", name, "--seed", "3"]) == 0
+    out = capsys.readouterr().out
+    config = DEMOS[name]().config()
+    summary, legend = out.splitlines()[:2]
+    assert summary == f"{name}: {DEMOS[name].summary()}"
+    assert legend == LEGENDS[name]
+    printed = table(out)
+    assert len(printed["token"]) == 3 * config.length
+    assert config.length < 32
+    oracle = sys.modules[type(config).__module__].oracle
+    tokens = np.array(printed["token"], int).reshape(3, config.length)
+    found = ["." if label == -100 else str(label) for label in oracle(tokens, config).ravel()]
+    assert printed["target"] == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "fields"),
+    [
+        ("--task ar --length 9", {"length": 9, "n_gram": 1, "n_pairs": 4, "n_queries": 1, "vocab_size": 32}),
+        ("--task nar --n-gram 3 --length 15", {"n_gram": 3, "n_pairs": 3, "n_queries": 1}),
+        ("--task mqnar --length 60 --n_pairs 8", {"length": 60, "n_pairs": 8, "n_unmatched": 2}),
+        ("--task selective-copy --repeats once", {"repeats": "once", "n_signals": 4}),
+        ("--task forgetting_mqar --n-updates=1", {"n_updates": 1, "fillers": "zero"}),
+        ("--task Compositional_MQAR --n-pairs 9 --length 54", {"n_pairs": 9, "vocab_size": 60}),
+        ("--task parity --cumulative", {"cumulative": True, "length": 13}),
+        ("--task majority --no-cumulative --length 8", {"cumulative": False, "length": 8}),
+        ("", {"length": 16, "n_pairs": 2, "power": 0.1}),
+    ],
+)
+def test_flags_reach_the_task(flags, fields, capsys, monkeypatch):
+    """Kills a flag that is dropped, or goes to another field."""
+    shown = []
+    kinds = {type(demo().config()) for demo in DEMOS.values()}
+    for kind in kinds:
+        generate = kind.generate
+        monkeypatch.setattr(kind, "generate", lambda self, *args, of=generate: (shown.append(self), of(self, *args))[1])
+    assert main([*flags.split(), "--show", "1"]) == 0
+    (config,) = shown
+    assert {name: getattr(config, name) for name in fields} == fields
+    assert "train example 0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -29,19 +98,71 @@ def test_prints_the_examples(capsys):
     [
         ("--n-pairs 9", "MQARConfig.length="),
         ("--show 0", "Command.show=0 must be positive"),
-        ("--task copying", "invalid choice 'copying'"),
+        ("--show few", "argument --show: invalid int value: 'few'"),
+        ("--seed -1", r"Command.seed=-1 must be in [0, 2^32)"),
+        ("--split valid", "Command.split='valid' must be one of 'train', 'test'"),
+        ("--task copying", "--task: unknown task 'copying'; there are mqar, ar, nar, mqnar, selective_copy, "),
+        ("--task mqnarr", "--task: unknown task 'mqnarr'; did you mean 'mqnar'?"),
+        ("--task", "argument --task: expected one argument"),
         ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),
+        ("--task parity --sead 2", "unknown option --sead; did you mean --seed?"),
+        ("--task ar --n-pairs 2", "task ar has no option --n-pairs; it has --length, --vocab-size\n"),
+        ("--task parity --n_gram=2", "task parity has no option --n-gram; it has --length, --cumulative\n"),
+        ("--task nar --length 15", "nar: length=15 must be 2 more than a multiple of 3"),
+        ("--task compositional_mqar --n-pairs 5", "CompositionalMQARConfig.n_pairs=5 must be a square"),
+        ("--task mqnar --length long", "--length: invalid literal for int"),
+        ("--task mqar --fillers noise", "invalid choice 'noise' for argument '--fillers'"),
+        ("mqar", "unexpected argument 'mqar'"),
     ],
 )
 def test_refuses_in_one_line(capsys, flags, message):
     """Kills a traceback or a box for values that fit no task."""
     assert main(flags.split()) == 2
-    err = capsys.readouterr().err
+    out, err = capsys.readouterr()
     assert err.startswith(f"error: {message}")
     assert err.count("\n") == 1
+    assert out == ""
+
+
+@pytest.mark.parametrize("flags", ["--help", "-h --show 2"])
+def test_help_lists_the_tasks(flags, capsys):
+    """Kills a task that the help keeps to itself, and lines that break in a terminal of 130 columns."""
+    assert main(flags.split()) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, demo in DEMOS.items():
+        (line,) = [line for line in lines if line.split()[:1] == [name]]
+        assert line.endswith(demo.summary())
+    assert max(map(len, lines)) <= 130
+    assert [flag for flag in flags_of(Command()) if f"  {flag} " not in "\n".join(lines)] == []
+
+
+@parametrize_tasks
+def test_help_of_a_task_shows_its_flags(name, capsys):
+    """Kills a flag without its meaning, or one of another task."""
+    assert main(["--task", name, "--help"]) == 0
+    shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--no-cumulative"}
+    assert shown == {"--help", *flags_of(Command()), *flags_of(DEMOS[name]())}
+
+
+@pytest.mark.parametrize("flags", ["--help", "--task mqnar --help", "--task mqnar --pairs 2"])
+def test_help_waits_for_no_jax(flags):
+    """Kills an import that makes a newcomer wait before he reads a line."""
+    program = f"""import sys
+from jaxzoo.cli.tasks import main
+main({flags.split()!r})
+print(sorted({{"jax", "numpy", "flax"}} & set(sys.modules)))"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_choices_are_the_task_s():
-    """Kills a choice that only one of the two knows; the command line is read without JAX, and so without the task."""
-    declared = typing.get_type_hints(Command)
-    assert (declared["split"], declared["fillers"]) == (mqar.Split, mqar.Fillers)
+    """Kills a choice that only one of the two knows; the command line is read without JAX, and so without the tasks."""
+    assert typing.get_type_hints(Command)["split"] == base.Split
+    compared = set()
+    for demo in DEMOS.values():
+        declared, task = typing.get_type_hints(demo), typing.get_type_hints(type(demo().config()))
+        for name, kind in declared.items():
+            if typing.get_origin(kind) is typing.Literal and name in task:
+                assert kind == task[name]
+                compared.add(name)
+    assert compared == {"fillers", "repeats"}

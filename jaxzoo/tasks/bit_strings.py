@@ -1,0 +1,90 @@
+"""Bit strings with one answer for each of their prefixes: what parity and majority have in common.
+
+An example is a string of uniform bits, the tokens 0 and 1, and behind it the token `END`, at which the answer for the
+whole string is the target. With `cumulative` there is no `END`, and the target at each bit is the answer for the string
+up to this bit.
+
+No string is in both splits: the number of places where two ones stand side by side is odd in test and even in train;
+strings are drawn anew until it is. Modulo 2 this number is a quadratic form in the bits, of rank 2 m with
+m = n_bits // 2, and tells next to nothing of any sum of them: the parity of a set of bits, be it one bit or all of
+them, is 1 in either split with probability 1/2, up to `1 / (2^(m + 1) - 2)`. That counts for short strings alone, and
+these repeat in any case: of n bits there are `2^n` strings, of which `2^(n - 1) - 2^(n - m - 1)` are test. So the
+splits tell who has learned the rule from who knows the strings by heart only where there are far more strings than
+training examples; else validate at a length that was not trained on. With `cumulative` too it is the whole strings that
+are apart: two of them may begin alike.
+"""
+
+import abc
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import PositiveInt
+from jaxzoo.data.base import Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+END = 2
+"""The token behind the bits, which asks."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BitStringConfig(TaskConfig):
+    """What an example looks like. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 3
+    """Tokens: the bits 0 and 1, and `END`; 3."""
+    length: PositiveInt = 64
+    """Tokens in an example, `END` included; at least 4 of them bits."""
+    cumulative: bool = False
+    """Asks at every bit for the answer up to there, not once behind the last bit."""
+
+    def __post_init__(self) -> None:
+        self.require("vocab_size", self.vocab_size == 3, "must be 3: the bits 0 and 1, and the token that asks")
+        rule = "must hold at least 4 bits: all shorter strings of the test split have one answer"
+        self.require("length", self.n_bits >= 4, rule, f"take {self.length - self.n_bits + 4} or more")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length."""
+        return {"length": self.length}
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        return "bits 0 and 1" if self.cumulative else f"bits 0 and 1; {END} asks"
+
+    @property
+    def n_bits(self) -> int:
+        """Bits of an example."""
+        return self.length - (not self.cumulative)
+
+    @abc.abstractmethod
+    def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
+        """The answer for each prefix of a string, 0 or 1: the first for its first bit, the last for all of it."""
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; m = 1, or with `cumulative` m = length, in the order of time."""
+        return _generate(self, key, split == "test", numbers)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(config: BitStringConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]) -> Batch:
+    odd = jnp.asarray(odd)
+    key = sampling.stream(key, (config.length,), odd)
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: BitStringConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
+    """One example, without the axis of the batch."""
+    bits = sampling.bits(key, config.n_bits, odd)
+    answers, positions = config.answers(bits), jnp.arange(config.length, dtype=jnp.int32)
+    if config.cumulative:
+        return Batch(tokens=bits, positions=positions, targets=answers)
+    end = jnp.full((1,), END, jnp.int32)
+    return Batch(tokens=jnp.concatenate([bits, end]), positions=positions[-1:], targets=answers[-1:])

@@ -1,0 +1,181 @@
+"""Compositional MQAR: a value is bound to a pair of keys, and neither key alone tells it.
+
+A task of the released code alone (HazyResearch/zoology, `data/compositional_mqar.py`), not of the papers. An example
+has g first keys and g second keys, and a value for each of the `n_pairs = g^2` pairs of them, all different. The
+context holds the pairs in any order, `a x v`. Behind it each pair is asked for once, in slots of three positions that
+follow MQAR's law of the gap (`jaxzoo.tasks.mqar`); the target at the second key is the value. With first keys A and B,
+second keys X and Y:
+
+    B X 1 A X 8 B Y 9 A Y 2 A X 0 B Y 0 A Y 0 B X 0
+    . . . . . . . . . . . . . 8 . . 9 . . 2 . . 1 .
+
+Who reads only one key of a query is right in `1 / g` of the answers, who guesses among the values of the context in
+`1 / g^2`, who guesses among all values in `1 / n_values`. It is recall of 2-grams (`jaxzoo.tasks.ngram_recall`) whose
+grams are all those that g first and g second tokens make.
+
+| | release | here |
+| --- | --- | --- |
+| vocabulary | larger than the length | large enough for the values of an example |
+| length | even | any |
+| pairs | 1, 4, 9, .. | 4, 9, ..: with one pair each key alone tells the value |
+| train and test | drawn from two seeds | disjoint |
+
+No example is in both splits: the number of inversions in the order of the values of the context, plus their sum, is odd
+in test and even in train, and in an example of the wrong kind the first two values change places. Any part of an
+example that lacks one of its values has the law that it would have without the split, up to
+`1 / (n_values - n_pairs + 1)`.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+NEUTRAL = 0
+"""Token of empty positions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompositionalMQARConfig(TaskConfig):
+    """What an example looks like; the defaults are the release's. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 8192
+    """Tokens: 0 is neutral, first keys are 1 .. vocab_size // 3 - 1, second keys the next vocab_size // 3, values the
+    rest."""
+    length: PositiveInt = 64
+    """Tokens in an example; at least 6 n_pairs."""
+    n_pairs: PositiveInt = 4
+    """Pairs of keys with a value, each asked for once; a square, at least 4."""
+    power: PositiveFloat = 0.01
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    fillers: Literal["zero", "any"] = "any"
+    """Tokens of empty positions behind the context: 0, or uniform over all tokens, so that two fillers may be a pair of
+    the example and look like a query without a label."""
+
+    def __post_init__(self) -> None:
+        is_square = self.grid_size > 1 and self.grid_size**2 == self.n_pairs
+        rule = "must be a square and at least 4: as many first keys as second ones"
+        self.require("n_pairs", is_square, rule, f"take {max(self.grid_size, 2) ** 2}")
+        rule = f"must be at least 6 n_pairs={6 * self.n_pairs}"
+        self.require("length", self.length >= 6 * self.n_pairs, rule, "raise length or lower n_pairs")
+        rule = f"must have {self.n_pairs} values in its last third, has {self.n_values}"
+        self.require("vocab_size", self.n_values >= self.n_pairs, rule, f"take {3 * self.n_pairs} or more")
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the release: 0.01")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of pairs."""
+        return {"length": self.length, "pairs": self.n_pairs}
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        second = self.first_second_key
+        keys = f"first keys 1..{second - 1}, second keys {second}..{self.first_value - 1}"
+        return f"{keys}, values {self.first_value}..{self.vocab_size - 1}; {NEUTRAL}: empty"
+
+    @property
+    def grid_size(self) -> int:
+        """First keys of an example, and second ones."""
+        return math.isqrt(self.n_pairs)
+
+    @property
+    def context_length(self) -> int:
+        """Tokens before the first query."""
+        return 3 * self.n_pairs
+
+    @property
+    def n_slots(self) -> int:
+        """Places that can hold a query, the tokens `context_length + 3 i` and the next, for i below `n_slots`."""
+        return (self.length - self.context_length) // 3
+
+    @property
+    def first_second_key(self) -> int:
+        """The smallest token that can be a second key; first keys are those from 1 to the one before."""
+        return self.vocab_size // 3
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return 2 * (self.vocab_size // 3)
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values."""
+        return self.vocab_size - self.first_value
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+        not sorted by time."""
+        return _generate(self, key, split == "test", numbers)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(
+    config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
+) -> Batch:
+    odd = jnp.asarray(odd)
+    key = sampling.stream(key, (config.length, config.n_pairs), odd)
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
+    """One example, without the axis of the batch."""
+    first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
+    n, size, behind = config.n_pairs, config.grid_size, config.length - config.context_length
+    words = jax.random.bits(word_rng, (config.n_slots + behind,), jnp.uint32)
+    slot_words, filler_words = jnp.split(words, [config.n_slots])
+    firsts = 1 + sampling.distinct(first_rng, size, config.first_second_key - 1)
+    n_seconds = config.first_value - config.first_second_key
+    seconds = config.first_second_key + sampling.distinct(second_rng, size, n_seconds)
+    cells = sampling.distinct(order_rng, n, n)
+    pairs = jnp.stack([firsts[cells // size], seconds[cells % size]], axis=1)
+
+    drawn = sampling.distinct(value_rng, n, config.n_values)
+    wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
+    order = np.arange(n)
+    order[:2] = 1, 0
+    values = config.first_value + jnp.where(wrong, drawn[order], drawn)
+
+    context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
+    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
+    rest = jnp.full((behind,), NEUTRAL, jnp.int32)
+    if config.fillers == "any":
+        rest = sampling.below(filler_words, config.vocab_size)
+    rest = rest.at[3 * slots[:, None] + np.arange(2)[None, :]].set(pairs, unique_indices=True)
+    return Batch(
+        tokens=jnp.concatenate([context, rest]),
+        positions=config.context_length + 3 * slots + 1,
+        targets=values,
+    )
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: CompositionalMQARConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: remembers the value behind each pair, and answers every later token that ends one.
+
+    Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
+    that end a pair of the context, which have no label.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        context = example[: config.context_length]
+        memory = {(a, x): value for a, x, value in zip(context[::3], context[1::3], context[2::3], strict=True)}
+        for position in range(config.context_length + 1, len(example)):
+            predictions[row, position] = memory.get((example[position - 1], example[position]), UNLABELLED)
+    return predictions

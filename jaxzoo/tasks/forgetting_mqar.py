@@ -1,0 +1,177 @@
+"""Forgetting MQAR: some keys of the context are bound again, and the last value counts.
+
+A task of the released code alone (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
+that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and behind its `n_pairs` pairs come `n_updates` more: keys of the
+context, drawn without replacement and in any order, each with a new value. Behind them every key is asked for once, in
+slots of two positions that follow MQAR's law of the gap; the target at a key is the value that it was bound to last.
+With 4 pairs and 2 updates:
+
+    A 5 B 3 C 7 D 2 C 1 A 9 B 0 D 0 A 0 C 0
+    . . . . . . . . . . . . 3 . 2 . 9 . 1 .
+
+A state of fixed size has to put the new value in the place of the old one; one that can only add, as that of plain
+linear attention, gives back the sum of both. Who ignores the updates is right in `1 - n_updates / n_pairs` of the
+answers, who guesses among the values of the context in about `1 / (n_pairs + n_updates)`, who guesses among all values
+in `1 / n_values`.
+
+| | release | here |
+| --- | --- | --- |
+| a new value is not | the value of pair j, for update j; so it may be the old one | the old value of its key |
+| pairs | at least 1 | at least 2: the split needs two keys |
+| train and test | drawn from two seeds | disjoint |
+
+No example is in both splits: the number of inversions in the order of the keys, plus the sum of all keys and of all
+values in the context, is odd in test and even in train, and in an example of the wrong kind the first two keys change
+places wherever they stand. Any part of an example that lacks one of its keys or values has the law that it would have
+without the split, up to O(n_pairs / vocab_size).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+NEUTRAL = 0
+"""Token of empty positions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ForgettingMQARConfig(TaskConfig):
+    """What an example looks like; the defaults are the release's. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 8192
+    """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
+    length: PositiveInt = 64
+    """Tokens in an example; even, at least 4 n_pairs + 2 n_updates, below vocab_size."""
+    n_pairs: PositiveInt = 8
+    """Keys of an example, each asked for once; at least 2. Their first values are all different."""
+    n_updates: PositiveInt = 4
+    """Keys that are bound again; at most n_pairs. Without any the task is MQAR."""
+    power: PositiveFloat = 0.01
+    """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
+    fillers: Literal["zero", "any"] = "any"
+    """Tokens of empty positions behind the context: 0, or uniform over all tokens, so that a filler may equal a key and
+    look like a query without a label."""
+
+    def __post_init__(self) -> None:
+        self.require("n_pairs", self.n_pairs > 1, "must be at least 2: one key alone would tell train from test")
+        self.require("n_updates", self.n_updates <= self.n_pairs, f"must be at most n_pairs={self.n_pairs}")
+        self.require("length", self.length % 2 == 0, "must be even", "add or drop one token")
+        least = self.context_length + 2 * self.n_pairs
+        rule = f"must be at least {least}: {self.n_pairs} pairs, {self.n_updates} updates and {self.n_pairs} queries"
+        self.require("length", self.length >= least, rule, "raise length, or lower n_pairs or n_updates")
+        rule = f"must exceed length={self.length}"
+        self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the release: 0.01")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length, number of pairs and number of updates."""
+        return {"length": self.length, "pairs": self.n_pairs, "updates": self.n_updates}
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        values = f"values {self.first_value}..{self.vocab_size - 1}"
+        again = f"keys are bound again from position {2 * self.n_pairs} on"
+        return f"keys 1..{self.n_keys}, {values}; {NEUTRAL}: empty; {again}"
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of all pairs and updates, before the first query."""
+        return 2 * (self.n_pairs + self.n_updates)
+
+    @property
+    def n_slots(self) -> int:
+        """Positions that can hold a query: `context_length + 2 i` for i below `n_slots`."""
+        return (self.length - self.context_length) // 2
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens that can be keys: 1 .. n_keys."""
+        return self.vocab_size // 2 - 1
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return self.vocab_size // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values."""
+        return self.vocab_size - self.first_value
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+        not sorted by time."""
+        return _generate(self, key, split == "test", numbers)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(
+    config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
+) -> Batch:
+    odd = jnp.asarray(odd)
+    key = sampling.stream(key, (config.length, config.n_pairs, config.n_updates), odd)
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
+    """One example, without the axis of the batch."""
+    key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
+    n, m, behind = config.n_pairs, config.n_updates, config.length - config.context_length
+    words = jax.random.bits(word_rng, (m + config.n_slots + behind,), jnp.uint32)
+    new_words, slot_words, filler_words = jnp.split(words, [m, m + config.n_slots])
+    keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
+    old = sampling.distinct(value_rng, n, config.n_values)
+    again = sampling.distinct(again_rng, m, n)
+    new = sampling.below(new_words, config.n_values - 1)
+    new = jnp.where(new >= old[again], new + 1, new)
+    old, new = config.first_value + old, config.first_value + new
+
+    wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + old.sum() + new.sum()) % 2 == 1)) != odd
+    order = np.arange(n)
+    order[:2] = 1, 0
+    keys = jnp.where(wrong, keys[order], keys)
+
+    bound = jnp.concatenate([keys, keys[again]])
+    context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
+    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
+    rest = jnp.full((behind,), NEUTRAL, jnp.int32)
+    if config.fillers == "any":
+        rest = sampling.below(filler_words, config.vocab_size)
+    return Batch(
+        tokens=jnp.concatenate([context, rest.at[2 * slots].set(keys, unique_indices=True)]),
+        positions=config.context_length + 2 * slots,
+        targets=old.at[again].set(new, unique_indices=True),
+    )
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: ForgettingMQARConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: remembers what followed each key last, and answers every later token that was one.
+
+    Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
+    that equal a key, which have no label.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        context, rest = example[: config.context_length], example[config.context_length :]
+        last = dict(zip(context[::2], context[1::2], strict=True))
+        predictions[row, config.context_length :] = [last.get(token, UNLABELLED) for token in rest]
+    return predictions
