@@ -104,7 +104,7 @@ class MixerConfig(Checked, abc.ABC):
     init_std: NonNegativeFloat | None = None
     """Standard deviation of the normal initialisation of the projections; None: the model's, 0.02 outside a model."""
     out_init_std: NonNegativeFloat | None = None
-    """The same for the output projection; None: the model's over sqrt(2 n_layers), or `init_std` outside a model."""
+    """The same for the output projection; None: the model's, or `init_std` outside a model."""
 
     def require_divisible(self, field: str, by: str) -> None:
         """Raises `ValueError` unless the value of `field` is a multiple of the value of `by`."""

@@ -51,11 +51,13 @@ class Block(nnx.Module):
     """A pre-norm layer: `r += mixer(norm(r))`, then `r += mlp(norm(r))`; the residual `r` is float32.
 
     With `mlp="identity"` the second line is `r += norm(r)`; with `none` it is left out.
+    With `parallel_residual` both are one: `r += mixer(norm(r)) + mlp(norm'(r))`, as in GPT-NeoX.
     """
 
     def __init__(self, config: LanguageModelConfig, mixer: MixerConfig, *, rngs: nnx.Rngs):
         self.dtype = config.compute_dtype
         self.dropout_rate = config.residual_dropout
+        self.parallel_residual = config.parallel_residual
         self.mixer_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.mixer = mixer.build(rngs=rngs)
         self.has_second_branch = config.mlp != "none"
@@ -83,9 +85,10 @@ class Block(nnx.Module):
             context = dataclasses.replace(context, key=mixer_key)
         mixed, state, losses = mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state, context)
         self._check_outputs(losses)
+        before = residual
         residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
         if self.has_second_branch:
-            hidden = self.mlp_norm(residual).astype(self.dtype)
+            hidden = self.mlp_norm(before if self.parallel_residual else residual).astype(self.dtype)
             hidden = self.mlp(hidden) if self.has_mlp else hidden
             residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
         weights = self.mixer.config.loss_weights

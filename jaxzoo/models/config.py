@@ -34,6 +34,9 @@ class LanguageModelConfig(Checked):
     """Hidden units of the MLP; 0: 4 d (gelu), 8/3 d rounded up to a multiple of 256 (with a gate)."""
     mlp_bias: bool = False
     """Biases in the MLP."""
+    parallel_residual: bool = False
+    """Mixer and MLP read the same residual, each through its own norm, and are added together (GPT-NeoX); False: the
+    MLP reads what the mixer has added to."""
     norm: Literal["layer", "rms"] = "layer"
     """LayerNorm (Zoology) or RMSNorm (Based)."""
     norm_eps: NonNegativeFloat = 1e-5
@@ -47,7 +50,9 @@ class LanguageModelConfig(Checked):
     residual_dropout: FractionBelowOne = 0.0
     """Dropout rate of each branch before it joins the residual."""
     init_std: NonNegativeFloat = 0.02
-    """Standard deviation of the initialisation; output projections get it over sqrt(2 n_layers)."""
+    """Standard deviation of the initialisation: embedding, head and projections."""
+    out_init_std: NonNegativeFloat | None = None
+    """The same for output projections; None: init_std over sqrt(2 n_layers) (Zoology and Based, after GPT-2)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
     remat: bool = False
@@ -55,6 +60,9 @@ class LanguageModelConfig(Checked):
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
+        has_mlp = self.mlp not in ("identity", "none")
+        rule = f"needs an MLP to stand beside the mixer, and mlp={self.mlp!r} has none"
+        self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
         _ = self.period
 
     @property
@@ -85,7 +93,9 @@ class LanguageModelConfig(Checked):
 
     @property
     def out_std(self) -> float:
-        """Standard deviation of output projections (Zoology and Based, after GPT-2)."""
+        """`out_init_std`, with the default filled in."""
+        if self.out_init_std is not None:
+            return self.out_init_std
         return self.init_std / math.sqrt(2 * self.n_layers)
 
     @property

@@ -57,6 +57,7 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
 
 def _title(config: LanguageModelConfig) -> str:
     mlp = f"{config.mlp} {config.hidden_width}" if config.hidden_width else f"{config.mlp} as MLP"
+    mlp += " in parallel" if config.parallel_residual else ""
     return (
         f"{config.n_layers} layers of width {config.d_model}, {mlp}, {config.norm} norm, "
         f"{config.vocab_size} tokens ({config.padded_vocab_size} rows), {config.dtype}"

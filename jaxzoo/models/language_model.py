@@ -1,7 +1,8 @@
 """The language model around the mixers: embedding, pre-norm layers, final norm, head.
 
-Pre-norm blocks as in Zoology (App. E.2) and Based (App. E.1), residual in float32, initialisation N(0, 0.02)
-with output projections over sqrt(2 n_layers). Layers follow a pattern of mixers; equal periods are scanned.
+Pre-norm blocks as in Zoology (App. E.2) and Based (App. E.1), or with GPT-NeoX's parallel residual; the residual is
+float32. Initialisation N(0, 0.02), with output projections over sqrt(2 n_layers), unless the config says otherwise.
+Layers follow a pattern of mixers; equal periods are scanned.
 
 Deviations: logits of padding rows of the vocabulary are masked, so that probabilities are normalised over
 real tokens (the released code trains them towards -inf); a token id outside the vocabulary gives NaN instead

@@ -77,6 +77,13 @@ def test_based_360m_says_what_is_scanned():
     assert 5 * (1025 * 153 + 2 * 1024 * 64) == 1_439_485
 
 
+def test_the_parallel_residual_is_named_and_costs_nothing():
+    """Kills two models that a reader cannot tell apart, and a norm or MLP that is counted otherwise."""
+    beside, behind = (describe(hybrid_config(mlp="gelu", parallel_residual=value)) for value in (True, False))
+    assert ", gelu 5 in parallel, " in beside
+    assert beside.replace(" in parallel", "") == behind
+
+
 def test_a_model_that_cannot_stream_is_described_too():
     """Kills a table that fails, or shows a state of 0 bytes, where a mixer has none."""
     table = describe(hybrid_config(pattern=(GatedShortConvConfig(), AverageConfig())))

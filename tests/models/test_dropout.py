@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxzoo.mixers import GatedShortConvConfig
 from jaxzoo.models import block, language_model
@@ -29,7 +30,8 @@ def test_dropout_is_off_without_a_key():
     assert np.all(np.any(np.asarray(first != run(model, tokens))[..., :13], axis=-1))
 
 
-def test_every_branch_of_every_layer_has_its_own_mask(monkeypatch):
+@pytest.mark.parametrize("parallel_residual", [False, True])
+def test_every_branch_of_every_layer_has_its_own_mask(monkeypatch, parallel_residual):
     """Kills a key shared by the repeats of a scan, by two stacks, by mixer and MLP, or with the embedding."""
     keys = []
 
@@ -40,7 +42,8 @@ def test_every_branch_of_every_layer_has_its_own_mask(monkeypatch):
     monkeypatch.setattr(block, "dropout", record)
     monkeypatch.setattr(language_model, "dropout", record)
     pattern = (GatedShortConvConfig(n_taps=2), GatedShortConvConfig())
-    model = make_model(hybrid_config(pattern=pattern, n_layers=5, embed_dropout=0.25, residual_dropout=0.5))
+    rates = {"embed_dropout": 0.25, "residual_dropout": 0.5}
+    model = make_model(hybrid_config(pattern=pattern, n_layers=5, parallel_residual=parallel_residual, **rates))
     assert [stack.repeats for stack in model.stacks] == [2, 1]
     with jax.disable_jit():
         model(random_tokens(model.config, length=3), key=jax.random.key(7))

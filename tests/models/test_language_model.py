@@ -218,6 +218,11 @@ def test_more_tokens_than_learned_positions():
             {"mlp": "relu"},
             "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'geglu', 'glu', 'gelu', 'ident",
         ),
+        (
+            {"mlp": "identity", "parallel_residual": True},
+            "LanguageModelConfig.parallel_residual=True needs an MLP to stand beside the mixer, and mlp='identity' has",
+        ),
+        ({"mlp": "none", "parallel_residual": True}, "parallel_residual=True needs an MLP .* mlp='none' has none"),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
         ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
     ],

@@ -75,6 +75,30 @@ def test_initialisation():
         np.testing.assert_array_equal(flat[path][...], value)
 
 
+def test_initialisation_of_gpt_neox():
+    """Kills a head with another standard deviation than the embedding, or equal to it, and output projections of mixer
+    or MLP that miss their own: GPT-NeoX's small init, sqrt(2 / (5 d)), and wang init, 2 / (n_layers sqrt(d))."""
+    small, wang = math.sqrt(2 / (5 * 64)), 2 / (6 * math.sqrt(64))
+    config = hybrid_config(
+        pattern=(AttentionConfig(n_heads=2),),
+        n_layers=6,
+        d_model=64,
+        vocab_size=97,
+        mlp="gelu",
+        mlp_width=96,
+        tie_embeddings=False,
+        init_std=small,
+        out_init_std=wang,
+    )
+    flat = parameters(LanguageModel(config, rngs=nnx.Rngs(3)))
+    assert not np.array_equal(flat["head"][...], flat["embedding"][...])
+    tables = [path for path in flat if path.endswith(("proj/kernel", "head", "embedding"))]
+    assert len(tables) == 8
+    for path in tables:
+        expected = wang if "out_proj" in path or "down_proj" in path else small
+        assert abs(np.asarray(flat[path][...]).std() / expected - 1) < 0.05, path
+
+
 def test_an_untied_head_is_its_own_table():
     """Kills a head that is made and then ignored, or that moves with the embedding."""
     shared = {"pattern": (GatedShortConvConfig(),)}

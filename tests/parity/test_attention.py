@@ -26,7 +26,7 @@ def run_attention(rotary, torch):
     return run
 
 
-def neox(transformers):
+def neox(transformers, *, parallel_residual=True):
     """Four heads of 16 channels, the first 4 of which rotate, as in Pythia (25 %)."""
     return transformers.GPTNeoXConfig(
         vocab_size=48,
@@ -35,7 +35,7 @@ def neox(transformers):
         num_attention_heads=4,
         intermediate_size=80,
         max_position_embeddings=64,
-        use_parallel_residual=False,
+        use_parallel_residual=parallel_residual,
         rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
         attn_implementation="eager",
     )
@@ -82,10 +82,11 @@ def carry_neox(get):
     return values
 
 
-def test_gpt_neox_model(torch, transformers):
-    """Kills: an approximate GELU, a norm or bias in another place. Pythia's parallel residual, the mixer and the MLP
-    side by side, is not ours: their model is asked for one branch after the other."""
-    theirs = transformers.GPTNeoXForCausalLM(neox(transformers))
+@pytest.mark.parametrize("parallel_residual", [True, False])
+def test_gpt_neox_model(torch, transformers, parallel_residual):
+    """Kills: an approximate GELU, a norm or bias in another place, an MLP that reads what attention has added where
+    Pythia's reads the same as attention, or the reverse."""
+    theirs = transformers.GPTNeoXForCausalLM(neox(transformers, parallel_residual=parallel_residual))
     randomize(theirs, torch, std=0.1)
     config = LanguageModelConfig(
         pattern=(AttentionConfig(qkv_bias=True, out_bias=True, **NEOX),),
@@ -95,6 +96,7 @@ def test_gpt_neox_model(torch, transformers):
         mlp="gelu",
         mlp_width=80,
         mlp_bias=True,
+        parallel_residual=parallel_residual,
         tie_embeddings=False,
     )
     ours = LanguageModel(config, rngs=nnx.Rngs(0), scanned=False)

@@ -28,8 +28,10 @@ def with_mesh(config, **sizes):
 def with_pattern(config, name):
     attention = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")
     based = config.model.pattern
-    pattern = {"based": based, "attention": (attention,), "hybrid": (*based, attention)}[name]
+    pattern = {"based": based, "hybrid": (*based, attention)}.get(name, (attention,))
     model = dataclasses.replace(config.model, pattern=pattern, n_layers=2 * len(pattern))
+    if name == "gpt-neox":
+        model = dataclasses.replace(model, mlp="gelu", parallel_residual=True, tie_embeddings=False)
     return dataclasses.replace(config, model=model)
 
 
@@ -61,8 +63,8 @@ def on_one_device(tiny_config):
 
 MIXED = {"data": 2, "fsdp": 2, "tensor": 2}
 MESHES = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, MIXED)
-QUICK = [("hybrid", MESHES[0]), ("hybrid", MIXED)]
-SLOW = [(name, sizes) for name in ("hybrid", "based", "attention") for sizes in MESHES]
+QUICK = [("hybrid", MESHES[0]), ("hybrid", MIXED), ("gpt-neox", MIXED)]
+SLOW = [(name, sizes) for name in ("hybrid", "based", "attention", "gpt-neox") for sizes in MESHES]
 
 
 @pytest.mark.parametrize(
