@@ -9,12 +9,11 @@ are scaled (`rotary_scaling.py`). The remaining channels pass through. Which cha
 | True | `2 i` and `2 i + 1` | RoFormer, GPT-J, TorchScale |
 
 Deviation: the angle is not the float32 product of position and frequency, whose error reaches 4e-3 radians at
-position 100,000. See `_angles`.
+position 100,000. See `fractions`.
 """
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -33,6 +32,7 @@ def rotary(
     base: float = 10000.0,
     scaling: RotaryScaling = NO_SCALING,
     interleaved: bool = False,
+    lengths: Float[Array, "b t pairs"] | None = None,
 ) -> Float[Array, "b t h k"]:
     """Rotates the first `channels` channels of every head by angles proportional to the position.
 
@@ -45,6 +45,7 @@ def rotary(
       base: at least 1; the slowest pair turns by about 1 / base radians a token.
       scaling: how frequencies are slowed down for texts longer than those of training.
       interleaved: which channels turn together (see above).
+      lengths: factor of each pair at each position, float32, such as that of `xpos.py`; None: 1.
 
     Returns:
       The rotated `x`, same shape and dtype.
@@ -57,8 +58,11 @@ def rotary(
         raise ValueError(f"rotary: channels={n} must be an even number in 0..head_dim={x.shape[-1]}")
     if base < 1:
         raise ValueError(f"rotary: base={base} must be at least 1; the usual one is 10000")
-    angle = _angles(positions, scaling.frequencies(n, base))[:, :, None, :]
+    turns = scaling.frequencies(n, base) / (2 * math.pi)
+    angle = 2 * math.pi * fractions(positions, turns)[:, :, None, :]
     amplitude = np.float32(scaling.amplitude)
+    if lengths is not None:
+        amplitude = amplitude * lengths[:, :, None, :]
     cos, sin = jnp.cos(angle) * amplitude, jnp.sin(angle) * amplitude
     rotating = x[..., :n].astype(jnp.float32)
     if interleaved:
@@ -70,16 +74,18 @@ def rotary(
     return jnp.concatenate([rotated.astype(x.dtype), x[..., n:]], axis=-1)
 
 
-def _angles(positions: Int[Array, "b t"], frequencies: np.ndarray) -> jax.Array:
-    """Angles modulo a turn, float32 `(b, t, n / 2)`, within 1e-6 radians at every int32 position; frequencies in
-    radians.
+def fractions(positions: Int[Array, "b t"], turns: np.ndarray) -> Float[Array, "b t pairs"]:
+    """`positions * turns` modulo 1, about -1/2 to 1/2, float32 within 2e-7 at every int32 position.
 
-    A frequency in turns is split into a multiple of 1 / 2^32, whose product with the position wraps exactly
+    A number of turns is split into a multiple of 1 / 2^32, whose product with the position wraps exactly
     in int32, and a rest below 2^-33, whose product with the position is small enough for float32.
+
+    Args:
+      positions: int32; a leading axis of 1 serves all rows.
+      turns: a position, float64 `(pairs,)`, each between -1/2 and 1/2.
     """
-    turns = frequencies / (2 * math.pi)
     steps = np.round(turns * TURN)
     rest = (turns - steps / TURN).astype(np.float32)
     wrapped = positions[:, :, None] * jnp.asarray(steps.astype(np.int32))[None, None, :]
     correction = positions.astype(jnp.float32)[:, :, None] * rest[None, None, :]
-    return 2 * math.pi * (wrapped.astype(jnp.float32) / TURN + correction)
+    return wrapped.astype(jnp.float32) / TURN + correction

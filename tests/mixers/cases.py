@@ -38,6 +38,7 @@ EXTRA = [
     AttentionConfig(d_model=6, n_heads=3, positions="none"),
     AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
     AttentionConfig(d_model=8, n_heads=2, positions="rotary", rotary_fraction=0.5, qkv_bias=True, out_bias=True),
+    AttentionConfig(d_model=8, n_heads=2, positions="xpos", xpos_scale_base=16, rotary_interleaved=True),
     SlidingWindowAttentionConfig(d_model=6, n_heads=3, window=2, positions="none"),
     SlidingWindowAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, window=5),
     SlidingWindowAttentionConfig(d_model=4, n_heads=1, window=64),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig, AttentionState
 from jaxzoo.mixers.base import Inherited, state_bytes
 
@@ -25,10 +26,12 @@ def attention_float64(mixer: Attention, x: np.ndarray) -> np.ndarray:
         bias = 0.0 if layer.bias is None else np.float64(layer.bias[...])
         return y @ np.float64(layer.kernel[...]) + bias
 
-    def turn(y: np.ndarray) -> np.ndarray:
-        half = round(config.rotary_fraction * width) // 2
+    def turn(y: np.ndarray, fading: int) -> np.ndarray:
+        half, p = round(config.rotary_fraction * width) // 2, np.arange(len(y))[:, None]
         speed = config.rotary_base ** (-np.arange(half) / half)
-        pairs = (y[:, :half] + 1j * y[:, half : 2 * half]) * np.exp(1j * np.arange(len(y))[:, None] * speed)
+        pairs = (y[:, :half] + 1j * y[:, half : 2 * half]) * np.exp(1j * p * speed)
+        if config.positions == "xpos":
+            pairs *= ((np.arange(half) / half + 0.4) / 1.4) ** (fading * p / config.xpos_scale_base)
         return np.concatenate([pairs.real, pairs.imag, y[:, 2 * half :]], axis=1)
 
     q, k, v = (project(name, np.float64(x)) for name in ("q_proj", "k_proj", "v_proj"))
@@ -36,8 +39,8 @@ def attention_float64(mixer: Attention, x: np.ndarray) -> np.ndarray:
     for i in range(config.n_heads):
         columns, kv_columns = (slice(j * width, (j + 1) * width) for j in (i, i // group))
         qi, ki = q[:, columns], k[:, kv_columns]
-        if config.positions == "rotary":
-            qi, ki = turn(qi), turn(ki)
+        if config.positions in ("rotary", "xpos"):
+            qi, ki = turn(qi, 1), turn(ki, -1)
         rows = []
         for now in range(len(x)):
             scores = ki[: now + 1] @ qi[now] / np.sqrt(width)
@@ -83,20 +86,22 @@ def stand_at(mixer: Attention, x: np.ndarray, starts: tuple[int, ...], capacity:
         {"n_heads": 3, "head_dim": 0, "qkv_bias": False, "out_bias": False},
         {"n_heads": 4, "n_kv_heads": 2, "positions": "rotary"},
         {"n_heads": 3, "positions": "rotary", "rotary_fraction": 1 / 3, "rotary_base": 100.0},
+        {"n_heads": 4, "n_kv_heads": 2, "positions": "xpos", "xpos_scale_base": 16},
+        {"n_heads": 3, "positions": "xpos", "rotary_fraction": 2 / 3, "xpos_scale_base": 30.0},
         {"n_heads": 4, "n_kv_heads": 1, "positions": "alibi"},
         {"n_heads": 3, "positions": "alibi"},
     ],
 )
 def test_matches_float64(fields: dict[str, Any]) -> None:
     """Kills: head and group order, a lost bias, a wrong scale, rotation of the wrong channels, slopes of the
-    wrong head, a mask one off."""
+    wrong head, a mask one off, queries that fade as keys do."""
     mixer, x = make(**fields), inputs()
     y = jax.jit(mixer)(x)
     for row in range(2):
         np.testing.assert_allclose(y[row], attention_float64(mixer, np.asarray(x[row])), atol=1e-5)
 
 
-@pytest.mark.parametrize("positions", ["none", "rotary", "alibi"])
+@pytest.mark.parametrize("positions", ["none", "rotary", "xpos", "alibi"])
 def test_rows_at_different_positions(positions: str) -> None:
     """Kills: one position for the whole batch, keys rotated relative to the call, biases from slot 0 on."""
     mixer, x = make(positions=positions, n_kv_heads=1), inputs()
@@ -175,6 +180,12 @@ def test_flops_by_hand() -> None:
             r"rotary_fraction=0.0 must be in \(0, 1\]",
         ),
         ({"d_model": 12, "positions": "rotary", "rotary_base": 0.5}, "rotary_base=0.5 must be at least 1"),
+        ({"d_model": 12, "positions": "xpos", "xpos_scale_base": 9}, "xpos_scale_base=9.* must be at least 16"),
+        ({"d_model": 5, "positions": "xpos"}, "rotary_fraction=1.0 times head_dim=5 must be an even"),
+        (
+            {"d_model": 12, "positions": "xpos", "rotary_scaling": RotaryScaling(kind="yarn")},
+            "positions='xpos' must be 'rotary' with rotary_scaling.kind='yarn', which leaves open",
+        ),
     ],
 )
 def test_config_errors(fields: dict[str, Any], message: str) -> None:

@@ -19,11 +19,12 @@ from tests.mixers.moved import moved
 D, T = 12, 9
 
 
-def rotated(x, base=10000.0):
-    """Half-rotation of `(t, k)`."""
+def rotated(x, base=10000.0, fading=0):
+    """Half-rotation of `(t, k)`; pairs fade as in xPos, 1 for queries and -1 for keys."""
     half = x.shape[1] // 2
     angle = np.arange(len(x))[:, None] * base ** (-np.arange(half) / half)
-    a, b = x[:, :half], x[:, half:]
+    zeta = (np.arange(half) / half + 0.4) / 1.4
+    a, b = (y * zeta ** (fading * np.arange(len(x))[:, None] / 16) for y in (x[:, :half], x[:, half:]))
     return np.concatenate([a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)], axis=1)
 
 
@@ -57,8 +58,9 @@ def truth(config, p, u):
         else:
             y = [(u @ kernel + bias)[:, own] for own in columns]
             y = y if taps is None else convolved(y, taps)
-        if config.positions == "rotary" and name != "values":
-            y = [rotated(x) for x in y]
+        if config.positions != "none" and name != "values":
+            fading = (-1 if name == "keys" else 1) * (config.positions == "xpos")
+            y = [rotated(x, fading=fading) for x in y]
         parts[name] = y
     group = config.n_heads // config.kv_heads
     scores = [q @ parts["keys"][h // group].T / np.sqrt(k_dim) for h, q in enumerate(parts["queries"])]
@@ -81,6 +83,7 @@ def truth(config, p, u):
     [
         {},
         {"n_heads": 3, "n_taps": 4, "positions": "rotary"},
+        {"n_heads": 3, "positions": "xpos", "xpos_scale_base": 16},
         {"n_heads": 3, "filters": "mixing", "qkv_bias": True, "out_bias": True},
         {"n_heads": 6, "n_kv_heads": 2, "filters": "mixing", "n_taps": 2, "filter_values": False},
         {"n_heads": 2, "filter_queries": False, "filter_keys": False, "n_taps": 12},
@@ -159,7 +162,7 @@ def test_state_and_flops_by_hand():
     ("options", "message"),
     [
         ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
-        ({"positions": "alibi"}, "positions='alibi' must be 'none' or 'rotary'"),
+        ({"positions": "alibi"}, "positions='alibi' must be 'none', 'rotary' or 'xpos'"),
         ({"normalize": True, "filters": "mixing"}, "normalize=True needs filters='head'"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
         ({"filters": "all"}, "filters='all' must be one of 'head', 'mixing', 'maps'"),

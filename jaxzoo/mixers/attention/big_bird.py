@@ -51,7 +51,7 @@ BigBirdState = AttentionState
 class BigBirdConfig(MultiHeadConfig):
     """Config of `BigBird`."""
 
-    positions: Literal["none", "rotary"] = "none"
+    positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""
     block_size: PositiveInt = 64
     """Tokens of a block, the paper's b."""

@@ -37,7 +37,7 @@ BlockedWindowAttentionState = SlidingWindowCache
 class BlockedWindowAttentionConfig(MultiHeadConfig):
     """Config of `BlockedWindowAttention`."""
 
-    positions: Literal["none", "rotary"] = "none"
+    positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""
     block_size: PositiveInt = 64
     """Tokens of a block."""

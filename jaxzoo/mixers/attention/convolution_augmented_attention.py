@@ -61,7 +61,7 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("positions", self.positions != "alibi", "must be 'none' or 'rotary'")
+        self.require("positions", self.positions != "alibi", "must be 'none', 'rotary' or 'xpos'")
         own = not self.normalize or self.filters == "head"
         self.require("normalize", own, "needs filters='head': it acts on the input, which has no heads to mix")
 
@@ -205,7 +205,8 @@ class ConvolutionAugmentedAttention(MultiHeadMixer):
             after.update({name: push_history(history[name], inputs)} if history else {})
         if history:
             after["inputs"] = push_history(history["inputs"], x[:, :, None, :])
-        q, k = (self._rotated(y[name], positions) for name in ("queries", "keys"))
+        q = self._rotated(y["queries"], positions)
+        k = self._rotated(y["keys"], positions, keys=True)
         return (q, k, y["values"]), after
 
     def _of_unit_rows(

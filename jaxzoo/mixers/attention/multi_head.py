@@ -11,6 +11,7 @@ from jaxzoo.checked import FractionAboveZero, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
+from jaxzoo.layers.xpos import xpos_factors
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
 
@@ -24,8 +25,8 @@ class MultiHeadConfig(MixerConfig):
     """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
     head_dim: NonNegativeInt = 0
     """Width of a head; 0: d_model / n_heads."""
-    positions: Literal["none", "rotary", "alibi"] = "none"
-    """How scores learn of positions."""
+    positions: Literal["none", "rotary", "xpos", "alibi"] = "none"
+    """How scores learn of positions; xpos: rotary, and they fade with the distance (`jaxzoo/layers/xpos.py`)."""
     rotary_fraction: FractionAboveZero = 1.0
     """Share of each head's channels, from the first on, that rotate; the count must be even."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
@@ -34,6 +35,9 @@ class MultiHeadConfig(MixerConfig):
     """Slower rotation, for texts longer than those of training."""
     rotary_interleaved: bool = False
     """Neighbouring channels turn together (RoFormer, GPT-J), not those half a head apart (GPT-NeoX, Llama)."""
+    xpos_scale_base: Annotated[float, Rule("must be at least 16", 16)] = 512.0
+    """Of xpos: tokens over which the fastest pair of channels fades to 0.29, and the slowest hardly. There are 64 times
+    as many positions; the output of a token beyond them is NaN."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
@@ -44,12 +48,16 @@ class MultiHeadConfig(MixerConfig):
         self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
-        if self.positions == "rotary":
+        if self.rotates:
             share, width = self.rotary_fraction, self.head_width
             rotated = self.rotated_channels
             even = abs(share * width - rotated) < 1e-6 and rotated % 2 == 0
             rule = f"times head_dim={width} must be an even number of channels"
             self.require("rotary_fraction", even, rule, "0.5 and 1.0 are common")
+        kind = self.rotary_scaling.kind
+        alone = self.positions != "xpos" or kind == "none"
+        rule = f"must be 'rotary' with rotary_scaling.kind={kind!r}, which leaves open how fast scores then fade"
+        self.require("positions", alone, rule)
 
     @property
     def kv_heads(self) -> int:
@@ -62,8 +70,13 @@ class MultiHeadConfig(MixerConfig):
         return self.head_dim or (self.d_model or 0) // self.n_heads
 
     @property
+    def rotates(self) -> bool:
+        """Whether queries and keys rotate."""
+        return self.positions in ("rotary", "xpos")
+
+    @property
     def rotated_channels(self) -> int:
-        """Channels of a head that rotate, where positions are rotary."""
+        """Channels of a head that rotate, where positions do."""
         return round(self.rotary_fraction * self.head_width)
 
     @property
@@ -97,23 +110,29 @@ class MultiHeadMixer(Mixer):
 
     def _keys_and_values(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, jax.Array]:
         k, v = (self._heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
-        return self._rotated(k, positions), v
+        return self._rotated(k, positions, keys=True), v
 
     def _heads(self, y: Float[Array, "b t _"], n: int) -> Float[Array, "b t n k"]:
         return y.reshape(*y.shape[:2], n, self.config.head_width)
 
-    def _rotated(self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
-        """At their absolute positions, where these are rotary."""
+    def _rotated(
+        self, y: Float[Array, "b t h k"], positions: Int[Array, "b t"], *, keys: bool = False
+    ) -> Float[Array, "b t h k"]:
+        """Queries, or keys, at their absolute positions, where these are rotary."""
         config = self.config
-        if config.positions != "rotary":
+        if not config.rotates:
             return y
+        n, lengths = config.rotated_channels, None
+        if config.positions == "xpos":
+            lengths = xpos_factors(positions, n, scale_base=config.xpos_scale_base, keys=keys)
         return rotary(
             y,
             positions,
-            channels=config.rotated_channels,
+            channels=n,
             base=config.rotary_base,
             scaling=config.rotary_scaling,
             interleaved=config.rotary_interleaved,
+            lengths=lengths,
         )
 
     def _merge(self, y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:

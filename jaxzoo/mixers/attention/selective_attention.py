@@ -65,7 +65,7 @@ from jaxzoo.ops.segments import position_in_segment, seen_before
 class SelectiveAttentionConfig(MultiHeadConfig):
     """Config of `SelectiveAttention`."""
 
-    positions: Literal["none", "rotary"] = "none"
+    positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""
     selection: Literal["full", "random", "programmatic", "learned"] = "learned"
     """Which tokens get an output; the table of the module docstring."""

@@ -38,7 +38,7 @@ SlidingWindowAttentionState = SlidingWindowCache
 class SlidingWindowAttentionConfig(MultiHeadConfig):
     """Config of `SlidingWindowAttention`."""
 
-    positions: Literal["none", "rotary"] = "rotary"
+    positions: Literal["none", "rotary", "xpos"] = "rotary"
     """How scores learn of positions."""
     window: PositiveInt = 64
     """Keys that a token sees, itself included."""

@@ -1,8 +1,8 @@
 """Multi-head causal softmax attention (Vaswani et al. 2017), the reference point of all recall experiments.
 
 For every head `y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k) + bias_ij) v_j`, with grouped key/value heads
-(Ainslie et al. 2023), rotary positions (Su et al. 2021) or ALiBi (Press et al. 2021). The state is the KV
-cache: Based, App. E.2, eq. 10, counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d
+(Ainslie et al. 2023), rotary positions (Su et al. 2021), xPos (Sun et al. 2022) or ALiBi (Press et al. 2021). The state
+is the KV cache: Based, App. E.2, eq. 10, counts `2 d N` entries, ours has `2 g k capacity`, the same where g k = d
 and capacity = N.
 
 Deviations from Zoology's attention: biases are off unless asked for, and the weights have no dropout.

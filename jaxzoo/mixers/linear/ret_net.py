@@ -12,8 +12,12 @@ Zoology, App. H.2.3 (Algorithm 6), leaves all but the recurrence out: `RetNetCon
 queries and values. Zoology's "chunked RNN" of chunks of 8, 32 or 128 tokens is this mixer at `chunk_size` 8, 32, 128:
 the chunk changes the speed, not the numbers.
 
+xPos (`jaxzoo/layers/xpos.py`) lets each pair of channels fade at a rate of its own. RetNet has one rate a head, gamma,
+in the place of them all, so its queries and keys only turn, here and in TorchScale.
+
 Deviations: rotation by halves of a head (TorchScale: neighbouring channels; the same up to an order of the channels of
-W_Q and W_K). No normalisation of the decay matrix by rows, which the norm behind it undoes up to its eps. No biases.
+W_Q and W_K), pair i of n by `base^(-i / n)` radians (TorchScale: `base^(-i / (n - 1))`). No normalisation of the decay
+matrix by rows, which the norm behind it undoes up to its eps. No biases.
 """
 
 import dataclasses

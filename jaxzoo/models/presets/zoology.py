@@ -87,9 +87,8 @@ def _zoology_long_conv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
 def zoology_ret_net_152m() -> LanguageModelConfig:
     """RetNet, Zoology, Table 15: 151.9M parameters (paper: 152M); 12 layers of width 768, values of 1280.
 
-    LayerNorm, chunks of 128 tokens, rotation of queries and keys without xPos's decay of lengths. Not printed: heads (4
-    here) and the width of the MLP (a SwiGLU of 3 d, which gives the paper's count; 8/3 d would give 144.8M). Deviation:
-    GPT-2's initialisation, not DeepNet's.
+    LayerNorm, chunks of 128 tokens. Not printed: heads (4 here) and the width of the MLP (a SwiGLU of 3 d, which gives
+    the paper's count; 8/3 d would give 144.8M). Deviation: GPT-2's initialisation, not DeepNet's.
     """
     ret_net = RetNetConfig(n_heads=4, value_width=1280, chunk_size=128)
     return text_model((ret_net,), d_model=768, n_layers=12, mlp_width=2304, pad_vocab_multiple=128, norm="layer")

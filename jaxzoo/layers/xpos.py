@@ -1,0 +1,63 @@
+"""xPos (Sun et al. 2022, A Length-Extrapolatable Transformer): rotary positions whose scores fade with the distance.
+
+Beside the rotation, pair `i` of `n` rotated channels is made longer or shorter at position `p`:
+
+    queries by zeta_i^(p / B)        keys by zeta_i^(-p / B)        zeta_i = (2 i / n + gamma) / (1 + gamma)
+
+A query and a key at distance m then multiply to `zeta_i^(m / B)` times what rotary positions give: a pair fades the
+more, the faster it turns. As in TorchScale, gamma = 0.4 and B = 512 (`scale_base`), and pair 0 is the fastest one,
+whichever channels it has.
+
+Deviation: positions are counted from the middle of a fixed range, as far as the fastest pair needs 2^58 either way (at
+B = 512: 16430 tokens, so positions 0 to 32860). TorchScale counts from the middle of the tokens so far, which moves,
+and so rotates cached keys anew for every token. The score of two positions is the same wherever one counts from. Within
+the range no factor, and no product of two of them (a key of the future, before it is masked), leaves float32 or
+bfloat16; outside it the factor is NaN.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.rotary import fractions
+
+GAMMA = 0.4
+"""The paper's gamma: what keeps the fastest pair from fading at once."""
+LARGEST_EXPONENT = 58
+"""Factors lie between 2^-58 and 2^58."""
+
+
+def centre_of(scale_base: float) -> int:
+    """The position that factors are counted from; the last one is twice as far."""
+    fastest = -np.log2(GAMMA / (1 + GAMMA))
+    return int(min(LARGEST_EXPONENT * scale_base / fastest, 2**30 - 1))
+
+
+def xpos_factors(
+    positions: Int[Array, "b t"], channels: int, *, scale_base: float, keys: bool
+) -> Float[Array, "b t pairs"]:
+    """What each pair of channels is multiplied with, float32, within 1e-6 of its value.
+
+    Args:
+      positions: int32, in `[0, 2 centre_of(scale_base)]`; beyond that the factors are NaN.
+      channels: rotated channels, n; even.
+      scale_base: the tokens B over which pair i fades by zeta_i; at least 16.
+      keys: the factors of keys, not of queries.
+
+    Raises:
+      ValueError: there are more tokens than positions.
+    """
+    centre, tokens = centre_of(scale_base), positions.shape[1]
+    if tokens > 2 * centre + 1:
+        raise ValueError(
+            f"xPos: {tokens} tokens must be at most {2 * centre + 1}, the positions at xpos_scale_base={scale_base}; "
+            "raise it"
+        )
+    zeta = (2 * np.arange(channels // 2) / channels + GAMMA) / (1 + GAMMA)
+    bits = np.log2(zeta) / scale_base * (-1 if keys else 1)
+    inside = (positions >= 0) & (positions <= 2 * centre)
+    places = jnp.clip(positions, 0, 2 * centre) - centre
+    fraction = fractions(places, bits)
+    whole = jnp.round(places.astype(jnp.float32)[:, :, None] * bits.astype(np.float32)[None, None, :] - fraction)
+    factors = jnp.ldexp(jnp.exp2(fraction), whole.astype(jnp.int32))
+    return jnp.where(inside[:, :, None], factors, jnp.nan)
