@@ -8,8 +8,8 @@ from jaxzoo.models.presets import PRESETS
 
 
 def hand_count(name: str) -> int:
-    """Parameters by the papers' tables, added up without the library: kernels, biases, norms, one tied
-    table."""
+    """Parameters by the papers' tables, added up without the library: kernels, biases, norms, one table, or two where
+    the head is not tied."""
     match name:
         case "based-360m" | "based-1.3b":
             d, n_linear, n_conv = (1024, 5, 17) if name == "based-360m" else (1792, 7, 22)
@@ -18,6 +18,11 @@ def hand_count(name: str) -> int:
             conv = (d + 1) * 4 * d + 2 * d * 3 + (2 * d + 1) * d
             layers = 2 * n_linear + n_conv
             return 50264 * d + n_linear * (linear + sliding) + n_conv * conv + layers * (3 * d * 2 * d + 2 * d) + d
+        case "pythia-370m" | "pythia-410m" | "cat-370m" | "mh-cat-370m":
+            d, rows = 1024, 50304 if name == "pythia-410m" else 32000
+            taps = {"cat-370m": 21 * 16, "mh-cat-370m": 21 * 16 * 16}.get(name, 0)
+            attention, mlp, norms = 4 * (d + 1) * d, (d + 1) * 4 * d + (4 * d + 1) * d, 2 * 2 * d
+            return 2 * rows * d + 24 * (attention + 3 * taps + mlp + norms) + 2 * d
         case "gla-362m":
             d, decay = 1024, 16 * (1024 + 512) + 512
             mixer = 2 * d * 512 + 3 * d * d + d + decay + 256
@@ -100,6 +105,10 @@ def hand_count(name: str) -> int:
         ("zoology-attention-125m", 123_587_328, 125e6, 0.012),
         ("zoology-attention-360m", 359_842_816, 360e6, 0.01),
         ("gla-362m", 360_442_880, 362e6, 0.005),
+        ("pythia-410m", 405_334_016, 405_334_016, 1e-12),
+        ("pythia-370m", 367_847_424, 370e6, 0.006),
+        ("cat-370m", 367_871_616, 370e6, 0.006),
+        ("mh-cat-370m", 368_234_496, 370e6, 0.005),
         ("zoology-base-conv-168m", 163_762_500, 168e6, 0.026),
         ("zoology-base-conv-354m", 351_171_384, 354e6, 0.01),
         ("zoology-base-conv-attention-166m", 170_123_616, 166e6, 0.026),

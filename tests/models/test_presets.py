@@ -114,13 +114,14 @@ def test_mqar_variants(name):
     """Kills a variant that changes the mixers but not the MLP, or not the mixers, and ignored arguments."""
     paper = PRESETS[name](d_model=48, length=96)
     release = PRESETS[name](d_model=48, length=96, variant="release")
+    n_layers = 1 if name.endswith("cat") else 2
     for config, mlp, width, form in ((paper, "gelu", 4 * 48, "paper"), (release, "identity", 0, "release")):
-        assert (config.d_model, config.max_length, config.n_layers, config.vocab_size) == (48, 96, 2, 8192)
+        assert (config.d_model, config.max_length, config.n_layers, config.vocab_size) == (48, 96, n_layers, 8192)
         assert (config.mlp, config.hidden_width, config.norm) == (mlp, width, "layer")
         assert {layer.form for layer in config.layers if isinstance(layer, BaseConvConfig)} <= {form}
         positions = name in ("mqar-attention", "mqar-blocked-window", "mqar-pure-sliding-window")
         assert config.max_positions == (96 if positions else None)
-    mlps = 2 * ((48 + 1) * 192 + (192 + 1) * 48)
+    mlps = n_layers * ((48 + 1) * 192 + (192 + 1) * 48)
     assert count_parameters(paper) - count_parameters(release) == mlps - conv_bias_difference(name)
 
 
@@ -280,6 +281,35 @@ def test_mqar_scatter_brain():
         assert isinstance(conv, BaseConvConfig)
         assert isinstance(mixer, ScatterBrainConfig)
         assert (mixer.window, mixer.n_features, mixer.n_heads) == (window, 32, 1)
+
+
+def test_cat_of_text():
+    """Kills filters or positions that do not arrive, Pythia's rotation of a whole head, and its frame left out."""
+    for positions in ("none", "rotary"):
+        for preset, filters in ((presets.cat_370m, "head"), (presets.mh_cat_370m, "mixing")):
+            config = preset(positions=positions)
+            assert {(m.filters, m.n_taps, m.positions, m.filtered) for m in config.layers} == {
+                (filters, 21, positions, ("queries", "keys", "values"))
+            }
+            attention = {"n_heads": 16, "positions": positions, "rotary_fraction": 0.25}
+            plain = AttentionConfig(**attention, qkv_bias=True, out_bias=True)
+            frame = dataclasses.replace(config, pattern=(plain,))
+            assert frame == presets.pythia_370m(positions=positions)
+            assert dataclasses.replace(frame, vocab_size=50277) == presets.pythia_410m(positions=positions)
+    config = presets.pythia_410m()
+    assert (config.parallel_residual, config.tie_embeddings, config.mlp, config.mlp_bias) == (True, False, "gelu", True)
+    assert (config.hidden_width, config.padded_vocab_size, config.layers[0].rotated_channels) == (4096, 50304, 16)
+    # Small init and wang init at d = 1024 and 24 layers.
+    assert (config.init_std, config.out_std) == (pytest.approx(0.0197642, rel=1e-5), pytest.approx(1 / 384))
+
+
+def test_cat_of_mqar():
+    """Kills two layers, another width of the filters, and positions or a feature map that do not arrive."""
+    (cat,) = presets.mqar_cat(d_model=32, positions="rotary").layers
+    assert (cat.n_heads, cat.n_taps, cat.filters, cat.positions) == (1, 3, "head", "rotary")
+    assert presets.mqar_cat().layers[0].positions == "none"
+    (lin_cat,) = presets.mqar_lin_cat(d_model=32, feature_map="relu").layers
+    assert (lin_cat.n_taps, lin_cat.feature_map, lin_cat.feature_dim) == (3, "relu", 32)
 
 
 @pytest.mark.parametrize("preset", [presets.based_360m, lambda variant: presets.mqar_based(variant=variant)])

@@ -1,4 +1,4 @@
-"""The models of Zoology and Based, by name and size.
+"""The models of Zoology, Based and CAT, by name and size.
 
 A preset is a function that returns a `LanguageModelConfig`. Where a paper and the code that its authors released
 disagree, `variant="paper"` follows the paper and `variant="release"` the code. Where a paper's table of settings and
@@ -26,6 +26,13 @@ from jaxzoo.models.presets.based import (
     transformer_pp_1_3b as transformer_pp_1_3b,
     transformer_pp_360m as transformer_pp_360m,
 )
+from jaxzoo.models.presets.cat import (
+    PRESETS as CAT,
+    cat_370m as cat_370m,
+    mh_cat_370m as mh_cat_370m,
+    pythia_370m as pythia_370m,
+    pythia_410m as pythia_410m,
+)
 from jaxzoo.models.presets.common import Variant as Variant
 from jaxzoo.models.presets.mqar_based import (
     PRESETS as MQAR_BASED,
@@ -38,6 +45,7 @@ from jaxzoo.models.presets.mqar_based import (
     mqar_scatter_brain as mqar_scatter_brain,
     mqar_sliding_window as mqar_sliding_window,
 )
+from jaxzoo.models.presets.mqar_cat import PRESETS as MQAR_CAT, mqar_cat as mqar_cat, mqar_lin_cat as mqar_lin_cat
 from jaxzoo.models.presets.mqar_zoology import (
     PRESETS as MQAR_ZOOLOGY,
     mqar_attention as mqar_attention,
@@ -88,10 +96,12 @@ from jaxzoo.models.presets.zoology_hyena import (
 
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     **BASED,
+    **CAT,
     **ZOOLOGY,
     **ZOOLOGY_BASE_CONV,
     **ZOOLOGY_HYENA,
     **MQAR_BASED,
+    **MQAR_CAT,
     **MQAR_ZOOLOGY,
 }
 """Every preset by its name; all can be called without arguments."""

@@ -91,14 +91,15 @@ def mqar_model(
     variant: Variant,
     *,
     max_positions: int | None = None,
+    n_layers: int = 2,
 ) -> LanguageModelConfig:
-    """Two layers over 8192 tokens in float32, LayerNorm, dropout 0.1 on the embedding (the released default;
-    the papers are silent). Each layer has an MLP in the paper (width 4 d, GELU and biases, as the code's
-    default has it); the released configs of the figures have the identity in its place."""
+    """Two layers, or as many as are asked for, over 8192 tokens in float32, LayerNorm, dropout 0.1 on the embedding
+    (the released default; the papers are silent). Each layer has an MLP in the paper (width 4 d, GELU and biases, as
+    the code's default has it); the released configs of the figures have the identity in its place."""
     return LanguageModelConfig(
         pattern=pattern,
         d_model=d_model,
-        n_layers=2,
+        n_layers=n_layers,
         vocab_size=8192,
         max_length=length,
         mlp="identity" if is_release(variant) else "gelu",

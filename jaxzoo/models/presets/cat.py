@@ -1,0 +1,98 @@
+"""The language models of CAT (Li et al. 2025), Table 2 and Figure 1, and Pythia (Biderman et al. 2023), their frame.
+
+Printed: Pythia with filters of width 21, 370M parameters, 15B tokens of SlimPajama, texts of 2048 tokens (Figure 1),
+and otherwise the hyperparameters of GLA (Yang et al. 2023). Not printed: widths, heads and vocabulary. The Pythia
+nearest to 370M is that of 410M: 302.3M parameters in its layers, and 103.0M in an embedding and a head of 50304 rows.
+GLA's runs on SlimPajama have the 32000 tokens of Mistral's tokenizer; with these, embedding and head have 65.5M and the
+model 367.8M, our reading of the paper's 370M. The filters add 0.02M (1D) or 0.4M (multi-head).
+
+GPT-NeoX, in which Pythia was trained: biases everywhere, LayerNorm, the parallel residual, a head of its own, rotation
+of the first quarter of a head's channels (by halves), small init (standard deviation sqrt(2 / (5 d))) and wang init
+(2 / (n_layers sqrt(d))) for output projections. Deviations: bfloat16 (Pythia: float16 with loss scaling); the exact
+GELU, as the published checkpoints say, where the training code has its tanh approximation.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig
+from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.presets.common import text_model
+
+Positions = Literal["none", "rotary"]
+
+PYTHIA = {"n_heads": 16, "rotary_fraction": 0.25, "qkv_bias": True, "out_bias": True}
+"""The attention of Pythia 410M, without its positions."""
+PYTHIA_TOKENS, MISTRAL_TOKENS = 50_277, 32_000
+
+
+def pythia_410m(*, positions: Positions = "rotary") -> LanguageModelConfig:
+    """Pythia 410M: 405.3M parameters, as its checkpoint; 24 layers of width 1024, 16 heads, a GELU MLP of 4096.
+
+    Args:
+      positions: rotary; "none" is NoPE.
+    """
+    return _gpt_neox(AttentionConfig(**PYTHIA, positions=positions), vocab_size=PYTHIA_TOKENS)
+
+
+def pythia_370m(*, positions: Positions = "rotary") -> LanguageModelConfig:
+    """Pythia, CAT, Table 2: 367.8M parameters; `pythia_410m` with the 32000 tokens of GLA's runs.
+
+    Args:
+      positions: rotary; with "none", says the paper, training diverges.
+    """
+    return _gpt_neox(AttentionConfig(**PYTHIA, positions=positions), vocab_size=MISTRAL_TOKENS)
+
+
+def cat_370m(*, positions: Positions = "rotary") -> LanguageModelConfig:
+    """CAT, Table 2 (1D): 367.9M parameters (paper: 370M); `pythia_370m` with a filter of 21 taps a head on queries,
+    keys and values.
+
+    Args:
+      positions: rotary, or "none": the rows "CAT, RoPE" and "CAT, no PE".
+    """
+    return _cat("head", positions)
+
+
+def mh_cat_370m(*, positions: Positions = "rotary") -> LanguageModelConfig:
+    """MH-CAT, Table 2: 368.2M parameters (paper: 370M); `cat_370m` with filters that mix the heads, 21 matrices
+    (16, 16) on each of queries, keys and values.
+
+    Args:
+      positions: as in `cat_370m`.
+    """
+    return _cat("mixing", positions)
+
+
+def _cat(filters: Literal["head", "mixing"], positions: Positions) -> LanguageModelConfig:
+    mixer = ConvolutionAugmentedAttentionConfig(**PYTHIA, positions=positions, filters=filters, n_taps=21)
+    return _gpt_neox(mixer, vocab_size=MISTRAL_TOKENS)
+
+
+def _gpt_neox(mixer: MultiHeadConfig, *, vocab_size: int) -> LanguageModelConfig:
+    d_model, n_layers = 1024, 24
+    return text_model(
+        (mixer,),
+        d_model=d_model,
+        n_layers=n_layers,
+        pad_vocab_multiple=128,
+        vocab_size=vocab_size,
+        mlp="gelu",
+        mlp_bias=True,
+        norm="layer",
+        parallel_residual=True,
+        tie_embeddings=False,
+        init_std=math.sqrt(2 / (5 * d_model)),
+        out_init_std=2 / (n_layers * math.sqrt(d_model)),
+    )
+
+
+PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
+    "cat-370m": cat_370m,
+    "mh-cat-370m": mh_cat_370m,
+    "pythia-370m": pythia_370m,
+    "pythia-410m": pythia_410m,
+}
+"""Every preset of this file by its name."""
