@@ -13,6 +13,7 @@ A window may hold parts of several documents. Packing says what a token may see 
 """
 
 import dataclasses
+import math
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -39,6 +40,8 @@ class TextDataConfig(DataConfig):
     """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
     length: PositiveInt = 256
     """Tokens of a window."""
+    valid_lengths: tuple[PositiveInt, ...] = ()
+    """Tokens of the windows of validation, each length scored by itself on the same targets; empty: `length` alone."""
     packing: Packing = "concatenate"
     """What a token may see of its window: all before it, or (segments) its own document alone."""
     valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.05
@@ -49,8 +52,14 @@ class TextDataConfig(DataConfig):
     """Seed of the split and of the training windows."""
 
     def __post_init__(self) -> None:
-        enough = self.valid_tokens >= self.length
-        self.require("valid_tokens", enough, f"must be at least one window, length={self.length}")
+        unit = self.valid_unit
+        what = f"valid_lengths={self.valid_lengths}" if self.valid_lengths else f"length={self.length}"
+        self.require("valid_tokens", self.valid_tokens >= unit, f"must be at least one window, {what}", f"take {unit}")
+
+    @property
+    def valid_unit(self) -> int:
+        """The fewest tokens that are whole windows of every length of validation."""
+        return math.lcm(*self.valid_lengths) if self.valid_lengths else self.length
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "TextData":
         """Reads the text."""
@@ -88,13 +97,15 @@ class TextData:
         self.tokenizer = config.tokenizer()
         self.vocab_size = self.tokenizer.vocab_size
         self.packed = config.packing == "segments"
-        self.max_length = config.length
+        self.max_length = max((config.length, *config.valid_lengths))
         self.summary = f"text: {corpus.summary()}"
         self.fingerprint = f"{self.tokenizer.fingerprint}:{corpus.fingerprint()}"
         self._manifest = corpus.manifest()
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
         self._train = self._flatten("train", corpus.train)
-        self._valid_tokens, self._valid_targets = self._valid_windows(self._flatten("valid", corpus.valid))
+        valid = self._flatten("valid", corpus.valid)
+        used = min(config.valid_tokens, len(valid) - 1) // config.valid_unit * config.valid_unit
+        self._valid_tokens, self._valid_targets = valid[:used], valid[1 : used + 1]
         self._valid_bytes = self.tokenizer.count_bytes(self._valid_targets)
         self.bytes_per_token: float | None = self._valid_bytes / self._valid_targets.size
 
@@ -110,20 +121,16 @@ class TextData:
         return TextStream(source, self.config.packing, self.fingerprint)
 
     def valid(self) -> Sequence[ValidSet]:
-        """One set: consecutive windows from the beginning of the validation text, every target scored once.
+        """Consecutive windows from the beginning of the validation text, every target scored once: one set, or one for
+        each of `valid_lengths`.
 
-        The remainder that fills no window is left out. Each window starts without context, so that its first
-        targets are harder than in a running text.
+        The remainder that fills no window (of every length) is left out. Each window starts without context, so that
+        its first targets are harder than in a running text.
         """
-        n_batches = -(-len(self._valid_tokens) // self._valid_batch_size)
-
-        def batch(i: int) -> Batch:
-            if not 0 <= i < n_batches:
-                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
-            rows = slice(i * self._valid_batch_size, (i + 1) * self._valid_batch_size)
-            return _as_batch(self._valid_tokens[rows], self._valid_targets[rows], self.config.packing)
-
-        return [ValidSet(slices={}, n_batches=n_batches, batch=batch)]
+        lengths = self.config.valid_lengths
+        if not lengths:
+            return [self._valid_set(self.config.length, {})]
+        return [self._valid_set(length, {"length": length}) for length in lengths]
 
     def baselines(self) -> dict[str, Score]:
         """Unigram and bigram scores on the targets of `valid`."""
@@ -135,25 +142,33 @@ class TextData:
             n_bytes=self._valid_bytes,
         )
 
+    def _valid_set(self, length: int, slices: dict[str, int]) -> ValidSet:
+        tokens, targets = (x.reshape(-1, length) for x in (self._valid_tokens, self._valid_targets))
+        n_batches = -(-len(tokens) // self._valid_batch_size)
+
+        def batch(i: int) -> Batch:
+            if not 0 <= i < n_batches:
+                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
+            rows = slice(i * self._valid_batch_size, (i + 1) * self._valid_batch_size)
+            return _as_batch(tokens[rows], targets[rows], self.config.packing)
+
+        return ValidSet(slices, n_batches, batch)
+
     def _flatten(self, split: str, documents: Sequence[Document]) -> UInt16[np.ndarray, "t"]:
-        """All documents, each followed by end-of-text; checked to hold one window and its last target."""
+        """All documents, each followed by end-of-text; checked to hold one window (of every length) and its last
+        target."""
         end = np.array([self.tokenizer.end_of_text], np.uint16)
         tokens = np.concatenate([part for d in documents for part in (self.tokenizer.encode(d.data), end)])
-        if len(tokens) < self.config.length + 1:
+        name, needed = "length", self.config.length
+        if split == "valid" and self.config.valid_lengths:
+            name, needed = "valid_lengths", self.config.valid_unit
+        if len(tokens) < needed + 1:
             raise ValueError(
-                f"TextDataConfig.length={self.config.length} must be below the {len(tokens)} tokens of the "
+                f"TextDataConfig.{name}={needed} must be below the {len(tokens)} tokens of the "
                 f"{split} split of path={self.config.path!r}; take more text, a shorter length or another "
                 "valid_fraction"
             )
         return tokens
-
-    def _valid_windows(
-        self, tokens: UInt16[np.ndarray, "t"]
-    ) -> tuple[UInt16[np.ndarray, "n t"], UInt16[np.ndarray, "n t"]]:
-        """Inputs and targets of the consecutive windows that are scored."""
-        length = self.config.length
-        used = min(self.config.valid_tokens, len(tokens) - 1) // length * length
-        return tokens[:used].reshape(-1, length), tokens[1 : used + 1].reshape(-1, length)
 
 
 class TextStream:

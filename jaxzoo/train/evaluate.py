@@ -37,25 +37,29 @@ def evaluate(
 
     `valid/loss` is the mean over labelled positions (nats), `valid/accuracy` the mean over examples of the
     share of hits among the labelled positions of each; `valid/accuracy/pairs=8` the same over the sets of
-    that slice. Text adds `valid/bits_per_byte` and `valid/perplexity`.
+    that slice. Text adds `valid/bits_per_byte`, by slice too, and `valid/perplexity`.
 
     Args:
       score: sums over one batch.
       valid_sets: the sets.
       row_multiple: rows of a batch are padded to a multiple of this, and to those of the first batch of
         its set.
-      bytes_per_token: of the validation text, or None.
+      bytes_per_token: of the validation text, the same in every set; or None.
     """
     totals = [_score_set(score, valid_set, row_multiple) for valid_set in valid_sets]
     overall = _sum(totals)
     loss = overall.nats / overall.labels
     metrics = {"valid/loss": loss, "valid/accuracy": overall.accuracy / overall.examples}
+    bits: dict[str, float] = {}
     for key, value in _slices(valid_sets):
         chosen = [t for t, s in zip(totals, valid_sets, strict=True) if s.slices.get(key) == value]
         part = _sum(chosen)
         metrics[f"valid/accuracy/{key}={value}"] = part.accuracy / part.examples
+        if bytes_per_token is not None:
+            bits[f"valid/bits_per_byte/{key}={value}"] = bits_per_byte(part.nats / part.labels, bytes_per_token)
     if bytes_per_token is not None:
         metrics["valid/bits_per_byte"] = bits_per_byte(loss, bytes_per_token)
+        metrics |= bits
         metrics["valid/perplexity"] = math.exp(min(loss, 700.0))
     return metrics
 

@@ -134,6 +134,24 @@ def test_validation_is_the_text_from_its_beginning(folder, valid_tokens):
         valid.batch(valid.n_batches)
 
 
+def test_validation_at_several_lengths(folder):
+    """Kills lengths that are scored on different targets, windows of training that follow, and batches of another
+    length's rows. Whole windows of 4 and of 6 tokens are multiples of 12."""
+    data = make(folder, valid_lengths=(4, 6), valid_tokens=80)
+    text = flat(folder, "valid")
+    assert [(s.slices, s.n_batches) for s in data.valid()] == [({"length": 4}, 6), ({"length": 6}, 4)]
+    for valid in data.valid():
+        batches = [valid.batch(i) for i in range(valid.n_batches)]
+        assert {b.tokens.shape[1] for b in batches} == {valid.slices["length"]}
+        assert np.concatenate([np.asarray(b.tokens).ravel() for b in batches]).tolist() == text[:72]
+        assert np.concatenate([np.asarray(b.targets).ravel() for b in batches]).tolist() == text[1:73]
+        with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
+            valid.batch(valid.n_batches)
+    assert data.bytes_per_token == sum(target != 256 for target in text[1:73]) / 72
+    assert next(data.train()).tokens.shape == (5, LENGTH)
+    assert (make(folder).max_length, make(folder, valid_lengths=(4, 50)).max_length) == (LENGTH, 50)
+
+
 def segments_of(tokens: list[int]) -> list[int]:
     """How many ends of text stand at or before each token, by counting."""
     return [tokens[: i + 1].count(256) for i in range(len(tokens))]
@@ -235,6 +253,11 @@ def test_default_corpus_orders_the_baselines():
         ({"valid_fraction": 0.0}, "valid_fraction=0.0 must be in (0, 1)"),
         ({"valid_fraction": 1.0}, "valid_fraction=1.0 must be in (0, 1)"),
         ({"valid_tokens": 6, "length": 7}, "valid_tokens=6 must be at least one window, length=7"),
+        (
+            {"valid_tokens": 11, "valid_lengths": (4, 6), "length": 4},
+            "valid_tokens=11 must be at least one window, valid_lengths=(4, 6); take 12",
+        ),
+        ({"valid_lengths": (4, 0)}, "valid_lengths.1=0 must be positive"),
         ({"seed": -1}, "seed=-1 must be in [0, 2^32)"),
         ({"packing": "pad"}, "packing='pad' must be one of 'concatenate', 'segments'"),
     ],
@@ -256,6 +279,9 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
         (tmp_path / d.name).write_text("x" * valid)
     with pytest.raises(ValueError, match=f"length=7 must be below the 7 tokens of the {split} split of path=.*; take"):
         make(tmp_path)
+    if split == "valid":
+        with pytest.raises(ValueError, match=r"valid_lengths=10 must be below the 7 tokens of the valid split"):
+            make(tmp_path, valid_lengths=(2, 5))
 
 
 @pytest.mark.parametrize("field", ["batch_size", "valid_batch_size"])
