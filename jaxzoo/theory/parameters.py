@@ -1,7 +1,5 @@
 """Setting the parameters of a module by hand."""
 
-from typing import TypeVar
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,13 +7,11 @@ from flax import nnx
 
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
-M = TypeVar("M", bound=nnx.Module)
-
 
 def zeros(config: MixerConfig) -> Mixer:
-    """The mixer of `config` with all parameters 0, and so with the same numbers at any seed."""
-    definition, parameters = nnx.split(config.build(rngs=nnx.Rngs(0)))
-    return nnx.merge(definition, jax.tree.map(jnp.zeros_like, parameters))
+    """The mixer of `config` with all parameters 0."""
+    definition, parameters = nnx.split(nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0))))
+    return nnx.merge(definition, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameters))
 
 
 def write(parameter: nnx.Variable, value: np.ndarray) -> None:
