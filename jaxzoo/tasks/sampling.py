@@ -68,8 +68,9 @@ def bits(key: PRNGKeyArray, n: int, odd: Bool[Array, ""]) -> Int[Array, "n"]:
 
     def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         n_rounds = carry[1]
-        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (n,), jnp.uint32)
-        return (words & jnp.uint32(1)).astype(jnp.int32), n_rounds + 1
+        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (-(-n // 32), 1), jnp.uint32)
+        drawn = (words >> jnp.arange(32, dtype=jnp.uint32)[None, :]) & jnp.uint32(1)
+        return drawn.reshape(-1)[:n].astype(jnp.int32), n_rounds + 1
 
     def is_wrong(carry: tuple[Array, Array]) -> Array:
         drawn, n_rounds = carry
