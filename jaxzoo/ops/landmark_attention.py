@@ -1,0 +1,249 @@
+"""Attention to the own block and to a block that its landmark retrieves: Landmark CAT (Li et al. 2025), eq. 1.
+
+Time is cut into blocks of B tokens. The landmark of a block is the convolution of the keys with a long filter F, read
+at the block's last token. With `a` the number of blocks before that of token i, all of them complete,
+
+    b = argmax_{j < a} q_i . m_j           m_j = sum_{u >= 0} F_u k_{(j + 1) B - 1 - u}
+    y_i = sum_l softmax_l(q_i . k_l / sqrt(k)) v_l        over block b, and over l <= i in the own block
+
+for each head; without a block before it, over the own block alone. How F is given: `jaxzoo.ops.landmarks`.
+
+Packed documents have blocks of their own, each from its own start. Of equal scores the earliest block is retrieved.
+
+Gradients, which are ours, as a choice has none. The weights of a retrieved block are multiplied by `p / p`, of which
+only the numerator has a gradient; p is the softmax of `q_i . m_j / sqrt(k)` over j < a, at b. That is 1, and makes the
+landmark of a block that helps more likely ("straight_through"). With "softmax" they are multiplied by p, as Landmark
+Attention (Mohtashami and Jaggi 2023) weighs its blocks: the output is then no longer that of eq. 1.
+
+Cost: O(k (t / B + B)) a query and head. Queries are taken in chunks; a chunk meets all landmarks and gathers the blocks
+that it retrieves, so that memory is that of the tokens and of one chunk. The backward pass computes each chunk again,
+and adds up the gradients of all keys after it: no more than its scores cost, as a chunk has B queries or more. Scores,
+softmax and sums are float32.
+"""
+
+import functools
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.ops.landmarks import LongFilter, block_sums, carried, take
+from jaxzoo.ops.local_attention import local_attention
+from jaxzoo.ops.segments import position_in_segment
+from pallas_kernels.softmax import softmax_attention
+
+CHUNK = 128
+"""Queries of a chunk, or B if that is more, unless the caller says otherwise."""
+
+Gate = Literal["straight_through", "softmax"]
+"""How gradients reach the landmarks; see above."""
+
+
+class Retrieval(NamedTuple):
+    """How blocks are chosen."""
+
+    n_blocks: int = 1
+    """Blocks that a query retrieves, of the best scores; eq. 1 has one."""
+    gate: Gate = "straight_through"
+    """How gradients reach the landmarks."""
+    chunk_size: int | None = None
+    """Queries that are taken at once; changes time and memory alone. None: `CHUNK`, or B."""
+
+
+BEST = Retrieval()
+"""The one best block."""
+
+
+@functools.partial(jax.jit, static_argnames=("retrieval",))
+def landmark_attention(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b t g k"],
+    v: Float[Array, "b t g v"],
+    long_filter: LongFilter,
+    contents: tuple[Float[Array, "b t h k"], Float[Array, "b t g k"]] | None = None,
+    segment_ids: Int[Array, "b t"] | None = None,
+    *,
+    retrieval: Retrieval = BEST,
+) -> Float[Array, "b t h v"]:
+    """The equation of the module docstring for `t >= 0` tokens from the start.
+
+    Args:
+      q: queries; h is a multiple of g.
+      k: keys.
+      v: values.
+      long_filter: F.
+      contents: queries and keys that decide which block is retrieved, such as those before rotation; None: `q`, `k`.
+      segment_ids: packed documents, int32: each is one contiguous run of equal ids. None: one document a row.
+      retrieval: how blocks are chosen.
+
+    Returns:
+      y in the dtype of `q`.
+    """
+    t, size = q.shape[1], long_filter.taps.shape[0]
+    content_q, content_k = (q, k) if contents is None else contents
+    n = max(t - 1, 0) // size  # a block that ends with the last token is before none
+    if segment_ids is None:
+        own = local_attention(q, k, v, block_size=size, reach=0)
+        cut = lambda x: x[:, : n * size].reshape(x.shape[0], n, size, *x.shape[2:])  # noqa: E731
+        fresh = (jnp.arange(n, dtype=jnp.int32) == 0)[None]
+        stop = (jnp.arange(t, dtype=jnp.int32) // size)[None]
+        start = jnp.zeros_like(stop)
+    else:
+        place = position_in_segment(segment_ids)
+        own = local_attention(q, k, v, (place // size, segment_ids), (0, 0), block_size=size, reach=size - 1)
+        begins, start, stop = _blocks_of_documents(place, n, size)
+        inside = (begins[..., None] + jnp.arange(size, dtype=jnp.int32)[None, None]).reshape(begins.shape[0], -1)
+        cut = lambda x: take(x, inside).reshape(x.shape[0], n, size, *x.shape[2:])  # noqa: E731
+        fresh = take(place, begins) == 0
+    if n == 0:
+        return own[0]
+    sums = block_sums(cut(content_k), long_filter.taps)
+    landmarks = carried(sums, jnp.where(fresh[..., None], 0, long_filter.carry[None, None]), jnp.zeros_like(sums[:, 0]))
+    return _join(own, _retrieved(q, content_q, cut(k), cut(v), landmarks, (start, stop), retrieval), q.dtype)
+
+
+@functools.partial(jax.jit, static_argnames=("retrieval",))
+def landmark_attention_from(
+    q: Float[Array, "b t h k"],
+    k: Float[Array, "b s g k"],
+    v: Float[Array, "b s g v"],
+    landmarks: Float[Array, "b n g k"],
+    position: Int[Array, "b"],
+    content_q: Float[Array, "b t h k"] | None = None,
+    *,
+    retrieval: Retrieval = BEST,
+) -> Float[Array, "b t h v"]:
+    """The same for `t >= 0` queries of each row from `position` on.
+
+    Args:
+      q: queries.
+      k: keys of the positions from 0 on, those of the queries included; s is n B. What lies behind is not seen.
+      v: values, likewise.
+      landmarks: those of the blocks, the queries' own tokens included (`extend_landmarks`).
+      position: int32, tokens before the queries.
+      content_q: queries that decide which block is retrieved; None: `q`.
+      retrieval: how blocks are chosen.
+
+    Returns:
+      y in the dtype of `q`.
+    """
+    (b, t), (s, n) = q.shape[:2], (k.shape[1], landmarks.shape[1])
+    size = s // n
+    near = position[:, None] + jnp.arange(1 - size, t, dtype=jnp.int32)[None]  # as far back as an own block can begin
+    keys, values = (take(x, jnp.clip(near, 0, s - 1)).astype(q.dtype) for x in (k, v))
+    own = local_attention(q, keys, values, (near // size,), (0,), block_size=size, reach=size - 1)
+    if t == 0:
+        return own[0]
+    stop = near[:, size - 1 :] // size
+    k, v = (x.reshape(b, n, size, *x.shape[2:]) for x in (k, v))
+    content_q = q if content_q is None else content_q
+    return _join(own, _retrieved(q, content_q, k, v, landmarks, (jnp.zeros_like(stop), stop), retrieval), q.dtype)
+
+
+def _blocks_of_documents(place: Int[Array, "b t"], n: int, size: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The first tokens of up to `n` complete blocks of a row, in order, 0 for those that are missing; and, of each
+    token, the range of those that are in its document and before its block: from, and up to but not including."""
+    ends = (place + 1) % size == 0
+    ended = jnp.cumsum(ends.astype(jnp.int32), axis=1)
+    index = jnp.broadcast_to(jnp.arange(place.shape[1], dtype=jnp.int32)[None], place.shape)
+    rows = jnp.arange(place.shape[0], dtype=jnp.int32)[:, None]
+    begins = jnp.zeros((place.shape[0], n), jnp.int32)
+    begins = begins.at[rows, jnp.where(ends, ended - 1, n)].set(index - (size - 1), mode="drop")
+    start = take(jnp.where(ends, ended - 1, ended), index - place)
+    return begins, start, start + place // size
+
+
+def _retrieved(
+    q: Float[Array, "b t h k"],
+    content_q: Float[Array, "b t h k"],
+    k: Float[Array, "b n c g k"],
+    v: Float[Array, "b n c g v"],
+    landmarks: Float[Array, "b n g k"],
+    eligible: tuple[Int[Array, "#b t"], Int[Array, "#b t"]],
+    retrieval: Retrieval,
+) -> tuple[Float[Array, "b t h v"], Float[Array, "b t h"]]:
+    """Attention to the retrieved blocks alone, of those from the first number to before the second; and the logarithm
+    of the sum of weights, -inf for a query that none is eligible for."""
+    b, t, h, width = q.shape
+    n, size = k.shape[1:3]
+    chunk = retrieval.chunk_size or max(CHUNK, size)
+    m = min(retrieval.n_blocks, n)
+    if t > 1:  # the gradients of a block that many retrieve are summed in float32; one query must not cast all blocks
+        k, v = k.astype(jnp.float32), v.astype(jnp.float32)
+
+    @jax.checkpoint
+    def attend(queries: tuple) -> tuple[jax.Array, jax.Array]:
+        q, content_q, start, stop = queries
+        c = q.shape[1]
+        number = jnp.arange(n, dtype=jnp.int32)[None, None]
+        allowed = (start[..., None] <= number) & (number < stop[..., None])
+        chosen, found, log_p = _choose(_scores(content_q, landmarks), allowed[:, :, None, None], m)
+        if retrieval.gate == "straight_through":
+            log_p = log_p - lax.stop_gradient(log_p)
+        some = found[..., :1]
+        each = lambda x: jnp.repeat(x.reshape(b, c, h, m), size, axis=3)[:, :, :, None, None]  # noqa: E731
+        y, lse = softmax_attention(
+            q.reshape(b, c, h, 1, 1, width),
+            *(_gather(x, chosen).reshape(b, c, h, m * size, -1).astype(q.dtype) for x in (k, v)),
+            visible=each(found | ~some),
+            bias=each(log_p),
+            scale=width**-0.5,
+        )
+        lse = jnp.where(some.reshape(b, c, h), lse.reshape(b, c, h), -jnp.inf)
+        return y.reshape(b, c, h, -1), lse
+
+    queries = (q, content_q, *(jnp.broadcast_to(x, (b, t)) for x in eligible))
+    if t <= chunk:
+        return attend(queries)
+    n_chunks = -(-t // chunk)
+    queries = jax.tree.map(lambda x: _to_chunks(x, n_chunks, chunk), queries)
+    y, lse = lax.map(attend, queries)
+    whole = lambda x: x.swapaxes(0, 1).reshape(b, n_chunks * chunk, *x.shape[3:])[:, :t]  # noqa: E731
+    return whole(y), whole(lse)
+
+
+def _scores(content_q: Float[Array, "b c h k"], landmarks: Float[Array, "b n g k"]) -> Float[Array, "b c g r n"]:
+    b, c, _, width = content_q.shape
+    q = content_q.astype(jnp.float32).reshape(b, c, landmarks.shape[2], -1, width)
+    scores = jnp.einsum("bcgrk,bngk->bcgrn", q, landmarks, precision=lax.Precision.HIGHEST)
+    return np.float32(width**-0.5) * scores
+
+
+def _choose(scores: jax.Array, allowed: Bool[Array, "b c 1 1 n"], m: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The `m` allowed blocks of the best scores, whether there are as many, and the logarithm of their share in the
+    softmax over all that are allowed (0 where there is none), each `(b, c, g, r, m)`."""
+    best, chosen = lax.top_k(lax.stop_gradient(jnp.where(allowed, scores, -jnp.inf)), m)
+    found = best > -jnp.inf
+    some = allowed.any(axis=-1, keepdims=True)
+    total = jax.nn.logsumexp(jnp.where(allowed | ~some, scores, -jnp.inf), axis=-1, keepdims=True)
+    return chosen, found, jnp.where(found, jnp.take_along_axis(scores, chosen, axis=-1) - total, 0)
+
+
+def _gather(blocks: Float[Array, "b n c g k"], chosen: Int[Array, "b c g r m"]) -> Float[Array, "b c g r m k"]:
+    """The chosen blocks of each head, `(b, c, g, r m, size, k)`, without a transposed copy of all."""
+    b, c, g = chosen.shape[:3]
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=(4, 5),
+        collapsed_slice_dims=(1,),
+        start_index_map=(1,),
+        operand_batching_dims=(0, 3),
+        start_indices_batching_dims=(0, 2),
+    )
+    sizes = (1, 1, blocks.shape[2], 1, blocks.shape[4])
+    return lax.gather(blocks, chosen.reshape(b, c, g, -1, 1), numbers, sizes, mode="promise_in_bounds")
+
+
+def _join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Array], dtype) -> jax.Array:
+    """One softmax over the keys of both, each with its sum of weights."""
+    (y, lse), (other, other_lse) = own, retrieved
+    share = jax.nn.sigmoid(other_lse - lse)[..., None]
+    return ((1 - share) * y.astype(jnp.float32) + share * other.astype(jnp.float32)).astype(dtype)
+
+
+def _to_chunks(x: jax.Array, n: int, size: int) -> jax.Array:
+    """(b, t, ...) -> (n, b, size, ...), with zeros behind the last token."""
+    x = jnp.pad(x, [(0, 0), (0, n * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
+    return x.reshape(x.shape[0], n, size, *x.shape[2:]).swapaxes(0, 1)

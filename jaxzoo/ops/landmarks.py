@@ -1,0 +1,71 @@
+"""Landmarks of blocks of keys: a long filter over the keys, read at the last token of each block.
+
+    m_j = sum_{u >= 0} F_u k_{(j + 1) B - 1 - u},        F_{u + B} = carry F_u
+
+for blocks of B tokens, so that `m_j = carry m_{j-1} + sum_{u < B} F_u k_{(j + 1) B - 1 - u}`: a filter of B taps and
+nothing behind them has carry 0, `rho^u` has carry `rho^B`. O(k) a key; sums are float32.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.ops.diagonal_scan import diagonal_scan
+
+
+class LongFilter(NamedTuple):
+    """F of each head of the keys, float32."""
+
+    taps: Float[Array, "c g"]
+    """`F_0 .. F_{B-1}`: the size of a block is their number."""
+    carry: Float[Array, "g"]
+    """Each tap divided by the one B taps before it."""
+
+
+@jax.jit
+def extend_landmarks(
+    landmarks: Float[Array, "b n g k"], k: Float[Array, "b t g k"], long_filter: LongFilter, position: Int[Array, "b"]
+) -> Float[Array, "b n g k"]:
+    """The landmarks after `t >= 0` more keys of each row, from `position` on; O(k) a key.
+
+    The landmark of a block that is not complete is what its keys so far, and the blocks before it, will be of it; that
+    of a block without keys is 0. What lies behind the last block is dropped.
+    """
+    (b, t, g, width), (size, _) = k.shape, long_filter.taps.shape
+    n = max(-(-(t + size - 1) // size), 1)  # that t keys can touch
+    rows = jnp.arange(b, dtype=jnp.int32)[:, None]
+    places = (position % size)[:, None] + jnp.arange(t, dtype=jnp.int32)[None]
+    keys = jnp.zeros((b, n * size, g, width), jnp.float32).at[rows, places].set(k.astype(jnp.float32))
+    sums = block_sums(keys.reshape(b, n, size, g, width), long_filter.taps)
+
+    touched = (position // size)[:, None] + jnp.arange(n, dtype=jnp.int32)[None]
+    old = take(landmarks, jnp.minimum(touched, landmarks.shape[1] - 1))
+    last = take(landmarks, jnp.maximum(touched[:, :1] - 1, 0))[:, 0]
+    begun = (position % size > 0)[:, None, None]
+    # A block that has begun holds what came before it; the next ones take it from the block before them.
+    before = jnp.where(begun, old[:, 0], jnp.where((position > 0)[:, None, None], last, 0))
+    carry = jnp.broadcast_to(long_filter.carry[None, None], (b, n, g))
+    carry = carry.at[:, 0].set(jnp.where(begun[..., 0], 1, carry[:, 0]))
+    new = carried(sums, carry, before)
+    reached = touched * size < (position + t)[:, None]
+    return landmarks.at[rows, touched].set(jnp.where(reached[..., None, None], new, old), mode="drop")
+
+
+def block_sums(blocks: Float[Array, "b n c g k"], taps: Float[Array, "c g"]) -> Float[Array, "b n g k"]:
+    """`sum_{u < B} F_u k` over the keys of each block, from the last back."""
+    return jnp.einsum("bncgk,cg->bngk", blocks.astype(jnp.float32), taps[::-1], precision=lax.Precision.HIGHEST)
+
+
+def carried(sums: Float[Array, "b n g k"], carry: Float[Array, "#b n g"], before: Float[Array, "b g k"]) -> jax.Array:
+    """`m_j = carry_j m_{j-1} + sums_j`, from `before` on."""
+    carry = jnp.broadcast_to(carry, sums.shape[:3])
+    blocks = (sums, carry)
+    return diagonal_scan(blocks, lambda block: (block[1][..., None], block[0]), lambda landmark, _: landmark, before)[0]
+
+
+def take(x: jax.Array, index: Int[Array, "b i"]) -> jax.Array:
+    """`x[row, index[row]]` for every row."""
+    return jnp.take_along_axis(x, index.reshape(*index.shape, *[1] * (x.ndim - 2)), axis=1)

@@ -1,0 +1,240 @@
+"""`landmark_attention` against equation 1, over all pairs of tokens in float64: values and all gradients."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.ops.landmark_attention import BEST, Retrieval, landmark_attention, landmark_attention_from
+from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
+
+B, H, G, K, V = 2, 4, 2, 5, 3
+TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
+CARRY = np.array([0.6, -0.3])
+SOFT = Retrieval(gate="softmax")
+CASES = [(1, 3, BEST), (5, 3, BEST), (9, 3, BEST), (20, 3, BEST), (9, 1, BEST), (20, 3, SOFT)]
+CASES += [(20, 3, Retrieval(n_blocks=2)), (20, 3, Retrieval(n_blocks=20)), (20, 3, Retrieval(chunk_size=4))]
+
+
+def inputs(t, size=3, dtype=np.float32, scale=2.0):
+    """Queries, keys, values, F, and other queries and keys for the choice; and a cotangent of the output."""
+    rng = np.random.default_rng(t)
+    shapes = (B, t, H, K), (B, t, G, K), (B, t, G, V), (B, t, H, K), (B, t, G, K), (B, t, H, V)
+    q, k, v, content_q, content_k, dy = (jnp.asarray(rng.normal(size=shape), dtype) for shape in shapes)
+    long_filter = LongFilter(jnp.asarray(TAPS[size], np.float32), jnp.asarray(CARRY, np.float32))
+    return (q * scale, k, v, long_filter, (content_q, content_k)), dy
+
+
+def scores_of_landmarks(contents, long_filter):
+    """(b, h, t, n): of all blocks that are complete at the end; every tap of F as it stands."""
+    (q, k), (t, size) = contents, (contents[0].shape[1], long_filter.taps.shape[0])
+    taps = jnp.stack([long_filter.taps[u % size] * long_filter.carry ** (u // size) for u in range(t)])
+    behind = np.arange(size - 1, t, size)[:, None] - np.arange(t)[None]
+    matrix = jnp.where(behind[..., None] >= 0, taps[np.maximum(behind, 0)], 0)  # (n, t, g)
+    landmarks = jnp.repeat(jnp.einsum("njg,bjgk->bngk", matrix, k), H // G, axis=2)
+    return jnp.einsum("bihk,bnhk->bhin", q, landmarks) / np.sqrt(K)
+
+
+def choice(scores, size, n_blocks):
+    """(b, h, t, n), query by query: which blocks are retrieved."""
+    retrieved = np.zeros(scores.shape, bool)
+    for row, head, i in np.ndindex(scores.shape[:3]):
+        before = scores[row, head, i, : i // size]
+        retrieved[row, head, i, np.argsort(-before, kind="stable")[:n_blocks]] = True
+    return retrieved
+
+
+def definition(q, k, v, long_filter, contents, *, retrieved, gate):
+    """One document: dense scores, masked token by token; which blocks are `retrieved` is given."""
+    t, size = q.shape[1], long_filter.taps.shape[0]
+    scores = scores_of_landmarks(contents, long_filter)
+    retrieved = np.pad(np.repeat(retrieved, size, axis=3), ((0, 0), (0, 0), (0, 0), (0, t % size)))
+    i, j = np.arange(t)[:, None], np.arange(t)[None]
+    own = (i // size == j // size) & (j <= i)
+    before = np.arange(t // size)[None] < np.arange(t)[:, None] // size
+    log_p = jax.nn.log_softmax(scores, axis=-1, where=before[None, None] | ~before.any(1)[None, None, :, None])
+    log_p = jnp.pad(jnp.repeat(log_p, size, axis=3), ((0, 0), (0, 0), (0, 0), (0, t % size)))
+    log_p = jnp.where(retrieved, log_p, 0)
+    if gate == "straight_through":
+        log_p = log_p - jax.lax.stop_gradient(log_p)
+    k, v = (jnp.repeat(x, H // G, axis=2) for x in (k, v))
+    weights = jnp.einsum("bihk,bjhk->bhij", q, k) / np.sqrt(K) + log_p
+    weights = jax.nn.softmax(jnp.where(own[None, None] | retrieved, weights, -jnp.inf), axis=-1)
+    return jnp.einsum("bhij,bjhv->bihv", weights, v)
+
+
+def with_gradients(function, args, dy):
+    @jax.jit
+    def run(args, dy):
+        y, pull_back = jax.vjp(lambda args: function(*args), args)
+        return y, pull_back(dy)[0]
+
+    return run(args, dy)
+
+
+def truth(args, dy, retrieval=BEST):
+    with jax.enable_x64(True):
+        args, dy = jax.tree.map(lambda x: jnp.asarray(np.asarray(x, np.float64)), (args, dy))
+        scores = jax.jit(scores_of_landmarks)(args[4], args[3])
+        retrieved = choice(np.asarray(scores), args[3].taps.shape[0], retrieval.n_blocks)
+        return with_gradients(functools.partial(definition, retrieved=retrieved, gate=retrieval.gate), args, dy)
+
+
+def close(found, expected, tolerance=1e-5):
+    """Leaf by leaf; what is 0 but for rounding has the scale of the others."""
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * max(np.abs(b).max(initial=0), 1e-1))
+
+
+@pytest.mark.parametrize(("t", "size", "retrieval"), CASES)
+def test_definition(t, size, retrieval):
+    """Kills: the own or an incomplete block retrieved, a landmark one token off, a tap turned around, a carry that is
+    lost, a head's choice for another, contents that nothing reads, padding of a chunk, two sums of weights that are
+    joined as one; a gate without gradient or with the wrong one."""
+    args, dy = inputs(t, size)
+    y, gradients = with_gradients(functools.partial(landmark_attention, retrieval=retrieval), args, dy)
+    expected, true_gradients = truth(args, dy, retrieval)
+    close(y, expected)
+    close(gradients, true_gradients, 1e-4)
+
+
+def test_contents_are_the_queries_and_keys_unless_given():
+    """Kills: a default that reads something else."""
+    (q, k, v, long_filter, _), _ = inputs(20)
+    np.testing.assert_array_equal(
+        landmark_attention(q, k, v, long_filter), landmark_attention(q, k, v, long_filter, (q, k))
+    )
+
+
+def test_documents_have_blocks_of_their_own():
+    """Kills: a block or a filter that crosses a border, blocks counted from the row's start, a retrieval from another
+    document; values and gradients. Two rows with other documents: 4 + 1 + 9 + 6, and one of 20 tokens."""
+    args, dy = inputs(20)
+    lengths = ((4, 1, 9, 6), (20,))
+    ids = jnp.asarray([np.repeat([5, 2, 9, 0], lengths[0]), np.full(20, 3)], jnp.int32)
+    y, gradients = with_gradients(functools.partial(landmark_attention, segment_ids=ids), args, dy)
+    total = None
+    for row, parts in enumerate(lengths):
+        for start, n in zip(np.cumsum((0, *parts))[:-1], parts, strict=True):
+            part = lambda x: x[:, start : start + n] if x.ndim > 2 else x  # noqa: B023, E731
+            # Each document alone; the other row's cotangent is 0.
+            alone = jax.tree.map(part, args)
+            expected, gradient = truth(alone, jnp.where((jnp.arange(B) == row)[:, None, None, None], part(dy), 0))
+            close(y[row, start : start + n], expected[row])
+            whole = jax.tree.map(lambda g, x: np.zeros(x.shape), gradient, args)
+            for into, g in zip(jax.tree.leaves(whole), jax.tree.leaves(gradient), strict=True):
+                into[(slice(None), slice(start, start + n)) if into.ndim > 2 else ()] += np.asarray(g)
+            total = whole if total is None else jax.tree.map(np.add, total, whole)
+    close(gradients, total, 1e-4)
+
+
+def stream(args, cuts, starts=(0, 0)):
+    """Queries of each row from its own start on, in calls of the lengths between the cuts."""
+    q, k, v, long_filter, (content_q, content_k) = args
+    size, slots = long_filter.taps.shape[0], 30
+    rows = jnp.arange(B)[:, None]
+    landmarks = jnp.zeros((B, slots // size, G, K))
+    for row, start in enumerate(starts):  # what each row has seen before
+        seen = extend_landmarks(
+            landmarks[row : row + 1], content_k[row : row + 1, :start], long_filter, jnp.zeros((1,), jnp.int32)
+        )
+        landmarks = landmarks.at[row].set(seen[0])
+    fill = lambda x: jnp.concatenate([x, jnp.full((B, slots - x.shape[1], *x.shape[2:]), 9.0)], axis=1)  # noqa: E731
+    outputs, position = [], jnp.asarray(starts, jnp.int32)
+    for n in np.diff(cuts):
+        at = position[:, None] + jnp.arange(n)[None]
+        landmarks = extend_landmarks(landmarks, content_k[rows, at], long_filter, position)
+        y = landmark_attention_from(q[rows, at], fill(k), fill(v), landmarks, position, content_q[rows, at])
+        outputs.append(y)
+        position = position + n
+    return jnp.concatenate(outputs, axis=1), landmarks
+
+
+@pytest.mark.parametrize("cuts", [(0, 20), (0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))])
+def test_a_stream_equals_the_definition(cuts):
+    """Kills: a partial block that is lost or counted twice at a cut, a landmark that forgets the blocks before, keys
+    behind the queries that are seen."""
+    args, dy = inputs(20)
+    y, landmarks = stream(args, cuts)
+    close(y, truth(args, dy)[0])
+    _, whole = stream(args, (0, 20))
+    close(landmarks, whole)
+
+
+@pytest.mark.parametrize("starts", [(0, 11), (5, 9), (3, 2)])
+def test_rows_at_different_positions(starts):
+    """Kills: one place in its block, or one number of complete blocks, for all rows."""
+    args, dy = inputs(20)
+    expected = np.asarray(truth(args, dy)[0])
+    y, _ = stream(args, (0, 3, 4, 9), starts)
+    close(y, np.stack([expected[row, start : start + 9] for row, start in enumerate(starts)]))
+
+
+def test_landmarks_of_blocks_without_keys_are_0():
+    """Kills: blocks that are touched before they begin, and a write behind the last one that lands on it."""
+    (_, _, _, long_filter, (_, k)), _ = inputs(20)
+    landmarks = extend_landmarks(jnp.zeros((B, 8, G, K)), k[:, :7], long_filter, jnp.zeros((B,), jnp.int32))
+    assert np.abs(landmarks[:, :3]).min() > 0
+    np.testing.assert_array_equal(landmarks[:, 3:], 0)
+    few = extend_landmarks(jnp.zeros((B, 2, G, K)), k[:, :7], long_filter, jnp.zeros((B,), jnp.int32))
+    np.testing.assert_array_equal(few, landmarks[:, :2])
+
+
+def test_no_token():
+    """Kills a gather from nothing."""
+    args, _ = inputs(0)
+    assert landmark_attention(*args).shape == (B, 0, H, V)
+    assert stream(inputs(5)[0], (0, 0))[0].shape == (B, 0, H, V)
+
+
+def test_the_earliest_of_equal_blocks():
+    """Kills a choice that depends on how the program is built: all keys are equal, and values tell the blocks."""
+    q = k = jnp.ones((1, 9, 1, 1))
+    v = (jnp.arange(9.0) // 3)[None, :, None, None]
+    long_filter = LongFilter(jnp.ones((3, 1)), jnp.zeros((1,)))
+    y = landmark_attention(q, k, v, long_filter)[0, :, 0, 0]
+    np.testing.assert_allclose(y, [0, 0, 0, 1 / 4, 2 / 5, 3 / 6, 2 / 4, 4 / 5, 6 / 6], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_extreme_scores(dtype):
+    """Kills a softmax, or a gate, without its shift: scores of about 1e4 stay finite."""
+    args, dy = inputs(20, dtype=dtype, scale=1e4)
+    args = (*args[:4], (args[0], args[1]))
+    y, gradients = with_gradients(landmark_attention, args, dy)
+    assert y.dtype == dtype
+    assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves((y, gradients)))
+
+
+def test_gradients_of_a_block_that_all_retrieve_are_summed_in_float32():
+    """Kills sums in bfloat16, which stop growing at 256 times a term: 998 queries retrieve block 0, the earliest of
+    equal scores, beside one key or two of their own."""
+    q, k, v = (jnp.zeros((1, 1000, 1, 4), jnp.bfloat16) for _ in range(3))
+    long_filter = LongFilter(jnp.ones((2, 1)), jnp.zeros((1,)))
+    run = lambda v: landmark_attention(q, k, v, long_filter).astype(jnp.float32).sum()  # noqa: E731
+    gradient = np.asarray(jax.grad(run)(v), np.float32)[0, :2, 0, 0]
+    np.testing.assert_allclose(gradient, [1.5 + 499 * (1 / 3 + 1 / 4), 0.5 + 499 * (1 / 3 + 1 / 4)], rtol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_memory_of_16k_tokens(dtype):
+    """Kills an array of all pairs, of all queries' blocks or of all landmarks' scores: of (t, t) float32 numbers the
+    gradient's program would need 1 GiB, of (t, size, k) 1 GiB more. Blocks of 128 tokens, a head of 64."""
+    t, size = 2**14, 128
+    q, k, v, dy = (jax.ShapeDtypeStruct((1, t, 1, 64), dtype) for _ in range(4))
+    long_filter = LongFilter(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((size, 1), (1,))))
+    run = jax.jit(lambda dy, *args: jax.vjp(landmark_attention, *args)[1](dy))
+    memory = run.lower(dy, q, k, v, long_filter).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 160 * 2**20
+
+
+def test_a_step_copies_no_cache():
+    """Kills a cast or a transposed copy of all keys for the sake of one query: the cache has 2^17 keys of 64."""
+    slots, size = 2**17, 256
+    q, k = (jax.ShapeDtypeStruct((1, n, 2, 64), jnp.bfloat16) for n in (1, slots))
+    landmarks = jax.ShapeDtypeStruct((1, slots // size, 2, 64), jnp.float32)
+    position = jax.ShapeDtypeStruct((1,), jnp.int32)
+    compiled = jax.jit(landmark_attention_from).lower(q, k, k, landmarks, position).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < slots * 2 * 64 * 2 / 8
