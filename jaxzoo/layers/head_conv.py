@@ -13,6 +13,9 @@ import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Float, Int
 
+MOST_UNROLLED = 64
+"""Filters of more taps than this are applied in a compiled loop, not as that many copies of the code."""
+
 
 def head_conv(
     x: Float[Array, "b t h k"],
@@ -46,14 +49,29 @@ def head_conv(
     else:
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
     signal, taps = jnp.concatenate([before, x.astype(jnp.float32)], axis=1), taps.astype(jnp.float32)
-    y = jnp.zeros(x.shape, jnp.float32)
-    for a in range(w):
-        delayed = signal[:, w - 1 - a : w - 1 - a + t]
-        if segment_ids is not None and a:
-            same = segment_ids == jnp.pad(segment_ids, ((0, 0), (a, 0)))[:, :t]  # in front of the row all inputs are 0
+    documents = None if segment_ids is None else jnp.pad(segment_ids, ((0, 0), (w - 1, 0)))  # 0: inputs are 0 too
+
+    def add(a: int | jax.Array, y: jax.Array) -> jax.Array:
+        delayed = _part(signal, w - 1 - a, t)
+        if documents is not None:
+            same = segment_ids == _part(documents, w - 1 - a, t)
             delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
-        y = y + _weighed(delayed, taps[a])
+        return y + _weighed(delayed, taps[a])
+
+    y = jnp.zeros(x.shape, jnp.float32)
+    if w > MOST_UNROLLED:
+        # Without the checkpoint, the gradient of the taps would keep w copies of the signal.
+        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(x.dtype)
+    for a in range(w):
+        y = add(a, y)
     return y.astype(x.dtype)
+
+
+def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:
+    """`length` tokens from `start` on."""
+    if isinstance(start, int):
+        return jax.lax.slice_in_dim(x, start, start + length, axis=1)
+    return jax.lax.dynamic_slice_in_dim(x, start, length, axis=1)
 
 
 def _weighed(x: jax.Array, tap: jax.Array) -> jax.Array:

@@ -182,3 +182,38 @@ def test_head_conv_refuses():
         head_conv(x, jnp.ones((2, 1)))
     with pytest.raises(ValueError, match="history of 3 inputs must hold 1"):
         head_conv(x, jnp.ones((2, 3)), jnp.ones((1, 3, 3, 2)))
+
+
+@pytest.mark.parametrize("shape", [(70, 3), (70, 3, 3)])
+def test_a_long_filter_is_the_same_convolution(shape):
+    """Kills a loop over the taps that is turned around, ends early, or forgets documents or the history: value and
+    gradients against float64 sums."""
+    rng = np.random.default_rng(0)
+    x, taps, past, weight = (rng.normal(size=s) for s in ((2, 90, 3, 2), shape, (2, 69, 3, 2), (2, 90, 3, 2)))
+    ids = np.repeat([[4] * 8 + [2] * 82, [1] * 75 + [0] * 15], 1, axis=0)
+
+    def truth(before, same):
+        signal, mixing = np.concatenate([before, x], axis=1), taps if taps.ndim == 3 else taps[:, :, None] * np.eye(3)
+        y, dx, dtaps = np.zeros_like(x), np.zeros_like(signal), np.zeros_like(mixing)
+        for i in range(90):
+            for a in range(70):
+                read = np.where(same(i, i - a)[:, None, None], signal[:, 69 + i - a], 0.0)
+                y[:, i] += np.einsum("bgk,gh->bhk", read, mixing[a])
+                dtaps[a] += np.einsum("bgk,bhk->gh", read, weight[:, i])
+                back = np.einsum("bhk,gh->bgk", weight[:, i], mixing[a])
+                dx[:, 69 + i - a] += np.where(same(i, i - a)[:, None, None], back, 0.0)
+        return y, dx[:, 69:], dtaps if taps.ndim == 3 else np.einsum("agg->ag", dtaps)
+
+    f32 = lambda x: jnp.asarray(x, jnp.float32)  # noqa: E731
+    one = lambda i, j: np.array([True, True])  # noqa: E731
+    own = lambda i, j: np.array([j >= 0 and row[i] == row[j] for row in ids])  # noqa: E731
+    for history, segment_ids, same in ((past, None, one), (None, jnp.asarray(ids, jnp.int32), own)):
+        before = np.zeros_like(past) if history is None else history
+
+        def run(x, taps, history=history, segment_ids=segment_ids):
+            y = head_conv(x, taps, None if history is None else f32(history), segment_ids=segment_ids)
+            return (y * f32(weight)).sum(), y
+
+        (_, y), gradients = jax.jit(jax.value_and_grad(run, argnums=(0, 1), has_aux=True))(f32(x), f32(taps))
+        for found, expected in zip((y, *gradients), truth(before, same), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
