@@ -21,13 +21,13 @@ neighbouring signals are then apart by nine tenths of what they should be at L =
 1/rho^L, leave float32: rho = 1/2 near 100 tokens.
 
 **Short filter and positions.** W taps, `F_i = 1 - i / W`, for prompts of at least W tokens and up to W signals. The
-filter sees the words said so far, at most W - 1, and behind them the separator and the end of the prompt. A word that is
-said is nearer than any token of the prompt by two taps, and so costs 2 / W more. Positions take two more channels, as
-points (cos, sin) on an eighth of a circle; the sine is a second cost, small enough to stay below 2 / W of the first. So
-unsaid signals cost the more, the later they stand, within the filter's reach or not, and said ones more than all of
+filter sees the words said so far, at most W - 1, and behind them the separator and the end of the prompt. A word that
+is said is nearer than any token of the prompt by two taps, and so costs 2 / W more. Positions take two more channels,
+as points (cos, sin) on an eighth of a circle; the sine is a second cost, small enough to stay below 2 / W of the first.
+So unsaid signals cost the more, the later they stand, within the filter's reach or not, and said ones more than all of
 these. With fewer taps than words a first signal would be cheapest again. Flat taps do where the signals are as many as
-the taps, for the first unsaid one is then out of reach, but not where they are fewer. At 2^19 tokens float32 leaves nine
-tenths of the distance of two places, at 2^23 nothing.
+the taps, for the first unsaid one is then out of reach, but not where they are fewer. At 2^19 tokens float32 leaves
+nine tenths of the distance of two places, at 2^23 nothing.
 """
 
 import math
