@@ -64,7 +64,7 @@ def test_definition_3_1_by_the_papers_reduction():
 def test_parameters_do_not_depend_on_the_length():
     """Kills positions that are parameters, and O(c^2) with a factor that grows: 36 c^2 + 6 c at any length."""
     for c in (16, 64):
-        for max_length in (2**4, 2**20):
+        for max_length in (2**4, 2**16):
             first, second = build(c, max_length)
             assert count_parameters(first) + count_parameters(second) == 36 * c**2 + 6 * c
 

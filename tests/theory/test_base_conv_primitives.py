@@ -1,5 +1,6 @@
 """Zoology, H.7 to H.11: BaseConv's primitives against numpy on random sequences."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def check(program, u, expected, *, n_layers, delay=0):
     assert all(isinstance(layer, BaseConv) for layer in model.layers)
     assert (len(model.layers), model.delay) == (n_layers, delay)
     assert {layer.config.d_model for layer in model.layers} == {(n_layers + 1) * u.shape[2]}
-    y = model(jnp.asarray(u, jnp.float32))
+    y = jax.jit(model)(jnp.asarray(u, jnp.float32))
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * max(1.0, np.abs(expected).max()))
 
 

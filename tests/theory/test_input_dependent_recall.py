@@ -55,7 +55,7 @@ def test_one_distance(filter, distance, n_triples):
         ((1, 2), (0.5, 0.5), 20, 0),
         ((2, 9, 5), (0.4, 0.3, 0.3), 60, 1),
         ((2, 9), (0.97, 0.03), 340, 1),
-        ((3, 40, 110, 64), (0.25,) * 4, 340, 0),
+        pytest.param((3, 40, 110, 64), (0.25,) * 4, 340, 0, marks=pytest.mark.slow),
     ],
 )
 def test_few_distances(distances, shares, n_triples, spare):
