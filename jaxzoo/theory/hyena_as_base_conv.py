@@ -18,7 +18,7 @@ form "release" h^1 is `e_0`. The input is padded with channels of zeros (Definit
 
 *BaseConv to Hyena.* Form "release" of order 2, `z = x^2 . (h * (x^1 . v))`, with `x^1 = 1, v = u, x^2 = u W + b1`. Any
 explicit filter is one of Hyena's network: with one hidden unit a tap and the positions' features one-hot, the sines are
-1 at the own tap and 0 elsewhere. As in the proof there is no b2, which nothing in a Hyena adds to a convolution.
+1 at the own tap and 0 elsewhere, and the last matrix has the taps, over the window. As in the proof there is no b2, which nothing in a Hyena adds to a convolution.
 """
 
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ def to_hyena(base_conv: BaseConv) -> Hyena:
         raise ValueError("to_hyena: conv_bias must be 0; a Hyena adds nothing to a convolution")
     d, n_taps = config.width, config.filter_length
     emb_dim = max(n_taps + 1 - n_taps % 2, 3)
-    network = HyenaFilterConfig(emb_dim=emb_dim, width=n_taps, n_inner=0, sine_frequency=1.0, shift=1.0)
+    network = HyenaFilterConfig(emb_dim=emb_dim, width=n_taps, n_inner=0, sine_frequency=1.0)
     hyena = zeros(HyenaConfig(d_model=d, n_taps=n_taps, form="release", n_short_taps=1, filter_network=network))
     assert isinstance(hyena, Hyena)
     assert hyena.in_proj.bias is not None

@@ -54,7 +54,8 @@ def test_stacked_hyenas():
 
 @pytest.mark.parametrize("n_taps", [1, 3, 8, 40])
 def test_base_conv_is_hyena(n_taps):
-    """Kills a filter that the network's window bends, taps off by one, a gate without its bias."""
+    """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
+    bias."""
     filter = "short" if n_taps == 3 else "long"
     base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=nnx.Rngs(0)))
     base_conv.conv_bias[...] = jnp.zeros(D)

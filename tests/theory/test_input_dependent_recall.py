@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.theory.input_dependent_recall import NOTHING, answers, build, encode
+from jaxzoo.theory.input_dependent_recall import NOTHING, SMALLEST, answers, build, encode
 from tests.theory.triples import solve
 
 
@@ -17,9 +17,12 @@ def apply(definition, parameters, u, context):
     return nnx.merge(definition, parameters)(u, context)
 
 
+def run(layers, instance, n_tokens):
+    return apply(*nnx.split(layers), *encode(*instance, n_tokens))
+
+
 def found(layers, instance, n_tokens):
-    definition, parameters = nnx.split(layers)
-    return answers(apply(definition, parameters, *encode(*instance, n_tokens)))
+    return answers(run(layers, instance, n_tokens))
 
 
 def draw(distances, *, batch_size, n_triples, n_tokens, shares=None, asked=0.9):
@@ -59,12 +62,15 @@ def test_one_distance(filter, distance, n_triples):
     ],
 )
 def test_few_distances(distances, shares, n_triples, spare):
-    """Kills: one filter for all distances, whose values add up; layers that order equally strong distances in different
-    ways; an answer that drowns in rounding. Rows are 60 to 1,020. A spare shift does no harm, and is needed at 3 %:
-    keys that are asked for by both distances make lag 7 of the queries as strong."""
+    """Kills: one filter for all distances, or one y, whose values add up; layers that order equally strong distances in
+    different ways; an answer that drowns in rounding. Rows are 60 to 1,020. A spare shift does no harm, and is needed
+    at 3 %: keys that are asked for by both distances make lag 7 of the queries as strong."""
     c = n_triples + 20
     instance, _ = draw(distances, batch_size=2, n_triples=n_triples, n_tokens=c, shares=shares)
-    np.testing.assert_array_equal(found(build(c, n_shifts=len(distances) + spare), instance, c), solve(*instance))
+    outputs, expected = run(build(c, n_shifts=len(distances) + spare), instance, c), solve(*instance)
+    np.testing.assert_array_equal(answers(outputs), expected)
+    channels = (np.abs(np.asarray(outputs)[:, 2::3]) > SMALLEST).sum(-1)
+    np.testing.assert_array_equal(channels, expected != NOTHING)
 
 
 def test_more_distances_than_shifts():
