@@ -13,6 +13,7 @@ from jaxzoo.mixers.attention.convolution_augmented_attention import (
     ConvolutionAugmentedAttention as ConvolutionAugmentedAttention,
     ConvolutionAugmentedAttentionConfig as ConvolutionAugmentedAttentionConfig,
 )
+from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT as LandmarkCAT, LandmarkCATConfig as LandmarkCATConfig
 from jaxzoo.mixers.attention.nystromformer import (
     NystromFormer as NystromFormer,
     NystromFormerConfig as NystromFormerConfig,
@@ -84,6 +85,7 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "h3": H3Config,
     "hyena": HyenaConfig,
     "input_dependent_conv": InputDependentConvConfig,
+    "landmark_cat": LandmarkCATConfig,
     "lin_cat": LinCATConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,

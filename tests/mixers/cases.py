@@ -16,6 +16,7 @@ from jaxzoo.mixers import (
     GatedShortConvConfig,
     H3Config,
     HyenaConfig,
+    LandmarkCATConfig,
     LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
@@ -73,6 +74,9 @@ EXTRA = [
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
+    LandmarkCATConfig(
+        d_model=6, block_size=3, smoothing="implicit", n_retrieved=2, gate="softmax", filter_queries=True
+    ),
     LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
 ]
 
