@@ -52,7 +52,7 @@ class Command(Checked):
     """Steps of a run."""
     workers: PositiveInt = 2
     """Runs at once, each on a thread."""
-    out: Path = ROOT / "experiments/results/cat_figure6.json"
+    out: Path = ROOT / "benchmarks/results/cat_figure6.json"
     """File of the result."""
     picture: Path = ROOT / "docs/images/cat_figure6.png"
     """File of the picture."""

@@ -18,7 +18,8 @@ form "release" h^1 is `e_0`. The input is padded with channels of zeros (Definit
 
 *BaseConv to Hyena.* Form "release" of order 2, `z = x^2 . (h * (x^1 . v))`, with `x^1 = 1, v = u, x^2 = u W + b1`. Any
 explicit filter is one of Hyena's network: with one hidden unit a tap and the positions' features one-hot, the sines are
-1 at the own tap and 0 elsewhere, and the last matrix has the taps, over the window. As in the proof there is no b2, which nothing in a Hyena adds to a convolution.
+1 at the own tap and 0 elsewhere, and the last matrix has the taps, over the window. As in the proof there is no b2,
+which nothing in a Hyena adds to a convolution.
 """
 
 import jax.numpy as jnp

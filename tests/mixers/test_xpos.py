@@ -11,6 +11,7 @@ from jaxzoo.mixers import (
     AttentionConfig,
     BigBirdConfig,
     BlockedWindowAttentionConfig,
+    LandmarkCATConfig,
     NystromFormerConfig,
     ScatterBrainConfig,
     SelectiveAttentionConfig,
@@ -33,6 +34,8 @@ def inputs(b, t):
         BlockedWindowAttentionConfig(**XPOS, block_size=T),
         BigBirdConfig(**XPOS, block_size=T),
         SelectiveAttentionConfig(**XPOS, selection="full"),
+        LandmarkCATConfig(**XPOS, block_size=T, filter_keys=False, filter_values=False),
+        LandmarkCATConfig(**XPOS, block_size=T // 2, filter_keys=False, filter_values=False),
     ],
     ids=lambda config: type(config).__name__,
 )

@@ -64,7 +64,7 @@ from jaxzoo.ops.local_attention import keys_per_query
 class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     """Config of `LandmarkCAT`."""
 
-    positions: Literal["none", "rotary"] = "none"
+    positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores inside blocks learn of positions."""
     filter_queries: bool = False
     """Filters queries; equation 1 does not."""
@@ -161,7 +161,7 @@ class LandmarkCAT(MultiHeadMixer):
         parts = self._parts(x)
         q, k, v = (self.head_filters(name, parts[name], segment_ids=ids) for name in PARTS)
         here = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        turned = (self._rotated(y, here) for y in (q, k))
+        turned = self._rotated(q, here), self._rotated(k, here, keys=True)
         y = landmark_attention(*turned, v, self._long_filter(), (q, k), ids, retrieval=self.config.retrieval)
         return self._merge(y)
 
@@ -198,7 +198,7 @@ class LandmarkCAT(MultiHeadMixer):
         before, history, parts = AttentionState(*state[:3]), state._asdict(), self._parts(x)
         q, k, v = (self.head_filters(name, parts[name], history[name]) for name in PARTS)
         positions = next_positions(before, x.shape[1])
-        cache = extend_cache(before, self._rotated(k, positions), v)
+        cache = extend_cache(before, self._rotated(k, positions, keys=True), v)
         landmarks = extend_landmarks(state.landmarks, k, self._long_filter(), before.position)
         y = landmark_attention_from(
             self._rotated(q, positions),
