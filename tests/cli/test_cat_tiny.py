@@ -1,0 +1,50 @@
+"""`configs/lm/cat_tiny.py`: what its flags change, and that it runs, at a small size."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.cli.train import parse_command
+from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig, RetNetConfig
+
+FILE = Path(__file__).parents[2] / "configs" / "lm" / "cat_tiny.py"
+SMALL = (
+    "--model.d-model 32 --model.n-layers 2 --model.max-length 32 --train.steps 2 --train.batch-size 8 "
+    "--train.eval-every 0 --data.length 16 --data.valid-lengths 16 32 --data.valid-tokens 64 --data.valid-fraction 0.3"
+)
+
+
+def parsed(*flags):
+    return parse_command(["--config", str(FILE), *flags]).config.model
+
+
+def test_all_rows_have_the_same_frame():
+    """Kills: a baseline with other heads, positions or frame than CAT's, and a flag that does not arrive."""
+    cat, attention = parsed(), parsed("--model.mixer", "attention")
+    (own,), (plain,) = cat.pattern, attention.pattern
+    assert isinstance(own, ConvolutionAugmentedAttentionConfig)
+    assert isinstance(plain, AttentionConfig)
+    assert (own.n_taps, own.filters) == (21, "head")
+    shared = ("n_heads", "positions", "rotary_fraction", "qkv_bias", "out_bias")
+    assert [getattr(own, name) for name in shared] == [getattr(plain, name) for name in shared]
+    assert (own.n_heads, own.positions, own.rotary_fraction) == (4, "rotary", 0.25)
+    frame = [(m.parallel_residual, m.tie_embeddings, m.mlp, m.mlp_bias, m.norm) for m in (cat, attention)]
+    assert frame == [(True, False, "gelu", True, "layer")] * 2
+    assert parsed("--model.pattern.0.positions", "none").pattern[0].positions == "none"
+    assert parsed("--model.mixer", "ret_net").pattern == (RetNetConfig(),)
+
+
+@pytest.mark.parametrize("flags", ["", "--model.mixer attention --model.pattern.0.positions none"])
+def test_it_runs(flags, run, rows, tmp_path):
+    """Kills: a config that loads and does not train, and lengths that are not scored."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for i in range(4):
+        (corpus / f"{i}.txt").write_text(f"{i} never odd or even, {i} times a word; " * (5 + i))
+    assert run(FILE, "r", *flags.split(), *SMALL.split(), "--data.path", str(corpus)) == 0
+    last = rows("r")[-1]
+    assert last["step"] == 2
+    assert {"valid/bits_per_byte/length=16", "valid/bits_per_byte/length=32"} <= last.keys()
+    (mixer,) = json.loads((tmp_path / "r" / "config.json").read_text())["model"]["pattern"]
+    assert mixer.get("positions") == ("none" if flags else "rotary")
