@@ -16,7 +16,7 @@ from jaxzoo.theory.ngram_recall import (
     smallest_distance,
 )
 from jaxzoo.theory.one_layer import assign
-from tests.theory.recall import likeliest, orthonormal_rows, unit_rows
+from tests.theory.recall import applied, likeliest, orthonormal_rows, unit_rows
 
 
 def accuracy(task, model, delay, *, n, seed=0):
@@ -49,7 +49,7 @@ def errors(layer, embeddings, tokens, ends, values, *, delay="key"):
         x = np.pad(x, ((0, 0), (0, 1), (0, 0)))
         ends = ends + 1
         x[each, ends] = 0.0
-    y = np.asarray(layer(jnp.asarray(x, jnp.float32)))
+    y = np.asarray(applied(layer, jnp.asarray(x, jnp.float32)))
     return np.linalg.norm(y[each, ends] - embeddings[values], axis=1)
 
 
@@ -82,7 +82,7 @@ def test_the_module_is_the_theorem(delay):
     read, empty = x, np.zeros((1, 6))
     if delay == "value":
         read, x = np.concatenate([x, empty]), np.concatenate([empty, x])  # as the docstring says
-    found = layer(jnp.asarray(read, jnp.float32)[None])[0, -1]
+    found = applied(layer, jnp.asarray(read, jnp.float32)[None])[0, -1]
     np.testing.assert_allclose(found, printed(x, taps, c, delay), rtol=0, atol=2e-6)
 
 
@@ -159,9 +159,9 @@ def test_a_gram_that_the_start_looks_like():
     with pytest.raises(ValueError, match="two 2-grams have one direction; take other taps"):
         ngram_recall_layer(embeddings, plain, length=10)
     x = jnp.asarray(embeddings[row], jnp.float32)
-    both = ngram_recall_layer(embeddings, plain, length=10, from_start=False)(x)[0, -1]
+    both = applied(ngram_recall_layer(embeddings, plain, length=10, from_start=False), x)[0, -1]
     np.testing.assert_allclose(both @ embeddings[3], both @ embeddings[6], rtol=0, atol=1e-5)
-    one = ngram_recall_layer(embeddings, signed, length=10)(x)[0, -1]
+    one = applied(ngram_recall_layer(embeddings, signed, length=10), x)[0, -1]
     np.testing.assert_allclose(one, embeddings[6], rtol=0, atol=0.1)
 
 
