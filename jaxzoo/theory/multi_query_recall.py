@@ -25,7 +25,8 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.models import LanguageModel
 from jaxzoo.tasks.ngram_recall import NO_MATCH
 from jaxzoo.theory.ngram_recall import margin, ngram_recall_config, recall_sharpness, set_ngram_recall
-from jaxzoo.theory.one_layer import assign, one_layer_model
+from jaxzoo.theory.one_layer import one_layer_model
+from jaxzoo.theory.parameters import write
 
 
 def multi_query_recall_model(
@@ -55,7 +56,7 @@ def multi_query_recall_model(
     theta = 1 - margin(table[:-1], taps, from_start=False) / 2
     z = np.sign(taps[0]) * table[-1]
     assert layer.q_proj.bias is not None
-    assign(layer.q_proj.bias, math.sqrt((d + 2) * c) * theta * z)
+    write(layer.q_proj.bias, math.sqrt((d + 2) * c) * theta * z)
     return model
 
 

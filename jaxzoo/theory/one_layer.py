@@ -9,13 +9,13 @@ back; the norm behind it is a positive factor; and the largest product with vect
 
 import math
 
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jaxzoo.array_typing import Array, Float
+from jaxzoo.array_typing import Float
 from jaxzoo.mixers import ConvolutionAugmentedAttention, ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig
+from jaxzoo.theory.parameters import write
 
 
 def one_layer_model(
@@ -48,14 +48,14 @@ def one_layer_model(
         tie_embeddings=False,
     )
     model = LanguageModel(config, rngs=nnx.Rngs(0))
-    assign(model.embedding, np.pad(embeddings, ((0, 0), (0, d))))
-    assign(model.head, np.pad(embeddings, ((0, 0), (d, 0))))
+    write(model.embedding, np.pad(embeddings, ((0, 0), (0, d))))
+    write(model.head, np.pad(embeddings, ((0, 0), (d, 0))))
     length_2 = 1.0
     if positions is not None:
-        assign(model.position_embedding, np.pad(positions, ((0, 0), (0, d))))
+        write(model.position_embedding, np.pad(positions, ((0, 0), (0, d))))
         length_2 += float(np.square(positions[0]).sum())
     block = model.stacks[0].blocks[0]
-    assign(block.mixer_norm.scale, np.full(2 * d, math.sqrt(length_2 / (2 * d))))
+    write(block.mixer_norm.scale, np.full(2 * d, math.sqrt(length_2 / (2 * d))))
     return model, block.mixer
 
 
@@ -70,27 +70,15 @@ def set_projections(
     the last. Queries are also scaled by k^(1/2), which undoes the factor of the scores."""
     width, k = layer.config.width, layer.config.head_width
     rows = ((0, width - len(queries)), (0, 0))
-    assign(layer.q_proj.kernel, np.pad(math.sqrt(k) * queries, rows))
-    assign(layer.k_proj.kernel, np.pad(keys, rows))
-    assign(layer.v_proj.kernel, np.pad(values, rows))
-    assign(layer.out_proj.kernel, np.eye(k, width, k=width - k))
+    write(layer.q_proj.kernel, np.pad(math.sqrt(k) * queries, rows))
+    write(layer.k_proj.kernel, np.pad(keys, rows))
+    write(layer.v_proj.kernel, np.pad(values, rows))
+    write(layer.out_proj.kernel, np.eye(k, width, k=width - k))
 
 
 def set_taps(layer: ConvolutionAugmentedAttention, name: str, taps: Float[np.ndarray, "w"]) -> None:
     """Sets the filter of the `queries`, `keys` or `values` of a head, the current token's tap first."""
-    assign(getattr(layer.head_filters, name), taps[:, None])
-
-
-def assign(parameter: nnx.Variable, value: Float[np.ndarray | Array, "..."]) -> None:
-    """Sets a parameter.
-
-    Raises:
-      ValueError: the shape is another.
-    """
-    old = parameter[...]
-    if old.shape != value.shape:
-        raise ValueError(f"assign: a value of shape {value.shape} must have the parameter's shape {old.shape}")
-    parameter[...] = jnp.asarray(value, old.dtype)
+    write(getattr(layer.head_filters, name), taps[:, None])
 
 
 def sharpness(length: int, distance: float, gap: float) -> float:

@@ -15,7 +15,7 @@ from jaxzoo.theory.ngram_recall import (
     set_ngram_recall,
     smallest_distance,
 )
-from jaxzoo.theory.one_layer import assign
+from jaxzoo.theory.parameters import write
 from tests.theory.recall import applied, likeliest, orthonormal_rows, unit_rows
 
 
@@ -193,7 +193,7 @@ def test_c_is_as_small_as_it_can_be():
     set_ngram_recall(layer, taps, c=c / 2, delay="key")
     assert found() > np.sqrt(2) / 2
     set_ngram_recall(layer, taps, c=c, delay="key")
-    assign(layer.head_filters.keys, np.array([[1.0], [0.5], [0.0]]))
+    write(layer.head_filters.keys, np.array([[1.0], [0.5], [0.0]]))
     assert found() > np.sqrt(2) / 2
     with pytest.raises(ValueError, match=r"a value of shape \(2, 1\) must have the parameter's shape \(3, 1\)"):
-        assign(layer.head_filters.keys, taps[:, None])
+        write(layer.head_filters.keys, taps[:, None])
