@@ -51,10 +51,9 @@ def test_every_key_is_answered(model, task, batch_size):
     assert share_right(model, task, batch_size) == 1
 
 
-@pytest.mark.parametrize("vocab_size", [9, 200])
-def test_small_vocabularies(vocab_size):
+def test_small_vocabulary():
     """Kills sizes that are right at width 64 alone, and padding rows of the vocabulary that win."""
-    assert share_right(build(vocab_size, 8), mqar.paper(8, 2, vocab_size=vocab_size), 256) == 1
+    assert share_right(build(9, 8), mqar.paper(8, 2, vocab_size=9), 256) == 1
 
 
 def test_the_model_is_the_trained_one(model):

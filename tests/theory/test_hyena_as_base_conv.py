@@ -30,7 +30,7 @@ def assert_equal(first, second, *lengths):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"form": "release"}, {"order": 3, "n_short_taps": 4}, {"order": 4, "form": "release", "n_short_taps": 1}],
+    [{}, {"order": 3, "n_short_taps": 4}, {"order": 4, "form": "release", "n_short_taps": 1}],
 )
 def test_hyena_is_base_conv(options):
     """Kills: gates or filters in another order, a filter without its bias, a forgotten short convolution or bias, a
