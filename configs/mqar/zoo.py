@@ -37,6 +37,6 @@ def config(mixer: MixerConfig = DEFAULT) -> ExperimentConfig:
             train=(Examples(task=mqar.paper(length=64, n_pairs=8), n_examples=100_000),),
             valid=(Examples(task=mqar.paper(length=64, n_pairs=8), n_examples=1_000),),
         ),
-        optimizer=OptimizerConfig(learning_rate=1e-2, b2=0.95, decay_embeddings=False),
+        optimizer=OptimizerConfig(learning_rate=3e-3, b2=0.95, decay_embeddings=False),
         train=TrainConfig(steps=500, eval_every=100, checkpoint_every=250),
     )

@@ -9,8 +9,18 @@ from experiments import mqar_gallery
 from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, experiment, main, scores, train
 from jaxzoo.mixers import MIXERS, RetNetConfig
 
-SOLVE = ("attention", "sliding_window_attention", "taylor_linear_attention")
-"""Mixers of which Based, Figure 2, shows that they solve MQAR behind a short convolution; the window is all tokens."""
+SOLVE = (
+    "attention",
+    "big_bird",
+    "blocked_window_attention",
+    "convolution_augmented_attention",
+    "scatter_brain",
+    "selective_attention",
+    "sliding_window_attention",
+    "taylor_linear_attention",
+)
+"""Mixers that keep all keys of so short a text (Zoology, Prop. 4.3), and Based's; in the results beside the benchmarks
+they have at least 0.9."""
 
 
 def row(mixer, width, rate, seed, accuracy, state_bytes=100):
@@ -58,8 +68,7 @@ def test_runs_that_are_done_are_kept(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("name", sorted(MIXERS))
 def test_every_mixer_learns(name):
     """Kills: a mixer that passes the contract and does not train, or that does not recall what its paper says."""
-    rate = 1e-2 if name in SOLVE else 3e-3
-    result = train({"mixer": name, "width": 64, "learning_rate": rate, "seed": 0, "steps": 400})
+    result = train({"mixer": name, "width": 64, "learning_rate": 3e-3, "seed": 0, "steps": 400})
     assert result["first_loss"] == pytest.approx(math.log(VOCAB_SIZE), rel=0.1)
     assert result["last_loss"] < math.log(VOCAB_SIZE / 2) + 0.1, "it has not even learnt which tokens are values"
     if name in SOLVE:
