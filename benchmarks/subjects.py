@@ -10,6 +10,7 @@ from jaxzoo.models.accounting import Growth, growth
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "base_conv filter=implicit": ("base_conv", {"filter": "implicit"}),
     "hyena form=release": ("hyena", {"form": "release"}),
+    "landmark_cat block_size=8": ("landmark_cat", {"block_size": 8}),
 }
 """Further settings of registered mixers: the name of the mixer, and the fields that differ."""
 

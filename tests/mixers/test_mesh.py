@@ -8,6 +8,8 @@ from flax import nnx
 from jaxzoo.mixers import (
     Attention,
     AttentionConfig,
+    LandmarkCAT,
+    LandmarkCATConfig,
     SlidingWindowAttention,
     SlidingWindowAttentionConfig,
     TaylorLinearAttention,
@@ -28,6 +30,7 @@ MIXERS = {
         TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=nnx.Rngs(0)
     ),
     "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads), rngs=nnx.Rngs(0)),
+    "landmark": lambda **heads: LandmarkCAT(LandmarkCATConfig(**HEADS, **heads, block_size=4), rngs=nnx.Rngs(0)),
     "window": lambda **heads: SlidingWindowAttention(
         SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=nnx.Rngs(0)
     ),
