@@ -8,6 +8,12 @@ from jaxzoo.theory.multi_query_recall import multi_query_recall_model, with_open
 from tests.theory.recall import likeliest, orthonormal_rows, unit_rows
 
 
+def task_of(n_gram, vocab_size):
+    return NGramRecallConfig(
+        vocab_size=vocab_size, length=200, n_gram=n_gram, n_pairs=20, n_unmatched=8, power=1.0, fillers="random"
+    )
+
+
 def accuracies(task, model, *, n, seed=0):
     """Shares of right answers to queries with a match, and to those without."""
     batch = task.labelled(seed, np.arange(n))
@@ -17,13 +23,16 @@ def accuracies(task, model, *, n, seed=0):
     return right[matched].mean(), right[~matched].mean()
 
 
-@pytest.mark.parametrize(("n_gram", "vocab_size"), [(1, 192), (2, 32), (3, 20)])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("n_gram", "vocab_size"), [pytest.param(1, 192, marks=SLOW), (2, 32), pytest.param(3, 20, marks=SLOW)]
+)
 def test_all_queries(n_gram, vocab_size):
     """Kills a sink that answers with a token of the context, one with the wrong sign (a filter whose first tap is
     negative), one that wins over a match or loses against the closest gram; random fillers, filters, embeddings."""
-    task = NGramRecallConfig(
-        vocab_size=vocab_size, length=200, n_gram=n_gram, n_pairs=20, n_unmatched=8, power=1.0, fillers="random"
-    )
+    task = task_of(n_gram, vocab_size)
     for seed, first in enumerate((1.0, -1.0)):
         taps = first * np.array([1.0, 0.6, 1.7])[:n_gram]
         embeddings = unit_rows(vocab_size, 16, seed=seed) if n_gram < 3 else orthonormal_rows(vocab_size, seed=seed)
@@ -31,6 +40,7 @@ def test_all_queries(n_gram, vocab_size):
         assert accuracies(task, model, n=16, seed=seed) == (1, 1)
 
 
+@pytest.mark.slow
 def test_at_4096():
     """Kills what fails on long sequences only."""
     task = mqnar(4096, 512, vocab_size=80)
@@ -40,8 +50,8 @@ def test_at_4096():
 
 def test_no_match_needs_the_opening():
     """Kills an opening that does nothing: without its bias all matches are right, and no "no match"."""
-    task = mqnar(200, 20, vocab_size=32)
-    model = multi_query_recall_model(orthonormal_rows(32), np.array([1.0, -0.6]), length=200)
+    task = task_of(2, 32)
+    model = multi_query_recall_model(unit_rows(32, 16), np.array([1.0, -0.6]), length=200)
     bias = model.stacks[0].blocks[0].mixer.q_proj.bias
     bias[...] = 0 * bias[...]
     assert accuracies(task, model, n=16) == (1, 0)

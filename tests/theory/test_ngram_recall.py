@@ -44,9 +44,8 @@ def instances(n_gram, length, *, vocab_size, seed, n=64):
 
 def errors(layer, embeddings, tokens, ends, values, *, delay="key"):
     """Distance of each output from the embedding of the value."""
-    x, each = embeddings[tokens], np.arange(len(tokens))
+    x, each = np.pad(embeddings[tokens], ((0, 0), (0, 1), (0, 0))), np.arange(len(tokens))
     if delay == "value":
-        x = np.pad(x, ((0, 0), (0, 1), (0, 0)))
         ends = ends + 1
         x[each, ends] = 0.0
     y = np.asarray(applied(layer, jnp.asarray(x, jnp.float32)))
@@ -109,7 +108,7 @@ def test_theorem_1_any_embeddings(n_gram, delay):
         assert found.max() < smallest_distance(embeddings) / 2
 
 
-@pytest.mark.parametrize(("n_gram", "length", "delay"), [(1, 4095, "key"), (2, 4094, "value"), (3, 4095, "key")])
+@pytest.mark.parametrize(("n_gram", "length", "delay"), [(1, 4095, "key"), (2, 4094, "value")])
 def test_theorem_1_at_4096(n_gram, length, delay):
     """Kills what fails on long sequences only, or in a language model only: a norm that undoes another length, a
     residual that answers with the query."""
