@@ -194,5 +194,5 @@ def test_c_is_as_small_as_it_can_be():
     set_ngram_recall(layer, taps, c=c, delay="key")
     write(layer.head_filters.keys, np.array([[1.0], [0.5], [0.0]]))
     assert found() > np.sqrt(2) / 2
-    with pytest.raises(ValueError, match=r"a value of shape \(2, 1\) must have the parameter's shape \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"a value of shape \(2, 1\) must have the parameter's, \(3, 1\)"):
         write(layer.head_filters.keys, taps[:, None])
