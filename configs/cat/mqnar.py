@@ -5,8 +5,8 @@ keeps, but for the vocabulary (8192 there).
 
 The grams of an example are made of 7 tokens, so that most share a token with others, in either place. Two heads whose
 filters mix them (multi-head CAT) tell such grams apart: a head can read the token before in other channels than its
-own. One number a tap cannot, without normalised rows (Theorem 1): to the gram `a b` it finds `b b` no less alike. See
-it with `--model.pattern.0.filters head`.
+own. One number a tap cannot, without normalised rows (Theorem 1): whatever taps and projections, some gram scores no
+less with another one than with itself. See it with `--model.pattern.0.filters head`.
 """
 
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
