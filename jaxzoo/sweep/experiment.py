@@ -1,14 +1,11 @@
 """What a file of `experiments/` defines: the points of a figure at each scale, its claims and its drawing."""
 
 import dataclasses
-import hashlib
 import itertools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.results import Claim, Results
 
 if TYPE_CHECKING:
@@ -24,6 +21,16 @@ def grid(**axes: Sequence[Value]) -> list[Point]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """What is computed at a point in place of a training run."""
+
+    function: Callable[..., Mapping[str, float]]
+    """A function of a module; returns metrics by name. Whatever it computes follows from its arguments."""
+    arguments: Mapping[str, Value]
+    """Its keyword arguments."""
+
+
 def _nothing_else(point: Point) -> Mapping[str, ExperimentConfig]:
     return {}
 
@@ -36,7 +43,7 @@ class Scale:
     """The sizes, and how they differ from the paper's; one or two sentences, which stand below the figure."""
     points: Sequence[Point]
     """All have the same axes."""
-    config: Callable[[Point], ExperimentConfig]
+    config: Callable[[Point], ExperimentConfig | Measurement]
     """The run of a point. Points with equal runs share one."""
     also: Callable[[Point], Mapping[str, ExperimentConfig]] = _nothing_else
     """What the trained model is asked besides, by name: configs whose models have the same variables. The metrics of
@@ -62,44 +69,3 @@ class Experiment:
     """The figure; `jaxzoo.sweep.figure` has the means."""
     missing: Sequence[str] = ()
     """What the paper's figure shows and this one does not, and why."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Task:
-    """A run that a sweep has to make.
-
-    Attributes:
-      id: 16 hexadecimal digits of the SHA-256 of all that determines its result.
-      config: what it trains.
-      also: what the trained model is asked besides.
-    """
-
-    config: ExperimentConfig
-    also: Mapping[str, ExperimentConfig]
-    id: str
-
-    @classmethod
-    def of(cls, scale: Scale, point: Point) -> "Task":
-        """The run of a point."""
-        config, also = scale.config(point), scale.also(point)
-        asked = [to_json(config), {name: to_json(other) for name, other in also.items()}]
-        return cls(config, also, hashlib.sha256(_canonical(asked).encode()).hexdigest()[:16])
-
-    @property
-    def program(self) -> str:
-        """Equal for tasks that one compiled program can run: they differ in learning rate and seed alone."""
-        config = to_json(self.config)
-        for part, field in _VARIABLE:
-            del config[part][field]
-        asked = {name: to_json(other) for name, other in self.also.items()}
-        for other in asked.values():
-            for part, field in _VARIABLE:
-                del other[part][field]
-        return _canonical([config, asked])
-
-
-_VARIABLE = (("optimizer", "learning_rate"), ("train", "seed"))
-
-
-def _canonical(value: Json) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -1,0 +1,135 @@
+"""How the models of the recall figures are trained: by the papers, by their code, and on a laptop.
+
+In each, all models of a figure have the same learning rates, the same budget and the same data; the best run counts.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.mixers import MixerConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks.recall_data import RecallDataConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """What does not depend on the model."""
+
+    learning_rates: tuple[float, ...]
+    """Peak learning rates; the best counts."""
+    epochs: float
+    """Passes over the training examples at most."""
+    batch_size: Callable[[int, int], int]
+    """Of the longest training length and the width."""
+    mlp: Literal["gelu", "identity", "none"]
+    """Second branch of a layer."""
+    optimizer: OptimizerConfig
+    """Without the learning rate."""
+    embed_dropout: float = 0.0
+    """Of the embedding."""
+    mixer_init_std: float = 0.02
+    """Of a mixer's projections."""
+    stop_at_accuracy: float = 0.0
+    """Ends a run at a validation as good as this; 0: never."""
+    evals: int = 0
+    """Validations of a whole run; 0: one an epoch."""
+
+    def run(
+        self,
+        pattern: tuple[MixerConfig, ...],
+        data: RecallDataConfig,
+        *,
+        d_model: int,
+        learning_rate: float,
+        seed: int = 0,
+        n_layers: int = 2,
+        positions: bool = False,
+    ) -> ExperimentConfig:
+        """The run of a model.
+
+        Args:
+          pattern: mixers of its layers, repeated over the depth.
+          data: what it learns and is asked.
+          d_model: its width.
+          learning_rate: the peak.
+          seed: of the parameters.
+          n_layers: its depth.
+          positions: whether it has learned positions.
+        """
+        examples = sum(part.n_examples for part in data.train)
+        lengths = [part.task.length for part in data.train]
+        batch_size = self.batch_size(max(lengths), d_model)
+        steps = max(1, round(self.epochs * examples / batch_size))
+        longest = max(part.task.length for part in (*data.train, *data.valid))
+        every = steps / (self.evals or self.epochs)
+        return ExperimentConfig(
+            model=LanguageModelConfig(
+                pattern=tuple(dataclasses.replace(mixer, init_std=self.mixer_init_std) for mixer in pattern),
+                d_model=d_model,
+                n_layers=n_layers,
+                vocab_size=max(part.task.vocab_size for part in (*data.train, *data.valid)),
+                max_length=longest,
+                max_positions=longest if positions else None,
+                mlp=self.mlp,
+                embed_dropout=self.embed_dropout,
+            ),
+            data=data,
+            optimizer=dataclasses.replace(self.optimizer, learning_rate=learning_rate),
+            train=TrainConfig(
+                steps=steps,
+                batch_size=batch_size,
+                seed=seed,
+                log_every=max(1, steps // 100),
+                eval_every=max(1, round(every)),
+                checkpoint_every=max(1, steps // 4),
+                keep_checkpoints=1,
+                stop_at_accuracy=self.stop_at_accuracy,
+            ),
+        )
+
+
+def _paper_batch(length: int, d_model: int) -> int:
+    size = max(length, d_model)
+    return 8 if size >= 512 else 16 if size >= 256 else 64
+
+
+def _release_batch(length: int, d_model: int) -> int:
+    return 512 if length < 256 else 256 if length == 256 else 128
+
+
+PAPER = Protocol(
+    learning_rates=(1e-4, 10 ** (-10 / 3), 10 ** (-8 / 3), 1e-2),
+    epochs=64,
+    batch_size=_paper_batch,
+    mlp="gelu",
+    optimizer=OptimizerConfig(weight_decay=0.1, warmup_fraction=0.1, clip_norm=0.0),
+)
+"""Zoology, App. E.2: four rates, 64 epochs, 10 % of warmup, MLPs. Not printed there, and ours: a cosine behind the
+warmup, no clipping, GELU."""
+
+RELEASE = Protocol(
+    learning_rates=(1e-4, 10 ** (-10 / 3), 10 ** (-8 / 3), 1e-2),
+    epochs=64,
+    batch_size=_release_batch,
+    mlp="identity",
+    optimizer=OptimizerConfig(weight_decay=0.1, warmup_fraction=0.0, clip_norm=0.0, decay_all=True),
+    embed_dropout=0.1,
+    stop_at_accuracy=0.99,
+)
+"""The released configurations of Zoology's Figure 2 (HazyResearch/zoology): no warmup, large batches, no MLP, decay of
+all parameters, early stop. Its cosine falls by epochs, ours by steps; it does not shuffle, ours does."""
+
+LAPTOP = Protocol(
+    learning_rates=(3e-3, 1e-2),
+    epochs=1,
+    batch_size=lambda length, d_model: 64,
+    mlp="none",
+    optimizer=OptimizerConfig(b2=0.95, decay_embeddings=False),
+    mixer_init_std=0.1,
+    stop_at_accuracy=0.99,
+    evals=10,
+)
+"""Ours, for two cores: two rates, one epoch of few examples, no MLP, projections that start five times larger (the long
+plateau before recall is learned is shorter by much), early stop."""
