@@ -1,4 +1,4 @@
-"""The Zoology figures: their points, the paper's numbers, their claims on rows made by hand, their pictures."""
+"""The Zoology figures: the runs of their points, and the paper's numbers, written down by hand."""
 
 import dataclasses
 
@@ -8,8 +8,6 @@ from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6
 from experiments.zoology_figure2_bottom import LEARNED
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_rwkv
-from jaxzoo.sweep import Results
-from jaxzoo.sweep.results import judge
 from jaxzoo.sweep.task import Task
 
 FILES = {
@@ -21,31 +19,11 @@ FILES = {
 SCALES = [(name, scale) for name, file in FILES.items() for scale in file.experiment.scales]
 
 
-def rows(scores, **shared):
-    """Rows of `{(model, d_model): accuracy}` at the other coordinates; None: diverged."""
-    return [
-        {
-            "point": {"model": model, "d_model": width, "learning_rate": 0.01, **shared},
-            "id": f"{model}-{width}-{shared}",
-            "status": "diverged" if score is None else "finished",
-            "metrics": {} if score is None else {"valid/accuracy": score},
-            "steps": 10,
-            "flops": 1000.0,
-        }
-        for (model, width), score in scores.items()
-    ]
-
-
 def config(scale, point):
     """The run of a point, which trains."""
     found = Task.of(scale, point).config
     assert isinstance(found, ExperimentConfig)
     return found
-
-
-def verdict(file, claim, rows):
-    (found,) = [each for each in file.experiment.claims if each.name == claim]
-    return judge(found, Results(rows))
 
 
 @pytest.mark.parametrize(("name", "scale"), SCALES)
