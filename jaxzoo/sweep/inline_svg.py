@@ -78,7 +78,7 @@ def _label(group: Element, label: Label, clips: dict[str | None, Element | None]
     clip = clips.get(clipped.get("clip-path", "")[5:-1]) if clipped is not None else None
     if clip is not None and not _inside(dot, clip):
         return
-    group.attrib |= {"class": "mark", "data-item": str(label.item), "role": "img", "aria-label": label.text}
+    group.attrib |= {"class": "mark", "data-item": str(label.item), "role": "button", "aria-label": label.text}
 
 
 def _inside(dot: Element, clip: Element) -> bool:

@@ -46,9 +46,10 @@ def page(sections: Sequence[Section]) -> str:
 <main>
 <header>
 <h1>Figures of the papers, made again</h1>
-<p>{_summary(outcomes)}</p>
+{_summary(outcomes)}
 <p class="hint">Point at a mark or at a line of a table for the learning curves behind it; a click keeps them.
-By keyboard: Tab to a figure or table, arrows to move, Enter to keep, Escape to let go.</p>
+By keyboard: Tab to a figure or table, arrows to move, Enter to keep, Escape to let go.
+Verdicts are those of the sizes that stand below each figure.</p>
 </header>
 {body}
 </main>
@@ -73,18 +74,20 @@ def _in_script(data: object) -> str:
 def _summary(outcomes: Sequence[Outcome]) -> str:
     verdicts = [verdict.verdict for outcome in outcomes for verdict in outcome.verdicts()]
     runs = {row["id"]: row["cpu_seconds"] or 0 for outcome in outcomes for row in outcome.rows}
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in SYMBOLS)
-    return (
-        f"Sweeps: {len(outcomes)}. Runs: {len(runs):,}. CPU-hours: {sum(runs.values()) / 3600:.1f}. "
-        f"Claims: {counts}, at the sizes that stand below each figure."
-    )
+    counts = {
+        "sweeps": f"{len(outcomes):,}",
+        "runs": f"{len(runs):,}",
+        "CPU-hours": f"{sum(runs.values()) / 3600:.1f}",
+        **{f"{symbol} {verdict}": f"{verdicts.count(verdict)}" for verdict, symbol in SYMBOLS.items()},
+    }
+    return f"<dl>{''.join(f'<div><dt>{words}</dt><dd>{count}</dd></div>' for words, count in counts.items())}</dl>"
 
 
 def _link(outcome: Outcome) -> str:
     verdicts = [verdict.verdict for verdict in outcome.verdicts()]
     counts = {verdict: verdicts.count(verdict) for verdict in SYMBOLS if verdict in verdicts}
     tally = "".join(
-        f'<span class="{_class(verdict)}" title="{count} {verdict}">{SYMBOLS[verdict]} {count}</span>'
+        f'<span class="{_class(verdict)}" role="img" aria-label="{count} {verdict}" title="{count} {verdict}">{SYMBOLS[verdict]} {count}</span>'
         for verdict, count in counts.items()
     )
     words = f"{escape(outcome.experiment.title)} <small>{escape(outcome.scale_name)}</small>"

@@ -61,7 +61,7 @@ class PageData:
 def _run(row: Row) -> dict[str, Any]:
     facts = [f"{row['seconds']:.3g} s"]
     for key, words in (("steps", "steps"), ("n_parameters", "parameters"), ("state_bytes", "bytes of state")):
-        if row[key] is not None:
+        if row[key]:
             facts.append(f"{number(row[key])} {words}")
     return {
         "facts": facts,

@@ -15,7 +15,7 @@ const nodesOf = (section, kind) => [...section.querySelectorAll(`${kind}[data-it
 function runList(item) {
   const list = make("ul");
   for (let i = 0; i < Math.min(item.runs.length, SHOWN); i++) {
-    list.append(make("li", {}, swatch(i), item.names[i] || "the run", make("span", {}, item.values[i])));
+    list.append(make("li", {}, swatch(i), item.names[i], make("span", {}, item.values[i])));
   }
   if (item.runs.length > SHOWN) list.append(make("li", {}, "", `and ${item.runs.length - SHOWN} more`));
   return list;
@@ -23,10 +23,11 @@ function runList(item) {
 
 function others(item, run) {
   const list = make("dl");
+  const more = make("details", {}, make("summary", {}, "other metrics"), list);
   for (const [name, value] of run.metrics) {
     if (name !== item.metric) list.append(make("dt", {}, name), make("dd", {}, value));
   }
-  return list.childElementCount ? [list] : [];
+  return list.childElementCount ? [more] : [];
 }
 
 function cardOf(node, note, isPinned) {
@@ -35,14 +36,18 @@ function cardOf(node, note, isPinned) {
   const curves = (kind) =>
     runs.map((run, i) => ({ points: run[kind], best: i === 0, dash: dash(i), diverged: run.diverged }));
   const top = runs.every((run) => run.valid.every((p) => p[1] <= 1)) ? 1 : 0;
+  const charts = make("div", { class: "charts" });
+  if (runs.some((run) => run.train.length + run.valid.length)) {
+    charts.append(chart("training loss", curves("train")), chart("validation accuracy", curves("valid"), top));
+  }
   const card = make(
     "aside",
     { class: isPinned ? "card pinned" : "card", "aria-label": `Learning curves of ${item.title}` },
     make("h4", {}, item.title || "all runs"),
     make("div", {}, make("span", { class: "value" }, item.values[0]), make("span", { class: "soft" }, ` ${item.metric}`)),
     make("div", { class: "soft" }, runs[0].facts.map((fact) => fact.replaceAll(" ", "\u00a0")).join(" · ")),
-    make("div", { class: "charts" }, chart("training loss", curves("train")), chart("validation accuracy", curves("valid"), top)),
-    runList(item),
+    charts,
+    ...(item.runs.length > 1 || item.names[0] ? [runList(item)] : []),
     ...(isPinned ? others(item, runs[0]) : []),
   );
   if (note) card.append(make("div", { class: "soft" }, note));
@@ -71,20 +76,27 @@ function overlap(a, b) {
   return Math.max(0, width) * Math.max(0, height);
 }
 
-// Beside the anchor, where the window has room and the anchor and the other card stay free.
-function place(card, anchor, avoid) {
+// Near the anchor, where the window has room; a card that stays covers few marks, one that comes and goes no such card.
+function place(card, anchor, node) {
   const [width, height, gap] = [card.offsetWidth, card.offsetHeight, 14];
-  const clamp = (value, size, room) => Math.max(8, Math.min(value, room - size - 8));
-  const spots = [
+  const [rightmost, lowest] = [document.documentElement.clientWidth - width - 8, window.innerHeight - height - 8];
+  const beside = [
     [anchor.right + gap, anchor.top - height / 3],
     [anchor.left - gap - width, anchor.top - height / 3],
     [anchor.x0 ?? anchor.left, anchor.bottom + gap],
     [anchor.x0 ?? anchor.left, anchor.top - gap - height],
-  ].map(([x, y]) => {
-    const left = clamp(x, width, document.documentElement.clientWidth);
-    const top = clamp(y, height, window.innerHeight);
+  ];
+  const stays = card.matches(".pinned");
+  const grid = [0, 0.25, 0.5, 0.75, 1].flatMap((x) => [0, 0.25, 0.5, 0.75, 1].map((y) => [x * rightmost, y * lowest]));
+  const kept = !stays && pinned.card?.getBoundingClientRect();
+  const marks = stays ? nodesOf(sectionOf(node), ".mark").map((mark) => mark.querySelector("use").getBoundingClientRect()) : [];
+  const spots = (stays ? [...beside, ...grid] : beside).map(([x, y], i) => {
+    const left = Math.max(8, Math.min(x, rightmost));
+    const top = Math.max(8, Math.min(y, lowest));
     const box = { left, top, right: left + width, bottom: top + height };
-    return { ...box, cost: 100 * overlap(box, anchor) + (avoid ? overlap(box, avoid) : 0) };
+    const away = stays ? Math.hypot(left + width / 2 - anchor.left, top + height / 2 - anchor.top) : i;
+    const covered = marks.filter((mark) => overlap(box, mark) > 0).length;
+    return { left, top, cost: away + 60 * covered + 100 * overlap(box, anchor) + (kept ? overlap(box, kept) : 0) };
   });
   const spot = spots.reduce((best, next) => (next.cost < best.cost ? next : best));
   card.style.left = `${spot.left + window.scrollX}px`;
@@ -122,7 +134,7 @@ function show(slot, node, { note = "", pointer } = {}) {
   document.body.append(slot.card);
   const box = (node.matches(".mark") ? node.querySelector("use") : node).getBoundingClientRect();
   const anchor = { left: box.left, right: box.right, top: box.top, bottom: box.bottom, x0: pointer?.clientX };
-  place(slot.card, anchor, slot === hover ? pinned.card?.getBoundingClientRect() : null);
+  place(slot.card, anchor, node);
 }
 
 function pin(node, pointer) {
@@ -247,7 +259,7 @@ document.querySelectorAll("table").forEach(tableOf);
 document.addEventListener("keydown", (event) => event.key === "Escape" && (drop(hover), drop(pinned)));
 window.addEventListener("resize", () => (drop(hover), drop(pinned)));
 
-const links = new Map([...document.querySelectorAll("nav li a")].map((link) => [link.hash.slice(1), link]));
+const links = new Map([...document.querySelectorAll("nav li a")].map((link) => [link.getAttribute("href").slice(1), link]));
 const spy = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) {

@@ -9,7 +9,7 @@ from jaxzoo.sweep.results import Row
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Of the verdicts; the word always stands beside its symbol."""
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
-"""Keys of a row that the table shows, and their headings."""
+"""Keys of a row that the table shows where any run has them, and their headings."""
 
 
 class Cell(NamedTuple):
@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 def headings(outcome: Outcome) -> list[str]:
     """Those of the columns."""
     metrics = [name.removeprefix("valid/") for name in outcome.metrics]
-    return [*outcome.axes, *metrics, *(f"best {axis}" for axis in outcome.tuned), *FACTS.values()]
+    return [*outcome.axes, *metrics, *(f"best {axis}" for axis in outcome.tuned), *_facts(outcome).values()]
 
 
 def cells(outcome: Outcome, best: Best) -> list[Cell]:
@@ -32,7 +32,7 @@ def cells(outcome: Outcome, best: Best) -> list[Cell]:
     diverged = row["status"] == "diverged"
     scores = [Cell("diverged", None) if diverged else _metric(name, row) for name in outcome.metrics]
     tuned = [Cell("-", None) if diverged else _cell(row["point"].get(axis)) for axis in outcome.tuned]
-    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row[key]) for key in FACTS)]
+    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row[key]) for key in _facts(outcome))]
 
 
 def markdown(outcome: Outcome) -> str:
@@ -54,6 +54,10 @@ def markdown(outcome: Outcome) -> str:
     if outcome.rows:
         parts += ["## Made by", f"{_text(outcome.provenance())}; by `{outcome.command}`."]
     return "\n\n".join(parts) + "\n"
+
+
+def _facts(outcome: Outcome) -> dict[str, str]:
+    return {key: words for key, words in FACTS.items() if any(row[key] for row in outcome.rows)}
 
 
 def _claims(outcome: Outcome) -> Iterable[list[str]]:
