@@ -124,11 +124,8 @@ def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[flo
 
 def render(figure: "Figure", kind: str) -> bytes:
     """The picture as `png`, `svg` and the like; one version of matplotlib gives equal figures equal bytes."""
-    import matplotlib
-
     picture = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "figure"}):
-        figure.savefig(picture, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    _draw(figure, picture, kind)
     return picture.getvalue()
 
 
@@ -136,8 +133,15 @@ def save(figure: "Figure", path: Path) -> None:
     """Writes the picture, in the format of the file's suffix: whole, by way of `path` + ".tmp", or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        unfinished.write_bytes(render(figure, path.suffix.removeprefix(".")))
+        _draw(figure, unfinished, path.suffix.removeprefix("."))
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _draw(figure: "Figure", target: Path | io.BytesIO, kind: str) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "figure"}):
+        figure.savefig(target, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -87,7 +87,8 @@ def _link(outcome: Outcome) -> str:
     verdicts = [verdict.verdict for verdict in outcome.verdicts()]
     counts = {verdict: verdicts.count(verdict) for verdict in SYMBOLS if verdict in verdicts}
     tally = "".join(
-        f'<span class="{_class(verdict)}" role="img" aria-label="{count} {verdict}" title="{count} {verdict}">{SYMBOLS[verdict]} {count}</span>'
+        f'<span class="{_class(verdict)}" role="img" aria-label="{count} {verdict}" title="{count} {verdict}">'
+        f"{SYMBOLS[verdict]} {count}</span>"
         for verdict, count in counts.items()
     )
     words = f"{escape(outcome.experiment.title)} <small>{escape(outcome.scale_name)}</small>"

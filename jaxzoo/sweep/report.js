@@ -87,7 +87,9 @@ function place(card, anchor, node) {
     [anchor.x0 ?? anchor.left, anchor.top - gap - height],
   ];
   const stays = card.matches(".pinned");
-  const grid = [0, 0.25, 0.5, 0.75, 1].flatMap((x) => [0, 0.25, 0.5, 0.75, 1].map((y) => [x * rightmost, y * lowest]));
+  const { left: start, right: end } = sectionOf(node).getBoundingClientRect();
+  const parts = [0, 0.25, 0.5, 0.75, 1];
+  const grid = parts.flatMap((x) => parts.map((y) => [start + x * (end - width - start), y * lowest]));
   const kept = !stays && pinned.card?.getBoundingClientRect();
   const marks = stays ? nodesOf(sectionOf(node), ".mark").map((mark) => mark.querySelector("use").getBoundingClientRect()) : [];
   const spots = (stays ? [...beside, ...grid] : beside).map(([x, y], i) => {
