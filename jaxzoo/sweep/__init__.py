@@ -5,6 +5,7 @@ from jaxzoo.sweep.experiment import (
     Measurement as Measurement,
     Point as Point,
     Scale as Scale,
+    Value as Value,
     grid as grid,
 )
 from jaxzoo.sweep.results import Claim as Claim, Finding as Finding, Missing as Missing, Results as Results

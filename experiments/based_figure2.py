@@ -1,0 +1,102 @@
+"""Based, Figure 2: recall against the bytes of the state, six classes of models, several sizes of each.
+
+`python -m jaxzoo.sweep --experiment experiments/based_figure2.py --scale laptop --out DIR`
+
+The state is that of one sequence of the longest length that is asked, all layers together, measured from the arrays;
+the paper counts the one mixer that gives the model its name (App. E.2). The claims stand in `based_claims.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from experiments.based_claims import CLAIMS, CLASSES
+from experiments.based_models import BASED, LAPTOP_DATA, PAPER_DATA, RELEASE_DATA, SMOKE, SMOKE_DATA, run
+from experiments.frontier import draw_by_state
+from experiments.protocol import LAPTOP
+from jaxzoo.sweep import Experiment, Point, Results, Scale, Value, grid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Sizes = Mapping[str, Mapping[str, Sequence[Value]]]
+"""By class, the axes that size its models."""
+
+PAPER_SIZES: Sizes = {
+    "Attention": {"d_model": (64, 128)},
+    "Sliding window": {"d_model": (128,), "window": (8, 16, 32, 64, 128, 256, 512, 1024)},
+    "Mamba": {"d_model": (64, 128, 256), "d_state": (8, 16, 24)},
+    "H3": {"d_model": (64, 128, 256)},
+    "Hyena": {"d_model": (64, 128, 256)},
+    "Based": {"d_model": (48, 64, 128), "feature_dim": (8, 16, 24)},
+}
+"""App. E.2; the release has the same."""
+LAPTOP_SIZES: Sizes = {
+    "Attention": {"d_model": (16, 32)},
+    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64)},
+    "Mamba": {"d_model": (16, 32), "d_state": (8, 16)},
+    "H3": {"d_model": (16, 32, 64)},
+    "Hyena": {"d_model": (16, 32, 64)},
+    "Based": {"d_model": (16, 32), "feature_dim": (4, 8, 16)},
+}
+SMOKE_SIZES: Sizes = {"Attention": {"d_model": (16,)}, "Based": {"d_model": (16,), "feature_dim": (4,)}}
+
+
+def _points(sizes: Sizes, learning_rates: Sequence[float]) -> list[Point]:
+    """All axes at every point; None where a class does not have one."""
+    absent = {"feature_dim": (None,), "d_state": (None,), "window": (None,)}
+    return [
+        point
+        for model, axes in sizes.items()
+        for point in grid(**{"model": (model,), **absent, **axes, "learning_rate": learning_rates})
+    ]
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Two models of width 16, 3 steps: nothing can be learned.",
+        points=_points(SMOKE_SIZES, SMOKE.learning_rates),
+        config=lambda point: run(point, SMOKE, SMOKE_DATA),
+    )
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about="",
+        points=_points(LAPTOP_SIZES, LAPTOP.learning_rates),
+        config=lambda point: run(point, LAPTOP, LAPTOP_DATA),
+    )
+
+
+def _paper() -> Scale:
+    return Scale(
+        about="Lengths and pairs of Sec. 3.1, models of App. E.2. What is not printed is the released code's: four "
+        "rates, 32 epochs of 180,000 examples, batches of 256, vocabulary 8192, no MLP, no warmup, early stop at 0.99.",
+        points=_points(PAPER_SIZES, BASED.learning_rates),
+        config=lambda point: run(point, BASED, PAPER_DATA),
+    )
+
+
+def _release() -> Scale:
+    return Scale(
+        about="The released configurations (HazyResearch/zoology, `arxiv24_based_figure2`): five parts from 64 tokens "
+        "with 4 pairs to 256 with 64, asked from 64 tokens with 4 pairs to 1,024 with 256. Attention has no dropout.",
+        points=_points(PAPER_SIZES, BASED.learning_rates),
+        config=lambda point: run(point, BASED, RELEASE_DATA, released=True),
+    )
+
+
+def _draw(results: Results) -> "Figure":
+    return draw_by_state(results, CLASSES, title="Based, Figure 2: recall by the size of the state")
+
+
+experiment = Experiment(
+    title="Based, Figure 2",
+    about="How much each class of models recalls with how many bytes of state; within a class, width, window, feature "
+    "dimension or numbers of state a channel differ.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    claims=CLAIMS,
+    draw=_draw,
+    missing=(
+        "Mamba-2, which the released configurations have and the paper has not: there is no such mixer here yet.",
+    ),
+)

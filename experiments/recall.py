@@ -1,0 +1,136 @@
+"""What the recall figures share: data, accuracy over the width as a picture, and the width that a model needs."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from jaxzoo.sweep import Finding, Missing, Results
+from jaxzoo.sweep.figure import curve
+from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SOLVED = 0.9
+"""Zoology, Sec. 4.3: a model that needs some width has at most this accuracy below it."""
+
+
+def data(task: TaskConfig, *, train: int, valid: int) -> RecallDataConfig:
+    """The same task to learn and to be asked, in so many examples."""
+    return RecallDataConfig(
+        train=(Examples(task=task, n_examples=train),), valid=(Examples(task=task, n_examples=valid),)
+    )
+
+
+def draw_over_width(
+    results: Results,
+    *,
+    title: str,
+    models: Sequence[Sequence[str]],
+    panel: str = "length",
+    panel_title: str = "N = {}",
+) -> "Figure":
+    """Accuracy over the width: a panel for each value of an axis, a curve for each model.
+
+    Args:
+      results: with the axes `model`, `d_model` and that of the panels.
+      title: of the figure.
+      models: names of the models, for each row of panels; the style of a model is the same in all of them.
+      panel: the axis that tells the panels of a row apart.
+      panel_title: with {} for its value.
+    """
+    names = list(dict.fromkeys(name for row in models for name in row))
+    values, widths = results.values(panel), results.values("d_model")
+    columns = max(1, len(values))
+    size = (1.0 + 2.7 * columns, 1.0 + 2.6 * len(models))
+    figure, axes = panels(len(models), columns, size=size, title=title, sharex=True, sharey=True)
+    for row, shown in zip(axes, models, strict=True):
+        for value, place in zip(values, row, strict=False):
+            for name in shown:
+                points = [{"model": name, panel: value, "d_model": width} for width in widths]
+                curve(place, results, x="d_model", points=points, label=name, series=names.index(name))
+            place.set_title(panel_title.format(value), fontsize=TITLE_POINTS)
+        row[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))
+    for place in axes.flat:
+        plain_log_ticks(place, "x", widths)
+    for place in axes[-1]:
+        place.set(xlabel="model width d")
+    add_legend(figure)
+    return figure
+
+
+def accuracies(results: Results, **where: Any) -> dict[int, float]:
+    """The best accuracy at each width.
+
+    Raises:
+      Missing: there is no finished run.
+    """
+    found: dict[int, float] = {}
+    for width in results.values("d_model", **where):
+        try:
+            found[width] = results.score(d_model=width, **where)
+        except Missing:
+            continue
+    if not found:
+        raise Missing(f"no finished run at {in_words(where)}")
+    return found
+
+
+def least_width(results: Results, *, above: float = SOLVED, **where: Any) -> float:
+    """The smallest width whose accuracy is larger than `above`; infinite: none that was tried.
+
+    Raises:
+      Missing: there is no finished run.
+    """
+    return min((width for width, score in accuracies(results, **where).items() if score > above), default=math.inf)
+
+
+def at_least_two(results: Results, axis: str, **where: Any) -> list[Any]:
+    """The values of an axis.
+
+    Raises:
+      Missing: there are fewer than two.
+    """
+    values = results.values(axis, **where)
+    if len(values) < 2:
+        raise Missing(f"one {axis} only at {in_words(where)}" if values else f"no finished run at {in_words(where)}")
+    return values
+
+
+def constant_width(results: Results, *, model: str, axis: str = "length", above: float = SOLVED) -> Finding:
+    """Whether the width that a model needs at the smallest value of an axis is enough at all values."""
+    first, *others = at_least_two(results, axis, model=model)
+    enough = least_width(results, above=above, model=model, **{axis: first})
+    if math.isinf(enough):
+        best = max(accuracies(results, model=model, **{axis: first}).values())
+        return Finding(False, f"{model} at {axis} {first}: {best:.2f} at most")
+    scores = {value: results.score(model=model, d_model=enough, **{axis: value}) for value in (first, *others)}
+    numbers = ", ".join(f"{score:.2f} at {axis} {value}" for value, score in scores.items())
+    return Finding(min(scores.values()) > above, f"{model} of width {enough}: {numbers}")
+
+
+def needs_less(results: Results, *, model: str, than: str, axis: str = "length") -> Finding:
+    """Whether a model needs no more width than another at any value of an axis, and less at the largest."""
+    shared = set(results.values(axis, model=than))
+    values = [value for value in results.values(axis, model=model) if value in shared]
+    if not values:
+        raise Missing(f"no runs of {model} and {than} at one {axis}")
+    pairs = [[least_width(results, model=name, **{axis: value}) for name in (model, than)] for value in values]
+    numbers = [
+        f"{axis} {value}: {width_in_words(a)} against {width_in_words(b)}"
+        for value, (a, b) in zip(values, pairs, strict=True)
+    ]
+    holds = all(a <= b for a, b in pairs) and pairs[-1][0] < pairs[-1][1]
+    return Finding(holds, f"width of {model} for {SOLVED:g}, against {than}: {'; '.join(numbers)}")
+
+
+def width_in_words(width: float) -> str:
+    """A least width: `64`, or `none`."""
+    return "none" if math.isinf(width) else f"{width:g}"
+
+
+def in_words(where: dict[str, Any]) -> str:
+    """Coordinates: `model Hyena, length 64`."""
+    return ", ".join(f"{axis} {value}" for axis, value in where.items())
