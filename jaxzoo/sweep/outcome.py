@@ -131,11 +131,11 @@ def _key(point: Point) -> frozenset[tuple[str, Any]]:
 
 
 def _distinct(rows: Iterable[Row], key: str) -> str:
-    """The distinct values of a key, as they come."""
-    return " and ".join(dict.fromkeys(_words(row[key]) for row in rows))
+    """The distinct values of a key."""
+    return " and ".join(sorted({_words(row[key]) for row in rows}))
 
 
 def _words(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {version}" for name, version in value.items())
-    return str(value)
+    return "unknown" if value is None else str(value)

@@ -61,14 +61,15 @@ class PageData:
 def _run(row: Row) -> dict[str, Any]:
     facts = [f"{row['seconds']:.3g} s"]
     for key, words in (("steps", "steps"), ("n_parameters", "parameters"), ("state_bytes", "bytes of state")):
-        if row[key]:
+        if row.get(key):
             facts.append(f"{number(row[key])} {words}")
+    curve = row.get("curve", {})
     return {
         "facts": facts,
         "metrics": [[name.removeprefix("valid/"), metric(name, value)] for name, value in row["metrics"].items()],
         "diverged": row["status"] == "diverged",
-        "train": thinned(row["curve"]["train"], TRAIN_POINTS),
-        "valid": thinned(row["curve"]["valid"], VALID_POINTS),
+        "train": thinned(curve.get("train", ()), TRAIN_POINTS),
+        "valid": thinned(curve.get("valid", ()), VALID_POINTS),
     }
 
 

@@ -12,7 +12,8 @@ Row = Mapping[str, Any]
 name; empty if diverged), `curve` (`train`: pairs of step and loss; `valid`: pairs of step and accuracy), `steps`
 (made), `seconds`, `cpu_seconds`, `flops` (of the training, by our count), `n_parameters`, `state_bytes` (of one
 sequence of the longest length, measured from the arrays; None: does not stream), `config`, `versions`, `commit`,
-`machine`, `date`.
+`machine`, `date`. What is computed in place of a run has all but `curve`, `steps`, `flops`, `n_parameters`,
+`state_bytes` and `config`.
 """
 
 OVER = ("learning_rate", "seed")

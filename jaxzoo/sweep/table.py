@@ -32,7 +32,7 @@ def cells(outcome: Outcome, best: Best) -> list[Cell]:
     diverged = row["status"] == "diverged"
     scores = [Cell("diverged", None) if diverged else _metric(name, row) for name in outcome.metrics]
     tuned = [Cell("-", None) if diverged else _cell(row["point"].get(axis)) for axis in outcome.tuned]
-    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row[key]) for key in _facts(outcome))]
+    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row.get(key)) for key in _facts(outcome))]
 
 
 def markdown(outcome: Outcome) -> str:
@@ -57,7 +57,7 @@ def markdown(outcome: Outcome) -> str:
 
 
 def _facts(outcome: Outcome) -> dict[str, str]:
-    return {key: words for key, words in FACTS.items() if any(row[key] for row in outcome.rows)}
+    return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
 
 
 def _claims(outcome: Outcome) -> Iterable[list[str]]:
