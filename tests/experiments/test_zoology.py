@@ -73,7 +73,7 @@ PAPER_SIZES = [
     ("figure2", {"length": 512, "d_model": 64, "model": "H3"}, 64, 8, 64 * 12_500),
     ("figure2_bottom", {"length": 256, "d_model": 128, "model": "BaseConv"}, 16, 16, 64 * 6_250),
     ("figure6", {"n_pairs": 64, "d_model": 64, "model": "sliding window of 32"}, 64, 16, 64 * 6_250),
-    ("figure7", {"d_model": 128, "model": "Hyena, 8"}, 16, 16, 64 * 6_250),
+    ("figure7", {"d_model": 128, "model": "Hyena, heads of 8"}, 16, 16, 64 * 6_250),
 ]
 
 
