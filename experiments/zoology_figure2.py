@@ -107,7 +107,7 @@ def _paper() -> Scale:
 def _release() -> Scale:
     return Scale(
         about="The released configurations: no MLP, early stop, N up to 256, keys a power law of 0.01 away, distinct "
-        "values, and Based and Mamba in place of RetNet and LongConv.",
+        "values, and Based and Mamba in place of RetNet and LongConv. There attention has dropout, here it has none.",
         points=grid(
             length=(64, 128, 256),
             d_model=(64, 128, 256, 512),

@@ -65,6 +65,8 @@ FIGURE_2 = [
     # Nothing is wide enough for the longer length: more than 256 is more than twice 128.
     ("linear", {"at_64": {"Hyena": (0.5, 1, 1)}, "at_128": {"Hyena": (0, 0, 0)}}, "held"),
     ("wider-than-attention", {}, "held"),
+    # 0.9 is not more than 0.9.
+    ("wider-than-attention", {"at_128": {"Hyena": (0.9, 1, 1)}}, "held"),
     ("wider-than-attention", {"at_128": {"Hyena": (0.95, 1, 1)}}, "not held"),
     ("wider-than-attention", {"at_64": {"attention": (0.5, 1, 1)}}, "not held"),
 ]
@@ -252,8 +254,10 @@ def test_the_pairs_stand_in_columns_and_windows_below():
 
 def test_a_model_has_one_style_in_all_panels():
     figure = zoology_figure6.draw(Results(panels(PAIRS, "n_pairs")))
-    styles = {(line.get_label(), line.get_color(), line.get_marker()) for panel in figure.axes for line in panel.lines}
-    assert len(styles) == len(PAIRS[8])
+    lines = [line for panel in figure.axes for line in panel.lines]
+    styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
+    assert len(set(styles.values())) == len(styles) == len(PAIRS[8])
+    assert all(styles[line.get_label()] == (line.get_color(), line.get_marker()) for line in lines)
 
 
 @pytest.mark.parametrize("file", FILES)
