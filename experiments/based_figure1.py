@@ -113,8 +113,9 @@ def _draw(results: Results) -> "Figure":
     marks = [{"panel": "time", "window": window} for window in windows]
     curve(time, results, x="window", points=marks, label=WINDOW, series=1, metric=SECONDS)
     time.set_title("time on this machine", fontsize=TITLE_POINTS)
-    time.set(xlabel="window, tokens", ylabel="seconds, forward pass", yscale="log")
+    time.set(xlabel="window, tokens", ylabel="seconds, forward pass")
     plain_log_ticks(time, "x", windows)
+    plain_log_ticks(time, "y")
     windows = results.values("window", panel="recall", model=(WINDOW, BASED))
     for series, model in enumerate(MODELS[1:], start=1):
         marks = [{"panel": "recall", "model": model, "window": window} for window in windows]

@@ -40,8 +40,8 @@ PAPER_SIZES: Sizes = {
 """App. E.2; the release has the same."""
 LAPTOP_SIZES: Sizes = {
     "Attention": {"d_model": (16, 32)},
-    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64)},
-    "Mamba": {"d_model": (16, 32), "d_state": (8, 16)},
+    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64, 128)},
+    "Mamba": {"d_model": (32, 64), "d_state": (4, 16)},
     "H3": {"d_model": (16, 32, 64)},
     "Hyena": {"d_model": (16, 32, 64)},
     "Based": {"d_model": (16, 32), "feature_dim": (4, 8, 16)},

@@ -46,7 +46,7 @@ PAPER_SIZES: Sizes = {
 """The released configurations, without those of ScatterBrain with more features than channels."""
 LAPTOP_SIZES: Sizes = {
     "Based": {"d_model": (32,), "feature_dim": (4, 8, 16)},
-    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64)},
+    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64, 128)},
     "ScatterBrain": {"d_model": (32,), "window": (4, 16, 64), "n_features": (16, 32)},
     "BigBird": {"d_model": (32,), "block_size": (2, 4, 8)},
     NYSTROM: {"d_model": (32,), "n_landmarks": (8, 16, 32, 64)},
