@@ -19,6 +19,7 @@ from jaxzoo.config_io import nearest
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.mixers import MixerConfig
+    from jaxzoo.sweep import Experiment
 
 MIXER_FLAG = "--model.mixer"
 """Chooses the mixer of a file whose `config` is a function with a parameter `mixer`."""
@@ -57,6 +58,24 @@ def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
     if not isinstance(config, ExperimentConfig):
         raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function giving one")
     return config
+
+
+def load_experiment(file: Path) -> "Experiment":
+    """Imports a Python file and takes its `experiment`.
+
+    Raises:
+      UsageError: the file is missing or fails (with its line), or gives no such thing.
+    """
+    if not file.is_file():
+        raise UsageError(f"experiment file {file} does not exist")
+
+    from jaxzoo.sweep import Experiment
+
+    with _failures_of(file):
+        experiment = getattr(_import(file.resolve()), "experiment", None)
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"experiment file {file} must define `experiment`, an Experiment")
+    return experiment
 
 
 def mixer_names() -> list[str]:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 
 from jaxzoo.config import ExperimentConfig
@@ -29,6 +30,12 @@ class Task:
         return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
 
     @property
+    def trained(self) -> ExperimentConfig:
+        """The config of a run that trains."""
+        assert isinstance(self.config, ExperimentConfig)
+        return self.config
+
+    @property
     def program(self) -> str:
         """Equal for runs that one compiled program can make: they differ in learning rate and seed alone."""
         if isinstance(self.config, Measurement):
@@ -40,7 +47,8 @@ def _as_json(config: ExperimentConfig | Measurement) -> Json:
     if isinstance(config, ExperimentConfig):
         return to_json(config)
     function = config.function
-    return {"function": f"{function.__module__}.{function.__qualname__}", "arguments": dict(config.arguments)}
+    module = re.sub("_[0-9a-f]{16}$", "", function.__module__)  # what an imported file has behind its name
+    return {"function": f"{module}.{function.__qualname__}", "arguments": dict(config.arguments)}
 
 
 def _without_rates(config: ExperimentConfig) -> Json:

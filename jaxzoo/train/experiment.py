@@ -10,10 +10,11 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import NonFiniteError, Recorder, Start, StopSignals, begin, train
+from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress, duration, table
+from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import UnusableError
 from jaxzoo.train.session import Session

@@ -1,28 +1,20 @@
 """The training loop: batch -> step -> metrics, validation, checkpoint."""
 
 import dataclasses
-import math
+import functools
 import signal
 import threading
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Self
 
-import jax
-
+from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.metrics import MetricsLog
-from jaxzoo.train.plot import draw_learning_curve
-from jaxzoo.train.progress import Progress
-from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.recorder import Recorder, host_metrics
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
-from jaxzoo.train.step import Metrics
-
-
-class NonFiniteError(ArithmeticError):
-    """Loss or gradient of a step is infinite or not a number."""
 
 
 @dataclasses.dataclass
@@ -62,126 +54,118 @@ class StopSignals:
             signal.signal(each, signal.SIG_DFL)
 
 
-class Recorder:
-    """Sends metrics to file, screen and picture, training metrics one step late.
+class Course:
+    """One run from where it begins to its end: what is due at each step, in the order metrics, validation, checkpoint.
 
-    Fetching the metrics of the step before, while the device works on the next one, never keeps the device
-    waiting.
+    So all rows up to a checkpoint's step are on disk before the checkpoint is.
+
+    Attributes:
+      step: updates so far.
+
+    Args:
+      config: the experiment.
+      start: where it begins.
+      checkpoints: where its state goes.
+      record: where its metrics go.
+      stop: what may end it before its time.
     """
 
-    def __init__(self, session: Session, run: RunDirectory, log: MetricsLog, progress: Progress):
-        self._session, self._run, self._log, self._progress = session, run, log, progress
-        self._held: tuple[int, Metrics] | None = None
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        start: Start,
+        checkpoints: Checkpoints,
+        record: Recorder,
+        stop: StopSignals,
+    ):
+        self.step = start.step
+        self._config, self._stream = config, start.stream
+        self._checkpoints, self._record, self._stop = checkpoints, record, stop
 
-    def train(self, step: int, metrics: Metrics) -> None:
-        """Takes the metrics of `step` and records those of the step before.
-
-        Raises:
-          NonFiniteError: that step's loss or gradient is not finite.
-        """
-        self.catch_up()
-        self._held = step, metrics
-
-    def catch_up(self) -> None:
-        """Records what is held back; raises as `train` does."""
-        if self._held is None:
-            return
-        (step, held), self._held = self._held, None
-        metrics = {name: float(value) for name, value in jax.device_get(held).items()}
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(metrics[name]):
-                raise NonFiniteError(f"{name} is {metrics[name]} at step {step}")
-        if step % self._session.config.train.log_every == 0:
-            self._log.write(step, {f"train/{name}": value for name, value in metrics.items()})
-        self._progress.train(step, metrics)
-
-    def validate(self, step: int, state: TrainState) -> None:
-        """Scores the validation sets, records the result and draws the picture."""
-        self.catch_up()
-        with self._progress.pause():
-            row = self._log.write(step, self._session.evaluate(state.variables))
-            self._progress.valid(step, row)
-            self.draw()
-
-    def baselines(self) -> None:
-        """Records and prints what a model must beat, where the data know it."""
-        scores = self._session.dataset.baselines()
-        if scores:
-            names = ("bits_per_byte", "perplexity")
-            row = {f"baseline/{k}/{name}": getattr(s, name) for k, s in scores.items() for name in names}
-            self._log.write(0, row)
-            text = ", ".join(f"{k} {score.bits_per_byte:.3f}" for k, score in scores.items())
-            self._progress.say(f"bits per byte to beat: {text}")
-
-    def draw(self) -> None:
-        """Draws the learning curve."""
-        draw_learning_curve(self._log.rows, self._run.picture, title=self._run.path.name)
+    def begin(self, state: Callable[[], TrainState]) -> None:
+        """Before the first update: validates, where that is due and was not done before the run was stopped."""
+        self._validate(state)
 
     @property
-    def n_rows(self) -> int:
-        """Rows of metrics so far."""
-        return len(self._log.rows)
+    def goes_on(self) -> bool:
+        """Whether there is a next update."""
+        config = self._config.train
+        return (
+            self.step < config.steps and not self._stop.requested and not self._record.reached(config.stop_at_accuracy)
+        )
 
-    def validated(self, step: int) -> bool:
-        """Whether there is a validation of `step`."""
-        row = self._log.last("valid/loss")
-        return row is not None and row["step"] == step
+    def advance(self, fetch: Callable[[], Mapping[str, float]], state: Callable[[], TrainState]) -> None:
+        """After an update.
 
-    def reached(self, accuracy: float) -> bool:
-        """Whether the newest validation has at least this accuracy; never for 0."""
-        row = self._log.last("valid/accuracy")
-        return accuracy > 0 and row is not None and row["valid/accuracy"] >= accuracy
+        Args:
+          fetch: gives its metrics, `host_metrics`.
+          state: gives the state after it.
+
+        Raises:
+          NonFiniteError: loss or gradient of this step or the one before; no checkpoint is made any more.
+          OSError: metrics or a checkpoint cannot be written.
+        """
+        self.step += 1
+        self._record.train(self.step, fetch)
+        self._validate(state)
+        if self._due(self._config.train.checkpoint_every):
+            self.save(state)
+
+    def save(self, state: Callable[[], TrainState]) -> None:
+        """Begins to save a checkpoint of this step, unless there is one. Raises as `advance` does."""
+        self._record.catch_up()
+        if self._checkpoints.newest != self.step:
+            cursor, config = self._stream.get_state(), to_json(self._config)
+            self._checkpoints.save(self.step, state(), cursor=cursor, config=config, n_rows=self._record.n_rows)
+
+    def _validate(self, state: Callable[[], TrainState]) -> None:
+        due = self._due(self._config.train.eval_every) and not self._stop.requested
+        if due and not self._record.validated(self.step):
+            self._record.validate(self.step, state())
+
+    def _due(self, every: int) -> bool:
+        return self.step == self._config.train.steps or (every > 0 and self.step > 0 and self.step % every == 0)
 
 
 def train(session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals) -> int:
     """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
 
-    A checkpoint of the last step is on its way when this returns. What is due at a step comes in the order
-    metrics, validation, checkpoint: so all rows up to a checkpoint's step are on disk before the
-    checkpoint is.
+    A checkpoint of the last step is on its way when this returns.
 
     Raises:
       NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
       OSError: metrics or a checkpoint cannot be written.
     """
-    config = session.config.train
-    state, step = start.state, start.step
+    course = Course(session.config, start, checkpoints, record, stop)
+    state = start.state
 
-    def due(every: int) -> bool:
-        return step == config.steps or (every > 0 and step > 0 and step % every == 0)
+    def current() -> TrainState:
+        return state
 
-    def validate() -> None:
-        if due(config.eval_every) and not stop.requested and not record.validated(step):
-            record.validate(step, state)
-
-    def save() -> None:
-        record.catch_up()
-        if checkpoints.newest != step:
-            cursor = start.stream.get_state()
-            checkpoints.save(step, state, cursor=cursor, config=to_json(session.config), n_rows=record.n_rows)
-
-    validate()
-    while step < config.steps and not stop.requested and not record.reached(config.stop_at_accuracy):
+    course.begin(current)
+    while course.goes_on:
         state, metrics = session.update(state, next(start.stream))
-        step += 1
-        record.train(step, metrics)
-        validate()
-        if due(config.checkpoint_every):
-            save()
-    save()
-    return step
+        course.advance(functools.partial(host_metrics, metrics), current)
+    course.save(current)
+    return course.step
 
 
-def begin(session: Session, checkpoints: Checkpoints | None) -> Start:
+def begin(session: Session, checkpoints: Checkpoints | None, config: ExperimentConfig | None = None) -> Start:
     """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
+
+    Args:
+      session: of the run, or of one that differs in learning rate and seed alone.
+      checkpoints: those of the run; None: it is new.
+      config: the run's; None: the session's.
 
     Raises:
       ValueError: the checkpoint's cursor belongs to other data.
       UnusableError: there are checkpoints, or were, and none can be used.
     """
+    config = config or session.config
     stream = session.dataset.train()
-    found = checkpoints.restore_newest(session.abstract_state, to_json(session.config)) if checkpoints else None
+    found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
     if found is None:
-        return Start(session.init_state(), stream)
+        return Start(session.init_state(config.train.seed), stream)
     stream.set_state(found.seal.cursor)
     return Start(found.state, stream, found.seal.step, found.seal.n_rows)

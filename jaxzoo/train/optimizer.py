@@ -5,18 +5,21 @@ from typing import Any
 import jax
 import optax
 
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import OptimizerConfig
 from jaxzoo.layers.variables import Traits
 
 
-def make_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
+def make_schedule(
+    config: OptimizerConfig, steps: int, *, peak: Float[Array, ""] | float | None = None
+) -> optax.Schedule:
     """Learning rate of update number `count = 0 .. steps - 1`.
 
     With `w = round(warmup_fraction * steps)` it is `count / w` of the peak for `count < w` (0 at the first
     update), the peak at `count = w`, and `final_fraction` of the peak at the last update; `constant` stays
-    at the peak.
+    at the peak. `peak`: another one than the config's, perhaps traced.
     """
-    peak, final = config.learning_rate, config.final_fraction
+    peak, final = config.learning_rate if peak is None else peak, config.final_fraction
     warmup = round(config.warmup_fraction * steps)
     rest = max(steps - 1 - warmup, 1)
     falling = {

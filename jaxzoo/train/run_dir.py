@@ -39,6 +39,10 @@ def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
     return Path("runs", "-".join([*names, *([mixer.lower().replace("-", "_")] if mixer else [])]))
 
 
+class InUseError(ValueError):
+    """Another process writes to the run."""
+
+
 class RunDirectory:
     """The files of one run.
 
@@ -111,7 +115,7 @@ class RunDirectory:
         """Keeps other processes from writing here until `release`, or until this one ends.
 
         Raises:
-          ValueError: another one writes here.
+          InUseError: another one writes here.
         """
         if self._claim is not None:
             return
@@ -120,7 +124,7 @@ class RunDirectory:
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(claim)
-            raise ValueError(
+            raise InUseError(
                 f"{self.path} is in use by another training process; wait for it, stop it, or choose another "
                 "place with --run-dir"
             ) from None

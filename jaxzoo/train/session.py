@@ -62,6 +62,9 @@ class Session:
       dataset: its data.
       blueprint: its model.
       abstract_state: shape, dtype and sharding of the train state.
+      state_shardings: where every array of the train state lies.
+      row_sharding: where the rows of a batch lie.
+      everywhere: of what every device has.
       train_step: `(state, batch) -> (state, metrics)`; the state that it is given is donated.
 
     Args:
@@ -92,36 +95,37 @@ class Session:
 
         key_data = jax.random.key_data(jax.random.key(config.train.seed))
         shapes = jax.eval_shape(self._init, key_data)
-        self._shardings = state_shardings(self.blueprint, self._optimizer, shapes, self.mesh)
+        self.state_shardings = state_shardings(self.blueprint, self._optimizer, shapes, self.mesh)
         self.abstract_state: TrainState = jax.tree.map(
-            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self._shardings
+            lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )
-        self._everywhere = NamedSharding(self.mesh, PartitionSpec())
-        self._rows = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
+        self._jitted_init = jax.jit(self._init, out_shardings=self.state_shardings)
+        self.everywhere = NamedSharding(self.mesh, PartitionSpec())
+        self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         self.train_step = PerShape(
             jax.jit(
                 make_train_step(self.blueprint, self._optimizer, schedule),
                 donate_argnums=0,
-                in_shardings=(self._shardings, self._rows),
-                out_shardings=(self._shardings, self._everywhere),
+                in_shardings=(self.state_shardings, self.row_sharding),
+                out_shardings=(self.state_shardings, self.everywhere),
             )
         )
         self.eval_step = PerShape(
             jax.jit(
                 make_eval_step(self.blueprint),
-                in_shardings=(self._shardings.variables, self._rows),
-                out_shardings=self._everywhere,
+                in_shardings=(self.state_shardings.variables, self.row_sharding),
+                out_shardings=self.everywhere,
             )
         )
 
-    def init_state(self) -> TrainState:
-        """The state before the first update, born where it stays."""
-        key_data = jax.random.key_data(jax.random.key(self.config.train.seed))
-        return jax.jit(self._init, out_shardings=self._shardings)(key_data)
+    def init_state(self, seed: int | None = None) -> TrainState:
+        """The state before the first update, born where it stays; `seed` None: that of the config."""
+        key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
+        return self._jitted_init(key_data)
 
     def place(self, batch: Batch) -> Batch:
         """The batch with its rows shared out over the devices of the mesh."""
-        return jax.device_put(batch, self._rows)
+        return jax.device_put(batch, self.row_sharding)
 
     def compile(self) -> Any:
         """Compiles the train step for the first batch, whose place in the stream is kept; returns the executable."""
@@ -135,7 +139,7 @@ class Session:
     def evaluate(self, variables: Variables) -> dict[str, float]:
         """Metrics of a model on all validation sets, those of `jaxzoo.train.evaluate`; any placing of its variables
         will do."""
-        placed = jax.device_put(variables, self._shardings.variables)
+        placed = jax.device_put(variables, self.state_shardings.variables)
         return evaluate(
             lambda batch: self.eval_step(placed, self.place(batch)),
             self.dataset.valid(),

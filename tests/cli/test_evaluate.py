@@ -39,7 +39,7 @@ def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("recall")
     (directory / "file.py").write_text(textwrap.dedent(FILE))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"
 

@@ -17,9 +17,10 @@ from jaxzoo.config_io import from_json
 from jaxzoo.data.ngram import ngram_baselines
 from jaxzoo.screen import Screen
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import NonFiniteError, Recorder, StopSignals
+from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress
+from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 
@@ -202,7 +203,7 @@ def test_infinite_gradient_stops_too(tiny_config, tmp_path):
     progress = Progress(Screen(io.StringIO()), steps=20, start_step=0, batch_size=1, log_every=1)
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
         record = Recorder(session, RunDirectory(tmp_path), log, progress)
-        record.train(10, {"loss": 1.0, "accuracy": 0.0, "grad_norm": math.inf, "learning_rate": 0.1})
+        record.train(10, lambda: {"loss": 1.0, "accuracy": 0.0, "grad_norm": math.inf, "learning_rate": 0.1})
         assert log.rows == []
         with pytest.raises(NonFiniteError, match="grad_norm is inf at step 10"):
             record.catch_up()

@@ -1,0 +1,129 @@
+"""`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: makes the runs of a figure.
+
+Exit statuses beside the runner's: 0 also where runs have failed, which are listed; 1: workers fail before they make
+anything; 130: interrupted, what was done is kept.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxzoo.cli.config_file import load_experiment
+from jaxzoo.cli.flags import ArgumentParser, UsageError
+from jaxzoo.cli.runner import Failure, run
+from jaxzoo.config_io import nearest
+from jaxzoo.screen import Screen
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.sweep import Sweep
+
+PROGRAM = "python -m jaxzoo.sweep"
+WORKER = "jaxzoo.cli.sweep_worker"
+
+DESCRIPTION = """Makes all runs of an experiment, several at once. A run that is done is never made again; one that was
+stopped goes on where it was; what is added to the experiment is made besides. Several such commands, on one machine
+or on many that share a file system, may work at the same directory."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_sweep, argv, interrupted="interrupted; what is done is kept: go on with the same command")
+
+
+def _sweep(argv: Sequence[str]) -> None:
+    options = _options().parse_args(argv)
+    screen = Screen(sys.stdout)
+    if options.experiment is None:
+        raise UsageError(
+            "--experiment FILE is required, such as --experiment experiments/zoology_figure2.py; see --help"
+        )
+    file = Path(options.experiment)
+    out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
+    sweep = open_sweep(file, options.scale, out.expanduser())
+    make(sweep, file, options, screen)
+
+
+def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
+    """The experiment of a file at a scale, with all its runs read.
+
+    Raises:
+      UsageError: the file fails or has no such scale, or a point has no valid config.
+    """
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.sweep import Sweep
+
+    experiment = load_experiment(file)
+    if scale not in experiment.scales:
+        hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
+        raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
+    sweep = Sweep(experiment, experiment.scales[scale](), SweepDirectory(out.absolute()))
+    try:
+        n_tasks = len(sweep.tasks)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    if not n_tasks:
+        raise UsageError(f"{file}: scale {scale} has no points")
+    return sweep
+
+
+def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen) -> None:
+    """Makes what is not there yet, and the report."""
+    from jaxzoo.sweep.board import Board
+    from jaxzoo.sweep.directory import About
+    from jaxzoo.sweep.launch import LocalWorker, find_device
+    from jaxzoo.sweep.oversee import WorkersError, oversee
+
+    sweep.directory.create(About(str(file), options.scale))
+    sweep.directory.forget_failures()
+    device = find_device()
+    n_workers = options.workers or workers_here(device)
+    vectorized = options.parallel == "vmap" or (options.parallel == "auto" and device.platform != "cpu")
+    command = [sys.executable, "-m", WORKER, str(sweep.directory.path), "--workers", str(n_workers)]
+    command += ["--vmap"] if vectorized else []
+    command += ["--keep-checkpoints"] if options.keep_checkpoints else []
+    n_left = len(sweep.tasks) - len(sweep.directory.done() & {task.id for task in sweep.tasks})
+    how = "runs of one program together" if vectorized else "one run at a time each"
+    screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
+    screen.say(f"{n_workers} workers on {device.number} x {device.platform}, {how}; {sweep.directory.path}")
+    try:
+        oversee(
+            sweep,
+            lambda number: LocalWorker(command, number, device, sweep.directory.workers),
+            n_workers,
+            Board(screen, n_workers),
+        )
+    except WorkersError as error:
+        raise Failure(str(error), 1) from error
+
+
+def workers_here(device: Any) -> int:
+    """One a core on a CPU, one a GPU, one for all chips of a TPU."""
+    import os
+
+    if device.platform == "cpu":
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return device.number if device.platform == "gpu" else 1
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--experiment", metavar="FILE", help="Python file with `experiment`, as in experiments/")
+    parser.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
+    parser.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
+    parser.add_argument(
+        "--parallel",
+        choices=("auto", "vmap", "processes"),
+        default="auto",
+        help="runs that share a program: as one (vmap), or one after the other in a process; auto: vmap on GPU and TPU",
+    )
+    parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core, or a GPU")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
+    return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+    return int(text)

@@ -1,0 +1,64 @@
+"""`python -m jaxzoo.cli.sweep_worker DIR --name NAME`: one worker of a sweep; `jaxzoo.sweep` starts it."""
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.cli.flags import ArgumentParser
+from jaxzoo.cli.runner import run, use_compilation_cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_work, argv)
+
+
+def _work(argv: Sequence[str]) -> None:
+    options = _options().parse_args(argv)
+    if not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
+        threading.Thread(target=_follow_parent, daemon=True).start()
+    use_compilation_cache()
+
+    from jaxzoo.cli.sweep import open_sweep
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.queue import Queue
+    from jaxzoo.sweep.work import work
+    from jaxzoo.train.loop import StopSignals
+
+    about = SweepDirectory(options.directory).read_about()
+    sweep = open_sweep(Path(about.experiment), about.scale, options.directory)
+    with StopSignals() as stop, Queue(sweep.directory, options.name) as queue:
+        work(
+            sweep.tasks,
+            sweep.directory,
+            queue,
+            workers=options.workers,
+            vectorized=options.vmap,
+            stop=stop,
+            keep_checkpoints=options.keep_checkpoints,
+        )
+
+
+def _follow_parent() -> None:
+    """Waits for the end of standard input, which is that of the process which started us, and stops as it would."""
+    while sys.stdin.buffer.read(1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog="python -m jaxzoo.cli.sweep_worker", allow_abbrev=False)
+    parser.add_argument("directory", type=Path, help="of the sweep")
+    parser.add_argument("--name", required=True, help="of this worker, which no other has")
+    parser.add_argument("--workers", type=int, default=1, help="how many there are")
+    parser.add_argument("--vmap", action="store_true", help="runs that share a program are one program")
+    parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

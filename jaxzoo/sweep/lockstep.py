@@ -1,0 +1,130 @@
+"""Runs that differ in learning rate and seed alone, trained side by side by one compiled program on the same batches.
+
+`vmap`: one call updates all of them, which fills a GPU or TPU. Without it they are updated one after the other, which
+is faster on a CPU. In both the learning rate is data, not a constant of the program, so that every run is computed in
+the same way whatever is beside it.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.data.base import Batch
+from jaxzoo.train.optimizer import make_optimizer, make_schedule
+from jaxzoo.train.recorder import host_metrics
+from jaxzoo.train.session import PerShape, Session
+from jaxzoo.train.state import TrainState
+from jaxzoo.train.step import Metrics, make_train_step
+
+Fetch = Callable[[], Mapping[str, float]]
+
+
+class Rated(NamedTuple):
+    """A train state and the peak of its learning rate."""
+
+    state: TrainState
+    peak: Float[Array, ""]
+
+
+def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metrics]]:
+    """The train step of the session's experiment at any learning rate."""
+    config = session.config
+
+    def step(rated: Rated, batch: Batch) -> tuple[Rated, Metrics]:
+        schedule = make_schedule(config.optimizer, config.train.steps, peak=rated.peak)
+        optimizer = make_optimizer(config.optimizer, schedule, session.blueprint.traits.params)
+        state, metrics = make_train_step(session.blueprint, optimizer, schedule)(rated.state, batch)
+        return Rated(state, rated.peak), metrics
+
+    return step
+
+
+class Apart:
+    """Updates one run after the other, those alone that are asked for.
+
+    Args:
+      session: of any of the runs.
+      states: where they begin; donated.
+      rates: their peak learning rates.
+    """
+
+    def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
+        self._session = session
+        self._runs = [Rated(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
+        shardings = _shardings(session)
+        self._step = PerShape(
+            jax.jit(
+                _rated_step(session),
+                donate_argnums=0,
+                in_shardings=(shardings, session.row_sharding),
+                out_shardings=(shardings, session.everywhere),
+            )
+        )
+
+    def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
+        """One step of the active runs on a batch; gives what fetches the metrics of each."""
+        placed = self._session.place(batch)
+        found: dict[int, Fetch] = {}
+        for i in active:
+            self._runs[i], metrics = self._step(self._runs[i], placed)
+            found[i] = functools.partial(host_metrics, metrics)
+        return found
+
+    def state(self, i: int) -> TrainState:
+        """The state of a run."""
+        return self._runs[i].state
+
+
+class Together:
+    """Updates all runs in one call; the arguments are those of `Apart`.
+
+    A run that is not active any more is updated too, and nobody looks at it.
+    """
+
+    def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
+        self._session = session
+        shardings = jax.tree.map(_with_lanes, _shardings(session))
+        lanes = Rated(jax.tree.map(lambda *xs: jnp.stack(xs), *states), jnp.asarray(rates, jnp.float32))
+        self._runs = jax.device_put(lanes, shardings)
+        self._step = PerShape(
+            jax.jit(
+                jax.vmap(_rated_step(session), in_axes=(0, None)),
+                donate_argnums=0,
+                in_shardings=(shardings, session.row_sharding),
+                out_shardings=(shardings, session.everywhere),
+            )
+        )
+
+    def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
+        """As `Apart.update`; the metrics of all runs are fetched at once."""
+        self._runs, metrics = self._step(self._runs, self._session.place(batch))
+        fetch_all = functools.cache(functools.partial(_host_arrays, metrics))
+        return {i: functools.partial(_lane, fetch_all, i) for i in active}
+
+    def state(self, i: int) -> TrainState:
+        """The state of a run."""
+        return jax.tree.map(lambda x: x[i], self._runs.state)
+
+
+def _shardings(session: Session) -> Rated:
+    """Those of a run; the rate is everywhere."""
+    return Rated(session.state_shardings, session.everywhere)  # type: ignore[arg-type]
+
+
+def _with_lanes(sharding: NamedSharding) -> NamedSharding:
+    return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
+
+
+def _host_arrays(metrics: Metrics) -> dict[str, np.ndarray]:
+    fetched: Any = jax.device_get(metrics)
+    return {name: np.asarray(value) for name, value in fetched.items()}
+
+
+def _lane(fetch_all: Callable[[], dict[str, np.ndarray]], i: int) -> dict[str, float]:
+    return {name: float(values[i]) for name, values in fetch_all().items()}

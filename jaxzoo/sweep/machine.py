@@ -1,0 +1,49 @@
+"""Where and with what a run was made: what stands beside every result."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
+
+
+def versions() -> dict[str, str]:
+    """Python's and those of the packages that compute."""
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
+
+
+@functools.cache
+def commit() -> str | None:
+    """The commit of this package's checkout, with `-dirty` where files differ from it; None: no checkout."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short=12", "HEAD")
+        return head + ("-dirty" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@functools.cache
+def machine() -> str:
+    """The device that computes, in words: `2 x AMD EPYC 7B13 cores`, `NVIDIA H200`."""
+    import jax
+
+    device = jax.devices()[0]
+    if device.platform != "cpu":
+        return device.device_kind
+    return f"{_cpu()}, {os.cpu_count()} cores"
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
+    return found[1] if found else platform.processor() or platform.machine()

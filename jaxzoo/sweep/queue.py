@@ -1,0 +1,154 @@
+"""Which worker makes which run: claims in a directory that workers share, on one machine or on many.
+
+A worker says that it lives by touching a file of its own. It claims a run by creating `<run>.<attempt>`, which only one
+can create. Where the claim's worker lives no more, the next attempt is free: whoever creates it takes the run over. The
+time is the file system's own, so that clocks of machines need not agree.
+"""
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from jaxzoo.sweep.directory import SweepDirectory, write_whole
+
+BEAT_SECONDS = 5.0
+"""Between two signs of life."""
+LEASE_SECONDS = 90.0
+"""A worker that was silent for so long is dead."""
+MOST_ATTEMPTS = 3
+"""A run that was lost so often is not tried again: it may be what ends its workers."""
+
+
+class Claim(NamedTuple):
+    """The newest claim on a run."""
+
+    worker: str
+    """Whose."""
+    attempt: int
+    """Which, from 1 on."""
+
+
+class Queue:
+    """The claims of one worker. Inside the block it lives; behind it what it has not done is free again.
+
+    Args:
+      directory: the sweep's.
+      worker: its name, which no other has.
+      lease: seconds of silence after which a worker is dead.
+    """
+
+    def __init__(self, directory: SweepDirectory, worker: str, *, lease: float = LEASE_SECONDS):
+        self._directory, self._worker, self._lease = directory, worker, lease
+        self._life = directory.workers / f"{worker}.json"
+        self._ours: dict[str, int] = {}
+        self._news: dict[str, Any] = {}
+        self._ended = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> Self:
+        write_whole(self._life, self._news)
+        self._beats.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        self._ended.set()
+        self._beats.join()
+        for task in list(self._ours):
+            self.release(task)
+        self._life.unlink(missing_ok=True)
+
+    def take(self, task: str) -> bool:
+        """Claims a run, if it has neither result nor failure and no living worker has it."""
+        if task in self._directory.done() | self._directory.failed():
+            return False
+        claim = newest_claims(self._directory).get(task)
+        if claim and claim.worker in living(self._directory, self._lease, self._worker):
+            return False
+        attempt = claim.attempt + 1 if claim else 1
+        if attempt > MOST_ATTEMPTS:
+            error = f"its worker ended without a word {MOST_ATTEMPTS} times: killed, perhaps for memory"
+            self._directory.write_failure(task, {"error": error})
+            return False
+        if not _create(self._directory, task, Claim(self._worker, attempt)):
+            return False
+        self._ours[task] = attempt
+        if task in self._directory.done():  # by a worker that ended between the two looks
+            self.release(task)
+            return False
+        return True
+
+    def holds(self, task: str) -> bool:
+        """Whether the run is still ours: no other worker took us for dead."""
+        return newest_claims(self._directory).get(task) == Claim(self._worker, self._ours.get(task, 0))
+
+    def release(self, task: str) -> None:
+        """Gives up a claim: the run is done, or free."""
+        attempt = self._ours.pop(task)
+        (self._directory.claims / f"{task}.{attempt}").unlink(missing_ok=True)
+        self._news.pop(task, None)
+
+    def tell(self, task: str, **news: Any) -> None:
+        """What those who watch may know of a run: at which step it is, how good it is."""
+        self._news[task] = {**self._news.get(task, {}), **news}
+
+    def _beat(self) -> None:
+        while not self._ended.wait(min(BEAT_SECONDS, self._lease / 3)):
+            with contextlib.suppress(OSError):  # the next one may succeed
+                write_whole(self._life, dict(self._news))
+
+
+def newest_claims(directory: SweepDirectory) -> dict[str, Claim]:
+    """By run."""
+    found: dict[str, Claim] = {}
+    for path in directory.claims.iterdir():
+        task, _, number = path.name.partition(".")
+        if number.isdecimal() and int(number) > found.get(task, Claim("", 0)).attempt:
+            with contextlib.suppress(FileNotFoundError):
+                found[task] = Claim(path.read_text(), int(number))
+    return found
+
+
+def living(directory: SweepDirectory, lease: float = LEASE_SECONDS, us: str = "watcher") -> set[str]:
+    """The names of the workers that gave a sign of life within the lease."""
+    clock = directory.workers / f".{us}-{os.getpid()}"
+    clock.touch()
+    now = clock.stat().st_mtime
+    clock.unlink()
+    found = set()
+    for path in directory.workers.glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):
+            if now - path.stat().st_mtime < lease:
+                found.add(path.stem)
+    return found
+
+
+def bury(directory: SweepDirectory, workers: Iterable[str]) -> None:
+    """Says that these workers are dead, for those who know it before the lease ends."""
+    for worker in workers:
+        (directory.workers / f"{worker}.json").unlink(missing_ok=True)
+
+
+def news(directory: SweepDirectory) -> Mapping[str, dict[str, Any]]:
+    """What living workers tell of their runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for worker in living(directory):
+        with contextlib.suppress(OSError, ValueError):
+            found |= json.loads((directory.workers / f"{worker}.json").read_text())
+    return found
+
+
+def _create(directory: SweepDirectory, task: str, claim: Claim) -> bool:
+    """Creates the claim with its content at once; False: another worker was faster."""
+    draft = directory.claims / f".{claim.worker}-{task}"
+    draft.write_text(claim.worker)
+    try:
+        os.link(draft, directory.claims / f"{task}.{claim.attempt}")
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    return True

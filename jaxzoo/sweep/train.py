@@ -1,0 +1,197 @@
+"""Makes runs that share a program: each in a run directory of its own, and from where it was stopped."""
+
+import contextlib
+import functools
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.screen import warn
+from jaxzoo.sweep.lockstep import Apart, Fetch, Together
+from jaxzoo.sweep.task import Task
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.loop import Course, Start, StopSignals, begin
+from jaxzoo.train.metrics import MetricsLog, Row, read_rows
+from jaxzoo.train.recorder import NonFiniteError, Recorder
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.seal import UnusableError
+from jaxzoo.train.session import Session
+from jaxzoo.train.state import TrainState
+
+Tell = Callable[..., None]
+"""`tell(task, step=..., steps=..., score=...)`."""
+
+State = Callable[[], TrainState]
+
+CURVE_POINTS = 60
+"""Points of a learning curve that are kept in a result, at most."""
+
+
+class Listener:
+    """Passes on where a run is (an `Audience`)."""
+
+    def __init__(self, tell: Tell, task: str, steps: int):
+        self._tell, self._task = tell, task
+        tell(task, step=0, steps=steps)
+
+    def say(self, text: str) -> None:
+        """Nobody reads it."""
+
+    def train(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Passes on the step."""
+        self._tell(self._task, step=step)
+
+    def valid(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Passes on the score."""
+        self._tell(self._task, step=step, score=metrics["valid/accuracy"])
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Time that is not training counts like all other."""
+        yield
+
+
+class Member:
+    """One of the runs: its directory, its course and what came out.
+
+    Attributes:
+      task: what it is.
+      start: where it begins.
+      seconds: its share of the time of the process.
+      cpu_seconds: likewise, of all cores.
+      diverged: the step after which loss or gradient were not finite; None: they are.
+    """
+
+    def __init__(self, task: Task, run: RunDirectory, session: Session):
+        self.task, self._config, self._run, self._session = task, task.trained, run, session
+        self.start = _start(session, task.trained, run)
+        self.seconds = self.cpu_seconds = 0.0
+        self.diverged: int | None = None
+
+    def open(self, stack: contextlib.ExitStack, tell: Tell, stop: StopSignals) -> None:
+        """Opens its files until the stack is left."""
+        log = MetricsLog(self._run.metrics, self.start.step or -1, n_rows=self.start.n_rows)
+        stack.enter_context(log)
+        keep = self._config.train.keep_checkpoints
+        saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint))
+        listener = Listener(tell, self.task.id, self._config.train.steps)
+        record = Recorder(self._session, self._run, log, listener, draws=False)
+        self.course = Course(self._config, self.start, saved, record, stop)
+
+    def begin(self, state: State) -> None:
+        """What is due before the first update."""
+        self._guarded(lambda: self.course.begin(state))
+
+    def advance(self, fetch: Fetch, state: State) -> None:
+        """What is due after an update."""
+        self._guarded(lambda: self.course.advance(fetch, state))
+
+    def goes_on(self, state: State) -> bool:
+        """Whether there is a next update; where there is none the run is saved."""
+        if self.diverged is None and self.course.goes_on:
+            return True
+        self._guarded(lambda: self.course.save(state))
+        return False
+
+    def _guarded(self, due: Callable[[], None]) -> None:
+        if self.diverged is None:
+            try:
+                due()
+            except NonFiniteError as error:
+                self.diverged = error.step
+
+    def rows(self) -> list[Row]:
+        """All rows of its metrics."""
+        return read_rows(self._run.metrics)
+
+
+def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Start:
+    """Where the run begins: at its newest checkpoint, or anew. It is ours until it is released.
+
+    Raises:
+      ValueError: another process writes here.
+    """
+    stored = to_json(config)
+    if run.holds_run and any(run.checkpoints.glob("*")):
+        run.claim()
+        checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
+        with contextlib.suppress(UnusableError):
+            start = begin(session, checkpoints, config)
+            checkpoints.begin_at(None if checkpoints.newest is None else start.step)
+            run.write_config(stored)
+            return start
+        warn(f"{run.path}: no checkpoint can be used; the run begins again")
+    run.create(stored, session.dataset.manifest())
+    return begin(session, None, config)
+
+
+def train_members(
+    members: Sequence[Member], session: Session, *, vectorized: bool, tell: Tell, stop: StopSignals
+) -> Iterator[tuple[Member, Any]]:
+    """Trains runs that begin at the same step; gives each, with its last state, as soon as it has ended.
+
+    A run that `stop` has stopped is saved and given with the state None.
+    """
+    rates = [member.task.trained.optimizer.learning_rate for member in members]
+    lanes = (Together if vectorized else Apart)(session, [member.start.state for member in members], rates)
+    stream, active = members[0].start.stream, list(range(len(members)))
+    states = [functools.partial(lanes.state, i) for i in active]
+    with contextlib.ExitStack() as stack:
+        for member, state in zip(members, states, strict=True):
+            member.open(stack, tell, stop)
+            member.begin(state)
+        clock = Clock()
+        while active:
+            for i in [i for i in active if not members[i].goes_on(states[i])]:
+                active.remove(i)
+                clock.share([members[i]])
+                yield members[i], None if stop.requested else states[i]()
+                clock = Clock()  # what others did with the result does not count
+            if not active:
+                break
+            fetches = lanes.update(next(stream), active)
+            for i in active:
+                members[i].advance(fetches[i], states[i])
+            clock.share([members[i] for i in active])
+
+
+class Clock:
+    """Time of this process since the last look."""
+
+    def __init__(self) -> None:
+        self._seconds, self._cpu_seconds = time.perf_counter(), time.process_time()
+
+    def share(self, members: Sequence[Member]) -> None:
+        """Gives each of the runs its part."""
+        seconds, cpu_seconds = time.perf_counter(), time.process_time()
+        for member in members:
+            member.seconds += (seconds - self._seconds) / len(members)
+            member.cpu_seconds += (cpu_seconds - self._cpu_seconds) / len(members)
+        self._seconds, self._cpu_seconds = seconds, cpu_seconds
+
+
+def by_step(members: Sequence[Member]) -> Iterator[list[Member]]:
+    """The runs in groups that begin at the same step, the most advanced first."""
+    ordered = sorted(members, key=lambda member: -member.start.step)
+    for _, group in itertools.groupby(ordered, key=lambda member: member.start.step):
+        yield list(group)
+
+
+def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
+    """The learning curve that a result keeps: training loss and validation accuracy by step, a few points each."""
+    names = {"train": "train/loss", "valid": "valid/accuracy"}
+    found = {
+        key: [(int(row["step"]), round(row[name], 5)) for row in rows if name in row] for key, name in names.items()
+    }
+    return {key: _thinned(points) for key, points in found.items()}
+
+
+def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    if len(points) <= CURVE_POINTS:
+        return points
+    return [points[round(i)] for i in np.linspace(0, len(points) - 1, CURVE_POINTS)]

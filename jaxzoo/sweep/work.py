@@ -1,0 +1,168 @@
+"""A worker: takes runs from the queue of a sweep and makes them, until none is left."""
+
+import contextlib
+import datetime
+import math
+import shutil
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from jaxzoo.config_io import to_json
+from jaxzoo.models.accounting import state_bytes
+from jaxzoo.sweep.cost import train_flops
+from jaxzoo.sweep.directory import SweepDirectory
+from jaxzoo.sweep.experiment import Measurement
+from jaxzoo.sweep.machine import commit, machine, versions
+from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.task import Task
+from jaxzoo.sweep.train import Member, by_step, curve, train_members
+from jaxzoo.train.loop import StopSignals
+from jaxzoo.train.run_dir import InUseError, RunDirectory
+from jaxzoo.train.session import Session
+
+WAIT_SECONDS = 2.0
+"""Between two looks at a queue whose runs are all with others."""
+
+
+def work(
+    tasks: Sequence[Task],
+    directory: SweepDirectory,
+    queue: Queue,
+    *,
+    workers: int,
+    vectorized: bool,
+    stop: StopSignals,
+    keep_checkpoints: bool = False,
+) -> None:
+    """Makes runs until each has a result or has failed, with this worker or another, or until it is told to stop.
+
+    Args:
+      tasks: all runs of the sweep.
+      directory: its files.
+      queue: this worker's.
+      workers: how many there are, to leave each its share.
+      vectorized: whether runs that share a program are one program.
+      stop: what tells it to stop.
+      keep_checkpoints: whether the last checkpoint of a run stays.
+    """
+    while not stop.requested:
+        left = [task for task in tasks if task.id not in directory.done() | directory.failed()]
+        if not left:
+            return
+        taken = _take(left, queue, share=math.ceil(len(left) / workers))
+        if not taken:
+            time.sleep(WAIT_SECONDS)
+        for result in _made(taken, directory, queue, vectorized, stop):
+            task = result["id"]
+            if queue.holds(task):
+                directory.write_result(task, result)
+        for task in taken:
+            if not keep_checkpoints and task.id in directory.done():
+                shutil.rmtree(directory.run(task.id).checkpoints, ignore_errors=True)
+            queue.release(task.id)
+
+
+def _take(left: Sequence[Task], queue: Queue, *, share: int) -> list[Task]:
+    """Claims the first run that is free, and others that share its program, up to `share`."""
+    taken: list[Task] = []
+    for task in left:
+        if len(taken) < share and (not taken or task.program == taken[0].program) and queue.take(task.id):
+            taken.append(task)
+    return taken
+
+
+def _made(
+    tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals
+) -> Iterator[dict[str, Any]]:
+    """Makes runs that share a program; gives the results as they come, and notes failures."""
+    open_ids = {task.id for task in tasks}
+    try:
+        if tasks and isinstance(tasks[0].config, Measurement):
+            results = map(_measured, tasks)
+        else:
+            results = _trained(tasks, directory, queue, vectorized, stop) if tasks else iter(())
+        for result in results:
+            open_ids.discard(result["id"])
+            yield result
+    except Exception as error:  # whatever a user's mixer, task or machine does: the other runs go on
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        for task in open_ids:
+            directory.write_failure(task, {"error": line[:500], "traceback": traceback.format_exc()})
+
+
+def _measured(task: Task) -> dict[str, Any]:
+    assert isinstance(task.config, Measurement)
+    clock, cpu_clock = time.perf_counter(), time.process_time()
+    metrics = dict(task.config.function(**task.config.arguments))
+    seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu_clock
+    return {**_facts(task), "metrics": metrics, "seconds": seconds, "cpu_seconds": cpu_seconds}
+
+
+def _trained(
+    tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals
+) -> Iterator[dict[str, Any]]:
+    session = Session(tasks[0].trained, limited=True)
+    runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
+    with jax.set_mesh(session.mesh):
+        try:
+            members = list(_members(tasks, runs, session))
+            asked = {name: Session(config) for name, config in tasks[0].also.items()}
+            for group in by_step(members):
+                for member, state in train_members(group, session, vectorized=vectorized, tell=queue.tell, stop=stop):
+                    if state is not None:
+                        others = {name: other.evaluate(state.variables) for name, other in asked.items()}
+                        yield _result(member, session, others)
+        finally:
+            for run in runs.values():
+                run.release()
+
+
+def _members(tasks: Sequence[Task], runs: Mapping[str, RunDirectory], session: Session) -> Iterator[Member]:
+    """The runs that nobody writes to: a worker that was taken for dead may still be at one."""
+    for task in tasks:
+        with contextlib.suppress(InUseError):
+            yield Member(task, runs[task.id], session)
+
+
+def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    rows, config = member.rows(), member.task.trained
+    last = next((row for row in reversed(rows) if "valid/accuracy" in row), {})
+    metrics = {name: value for name, value in last.items() if name.startswith("valid/")}
+    metrics |= {f"{name}/{key}": value for name, found in others.items() for key, value in found.items()}
+    diverged = member.diverged is not None
+    return {
+        **_facts(member.task),
+        "status": "diverged" if diverged else "finished",
+        "metrics": {} if diverged else metrics,
+        "curve": curve(rows),
+        "steps": member.course.step,
+        "seconds": round(member.seconds, 2),
+        "cpu_seconds": round(member.cpu_seconds, 2),
+        "flops": train_flops(config, member.course.step),
+        "n_parameters": session.blueprint.n_params,
+        "state_bytes": _state_bytes(session),
+        "config": to_json(config),
+    }
+
+
+def _facts(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "status": "finished",
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def _state_bytes(session: Session) -> int | None:
+    """Bytes of the state of one sequence of the longest length; None where a mixer does not stream."""
+    config = session.config.model
+    if not all(mixer.capabilities.streams for mixer in config.layers):
+        return None
+    return state_bytes(config, session.dataset.max_length)
