@@ -4,6 +4,7 @@ matplotlib takes half a second to import, and is imported where it draws: only t
 machine that lacks it runs everything else.
 """
 
+import io
 import math
 import os
 from collections.abc import Iterable
@@ -121,12 +122,26 @@ def plain_log_ticks(axes: "Axes", which: Literal["x", "y"], values: Iterable[flo
         axes.tick_params(which, labelrotation=30)
 
 
+def render(figure: "Figure", kind: str) -> bytes:
+    """The picture as `png`, `svg` and the like; one version of matplotlib gives equal figures equal bytes."""
+    picture = io.BytesIO()
+    _draw(figure, picture, kind)
+    return picture.getvalue()
+
+
 def save(figure: "Figure", path: Path) -> None:
     """Writes the picture, in the format of the file's suffix: whole, by way of `path` + ".tmp", or not at all."""
     unfinished = path.with_name(path.name + ".tmp")
     try:
-        figure.savefig(unfinished, dpi=DPI, format=path.suffix.removeprefix("."))
+        _draw(figure, unfinished, path.suffix.removeprefix("."))
         os.replace(unfinished, path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _draw(figure: "Figure", target: Path | io.BytesIO, kind: str) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": "figure"}):
+        figure.savefig(target, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)

@@ -1,16 +1,37 @@
 """Means for the figures of experiments: curves that know which runs stand behind each of their marks."""
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxzoo.sweep.results import SCORE, Missing, Results, Row
+from jaxzoo.sweep.results import SCORE, Missing, Results, Row, ranked
 from pallas_kernels.figure import series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKS = "runs:"
-"""Beginning of the SVG id of a curve: behind it, the ids of the runs of each mark, marks parted by ";", runs by ","."""
+
+class Mark(NamedTuple):
+    """What a mark of a figure shows. It is the SVG id of the mark: `runs:valid/accuracy:ID,ID`."""
+
+    metric: str
+    """On the y-axis."""
+    runs: tuple[str, ...]
+    """The ids of the runs behind it, each once; the first is the one that it shows."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], metric: str = SCORE) -> "Mark":
+        """The mark of the best of some runs; those that diverged come last."""
+        return cls(metric, tuple(dict.fromkeys(row["id"] for row in ranked(rows, metric))))
+
+    @classmethod
+    def parse(cls, svg_id: str) -> "Mark | None":
+        """The mark with this SVG id; None: it is that of something else."""
+        kind, _, rest = svg_id.partition(":")
+        metric, colon, runs = rest.rpartition(":")
+        return cls(metric, tuple(runs.split(","))) if kind == "runs" and colon else None
+
+    def __str__(self) -> str:
+        return f"runs:{self.metric}:{','.join(self.runs)}"
 
 
 def curve(
@@ -34,7 +55,9 @@ def curve(
       series: number of the style.
       metric: on the y-axis.
     """
-    marks: list[tuple[float, float, str]] = []
+    places: list[float] = []
+    heights: list[float] = []
+    marks: list[Mark] = []
     for where in points:
         try:
             row = results.best(metric, **where)
@@ -42,9 +65,20 @@ def curve(
             continue
         place = x(row) if callable(x) else row["point"][x]
         if place is not None:
-            runs = ",".join(r["id"] for r in results.select(**where))
-            marks.append((place, row["metrics"][metric], runs))
+            places.append(place)
+            heights.append(row["metrics"][metric])
+            marks.append(Mark.of(results.select(**where), metric))
     if not marks:
         return
-    places, heights, runs = zip(*marks, strict=True)
-    panel.plot(places, heights, **series_style(series), label=label, gid=MARKS + ";".join(runs))
+    style = series_style(series)
+    # A line drops the marks that are not finite and invents others where it is clipped: each mark is drawn by itself.
+    panel.plot(places, heights, **style, markevery=[], label=label)
+    dot = {
+        "color": style["color"],
+        "marker": style["marker"],
+        "s": style["markersize"] ** 2,
+        "linewidths": 1,
+        "zorder": 2,
+    }
+    for place, height, mark in zip(places, heights, marks, strict=True):
+        panel.scatter([place], [height], **dot, gid=str(mark))

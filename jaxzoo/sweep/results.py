@@ -1,7 +1,8 @@
 """What came out of a sweep, and the paper's claims as predicates on it."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
@@ -11,7 +12,8 @@ Row = Mapping[str, Any]
 name; empty if diverged), `curve` (`train`: pairs of step and loss; `valid`: pairs of step and accuracy), `steps`
 (made), `seconds`, `cpu_seconds`, `flops` (of the training, by our count), `n_parameters`, `state_bytes` (of one
 sequence of the longest length, measured from the arrays; None: does not stream), `config`, `versions`, `commit`,
-`machine`, `date`.
+`machine`, `date`. What is computed in place of a run has all but `curve`, `steps`, `flops`, `n_parameters`,
+`state_bytes` and `config`.
 """
 
 OVER = ("learning_rate", "seed")
@@ -50,12 +52,17 @@ class Results:
         """
         rows = [row for row in self.select(**where) if metric in row["metrics"]]
         if not rows:
-            raise Missing(f"no finished run at {where}")
+            raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))
         return max(rows, key=lambda row: row["metrics"][metric])
 
     def score(self, metric: str = SCORE, **where: Any) -> float:
         """The metric of the best run. Raises `Missing`."""
         return self.best(metric, **where)["metrics"][metric]
+
+
+def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:
+    """Runs from the largest metric to the smallest; those without it, such as those that diverged, come last."""
+    return sorted(rows, key=lambda row: row["metrics"].get(metric, -math.inf), reverse=True)
 
 
 def _among(value: Any, wanted: Any) -> bool:

@@ -1,0 +1,141 @@
+"""A sweep and what came out of it: its best runs, its verdicts, what is missing, and who made it."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxzoo.sweep.experiment import Experiment, Point, Scale
+from jaxzoo.sweep.results import OVER, SCORE, Results, Row, Verdict, judge, ranked
+
+Failure = Mapping[str, Any]
+"""A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
+
+
+class Best(NamedTuple):
+    """The best run of some points that differ in learning rate and seed alone."""
+
+    where: Point
+    """The coordinates that they share."""
+    runs: Sequence[Row]
+    """All of them, best first; those that diverged last."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """A sweep, finished or not."""
+
+    name: str
+    """That of its directory; no two are equal on a page."""
+    experiment: Experiment
+    scale_name: str
+    """Such as `laptop`."""
+    scale: Scale
+    """The scale of this name."""
+    rows: Sequence[Row]
+    """Those of `results.jsonl`."""
+    failures: Sequence[Failure] = ()
+    """Those of `failures/`."""
+    command: str
+    """What made it, as typed."""
+
+    @property
+    def axes(self) -> list[str]:
+        """The coordinates of the points but those over which the best counts."""
+        return [axis for axis in self._all_axes if axis not in OVER]
+
+    @property
+    def tuned(self) -> list[str]:
+        """The coordinates over which the best counts."""
+        return [axis for axis in self._all_axes if axis in OVER]
+
+    @property
+    def _all_axes(self) -> list[str]:
+        return list(dict.fromkeys(axis for point in self.scale.points for axis in point))
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of the table: accuracy, or all where nothing is trained. The first chooses the best run."""
+        found = dict.fromkeys(name for row in self.rows for name in row["metrics"])
+        return [SCORE] if SCORE in found or not found else list(found)
+
+    def best(self) -> list[Best]:
+        """The best runs, in the order of the points."""
+        places = {_key(point): i for i, point in reversed(list(enumerate(self.scale.points)))}
+        groups: dict[Any, list[Row]] = {}
+        for row in sorted(self.rows, key=lambda row: places.get(_key(row["point"]), len(places))):
+            groups.setdefault(tuple(row["point"].get(axis) for axis in self.axes), []).append(row)
+        return [
+            Best(dict(zip(self.axes, where, strict=True)), ranked(rows, self.metrics[0]))
+            for where, rows in groups.items()
+        ]
+
+    def verdicts(self) -> list[Verdict]:
+        """What became of the claims."""
+        results = Results(self.rows)
+        return [judge(claim, results) for claim in self.experiment.claims]
+
+    def progress(self) -> str:
+        """A sentence on the points that have no result; empty: all have."""
+        made = {_key(row["point"]) for row in self.rows}
+        missing = {_key(point) for point in self.scale.points} - made
+        if not missing:
+            return ""
+        total = len({_key(point) for point in self.scale.points})
+        failed = len({_key(failure["point"]) for failure in self.failures} & missing)
+        return f"{total - len(missing)} of {total} points are there, {len(missing)} are missing" + (
+            f", {failed} of them because their run failed" if failed else ""
+        )
+
+    def provenance(self) -> str:
+        """A line on the results, of which there is one at least: machines, dates, versions, commits, CPU-hours."""
+        dates = sorted({str(row["date"])[:10] for row in self.rows})
+        runs = {row["id"]: row["cpu_seconds"] for row in self.rows}
+        hours = sum(seconds for seconds in runs.values() if seconds) / 3600
+        return "; ".join(
+            [
+                f"Made on {_distinct(self.rows, 'machine')}",
+                dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
+                _distinct(self.rows, "versions"),
+                f"commit {_distinct(self.rows, 'commit')}",
+                f"{len(runs)} runs, {hours:.2f} CPU-hours",
+            ]
+        )
+
+
+def number(value: Any) -> str:
+    """A value of a table: integers in groups of three digits, other numbers with four digits, None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def metric(name: str, value: Any) -> str:
+    """The value of a metric: an accuracy with three decimals, else as `number`."""
+    return f"{value:.3f}" if "accuracy" in name and isinstance(value, int | float) else number(value)
+
+
+def coordinates(point: Mapping[str, Any]) -> str:
+    """A point in words: `model hyena, d_model 64`."""
+    return ", ".join(f"{axis} {value if isinstance(value, int) else number(value)}" for axis, value in point.items())
+
+
+def failed(failure: Failure) -> str:
+    """A failure as a line."""
+    return f"{coordinates(failure['point'])}: {failure['error']}"
+
+
+def _key(point: Point) -> frozenset[tuple[str, Any]]:
+    return frozenset(point.items())
+
+
+def _distinct(rows: Iterable[Row], key: str) -> str:
+    """The distinct values of a key."""
+    return " and ".join(sorted({_words(row[key]) for row in rows}))
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    return "unknown" if value is None else str(value)

@@ -1,0 +1,85 @@
+"""The table of a sweep: a line for the best run of each group of points; as Markdown."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
+from jaxzoo.sweep.results import Row
+
+SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
+"""Of the verdicts; the word always stands beside its symbol."""
+FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
+"""Keys of a row that the table shows where any run has them, and their headings."""
+
+
+class Cell(NamedTuple):
+    """A cell of the table."""
+
+    text: str
+    value: Any
+    """What the text says, to sort by."""
+
+
+def headings(outcome: Outcome) -> list[str]:
+    """Those of the columns."""
+    metrics = [name.removeprefix("valid/") for name in outcome.metrics]
+    return [*outcome.axes, *metrics, *(f"best {axis}" for axis in outcome.tuned), *_facts(outcome).values()]
+
+
+def cells(outcome: Outcome, best: Best) -> list[Cell]:
+    """The line of a group."""
+    row = best.runs[0]
+    diverged = row["status"] == "diverged"
+    scores = [Cell("diverged", None) if diverged else _metric(name, row) for name in outcome.metrics]
+    tuned = [Cell("-", None) if diverged else _cell(row["point"].get(axis)) for axis in outcome.tuned]
+    return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row.get(key)) for key in _facts(outcome))]
+
+
+def markdown(outcome: Outcome) -> str:
+    """The text of `table.md`."""
+    experiment = outcome.experiment
+    parts = [f"# {_text(experiment.title)} ({_text(outcome.scale_name)})", _text(experiment.about)]
+    if outcome.progress():
+        parts += [f"{outcome.progress()}."]
+    if outcome.rows:
+        lines = ([cell.text for cell in cells(outcome, best)] for best in outcome.best())
+        parts += [_table(headings(outcome), lines)]
+    if experiment.claims:
+        parts += ["## Claims", _table(["claim", "source", "verdict", "numbers", "remark"], _claims(outcome))]
+    parts += ["## Scale", _text(outcome.scale.about)]
+    if experiment.missing:
+        parts += ["## Not in this figure", "\n".join(f"- {_text(line)}" for line in experiment.missing)]
+    if outcome.failures:
+        parts += ["## Failed runs", "\n".join(f"- {_text(failed(failure))}" for failure in outcome.failures)]
+    if outcome.rows:
+        parts += ["## Made by", f"{_text(outcome.provenance())}; by `{outcome.command}`."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(outcome: Outcome) -> dict[str, str]:
+    return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
+
+
+def _claims(outcome: Outcome) -> Iterable[list[str]]:
+    for claim, verdict, numbers in outcome.verdicts():
+        remark = outcome.scale.remarks.get(claim.name, "")
+        yield [claim.text, claim.source, f"{SYMBOLS[verdict]} {verdict}", numbers, remark]
+
+
+def _metric(name: str, row: Row) -> Cell:
+    value = row["metrics"].get(name)
+    return Cell(metric(name, value), value)
+
+
+def _cell(value: Any) -> Cell:
+    return Cell(number(value), value)
+
+
+def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rule = ["---"] * len(heads)
+    return "\n".join("| " + " | ".join(_text(cell) for cell in line) + " |" for line in (heads, rule, *lines))
+
+
+def _text(words: str) -> str:
+    """Words that are no markup."""
+    return " ".join(words.split()).replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")

@@ -1,0 +1,104 @@
+"""A sweep whose rows are made by hand: two models, two widths, two rates, one seed."""
+
+import dataclasses
+
+from jaxzoo.sweep import Claim, Experiment, Finding, Results, Scale, grid
+from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.outcome import Outcome
+from pallas_kernels.figure import add_legend, panels
+
+ACCURACY = {
+    ("attention", 16): (0.5, 0.9),
+    ("attention", 32): (1.0, 0.75),
+    ("hyena", 16): (0.125, None),
+    ("hyena", 32): (0.25, 0.375),
+}
+"""By model and width, for the rates 0.001 and 0.01; None: it diverged."""
+POINTS = grid(model=("attention", "hyena"), d_model=(16, 32), learning_rate=(0.001, 0.01))
+
+
+def row(point, accuracy, **fields):
+    """A run; its id says which: `attention-16-0.001`."""
+    return {
+        "point": point,
+        "id": "-".join(str(value) for value in point.values()),
+        "status": "finished" if accuracy is not None else "diverged",
+        "metrics": {} if accuracy is None else {"valid/accuracy": accuracy, "valid/loss": 1 - accuracy},
+        "curve": {
+            "train": [(step, 7 / step) for step in range(1, 101)],
+            "valid": [(50, 0.0), (100, accuracy or float("nan"))],
+        },
+        "steps": 100,
+        "seconds": 2.0,
+        "cpu_seconds": 360.0,
+        "flops": 1e9,
+        "n_parameters": 1000 * point["d_model"],
+        "state_bytes": None if point["model"] == "hyena" else 64 * point["d_model"],
+        "config": {},
+        "versions": {"jax": "0.10.2"},
+        "commit": "abc1234",
+        "machine": "two cores",
+        "date": "2026-03-04T05:06:07",
+        **fields,
+    }
+
+
+def measured(point, **metrics):
+    """What is computed at a point in place of a run."""
+    kept = ("id", "status", "seconds", "cpu_seconds", "versions", "commit", "machine", "date")
+    made = row(point, 0.0)
+    return {"point": point, "metrics": metrics} | {key: made[key] for key in kept}
+
+
+def rows():
+    """All runs of the sweep, the last point first."""
+    made = []
+    for point in POINTS:
+        accuracy = ACCURACY[point["model"], point["d_model"]][point["learning_rate"] == 0.01]
+        made.append(row(point, accuracy))
+    return made[::-1]
+
+
+def draw(results):
+    """Accuracy over width, a curve for each model."""
+    figure, ((panel,),) = panels(1, 1, size=(4, 3), title="small")
+    for i, model in enumerate(("attention", "hyena")):
+        points = [{"model": model, "d_model": d} for d in results.values("d_model")]
+        curve(panel, results, x="d_model", points=points, label=model, series=i)
+    add_legend(figure)
+    return figure
+
+
+def beats(better, worse):
+    """A claim: at every width, by the scores that it names."""
+
+    def holds(results: Results):
+        scores = [[results.score(model=name, d_model=d) for name in (better, worse)] for d in (16, 32)]
+        return Finding(all(a > b for a, b in scores), "; ".join(f"{a:g} against {b:g}" for a, b in scores))
+
+    name = f"{better}-{worse}"
+    return Claim(name=name, text=f"{better} beats {worse}.", source="Paper, Sec. 1", holds=holds)
+
+
+EXPERIMENT = Experiment(
+    title="Paper, Figure 1",
+    about="Accuracy over width.",
+    scales={},
+    claims=(beats("attention", "hyena"), beats("hyena", "attention"), beats("attention", "rwkv")),
+    draw=draw,
+    missing=("RWKV: is not there.",),
+)
+
+
+def outcome(**fields):
+    """The whole sweep."""
+    scale = Scale(
+        about="Width 16 and 32.",
+        points=POINTS,
+        config=lambda point: None,  # pyright: ignore
+        remarks={"hyena-attention": "It is too small."},
+    )
+    whole = Outcome(
+        name="small", experiment=EXPERIMENT, scale_name="laptop", scale=scale, rows=rows(), command="make small"
+    )
+    return dataclasses.replace(whole, **fields)

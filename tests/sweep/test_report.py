@@ -1,0 +1,177 @@
+"""The files of a report: what the table and the claims say, and that they are whole."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxzoo.sweep import Missing, grid
+from jaxzoo.sweep.outcome import coordinates, number
+from jaxzoo.sweep.report import write_report
+from tests.sweep.small_sweep import EXPERIMENT, POINTS, measured, outcome, row, rows
+
+FILES = {"figure.png", "figure.svg", "table.md", "claims.json"}
+
+
+def names(path):
+    return {file.name for file in path.iterdir()}
+
+
+def lines(path):
+    """Of the first table, as lists of cells."""
+    table = (path / "table.md").read_text().split("\n\n")[2]
+    return [
+        [cell.strip() for cell in line.split(" | ")] for line in table.replace("|\n|", "\n").strip("| ").split("\n")
+    ]
+
+
+def test_the_table_has_the_best_run_of_each_group(tmp_path):
+    """Kills: the first, last or worst rate, a group that is lost, the order of arrival, the state of another run."""
+    write_report(outcome(), tmp_path / "new")
+    assert names(tmp_path / "new") == FILES
+    head, _, *body = lines(tmp_path / "new")
+    assert head == ["model", "d_model", "accuracy", "best learning_rate", "steps", "state bytes", "parameters"]
+    assert body == [
+        ["attention", "16", "0.900", "0.01", "100", "1,024", "16,000"],
+        ["attention", "32", "1.000", "0.001", "100", "2,048", "32,000"],
+        ["hyena", "16", "0.125", "0.001", "100", "-", "16,000"],
+        ["hyena", "32", "0.375", "0.01", "100", "-", "32,000"],
+    ]
+
+
+def test_claims_have_verdict_numbers_and_remark(tmp_path):
+    """Kills: a claim whose runs are missing taken for one that does not hold, a remark at another claim."""
+    told = write_report(outcome(), tmp_path)
+    held, broken, untested = json.loads((tmp_path / "claims.json").read_text())
+    assert held == {
+        "name": "attention-hyena",
+        "text": "attention beats hyena.",
+        "source": "Paper, Sec. 1",
+        "verdict": "held",
+        "numbers": "0.9 against 0.125; 1 against 0.375",
+        "remark": None,
+    }
+    assert (broken["verdict"], broken["remark"]) == ("not held", "It is too small.")
+    assert (untested["verdict"], untested["numbers"]) == ("not tested", "no finished run at model rwkv, d_model 16")
+    text = (tmp_path / "table.md").read_text()
+    assert "| hyena beats attention. | Paper, Sec. 1 | ✗ not held | 0.125 against 0.9;" in text
+    assert "| It is too small. |" in text
+    assert "- RWKV: is not there." in text
+    assert "Width 16 and 32." in text
+    assert told == ["claims: 1 held, 1 not held, 1 not tested"]
+
+
+def test_provenance_names_each_maker_once_and_counts_each_run_once(tmp_path):
+    """Kills: CPU-hours counted a second time where points share a run, one machine or date for all, no commit."""
+    made = rows()
+    made[0] |= {"machine": "a | b", "date": "2026-03-09", "commit": None}
+    shared = {"model": "attention", "d_model": 64, "learning_rate": 0.001}
+    made.append({**row(shared, 1.0), "id": made[1]["id"]})
+    write_report(outcome(rows=made), tmp_path)
+    assert (
+        (tmp_path / "table.md")
+        .read_text()
+        .endswith(
+            "Made on a \\| b and two cores; 2026-03-04 to 2026-03-09; jax 0.10.2; commit abc1234 and unknown; "
+            "8 runs, 0.80 CPU-hours; by `make small`.\n"
+        )
+    )
+
+
+def test_a_sweep_that_is_half_done_shows_what_is_there(tmp_path):
+    """Kills: runs that count as missing and failed, or a failed run that was made since; no figure until the end."""
+    half = [made for made in rows() if made["point"]["model"] == "attention"]
+    failures = [
+        {"id": "f", "point": POINTS[-1], "error": "out of | memory"},
+        {"id": "g", "point": POINTS[0], "error": ""},
+    ]
+    told = write_report(outcome(rows=half, failures=failures), tmp_path)
+    progress = "4 of 8 points are there, 4 are missing, 1 of them because their run failed"
+    assert told == [progress, "claims: 3 not tested"]
+    assert names(tmp_path) == FILES
+    text = (tmp_path / "table.md").read_text()
+    assert f"{progress}." in text
+    assert "- model hyena, d_model 32, learning_rate 0.01: out of \\| memory" in text
+
+
+@pytest.mark.parametrize("made", [[], [row(POINTS[0], None)]], ids=["nothing", "diverged"])
+def test_a_sweep_without_a_finished_run_has_no_figure(tmp_path, made):
+    """Kills: a traceback, an empty panel, a figure that stays from before."""
+    (tmp_path / "figure.png").write_text("old")
+    told = write_report(outcome(rows=made), tmp_path)
+    assert told[0] == "no figure yet: no run is finished"
+    assert names(tmp_path) == {"table.md", "claims.json"}
+    assert ("diverged" in (tmp_path / "table.md").read_text()) == bool(made)
+
+
+def test_a_figure_that_needs_more_runs_says_which(tmp_path):
+    """Kills: a traceback where a figure asks for a run that is not there yet."""
+
+    def draw(results):
+        raise Missing(f"no finished run at {len(results.rows)} places")
+
+    experiment = dataclasses.replace(EXPERIMENT, draw=draw)
+    told = write_report(outcome(experiment=experiment), tmp_path)
+    assert told[0] == "no figure yet: no finished run at 8 places"
+
+
+def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
+    """Kills: a table beside the figure of another time, half a picture, temporary files that stay."""
+    write_report(outcome(rows=rows()[:3]), tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def broken(target, **_):
+        target.write(b"half")
+        raise RuntimeError("no such font")
+
+    def draw(results):
+        figure = EXPERIMENT.draw(results)
+        monkeypatch.setattr(figure, "savefig", broken)
+        return figure
+
+    with pytest.raises(RuntimeError, match="no such font"):
+        write_report(outcome(experiment=dataclasses.replace(EXPERIMENT, draw=draw)), tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_equal_results_give_equal_bytes(tmp_path):
+    """Kills: dates, random ids and the order of arrival in files that are committed."""
+    write_report(outcome(), tmp_path / "a")
+    write_report(outcome(rows=rows()[::-1]), tmp_path / "b")
+    for name in FILES:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
+
+
+def test_what_is_computed_shows_its_metrics(tmp_path):
+    """Kills: a table that asks for accuracy, steps and curves where nothing is trained."""
+    points = grid(model=("cat",), d_model=(64, 128))
+    computed = [measured(point, hits=0.00012346) for point in points]
+    experiment = dataclasses.replace(EXPERIMENT, claims=())
+    scale = dataclasses.replace(outcome().scale, points=points)
+    told = write_report(outcome(experiment=experiment, scale=scale, rows=computed), tmp_path)
+    assert told == []
+    assert lines(tmp_path) == [
+        ["model", "d_model", "hits"],
+        ["---", "---", "---"],
+        ["cat", "64", "0.0001235"],
+        ["cat", "128", "0.0001235"],
+    ]
+
+
+def test_words_of_a_table_are_no_markup(tmp_path):
+    """Kills: a name that ends a cell, begins a line or is taken for HTML."""
+    point = {"model": "a|b\n<i>&", "d_model": 16, "learning_rate": 0.1}
+    write_report(outcome(rows=[row(point, 0.5)]), tmp_path)
+    assert "| a\\|b &lt;i>&amp; | 16 | 0.500 |" in (tmp_path / "table.md").read_text()
+
+
+def test_numbers_are_short_and_exact_where_whole():
+    """Kills: a large state in powers of ten, a rate of sixteen digits, a flag taken for a number."""
+    assert [number(value) for value in (1234567, 10 ** (-8 / 3), None, True, "x")] == [
+        "1,234,567",
+        "0.002154",
+        "-",
+        "True",
+        "x",
+    ]
+    assert coordinates({"length": 1024, "rate": 1 / 3}) == "length 1024, rate 0.3333"
