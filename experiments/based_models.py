@@ -82,7 +82,7 @@ LAPTOP_DATA = mixture(
 )
 """A mixture for two cores. Without the short part Mamba learns nothing in so few steps."""
 LAPTOP_ABOUT = (
-    "Trained on 16 tokens with 2 pairs and 32 with 8, in equal parts, asked at these, at 64 with 16 and at 128 with 32; "
+    "Trained on 16 tokens with 2 pairs and 32 with 8, in equal parts; asked at these, 64 with 16, and 128 with 32; "
     "vocabulary 256, widths of 16 to 64, 2500 steps of batch 64, two rates, no MLP, one seed. The paper: 1,024 tokens "
     "with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )

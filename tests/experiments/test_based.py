@@ -19,6 +19,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep import Measurement, Missing, Results
+from jaxzoo.sweep.figure import Mark
 from jaxzoo.sweep.results import judge
 from jaxzoo.sweep.task import Task
 from tests.experiments.based_rows import row
@@ -339,7 +340,9 @@ def test_the_picture_has_its_curves(name):
         "8": {(0, name) for name in ("Based", "Sliding window", "ScatterBrain", "BigBird")} | {(1, "NystromFormer")},
     }
     assert set(lines) == drawn[name]
-    assert all(str(line.get_gid()).startswith("runs:") for line in lines.values())
+    runs = [Mark.parse(str(dots.get_gid())) for panel in figure.axes for dots in panel.collections]
+    assert all(runs)
+    assert len(runs) == sum(len(line.get_xdata()) for line in lines.values())
     if name == "3":
         assert list(lines[1, "Taylor"].get_xdata()) == [1000, 1020]
         assert list(lines[0, "Taylor"].get_ydata()) == [0.6, 0.9]
