@@ -87,7 +87,7 @@ LAPTOP_ABOUT = (
     "with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )
 """`LAPTOP_DATA` and its protocol beside the paper's."""
-SMOKE_DATA = mixture(((16, 2, 64), (32, 4, 64)), ((32, 8),), vocab_size=64, n_valid=16)
+SMOKE_DATA = mixture(((16, 2, 64),), ((32, 8),), vocab_size=64, n_valid=16)
 """As small as it can be."""
 
 
