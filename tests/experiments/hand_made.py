@@ -1,10 +1,15 @@
 """Rows of a sweep, written by hand, and what is asked of every experiment file."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import jax
+
+from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Experiment, Results, Scale
 from jaxzoo.sweep.results import Row, Verdict, judge
 from jaxzoo.sweep.task import Task
+from jaxzoo.train.session import Session
 
 
 def row(accuracy: float | None, metrics: dict[str, float] | None = None, **point: Any) -> Row:
@@ -33,3 +38,11 @@ def distinct_runs(scale: Scale) -> list[Task]:
 def curves(panel: Any) -> dict[str, tuple[list[float], list[float]]]:
     """What a panel shows, by label: places and heights."""
     return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in panel.lines}
+
+
+def answers(config: ExperimentConfig, asked: Mapping[str, ExperimentConfig]) -> dict[str, dict[str, float]]:
+    """What the untrained model of a config says of its own validation (``), and of what it is asked besides."""
+    session = Session(config)
+    with jax.set_mesh(session.mesh):
+        variables = jax.device_get(session.init_state().variables)
+        return {name: Session(other).evaluate(variables) for name, other in {"": config, **asked}.items()}
