@@ -20,6 +20,8 @@ from jaxzoo.tasks import mqar, ngram_recall
 from jaxzoo.tasks.base import TaskConfig
 
 CAT, TWO_HEADS, LIN_CAT = "CAT", "CAT, 2 heads", "LinCAT"
+FORMS = (CAT, TWO_HEADS)
+"""Those of CAT on MQAR and MQNAR."""
 PERFECT = 0.985
 """What counts as 100 %: 0.99, at which runs end, to two digits."""
 CLOSE = 0.01
@@ -59,16 +61,21 @@ WORDS = {"task": "{}", "d_model": "d = {}", "length": "N = {}", "signals": "{} s
 """An axis in words."""
 
 
-def perfect(results: Results, axes: Sequence[str], **where: Any) -> Finding:
-    """Whether a form of CAT recalls everything at each place that the axes tell apart."""
-    return _of_a_form(results, lambda own: _worst(own, PERFECT), axes, where)
+def perfect(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, **where: Any) -> Finding:
+    """Whether a form of CAT is right everywhere: at each place that the axes tell apart."""
+    return _of_a_form(results, _worst, axes, forms, where)
+
+
+def on_par(results: Results, axes: Sequence[str], forms: Sequence[str] = FORMS, **where: Any) -> Finding:
+    """Whether no model that is no CAT is ahead of a form of CAT at any place."""
+    scores = _of_rivals(results, axes, where)
+    return _of_a_form(results, lambda own: _ahead(own, scores, somewhere=False), axes, forms, where)
 
 
 def leads(results: Results, axes: Sequence[str], **where: Any) -> Finding:
-    """Whether no model that is no CAT is ahead of a form of CAT at any place, and each is behind at some."""
-    rivals = [name for name in results.values("model", **where) if name not in (CAT, TWO_HEADS, LIN_CAT)]
-    scores = {name: accuracies(results, axes, model=name, **where) for name in rivals}
-    return _of_a_form(results, lambda own: _ahead(own, scores), axes, where)
+    """The same, and each is behind at some place."""
+    scores = _of_rivals(results, axes, where)
+    return _of_a_form(results, lambda own: _ahead(own, scores, somewhere=True), axes, FORMS, where)
 
 
 def accuracies(results: Results, axes: Sequence[str], **where: Any) -> dict[str, float]:
@@ -90,29 +97,36 @@ def _of_a_form(
     results: Results,
     judge: Callable[[dict[str, float]], Finding | None],
     axes: Sequence[str],
+    forms: Sequence[str],
     where: Mapping[str, Any],
 ) -> Finding:
     """Whether one of the forms of CAT that were trained has a property."""
-    own = {name: accuracies(results, axes, model=name, **where) for name in (CAT, TWO_HEADS)}
+    own = {name: accuracies(results, axes, model=name, **where) for name in forms}
     found = {name: finding for name, scores in own.items() if scores and (finding := judge(scores))}
     if not found:
-        raise Missing(f"no finished runs of CAT, or of what it is compared with, {in_words(where)}".rstrip(", "))
+        raise Missing(f"no finished runs of {forms[0]}, or of what it is compared with, {in_words(where)}".rstrip(", "))
     numbers = ". ".join(f"{name}: {finding.numbers}" for name, finding in found.items())
     return Finding(any(finding.holds for finding in found.values()), numbers)
 
 
-def _worst(own: Mapping[str, float], enough: float) -> Finding:
+def _of_rivals(results: Results, axes: Sequence[str], where: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The accuracies of all models that are no CAT."""
+    rivals = [name for name in results.values("model", **where) if CAT not in name]
+    return {name: accuracies(results, axes, model=name, **where) for name in rivals}
+
+
+def _worst(own: Mapping[str, float]) -> Finding:
     worst = min(own, key=own.__getitem__)
-    return Finding(own[worst] >= enough, f"{own[worst]:.2f} at least ({worst})")
+    return Finding(own[worst] >= PERFECT, f"{own[worst]:.2f} at least ({worst})")
 
 
-def _ahead(own: Mapping[str, float], rivals: Mapping[str, Mapping[str, float]]) -> Finding | None:
-    """By how much, of each rival that was tried at one of the own places."""
+def _ahead(own: Mapping[str, float], rivals: Mapping[str, Mapping[str, float]], *, somewhere: bool) -> Finding | None:
+    """By how much, of each rival that was tried at one of the own places; and whether clearly so somewhere."""
     holds, numbers = True, []
     for name, scores in rivals.items():
         ahead = {place: own[place] - score for place, score in scores.items() if place in own}
         if ahead:
             low, high = min(ahead, key=ahead.__getitem__), max(ahead, key=ahead.__getitem__)
-            holds &= ahead[low] >= -CLOSE and ahead[high] > CLOSE
+            holds &= ahead[low] >= -CLOSE and (ahead[high] > CLOSE or not somewhere)
             numbers.append(f"ahead of {name} by {ahead[low]:.2f} ({low}) to {ahead[high]:.2f} ({high})")
     return Finding(holds, "; ".join(numbers)) if numbers else None
