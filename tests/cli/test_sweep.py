@@ -102,7 +102,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(made, tmp_path):
         ),
         (["--experiment", "small.py", "--out", "strange"], "strange holds 'file', which no sweep wrote"),
         (["--experiment", "empty.py"], "empty.py must define `experiment`, an Experiment"),
-        (["--experiment", "broken.py"], "broken.py, line 2: ZeroDivisionError"),
+        (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
         (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
