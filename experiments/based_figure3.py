@@ -26,7 +26,7 @@ from experiments.based_models import (
     points,
     run,
 )
-from experiments.frontier import by_state, finish_by_state, frontier, more_recalls_more, size_curve
+from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
 from experiments.protocol import LAPTOP
 from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
@@ -39,6 +39,8 @@ AT_THE_FRONTIER = 0.05
 """Accuracy that a map at the frontier lacks of it, in the mean over its sizes."""
 HIGH = 0.9
 """High recall, as a share of the best that any map reaches."""
+RECALLS = 0.1
+"""Accuracy of the best run below which there is nothing to compare."""
 
 
 def _sizes(widths: tuple[int, ...], feature_dims: tuple[int, ...]) -> Sizes:
@@ -100,16 +102,26 @@ def _hardest(results: Results) -> str:
     return f"{prefix}{max(found)}"
 
 
+def _comparable(results: Results) -> str:
+    """The metric of `_hardest`.
+
+    Raises:
+      Missing: there is one map only, or none of them recalls anything.
+    """
+    metric = _hardest(results)
+    if len(results.values("model")) < 2:
+        raise Missing("one feature map only")
+    best = results.score(metric)
+    if best < RECALLS:
+        raise Missing(f"no map recalls anything: {best:.3f} at most")
+    return metric
+
+
 def _at_the_frontier(name: str) -> Callable[[Results], Finding]:
     def holds(results: Results) -> Finding:
-        metric = _hardest(results)
-        gaps = [
-            (frontier(results, size, metric=metric, model=MAPS) or 0.0)
-            - (frontier(results, size, metric=metric, model=name) or 0.0)
-            for size in by_state(results, metric=metric, model=name)
-        ]
-        if len(results.values("model")) < 2:
-            raise Missing("one feature map only")
+        metric = _comparable(results)
+        sizes = by_state(results, metric=metric, model=name)
+        gaps = [-lead for lead in leads(results, sizes, {"model": name}, {"model": MAPS}, metric=metric).values()]
         mean = statistics.mean(gaps)
         return Finding(mean <= AT_THE_FRONTIER, f"{name} lacks {mean:.3f} in the mean, {max(gaps):.3f} at most")
 
@@ -144,9 +156,7 @@ def _more_features_recall_more(results: Results) -> Finding:
 
 
 def _fewest_parameters(results: Results) -> Finding:
-    metric = _hardest(results)
-    if len(results.values("model")) < 2:
-        raise Missing("one feature map only")
+    metric = _comparable(results)
     enough = HIGH * results.score(metric)
     needed = {
         name: min(

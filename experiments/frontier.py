@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from experiments.recall import in_words
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.figure import curve
 from jaxzoo.sweep.results import OVER, SCORE, Row
@@ -36,7 +35,7 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
         if size is not None and metric in row["metrics"]:
             found[size] = max(row["metrics"][metric], found.get(size, 0.0))
     if not found:
-        raise Missing(f"no finished run with a state at {in_words(where)}")
+        raise Missing(f"no finished run with a state at {_in_words(where)}")
     return dict(sorted(found.items()))
 
 
@@ -47,7 +46,12 @@ def frontier(results: Results, budget: float, *, metric: str = SCORE, **where: A
 
 
 def leads(
-    results: Results, budgets: Iterable[float], ours: dict[str, Any], theirs: dict[str, Any]
+    results: Results,
+    budgets: Iterable[float],
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    *,
+    metric: str = SCORE,
 ) -> dict[float, float]:
     """By budget, the frontier of the runs at `ours` less that of the runs at `theirs`, where both have one.
 
@@ -57,13 +61,13 @@ def leads(
       Missing: one of them has no run, or they share no budget.
     """
     found: dict[float, float] = {}
-    largest = max(by_state(results, **ours))
+    largest = max(by_state(results, metric=metric, **ours))
     for budget in (budget for budget in budgets if budget <= largest):
-        a, b = frontier(results, budget, **ours), frontier(results, budget, **theirs)
+        a, b = (frontier(results, budget, metric=metric, **where) for where in (ours, theirs))
         if a is not None and b is not None:
             found[budget] = a - b
     if not found:
-        raise Missing(f"{in_words(ours)}: no state as large as those of {in_words(theirs)}")
+        raise Missing(f"{_in_words(ours)}: no state as large as those of {_in_words(theirs)}")
     return found
 
 
@@ -136,3 +140,9 @@ def size_curve(
             best[x] = row
     points = [{axis: value for axis, value in best[x]["point"].items() if axis not in OVER} for x in sorted(best)]
     curve(panel, results, x=lambda row: row[size], points=points, label=label, series=series, metric=metric)
+
+
+def _in_words(where: dict[str, Any]) -> str:
+    """Coordinates: `model Mamba or H3`."""
+    words = {axis: " or ".join(map(str, v)) if isinstance(v, tuple) else v for axis, v in where.items()}
+    return ", ".join(f"{axis} {value}" for axis, value in words.items())
