@@ -48,8 +48,8 @@ def test_every_mark_names_its_runs_best_first():
 
 
 def hidden_and_shown():
-    """A curve whose marks are: not finite, shown, far above, shown, just above, missing, left of a logarithmic axis."""
-    heights = {1: float("nan"), 2: 0.25, 3: 1e6, 4: 0.75, 5: 1.04, 7: 0.5}
+    """A curve whose marks are: not finite, shown, far above, shown, just below, missing, left of a logarithmic axis."""
+    heights = {1: float("nan"), 2: 0.25, 3: 1e6, 4: 0.75, 5: -0.04, 7: 0.5}
     made = [row({"model": "a", "d_model": d, "learning_rate": 1.0}, height) for d, height in heights.items()]
     figure, ((panel,),) = panels(1, 1, size=(4, 3), title="")
     points = [{"model": "a", "d_model": d} for d in range(1, 8)]
