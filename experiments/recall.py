@@ -99,16 +99,18 @@ def at_least_two(results: Results, axis: str, **where: Any) -> list[Any]:
     return values
 
 
-def constant_width(results: Results, *, model: str, axis: str = "length", above: float = SOLVED) -> Finding:
-    """Whether the width that a model needs at the smallest value of an axis is enough at all values."""
-    first, *others = at_least_two(results, axis, model=model)
-    enough = least_width(results, above=above, model=model, **{axis: first})
-    if math.isinf(enough):
-        best = max(accuracies(results, model=model, **{axis: first}).values())
-        return Finding(False, f"{model} at {axis} {first}: {best:.2f} at most")
-    scores = {value: results.score(model=model, d_model=enough, **{axis: value}) for value in (first, *others)}
-    numbers = ", ".join(f"{score:.2f} at {axis} {value}" for value, score in scores.items())
-    return Finding(min(scores.values()) > above, f"{model} of width {enough}: {numbers}")
+def constant_width(results: Results, *, model: str, above: float = SOLVED) -> Finding:
+    """Whether one width, smaller than the longest length, is enough for a model at all lengths."""
+    lengths = at_least_two(results, "length", model=model)
+    found = {n: accuracies(results, model=model, length=n) for n in lengths}
+    widths = sorted(set.intersection(*(set(scores) for scores in found.values())))
+    narrow = [width for width in widths if width < max(lengths)]
+    if not narrow:
+        raise Missing(f"no width of {model} below N = {max(lengths)} at all lengths")
+    enough = [width for width in narrow if all(scores[width] > above for scores in found.values())]
+    shown = enough[0] if enough else narrow[-1]
+    numbers = ", ".join(f"{scores[shown]:.2f} at N = {n}" for n, scores in found.items())
+    return Finding(bool(enough), f"{model} with d = {shown}: {numbers}")
 
 
 def needs_less(results: Results, *, model: str, than: str, axis: str = "length") -> Finding:
@@ -119,11 +121,16 @@ def needs_less(results: Results, *, model: str, than: str, axis: str = "length")
         raise Missing(f"no runs of {model} and {than} at one {axis}")
     pairs = [[least_width(results, model=name, **{axis: value}) for name in (model, than)] for value in values]
     numbers = [
-        f"{axis} {value}: {width_in_words(a)} against {width_in_words(b)}"
-        for value, (a, b) in zip(values, pairs, strict=True)
+        f"{axis} {value}: {width_in_words(own)} against {width_in_words(other)}"
+        for value, (own, other) in zip(values, pairs, strict=True)
     ]
-    holds = all(a <= b for a, b in pairs) and pairs[-1][0] < pairs[-1][1]
+    holds = all(own <= other for own, other in pairs) and pairs[-1][0] < pairs[-1][1]
     return Finding(holds, f"width of {model} for {SOLVED:g}, against {than}: {'; '.join(numbers)}")
+
+
+def all_of(findings: Sequence[Finding]) -> Finding:
+    """One finding out of several: it holds if all hold."""
+    return Finding(all(finding.holds for finding in findings), "; ".join(finding.numbers for finding in findings))
 
 
 def width_in_words(width: float) -> str:

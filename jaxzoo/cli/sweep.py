@@ -59,7 +59,11 @@ def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
         hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
         raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
     sweep = Sweep(experiment, experiment.scales[scale](), SweepDirectory(out.absolute()))
-    if not sweep.tasks:
+    try:
+        n_tasks = len(sweep.tasks)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    if not n_tasks:
         raise UsageError(f"{file}: scale {scale} has no points")
     return sweep
 

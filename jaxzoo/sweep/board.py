@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.cost import Rates
+from jaxzoo.sweep.experiment import in_words
 from jaxzoo.sweep.queue import news
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
@@ -61,7 +62,7 @@ class Board:
             self._screen.say(summary)
             self._printed = time.monotonic()
         for failure in sweep.failures() if last else ():
-            self._screen.say(f"failed: {_in_words(failure['point'])}: {failure['error']}")
+            self._screen.say(f"failed: {in_words(failure['point'])}: {failure['error']}")
 
     def _look(self, sweep: Sweep) -> State:
         for task in sweep.directory.done() - self._results.keys():
@@ -100,7 +101,7 @@ def _running(sweep: Sweep, state: State) -> list[str]:
         told = state.running.get(task.id)
         if told and "steps" in told:
             score = f"  accuracy {told['score']:.3f}" if "score" in told else ""
-            lines.append(f"  {_in_words(point)}: step {told['step']}/{told['steps']}{score}")
+            lines.append(f"  {in_words(point)}: step {told['step']}/{told['steps']}{score}")
     more = [f"  and {len(lines) - MOST_RUNNING} more"] if len(lines) > MOST_RUNNING else []
     return lines[:MOST_RUNNING] + more
 
@@ -127,8 +128,3 @@ def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | No
         told = state.running.get(task.id, {})
         left += seconds * (1 - told["step"] / told["steps"] if "steps" in told else 1)
     return left / workers
-
-
-def _in_words(point: Mapping[str, Any]) -> str:
-    values = {axis: f"{value:g}" if isinstance(value, float) else str(value) for axis, value in point.items()}
-    return ", ".join(f"{axis} {value}" for axis, value in values.items())

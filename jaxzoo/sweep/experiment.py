@@ -21,6 +21,12 @@ def grid(**axes: Sequence[Value]) -> list[Point]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
+def in_words(point: Point) -> str:
+    """`model attention, d_model 64`."""
+    values = {axis: f"{value:g}" if isinstance(value, float) else str(value) for axis, value in point.items()}
+    return ", ".join(f"{axis} {value}" for axis, value in values.items())
+
+
 @dataclasses.dataclass(frozen=True)
 class Measurement:
     """What is computed at a point in place of a training run."""

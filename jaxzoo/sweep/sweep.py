@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.experiment import Experiment, Point, Scale
+from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
 from jaxzoo.sweep.results import Row
 from jaxzoo.sweep.task import Task
 
@@ -22,8 +22,18 @@ class Sweep:
 
     @functools.cached_property
     def points(self) -> list[tuple[Point, Task]]:
-        """Every point with its run."""
-        return [(point, Task.of(self.scale, point)) for point in self.scale.points]
+        """Every point with its run.
+
+        Raises:
+          ValueError: a point, which it names, has no valid config.
+        """
+        found: list[tuple[Point, Task]] = []
+        for point in self.scale.points:
+            try:
+                found.append((point, Task.of(self.scale, point)))
+            except ValueError as error:
+                raise ValueError(f"point {in_words(point)}: {error}") from error
+        return found
 
     @functools.cached_property
     def tasks(self) -> list[Task]:

@@ -1,0 +1,69 @@
+"""A small sweep that trains in seconds: two models, two rates, two seeds."""
+
+import textwrap
+from pathlib import Path
+
+from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.sweep import Sweep
+
+EXPERIMENT = """
+    import dataclasses
+
+    from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+    from jaxzoo.mixers import AttentionConfig, BaseConvConfig
+    from jaxzoo.models import LanguageModelConfig
+    from jaxzoo.sweep import Claim, Experiment, Finding, Measurement, Scale, grid
+    from jaxzoo.tasks import mqar
+    from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+    from pallas_kernels.figure import panels
+
+    STEPS, RATES, SEEDS, MODELS = 6, (1e-3, 1e-2), (0, 1), ("attention", "convolution")
+    EXAMPLES = {"attention": 64, "convolution": 64}
+    TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
+    PATTERNS = {"attention": AttentionConfig(), "convolution": BaseConvConfig(n_taps=3)}
+
+    def config(point):
+        return ExperimentConfig(
+            model=LanguageModelConfig(
+                pattern=(PATTERNS[point["model"]],), d_model=8, n_layers=1, vocab_size=32, max_length=16, mlp="none"
+            ),
+            data=RecallDataConfig(
+                train=(Examples(task=TASK, n_examples=EXAMPLES[point["model"]]),),
+                valid=(Examples(task=TASK, n_examples=32),),
+            ),
+            optimizer=OptimizerConfig(learning_rate=point["learning_rate"]),
+            train=TrainConfig(
+                steps=STEPS, batch_size=8, valid_batch_size=16, seed=point["seed"], eval_every=3, checkpoint_every=2,
+                log_every=1,
+            ),
+        )
+
+    def scale():
+        return Scale(
+            about="Small.", points=grid(model=MODELS, learning_rate=RATES, seed=SEEDS), config=config
+        )
+
+    def draw(results):
+        return panels(1, 1, size=(2, 2), title="small")[0]
+
+    experiment = Experiment(title="Small", about="", scales={"laptop": scale}, claims=(), draw=draw)
+"""
+
+
+def write_experiment(folder: Path, **values: str) -> Path:
+    """The file in a folder, with lines `NAME = ...` put in behind those that set them."""
+    lines = textwrap.dedent(EXPERIMENT).split("\n")
+    at = lines.index("TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)")
+    lines[at + 1 : at + 1] = [f"{name} = {value}" for name, value in values.items()]
+    file = folder / "small.py"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def open_small(folder: Path, **values: str) -> Sweep:
+    """Its sweep, in the directory `out` of the folder."""
+    file = write_experiment(folder, **values)
+    sweep = open_sweep(file, "laptop", folder / "out")
+    sweep.directory.create(About(str(file), "laptop"))
+    return sweep

@@ -1,0 +1,83 @@
+"""Runs side by side are the runs that they would be alone."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from jaxzoo.sweep.lockstep import Apart, Together
+from jaxzoo.train.session import Session
+from tests.sweep.small import open_small
+
+RATES, SEEDS = (1e-3, 1e-2, 1e-3), (0, 0, 5)
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Configs of three runs, and the losses of each when the trainer's own step trains it."""
+    folder = tmp_path_factory.mktemp("alone")
+    sweep = open_small(folder, STEPS=str(STEPS), RATES="(1e-3, 1e-2)", SEEDS="(0, 5)", MODELS='("attention",)')
+    found = {(p["learning_rate"], p["seed"]): task.trained for p, task in sweep.points}
+    configs = [found[rate, seed] for rate, seed in zip(RATES, SEEDS, strict=True)]
+    return configs, [losses_alone(config) for config in configs]
+
+
+def losses_alone(config) -> np.ndarray:
+    session = Session(config, jax.devices()[:1])
+    with jax.set_mesh(session.mesh):
+        state, stream, losses = session.init_state(), session.dataset.train(), []
+        for _ in range(STEPS):
+            state, metrics = session.update(state, next(stream))
+            losses.append(float(metrics["loss"]))
+    return np.array(losses)
+
+
+def losses_beside(lanes_of, configs, stop_second_at: int = STEPS) -> list[list[float]]:
+    session = Session(configs[0], jax.devices()[:1])
+    with jax.set_mesh(session.mesh):
+        states = [session.init_state(config.train.seed) for config in configs]
+        lanes = lanes_of(session, states, [config.optimizer.learning_rate for config in configs])
+        stream, losses = session.dataset.train(), [[] for _ in configs]
+        for step in range(STEPS):
+            active = [i for i in range(len(configs)) if i != 1 or step < stop_second_at]
+            for i, fetch in lanes.update(next(stream), active).items():
+                losses[i].append(fetch()["loss"])
+    return losses
+
+
+def test_apart_is_alone_bit_for_bit(alone):
+    """Kills: a rate or seed that reaches the wrong run, a batch that is drawn twice, buffers that two runs share."""
+    configs, expected = alone
+    assert not np.array_equal(expected[0], expected[1])
+    assert not np.array_equal(expected[0], expected[2])
+    np.testing.assert_array_equal(losses_beside(Apart, configs), expected)
+
+
+def test_together_is_alone(alone):
+    """Kills: the same in the vectorised step, and lanes that mix (clipping by a norm over all runs)."""
+    configs, expected = alone
+    np.testing.assert_allclose(losses_beside(Together, configs), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [Apart, Together])
+def test_a_run_that_ends_leaves_the_others_alone(lanes, alone):
+    """Kills: an early stop that ends, or shifts, the others."""
+    configs, expected = alone
+    first, second, third = losses_beside(lanes, configs, stop_second_at=4)
+    assert len(second) == 4
+    np.testing.assert_allclose(first, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(third, expected[2], rtol=1e-5)
+
+
+@pytest.mark.parametrize("lanes", [Apart, Together])
+def test_a_run_that_diverges_leaves_the_others_alone(lanes, alone):
+    """Kills: NaN that spreads from one lane to all."""
+    configs, expected = alone
+    wild = dataclasses.replace(configs[1].optimizer, learning_rate=1e37)
+    configs = [configs[0], dataclasses.replace(configs[1], optimizer=wild), configs[2]]
+    first, second, third = losses_beside(lanes, configs)
+    assert not np.isfinite(second[-1])
+    np.testing.assert_allclose(first, expected[0], rtol=1e-5)
+    np.testing.assert_allclose(third, expected[2], rtol=1e-5)

@@ -1,0 +1,138 @@
+"""What a worker makes of a queue: results, and nothing twice."""
+
+import functools
+import json
+import os
+import signal
+
+import jax
+import pytest
+
+from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.work import work
+from jaxzoo.train.loop import StopSignals
+from jaxzoo.train.session import Session
+from tests.sweep.small import open_small
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_device():
+    """As a worker has it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxzoo.sweep.work.Session", functools.partial(Session, devices=jax.devices()[:1]))
+        yield
+
+
+def make(sweep, *, vectorized: bool = False, name: str = "worker", **options) -> None:
+    with StopSignals() as stop, Queue(sweep.directory, name) as queue:
+        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=vectorized, stop=stop, **options)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A sweep that was made: eight runs, two programs."""
+    sweep = open_small(tmp_path_factory.mktemp("made"))
+    make(sweep)
+    return sweep
+
+
+def test_a_result_says_what_was_asked_and_what_came_out(made):
+    """Kills: results without their config or their cost, curves of another run, checkpoints that fill the disk."""
+    rows = made.rows()
+    assert len(rows) == 8
+    for row, (point, task) in zip(rows, made.points, strict=True):
+        assert row["point"] == point
+        assert row["id"] == task.id
+        assert row["config"]["optimizer"]["learning_rate"] == point["learning_rate"]
+        assert row["config"]["train"]["seed"] == point["seed"]
+        assert row["status"] == "finished"
+        assert row["steps"] == 6
+        assert [step for step, _ in row["curve"]["train"]] == [1, 2, 3, 4, 5, 6]
+        assert [step for step, _ in row["curve"]["valid"]] == [3, 6]
+        assert row["curve"]["valid"][-1][1] == pytest.approx(row["metrics"]["valid/accuracy"], abs=1e-5)
+        assert row["flops"] > 0
+        assert row["seconds"] > 0
+        assert {"python", "jax"} <= row["versions"].keys()
+    # 16 tokens of keys and values, and their number; two inputs of the convolution; the model's position
+    assert {row["point"]["model"]: row["state_bytes"] for row in rows} == {
+        "attention": 2 * 16 * 8 * 4 + 4 + 4,
+        "convolution": 2 * 8 * 4 + 4,
+    }
+    assert len({json.dumps(row["curve"]) for row in rows}) == 8
+    assert not list((made.directory.path / "runs").glob("*/checkpoints/*"))
+    assert not list(made.directory.claims.iterdir())
+
+
+def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
+    """Kills: a sweep that starts over; one that takes the results of another width for its own."""
+    folder = made.directory.path.parent
+    before = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
+    more = open_small(folder, RATES="(1e-3, 1e-2, 3e-3)", SEEDS="(0,)", MODELS='("attention",)')
+    assert {task.id for task in more.tasks} - made.directory.done() == {more.points[2][1].id}
+    make(more)
+    assert len(more.rows()) == 3
+    after = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
+    assert len(after) == 9
+    assert before.items() <= after.items()
+
+
+def test_vectorized_runs_give_the_same_results(made, tmp_path):
+    """Kills: lanes whose validations, curves or early ends are those of a neighbour."""
+    sweep = open_small(tmp_path, MODELS='("attention",)')
+    make(sweep, vectorized=True)
+    alone = {row["id"]: row for row in made.rows()}
+    for row in sweep.rows():
+        other = alone[row["id"]]
+        assert row["metrics"].keys() == other["metrics"].keys()
+        assert row["metrics"]["valid/loss"] == pytest.approx(other["metrics"]["valid/loss"], rel=1e-5)
+        for key in ("train", "valid"):
+            assert [value for _, value in row["curve"][key]] == pytest.approx(
+                [value for _, value in other["curve"][key]], rel=1e-4, abs=1e-4
+            )
+
+
+class Interrupted(Queue):
+    """A queue whose worker is told to stop when the first run is at step 3."""
+
+    told = False
+
+    def tell(self, task, **news):
+        super().tell(task, **news)
+        if news.get("step") == 3 and not self.told:
+            self.told = True
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path):
+    """Kills: half-finished runs that begin again, or end with other numbers than those of an unbroken run."""
+    sweep = open_small(tmp_path, MODELS='("attention",)')
+    with StopSignals() as stop, Interrupted(sweep.directory, "first") as queue:
+        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+    assert not sweep.directory.done()
+    assert not list(sweep.directory.claims.iterdir())
+    steps = {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")}
+    assert steps & {"3", "4"}, steps
+    make(sweep)
+    alone = {row["id"]: row for row in made.rows()}
+    for row in sweep.rows():
+        assert row["curve"] == alone[row["id"]]["curve"]
+        assert row["metrics"] == alone[row["id"]]["metrics"]
+
+
+def test_a_run_that_diverges_has_a_result_and_one_that_fails_a_line(tmp_path):
+    """Kills: a sweep that ends with the first run that goes wrong; failures that nobody hears of."""
+    examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
+    sweep = open_small(tmp_path, RATES="(1e37, 1e-3)", SEEDS="(0,)", EXAMPLES=examples)
+    make(sweep)
+    diverged, finished = sweep.rows()
+    assert (diverged["status"], finished["status"]) == ("diverged", "finished")
+    assert diverged["metrics"] == {}
+    assert 0 < diverged["steps"] < finished["steps"] == 6
+    assert [failure["point"]["model"] for failure in sweep.failures()] == ["convolution"] * 2
+    assert "n_examples=4 must be at least batch_size=8" in sweep.failures()[0]["error"]
+
+
+def test_a_point_without_a_valid_config_is_refused_by_name(tmp_path):
+    """Kills: a refusal that leaves the reader to guess which of a hundred points it means."""
+    with pytest.raises(ValueError, match=r"small.py: point model attention, learning_rate -1, seed 0: .*positive"):
+        open_small(tmp_path, RATES="(-1.0,)")
