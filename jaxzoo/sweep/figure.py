@@ -70,15 +70,26 @@ def curve(
             marks.append(Mark.of(results.select(**where), metric))
     if not marks:
         return
+    marked_line(panel, places, heights, marks, label=label, series=series)
+
+
+def marked_line(
+    panel: "Axes", places: Sequence[float], heights: Sequence[float], marks: Sequence[Mark], *, label: str, series: int
+) -> None:
+    """Draws a line whose marks know their runs.
+
+    Args:
+      panel: where to.
+      places: of the marks, on the x-axis.
+      heights: on the y-axis.
+      marks: what they show.
+      label: in the legend.
+      series: number of the style.
+    """
     style = series_style(series)
     # A line drops the marks that are not finite and invents others where it is clipped: each mark is drawn by itself.
     panel.plot(places, heights, **style, markevery=[], label=label)
-    dot = {
-        "color": style["color"],
-        "marker": style["marker"],
-        "s": style["markersize"] ** 2,
-        "linewidths": 1,
-        "zorder": 2,
-    }
+    size, color = style["markersize"] ** 2, style["color"]
     for place, height, mark in zip(places, heights, marks, strict=True):
-        panel.scatter([place], [height], **dot, gid=str(mark))
+        dot = panel.scatter([place], [height], s=size, color=color, marker=style["marker"], linewidths=1, zorder=2)
+        dot.set_gid(str(mark))

@@ -117,8 +117,9 @@ def metric(name: str, value: Any) -> str:
 
 
 def coordinates(point: Mapping[str, Any]) -> str:
-    """A point in words: `model hyena, d_model 64`."""
-    return ", ".join(f"{axis} {value if isinstance(value, int) else number(value)}" for axis, value in point.items())
+    """A point in words, `model hyena, d_model 64`; axes that it has no value on are left out."""
+    known = {axis: value for axis, value in point.items() if value is not None}
+    return ", ".join(f"{axis} {value if isinstance(value, int) else number(value)}" for axis, value in known.items())
 
 
 def failed(failure: Failure) -> str:

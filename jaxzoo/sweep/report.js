@@ -157,7 +157,8 @@ function marksNear(marks, svg, event) {
   const nearest = far.reduce((best, next) => (next.distance <= best.distance ? next : best));
   if (nearest.distance > REACH) return [];
   const here = far.filter(({ at }) => Math.hypot(at.x - nearest.at.x, at.y - nearest.at.y) < 4);
-  return here.map(({ mark }) => mark).reverse(); // the topmost first
+  const runs = new Map(here.map(({ mark }) => [itemOf(mark).runs[0], mark])); // the topmost of each run
+  return [...runs.values()].reverse();
 }
 
 function vertical(marks, from, direction) {

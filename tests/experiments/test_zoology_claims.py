@@ -4,7 +4,7 @@ import pytest
 
 from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import MARKS
+from jaxzoo.sweep.figure import Mark
 from jaxzoo.sweep.results import judge
 
 FILES = (zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7)
@@ -233,7 +233,7 @@ def curves(figure):
     return [
         (
             panel.get_title(),
-            {line.get_label(): list(line.get_ydata()) for line in panel.lines if line.get_gid().startswith(MARKS)},
+            {line.get_label(): list(line.get_ydata()) for line in panel.lines},
         )
         for panel in figure.axes
     ]
@@ -264,6 +264,6 @@ def test_a_model_has_one_style_in_all_panels():
 def test_the_best_rate_is_drawn_and_all_its_runs_are_known(file):
     two = rows({("attention", 64): 0.4}, length=16, n_pairs=2) + rows({("attention", 64): 0.7}, length=16, n_pairs=2)
     two[1] |= {"point": {**two[0]["point"], "learning_rate": 0.003}, "id": "other"}
-    line = file.draw(Results(two)).axes[0].lines[0]
-    assert list(line.get_ydata()) == [0.7]
-    assert line.get_gid() == f"{MARKS}{two[0]['id']},other"
+    panel = file.draw(Results(two)).axes[0]
+    assert list(panel.lines[0].get_ydata()) == [0.7]
+    assert [dot.get_gid() for dot in panel.collections] == [str(Mark("valid/accuracy", ("other", two[0]["id"])))]

@@ -28,7 +28,9 @@ def marks(svg):
 
 def test_every_mark_names_its_runs_best_first():
     """Kills: runs of the neighbouring mark, a rate that is left out, the first run in place of the best."""
-    found = marks(render(draw(Results(rows()[::-1])), "svg"))
+    svg = render(draw(Results(rows()[::-1])), "svg")
+    assert len(ElementTree.fromstring(svg).findall(f".//{SVG}g[@clip-path]/{SVG}use")) == 4  # each drawn once
+    found = marks(svg)
     assert [mark.runs for mark, _ in found] == [
         ("attention-16-0.01", "attention-16-0.001"),
         ("attention-32-0.001", "attention-32-0.01"),
@@ -46,12 +48,12 @@ def test_every_mark_names_its_runs_best_first():
 
 
 def hidden_and_shown():
-    """A curve whose marks are: not finite, shown, far outside, shown, missing, and outside of a logarithmic axis."""
-    heights = {1: float("nan"), 2: 0.25, 3: 1e6, 4: 0.75, 6: 0.5}
+    """A curve whose marks are: not finite, shown, far above, shown, just below, missing, left of a logarithmic axis."""
+    heights = {1: float("nan"), 2: 0.25, 3: 1e6, 4: 0.75, 5: -0.04, 7: 0.5}
     made = [row({"model": "a", "d_model": d, "learning_rate": 1.0}, height) for d, height in heights.items()]
     figure, ((panel,),) = panels(1, 1, size=(4, 3), title="")
-    points = [{"model": "a", "d_model": d} for d in (1, 2, 3, 4, 5, 6)]
-    curve(panel, Results(made), x=lambda r: 6 - r["point"]["d_model"], points=points, label="a", series=0)
+    points = [{"model": "a", "d_model": d} for d in range(1, 8)]
+    curve(panel, Results(made), x=lambda r: 7 - r["point"]["d_model"], points=points, label="a", series=0)
     panel.set(ylim=(0, 1), xscale="log")
     return render(figure, "svg")
 
@@ -63,7 +65,7 @@ def test_marks_that_are_not_drawn_shift_no_other():
     assert second[0] > fourth[0]
     assert second[1] > fourth[1]
     assert found["a-1-1.0",] is None
-    assert ("a-5-1.0",) not in found
+    assert ("a-6-1.0",) not in found
 
 
 def test_only_marks_that_can_be_seen_react():

@@ -174,4 +174,4 @@ def test_numbers_are_short_and_exact_where_whole():
         "True",
         "x",
     ]
-    assert coordinates({"length": 1024, "rate": 1 / 3}) == "length 1024, rate 0.3333"
+    assert coordinates({"length": 1024, "window": None, "rate": 1 / 3}) == "length 1024, rate 0.3333"
