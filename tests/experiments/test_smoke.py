@@ -33,7 +33,7 @@ def test_all_files_are_found():
 
 @pytest.mark.parametrize("file", FILES)
 def test_smoke(file, tmp_path, monkeypatch, capsys):
-    """Kills: an experiment whose models do not train, whose claims cannot be judged, or whose figure cannot be drawn."""
+    """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("jaxzoo.sweep.work.Session", functools.partial(Session, devices=jax.devices()[:1]))
     out = tmp_path / "out"
