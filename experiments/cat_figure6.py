@@ -1,222 +1,248 @@
-"""Accuracy at lengths that were not trained: CAT, Figure 6, at a laptop's scale: `python -m experiments.cat_figure6`.
+"""Trained at one length, asked at many: MQAR and MQNAR over the length, a panel a width: CAT, Figure 6.
 
-The models of `configs/cat/length.py`, trained on examples of 128 tokens and asked at 32 to 1,024: MQAR with a sixteenth
-of the tokens as pairs, and MQNAR of 2-grams with an eighth and a quarter as many queries without a match. Vocabulary
-2048, width 64, 600 steps, one seed; of the learning rates each model shows the one that is best at 128 tokens. The
-paper has widths 32, 64 and 128, vocabulary 8192, more steps and a denser grid.
+`python -m jaxzoo.sweep --experiment experiments/cat_figure6.py --scale laptop --out sweeps/cat_figure6`
 
-YaRN is no training of its own: it is the model with rotary positions, its frequencies slowed by length / 128 where that
-is above 1. Based is a short convolution and Taylor linear attention, a layer each.
-
-In these few steps attention of two layers and Mamba have not learned to recall at 128 tokens either: they guess among
-the values of the example, and on MQNAR say "no match", which is right for a fifth of the queries. Their curves speak of
-that, and not of other lengths.
-
-A run that is done stands in the file of the result, and is not made again.
+The best learning rate is that of the trained length, whatever comes out at the others. YaRN is no training of its own:
+it is the model with rotary positions, asked at each longer length with frequencies that are slower by as much. The text
+of the paper names Mamba, Based, attention and linear attention, and YaRN and no positions beside them; which of them
+are curves here, and which positions attention has, it does not say.
 """
 
 import dataclasses
-import runpy
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.grid import Fitted, Row, fit, one_thread_each, run_grid
-from jaxzoo.checked import Checked, PositiveFloat, PositiveInt
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run
-from jaxzoo.config_io import nearest
-from jaxzoo.screen import Screen
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, save, series_style
+from experiments import recall
+from experiments.cat import CAT, LIN_CAT, MODELS, TASKS, TWO_HEADS
+from experiments.cat_lengths import (
+    ASKED,
+    CURVES,
+    LEARNED,
+    NONE,
+    ROTARY,
+    SLOWED,
+    YARN,
+    alone,
+    by_length,
+    falls,
+    keeps,
+    needs_positions,
+    trained_length,
+)
+from experiments.protocol import LAPTOP, PAPER, Protocol
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.layers.rotary_scaling import RotaryScaling
+from jaxzoo.mixers import AttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.sweep import Claim, Experiment, Missing, Results, Scale, grid
+from jaxzoo.sweep.figure import MARKS
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:
-    from jaxzoo.config import ExperimentConfig
+    from matplotlib.figure import Figure
 
-PROGRAM = "python -m experiments.cat_figure6"
-ROOT = Path(__file__).parents[1]
-
-MODELS = ("CAT", "LinCAT", "attention, learned", "attention, RoPE", "attention, NoPE", "Based", "Mamba")
-YARN = "attention, YaRN"
-TASKS = ("mqar", "mqnar")
+POSITIONS = {LEARNED: "learned", ROTARY: "rotary", NONE: "none"}
+NAMES = tuple(name for name in CURVES if name != YARN)
+"""Those that are trained."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
-    """Trains the grid, goes on where it was stopped, and draws the picture."""
+class Setting:
+    """What tells the scales apart."""
 
-    models: tuple[str, ...] = MODELS
-    """Those to train."""
-    tasks: tuple[str, ...] = TASKS
-    """What they are to recall."""
-    learning_rates: tuple[PositiveFloat, ...] = (3e-3, 1e-2)
-    """Peak learning rates."""
-    steps: PositiveInt = 600
-    """Steps of a run."""
-    workers: PositiveInt = 2
-    """Runs at once, each on a thread."""
-    out: Path = ROOT / "benchmarks/results/cat_figure6.json"
-    """File of the result."""
-    picture: Path = ROOT / "docs/images/cat_figure6.png"
-    """File of the picture."""
+    trained: int
+    """Tokens of an example of training."""
+    asked: Sequence[int]
+    """Tokens of the examples that the trained model is asked; the trained length is one of them."""
+    tokens_a_pair: int
+    """Length over number of pairs; the longer example asks for more to be remembered."""
+    vocab_size: int
+    """Token ids."""
+    examples: tuple[int, int, int]
+    """Of training, of a validation, and of each length that is asked."""
+    protocol: Protocol
+    """How models are trained."""
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_experiment, argv, interrupted="interrupted; the runs that are done are kept")
-
-
-def _experiment(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
-    for flag, names, known in (("--models", command.models, MODELS), ("--tasks", command.tasks, TASKS)):
-        for name in names:
-            if name not in known:
-                raise UsageError(f"{flag}: unknown name {name!r}{nearest(name, known)}")
-    one_thread_each()
-    screen = Screen(sys.stdout)
-    rows = run_grid(
-        list(_grid(command)),
-        train,
-        command.out,
-        workers=command.workers,
-        screen=screen,
-        in_short=_in_short,
-        keep=lambda row: row["steps"] == command.steps,
-    )
-    screen.say(table(rows))
-    draw(rows, command.picture)
-    screen.say(f"{command.out} and {command.picture}")
-
-
-def _grid(command: Command) -> Iterator[Row]:
-    for task in command.tasks:
-        for model in command.models:
-            for rate in command.learning_rates:
-                yield {"task": task, "model": model, "learning_rate": rate, "steps": command.steps}
-
-
-def experiment(task: Row) -> "ExperimentConfig":
-    """`configs/cat/length.py` with the model, the task and the learning rate that are asked for."""
-    from jaxzoo.mixers import AttentionConfig, BaseConvConfig, LinCATConfig, MambaConfig, TaylorLinearAttentionConfig
-    from jaxzoo.tasks import ngram_recall
-
-    file = runpy.run_path(str(ROOT / "configs/cat/length.py"))
-    chosen: dict[str, Any] = {}
-    if task["task"] == "mqnar":
-        chosen["examples"] = lambda length: ngram_recall.mqnar(length, length // 8, vocab_size=file["VOCAB_SIZE"])
-    mixers = {
-        "CAT": file["DEFAULT"],
-        "LinCAT": LinCATConfig(n_heads=2, n_taps=3, filters="mixing"),
-        "attention, learned": AttentionConfig(),
-        "attention, RoPE": AttentionConfig(positions="rotary"),
-        "attention, NoPE": AttentionConfig(),
-        "Based": TaylorLinearAttentionConfig(),
-        "Mamba": MambaConfig(),
-    }
-    config = file["config"](mixers[task["model"]], **chosen)
-    model = config.model
-    if task["model"] == "Based":
-        model = dataclasses.replace(model, pattern=(BaseConvConfig(n_taps=3), *model.pattern))
-    if task["model"] == "attention, learned":
-        model = dataclasses.replace(model, max_positions=model.max_length)
-    optimizer = dataclasses.replace(config.optimizer, learning_rate=task["learning_rate"])
-    train = dataclasses.replace(config.train, steps=task["steps"])
-    return dataclasses.replace(config, model=model, optimizer=optimizer, train=train)
-
-
-def train(task: Row) -> Row:
-    """Makes one run: the accuracy at every length, by model; a run that diverges has accuracy 0."""
-    started = time.process_time()
-    fitted = fit(experiment(task))
-    curves = {task["model"]: by_length(fitted.metrics())}
-    if task["model"] == "attention, RoPE":
-        curves[YARN] = _with_yarn(fitted)
-    if fitted.last_loss is None:
-        curves = {name: dict.fromkeys(curve, 0.0) for name, curve in curves.items()}
-    return {**task, "curves": curves, "last_loss": fitted.last_loss, "cpu_seconds": time.process_time() - started}
-
-
-def by_length(metrics: dict[str, float]) -> dict[str, float]:
-    """Accuracy by number of tokens."""
-    prefix = "valid/accuracy/length="
-    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-
-
-def _with_yarn(fitted: Fitted) -> dict[str, float]:
-    """The same model at each length with a rotation that is slower by as much."""
-    from jaxzoo.layers.rotary_scaling import RotaryScaling
-    from jaxzoo.train.session import Session
-
-    found, config = {}, fitted.session.config
-    trained = config.data.train[0].task.length
-    for examples in config.data.valid:
-        factor = max(examples.task.length / trained, 1.0)
-        scaling = RotaryScaling(kind="yarn", factor=factor, original_length=trained)
-        pattern = tuple(dataclasses.replace(mixer, rotary_scaling=scaling) for mixer in config.model.pattern)
-        asked = dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, pattern=pattern),
-            data=dataclasses.replace(config.data, valid=(examples,)),
+    def config(self, point: Any) -> ExperimentConfig:
+        """The training, validated at its own length; the model has room for the longest."""
+        train, valid, _ = self.examples
+        data = recall.data(self._task(point, self.trained), train=train, valid=valid)
+        rate, seed, longest = point["learning_rate"], point["seed"], max(self.asked)
+        config = self.protocol.run_preset(_model(point, longest), data, learning_rate=rate, seed=seed)
+        learned = None if config.model.max_positions is None else longest
+        return dataclasses.replace(
+            config, model=dataclasses.replace(config.model, max_length=longest, max_positions=learned)
         )
-        found |= by_length(fitted._replace(session=Session(asked)).metrics())
-    return found
+
+    def also(self, point: Any) -> dict[str, ExperimentConfig]:
+        """All lengths at once, and with YaRN each of the longer ones."""
+        config = self.config(point)
+        found = {ASKED: self._at(config, point, self.asked)}
+        for length in self.asked:
+            if point["model"] == ROTARY and length > self.trained:
+                scaling = RotaryScaling(kind="yarn", factor=length / self.trained, original_length=self.trained)
+                pattern = tuple(dataclasses.replace(mixer, rotary_scaling=scaling) for mixer in config.model.pattern)
+                slowed = dataclasses.replace(config, model=dataclasses.replace(config.model, pattern=pattern))
+                found[SLOWED.format(length)] = self._at(slowed, point, (length,))
+        return found
+
+    def _at(self, config: ExperimentConfig, point: Any, lengths: Sequence[int]) -> ExperimentConfig:
+        assert isinstance(config.data, RecallDataConfig)
+        valid = tuple(Examples(task=self._task(point, n), n_examples=self.examples[2]) for n in lengths)
+        return dataclasses.replace(config, data=dataclasses.replace(config.data, valid=valid))
+
+    def _task(self, point: Any, length: int) -> Any:
+        return TASKS[point["task"]](length, length // self.tokens_a_pair, self.vocab_size)
 
 
-def best(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
-    """By task and model: the accuracies by length of the learning rate that is best at the trained length."""
-    found: dict[str, dict[str, Row]] = {}
-    for row in sorted(rows, key=lambda row: row["learning_rate"]):
-        for name, curve in row["curves"].items():
-            models = found.setdefault(row["task"], {})
-            trained = str(_trained_length())
-            if name not in models or curve[trained] > models[name]["curve"][trained]:
-                models[name] = {"curve": curve, "learning_rate": row["learning_rate"]}
-    return found
-
-
-def _trained_length() -> int:
-    return runpy.run_path(str(ROOT / "configs/cat/length.py"))["TRAINED"]
-
-
-def table(rows: Sequence[Row]) -> str:
-    """The best curves as a table of Markdown."""
-    found = best(rows)
-    lengths = sorted({int(n) for row in rows for curve in row["curves"].values() for n in curve})
-    lines = [f"| task | model | learning rate | {' | '.join(map(str, lengths))} |", "| --- " * (3 + len(lengths)) + "|"]
-    for task, models in found.items():
-        for name, row in models.items():
-            cells = " | ".join(f"{row['curve'][str(length)]:.3f}" for length in lengths)
-            lines.append(f"| {task} | {name} | {row['learning_rate']:g} | {cells} |")
-    return "\n".join(lines)
-
-
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Accuracy over length, a panel a task; a line marks the length of training."""
-    found = best(rows)
-    figure, (axes,) = panels(
-        1, len(found), size=(4.6 * len(found), 4.4), title="Trained at one length, asked at others", sharey=True
+def _model(point: Any, length: int) -> LanguageModelConfig:
+    name, sizes = point["model"], {"d_model": point["d_model"], "length": length}
+    if name not in POSITIONS:
+        return MODELS[name](**sizes)
+    model = MODELS["attention"](**sizes)
+    if name == LEARNED:
+        return model
+    (mixer,) = model.pattern
+    assert isinstance(mixer, AttentionConfig)
+    return dataclasses.replace(
+        model, pattern=(dataclasses.replace(mixer, positions=POSITIONS[name]),), max_positions=None
     )
-    names = [*MODELS, YARN]
-    for panel, (task, models) in zip(axes, found.items(), strict=True):
-        for name, row in sorted(models.items(), key=lambda item: names.index(item[0])):
-            lengths = sorted(map(int, row["curve"]))
-            accuracies = [row["curve"][str(length)] for length in lengths]
-            panel.plot(lengths, accuracies, **series_style(names.index(name)), label=name)
-            plain_log_ticks(panel, "x", lengths)
-        panel.axvline(_trained_length(), **bound_style(), label="trained")
-        panel.set_title(task.upper(), fontsize=TITLE_POINTS)
-        panel.set(xlabel="tokens", ylim=(-0.02, 1.02))
-    axes[0].set(ylabel="accuracy")
+
+
+PAPERS = Setting(
+    trained=128,
+    asked=(32, 64, 128, 256, 512, 1024),
+    tokens_a_pair=16,
+    vocab_size=8192,
+    examples=(100_000, 3_000, 1_000),
+    protocol=PAPER,
+)
+LAPTOPS = Setting(
+    trained=32,
+    asked=(16, 32, 64, 128, 256),
+    tokens_a_pair=8,
+    vocab_size=320,
+    examples=(64 * 1_500, 512, 200),
+    protocol=dataclasses.replace(LAPTOP, stop_at_accuracy=0.0),
+)
+SMOKES = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(192, 64, 64))
+
+
+def _paper() -> Scale:
+    return Scale(
+        about="Lengths and widths as in Sec. 6.1, all else as in Zoology, App. E.2. Not printed, and ours: seven "
+        "learning rates and five seeds (a denser grid and more trials than in Figure 5), N / 16 pairs.",
+        points=grid(
+            task=tuple(TASKS),
+            d_model=(32, 64, 128),
+            model=NAMES,
+            learning_rate=tuple(10 ** (-4 + i / 3) for i in range(7)),
+            seed=range(5),
+        ),
+        config=PAPERS.config,
+        also=PAPERS.also,
+    )
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about="Trained at 32 tokens with 4 pairs and asked at 16 to 256 with N / 8, 320 token ids, widths 32 and 64, "
+        "where the paper trains at 128, asks at up to 1,024, and has widths of up to 128 and Zoology's 8,192 ids; "
+        "1,500 steps of batch 64, two learning rates, one seed, no MLPs.",
+        points=grid(task=tuple(TASKS), d_model=(32, 64), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
+        config=LAPTOPS.config,
+        also=LAPTOPS.also,
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Three steps of two models: that all of it runs.",
+        points=grid(task=("MQAR",), d_model=(16,), model=(CAT, ROTARY), learning_rate=(1e-2,), seed=(0,)),
+        config=SMOKES.config,
+        also=SMOKES.also,
+    )
+
+
+def draw(results: Results) -> "Figure":
+    """A row a task, a column a width; a line marks the trained length."""
+    tasks, widths = results.values("task"), results.values("d_model")
+    size = (1.2 + 3.0 * len(widths), 1.2 + 2.7 * len(tasks))
+    title = "Trained at one length, asked at others"
+    figure, axes = panels(len(tasks), len(widths), size=size, title=title, sharex=True, sharey=True)
+    for row, task in zip(axes, tasks, strict=True):
+        for place, width in zip(row, widths, strict=True):
+            _draw_curves(place, results, task=task, d_model=width)
+            place.set_title(f"{task}, d = {width}", fontsize=TITLE_POINTS)
+        row[0].set(ylabel="accuracy", ylim=(-0.03, 1.03))
+    for place in axes[-1]:
+        place.set(xlabel="tokens N")
     add_legend(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, path)
+    return figure
 
 
-def _in_short(row: Row) -> str:
-    curve = "  ".join(f"{length} {accuracy:.3f}" for length, accuracy in next(iter(row["curves"].values())).items())
-    return f"{row['task']:5} {row['model']:18} lr {row['learning_rate']:<6g} {curve}  {row['cpu_seconds']:.0f} CPU-s"
+def _draw_curves(place: Any, results: Results, **where: Any) -> None:
+    lengths: Sequence[int] = ()
+    for i, name in enumerate(CURVES):
+        try:
+            run, scores = by_length(results, name, **where)
+        except Missing:
+            continue
+        lengths = list(scores)
+        marks = MARKS + ";".join([run] * len(scores))
+        place.plot(lengths, list(scores.values()), **series_style(i), label=name, gid=marks)
+    if lengths:
+        place.axvline(trained_length(results), **bound_style(), label="trained")
+        plain_log_ticks(place, "x", lengths)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _claims_on(task: str) -> tuple[Claim, ...]:
+    """What is said of both tasks alike."""
+    on = task.lower()
+    return (
+        Claim(
+            name=f"keeps-{on}",
+            text=f"CAT, trained at one length, recalls everything on {task} at all others, at every width.",
+            source="CAT, Sec. 6.1 and Figure 6",
+            holds=lambda results: keeps(results, (CAT, TWO_HEADS), task),
+        ),
+        Claim(
+            name=f"keeps-lin-{on}",
+            text=f"LinCAT, which we count among the CAT models, does so as well on {task}.",
+            source="CAT, Sec. 6.1 and Figure 6",
+            holds=lambda results: keeps(results, (LIN_CAT,), task),
+        ),
+        Claim(
+            name=f"falls-{on}",
+            text=f"On {task} the accuracy of all models of two layers falls steeply as the length grows (for us: to "
+            "less than half of that at the trained length).",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: falls(results, task),
+        ),
+        Claim(
+            name=f"alone-{on}",
+            text=f"Of all models CAT alone solves {task} at lengths that it was not trained at.",
+            source="CAT, Sec. 1 and caption of Figure 1",
+            holds=lambda results: alone(results, task),
+        ),
+    )
+
+
+experiment = Experiment(
+    title="CAT, Figure 6",
+    about="Models that were trained at one length of MQAR (top) and of MQNAR with 2-grams (bottom), asked at shorter "
+    "and longer ones: CAT and LinCAT of one layer, all others of two.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},
+    claims=(
+        *_claims_on("MQAR"),
+        *_claims_on("MQNAR"),
+        Claim(
+            name="positions",
+            text="Attention without positions is no way to solve associative recall.",
+            source="CAT, Sec. 2",
+            holds=lambda results: needs_positions(results, "MQAR"),
+        ),
+    ),
+    draw=draw,
+)

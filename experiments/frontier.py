@@ -4,7 +4,7 @@ A state's accuracy is that of the best run with just as many bytes, over all els
 budget is their best accuracy with at most that many bytes. Models without a state, which do not stream, have none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
         if size is not None and metric in row["metrics"]:
             found[size] = max(row["metrics"][metric], found.get(size, 0.0))
     if not found:
-        raise Missing(f"no finished run with a state at {where}")
+        raise Missing(f"no finished run with a state at {_in_words(where)}")
     return dict(sorted(found.items()))
 
 
@@ -46,78 +46,103 @@ def frontier(results: Results, budget: float, *, metric: str = SCORE, **where: A
 
 
 def leads(
-    results: Results, budgets: Iterable[float], ours: dict[str, Any], theirs: dict[str, Any]
+    results: Results,
+    budgets: Iterable[float],
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    *,
+    metric: str = SCORE,
 ) -> dict[float, float]:
     """By budget, the frontier of the runs at `ours` less that of the runs at `theirs`, where both have one.
+
+    Budgets beyond the largest state of ours are left out: what it would recall there was not tried.
 
     Raises:
       Missing: one of them has no run, or they share no budget.
     """
     found: dict[float, float] = {}
-    for budget in budgets:
-        a, b = frontier(results, budget, **ours), frontier(results, budget, **theirs)
+    largest = max(by_state(results, metric=metric, **ours))
+    for budget in (budget for budget in budgets if budget <= largest):
+        a, b = (frontier(results, budget, metric=metric, **where) for where in (ours, theirs))
         if a is not None and b is not None:
             found[budget] = a - b
     if not found:
-        raise Missing(f"{ours} and {theirs} share no size of the state")
+        raise Missing(f"{_in_words(ours)}: no state as large as those of {_in_words(theirs)}")
     return found
 
 
-def more_state_recalls_more(results: Results, models: Iterable[str], *, share: float = 0.8) -> Finding:
-    """Of all pairs of states of one model, at least `share` are won by the larger one; pairs of which both recall
+def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: float = 0.8) -> Finding:
+    """Of all pairs of sizes of one model, at least `share` are won by the larger one; pairs of which both recall
     perfectly do not count.
 
+    Args:
+      scores_of: by model, the accuracy of each size.
+      share: how many are enough.
+
     Raises:
-      Missing: a model has no run, or there is no such pair.
+      Missing: there is no such pair.
     """
     won, pairs, words = 0, 0, []
-    for model in models:
-        scores = by_state(results, model=model)
-        open_pairs = [
-            (scores[small], scores[large])
-            for small, large in combinations(scores, 2)
-            if min(scores[small], scores[large]) < PERFECT
-        ]
-        rises = sum(large > small for small, large in open_pairs)
-        won, pairs = won + rises, pairs + len(open_pairs)
-        words.append(f"{model} {rises} of {len(open_pairs)}")
+    for model, scores in scores_of.items():
+        found = [(scores[a], scores[b]) for a, b in combinations(sorted(scores), 2)]
+        found = [pair for pair in found if min(pair) < PERFECT]
+        rises = sum(large > small for small, large in found)
+        won, pairs = won + rises, pairs + len(found)
+        words.append(f"{model} {rises} of {len(found)}")
     if not pairs:
-        raise Missing("no two states of one model that leave room between them")
-    return Finding(won >= share * pairs, f"the larger state wins {won} of {pairs} pairs: {', '.join(words)}")
+        raise Missing(f"no two sizes of {' or '.join(scores_of)} that leave room between them")
+    return Finding(won >= share * pairs, f"the larger one recalls more in {', '.join(words)} pairs of sizes")
 
 
 def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Figure":
     """The figure of some models: the best accuracy at each size of the state."""
     figure, (axes,) = panels(1, 1, size=(6.4, 4.6), title=title)
     for series, model in enumerate(models):
-        state_curve(axes[0], results, label=model, series=series, model=model)
+        size_curve(axes[0], results, label=model, series=series, model=model)
     finish_by_state(axes[0])
     add_legend(figure)
     return figure
 
 
 def finish_by_state(panel: "Axes") -> None:
-    """Labels and limits of a panel with curves of `state_curve`."""
-    panel.set(xlabel="state of a sequence, bytes", ylabel="accuracy", ylim=(-0.02, 1.02))
+    """Labels and limits of a panel with curves over the state."""
+    panel.set(xlabel="state of a sequence, bytes", ylabel="accuracy, best run", ylim=(-0.02, 1.02))
     plain_log_ticks(panel, "x")
 
 
-def state_curve(panel: "Axes", results: Results, *, label: str, series: int, metric: str = SCORE, **where: Any) -> None:
-    """Draws the best accuracy at each size of the state, from the smallest on; nothing where no run has a state."""
+def size_curve(
+    panel: "Axes",
+    results: Results,
+    *,
+    label: str,
+    series: int,
+    size: str = "state_bytes",
+    metric: str = SCORE,
+    **where: Any,
+) -> None:
+    """Draws the best accuracy at each size of the models at `where`, from the smallest on.
+
+    Args:
+      panel: where to.
+      results: of the sweep.
+      label: in the legend.
+      series: number of the style.
+      size: `state_bytes` or `n_parameters`; runs without one are left out.
+      metric: on the y-axis.
+      where: coordinates.
+    """
     best: dict[int, Row] = {}
     for row in results.select(**where):
-        size = row["state_bytes"]
-        if size is None or metric not in row["metrics"]:
+        x = row[size]
+        if x is None or metric not in row["metrics"]:
             continue
-        if size not in best or row["metrics"][metric] > best[size]["metrics"][metric]:
-            best[size] = row
-    points = [{axis: value for axis, value in best[size]["point"].items() if axis not in OVER} for size in sorted(best)]
-    curve(
-        panel,
-        results,
-        x=lambda row: row["state_bytes"],
-        points=points,
-        label=label,
-        series=series,
-        metric=metric,
-    )
+        if x not in best or row["metrics"][metric] > best[x]["metrics"][metric]:
+            best[x] = row
+    points = [{axis: value for axis, value in best[x]["point"].items() if axis not in OVER} for x in sorted(best)]
+    curve(panel, results, x=lambda row: row[size], points=points, label=label, series=series, metric=metric)
+
+
+def _in_words(where: dict[str, Any]) -> str:
+    """Coordinates: `model Mamba or H3`."""
+    words = {axis: " or ".join(map(str, v)) if isinstance(v, tuple) else v for axis, v in where.items()}
+    return ", ".join(f"{axis} {value}" for axis, value in words.items())

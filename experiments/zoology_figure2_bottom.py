@@ -27,6 +27,7 @@ from jaxzoo.tasks.recall_data import RecallDataConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TITLE = "Zoology, Figure 2 (bottom)"
 ATTENTION, BASE_CONV = "attention", "BaseConv"
 PROGRAMMATIC, AUTOCORRELATION = "BaseConv, programmatic filter", "BaseConv, autocorrelation"
 LEARNED, HYBRID = "BaseConv, learned autocorrelation", "BaseConv and attention"
@@ -122,7 +123,7 @@ def _closes_some(results: Results, names: Sequence[str]) -> Finding:
 
 def _improved(results: Results, names: Sequence[str]) -> Finding:
     """Whether one of these needs less width than BaseConv."""
-    found = [recall.needs_less(results, model=name, than=BASE_CONV) for name in results.values("model", model=names)]
+    found = [recall.needs_less(results, model=name, than=[BASE_CONV]) for name in results.values("model", model=names)]
     if not found:
         raise Missing(f"no run of {' or '.join(names)}")
     return Finding(any(finding.holds for finding in found), "; ".join(finding.numbers for finding in found))
@@ -130,13 +131,13 @@ def _improved(results: Results, names: Sequence[str]) -> Finding:
 
 def draw(results: Results) -> "Figure":
     """A panel a length."""
-    return recall.draw_over_width(results, title="MQAR: filters that the input decides", models=(MODELS,))
+    return recall.draw_over_width(results, title=f"{TITLE}: filters that the input decides", models=(MODELS,))
 
 
 SOURCE = "Zoology, Sec. 4.3, Claim 2"
 LEARNED_OR_NOT = (AUTOCORRELATION, LEARNED)
 experiment = Experiment(
-    title="Zoology, Figure 2 (bottom)",
+    title=TITLE,
     about="Accuracy on MQAR over the model's width at several lengths: BaseConv with filters that the input decides, "
     "found by comparing token ids or by autocorrelation, and BaseConv with a layer of attention.",
     scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},

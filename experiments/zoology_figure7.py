@@ -23,8 +23,9 @@ from jaxzoo.tasks import mqar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+TITLE = "Zoology, Figure 7"
 ATTENTION = "attention"
-HEADS = {"Hyena, 1": 1, "Hyena, 2": 2, "Hyena, 4": 4, "Hyena, 8": 8}
+HEADS = {f"Hyena, heads of {channels}": channels for channels in (1, 2, 4, 8)}
 """Channels of a head."""
 MODELS = (ATTENTION, *HEADS)
 
@@ -55,7 +56,7 @@ def _paper() -> Scale:
 def _smoke() -> Scale:
     return Scale(
         about="Three steps of two models: that all of it runs.",
-        points=grid(length=(16,), d_model=(16,), model=("Hyena, 1", "Hyena, 4"), learning_rate=(1e-2,)),
+        points=grid(length=(16,), d_model=(16,), model=(ATTENTION, "Hyena, heads of 4"), learning_rate=(1e-2,)),
         config=lambda point: _run(point, LAPTOP, n_pairs=2, vocab_size=64, train=192, valid=64),
     )
 
@@ -85,21 +86,19 @@ def _more_recall(results: Results) -> Finding:
     """Whether the mean over the widths rises from size to size."""
     means = {name: statistics.mean(scores.values()) for name, scores in _scores(results).items()}
     rises = all(more > fewer for fewer, more in itertools.pairwise(means.values()))
-    return Finding(rises, "mean over d: " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items()))
+    return Finding(rises, "mean over d: " + ", ".join(f"{name}: {mean:.2f}" for name, mean in means.items()))
 
 
 def _more_work(results: Results) -> Finding:
     """Whether the operations of a training step grow at each width."""
-    holds, numbers = True, []
-    scores = _scores(results)
-    for width in next(iter(scores.values())):
+    holds, times, scores = True, [], _scores(results)
+    fewest, *_, most = scores
+    for width in scores[fewest]:
         rows = [results.best(model=name, d_model=width) for name in scores]
         flops = [row["flops"] / row["steps"] for row in rows]
         holds &= all(more > fewer for fewer, more in itertools.pairwise(flops))
-        numbers.append(
-            f"{flops[-1] / flops[0]:.2f} times from {next(iter(scores))} to {list(scores)[-1]} at d = {width}"
-        )
-    return Finding(holds, "; ".join(numbers))
+        times.append(f"{flops[-1] / flops[0]:.2f} at d = {width}")
+    return Finding(holds, f"operations of {most} over those of {fewest}: {', '.join(times)}")
 
 
 def _far_from_attention(results: Results) -> Finding:
@@ -116,12 +115,12 @@ def _far_from_attention(results: Results) -> Finding:
 
 def draw(results: Results) -> "Figure":
     """A panel a length; there is one."""
-    return recall.draw_over_width(results, title="MQAR: Hyena with heads of 1 to 8 channels", models=(MODELS,))
+    return recall.draw_over_width(results, title=f"{TITLE}: channels of a head", models=(MODELS,))
 
 
 SOURCE = "Zoology, App. F.1, Experiment 4"
 experiment = Experiment(
-    title="Zoology, Figure 7",
+    title=TITLE,
     about="Accuracy on MQAR over the model's width: Hyena with heads of 1, 2, 4 and 8 channels, and attention.",
     scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},
     claims=(

@@ -71,7 +71,7 @@ def load_experiment(file: Path) -> "Experiment":
 
     from jaxzoo.sweep import Experiment
 
-    with _failures_of(file):
+    with _failures_of(file, "experiment file"):
         experiment = getattr(_import(file.resolve()), "experiment", None)
     if not isinstance(experiment, Experiment):
         raise UsageError(f"experiment file {file} must define `experiment`, an Experiment")
@@ -99,12 +99,12 @@ def _mixer_named(name: str) -> "MixerConfig":
 
 
 @contextlib.contextmanager
-def _failures_of(file: Path) -> Iterator[None]:
+def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
     """One line for whatever the user's file raises, SystemExit and KeyboardInterrupt included."""
     try:
         yield
     except BaseException as error:
-        raise UsageError(f"config file {file}{_line_of(error, file)}: {_last_line(error)}") from error
+        raise UsageError(f"{what} {file}{_line_of(error, file)}: {_last_line(error)}") from error
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

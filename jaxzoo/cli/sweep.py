@@ -5,26 +5,29 @@ anything; 130: interrupted, what was done is kept.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import load_experiment
 from jaxzoo.cli.flags import ArgumentParser, UsageError
 from jaxzoo.cli.runner import Failure, run
+from jaxzoo.cli.sweep_report import report
 from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
+    from jaxzoo.sweep.launch import Device
     from jaxzoo.sweep.sweep import Sweep
 
 PROGRAM = "python -m jaxzoo.sweep"
 WORKER = "jaxzoo.cli.sweep_worker"
 
-DESCRIPTION = """Makes all runs of an experiment, several at once. A run that is done is never made again; one that was
-stopped goes on where it was; what is added to the experiment is made besides. Several such commands, on one machine
-or on many that share a file system, may work at the same directory."""
+DESCRIPTION = """Makes all runs of an experiment, several at once, then its figure, table and claims. A run that is
+done is never made again; one that was stopped goes on where it was; what is added to the experiment is made
+besides. Several such commands, on one machine or on many that share a file system, may work at one directory."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _sweep(argv: Sequence[str]) -> None:
     options = _options().parse_args(argv)
     screen = Screen(sys.stdout)
+    if options.report:
+        report(options.report, options.out, screen)
+        return
     if options.experiment is None:
         raise UsageError(
             "--experiment FILE is required, such as --experiment experiments/zoology_figure2.py; see --help"
@@ -42,7 +48,10 @@ def _sweep(argv: Sequence[str]) -> None:
     file = Path(options.experiment)
     out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
     sweep = open_sweep(file, options.scale, out.expanduser())
-    make(sweep, file, options, screen)
+    if options.dry_run:
+        tell_plan(sweep, options, screen)
+    else:
+        make(sweep, file, options, screen)
 
 
 def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
@@ -68,6 +77,26 @@ def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
     return sweep
 
 
+def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
+    """Measures some steps and prints what the sweep will take; writes nothing."""
+    from jaxzoo.sweep.experiment import in_words
+    from jaxzoo.sweep.launch import environment, find_device
+    from jaxzoo.sweep.plan import MEASURE_SECONDS, measure, plan
+
+    device = find_device()
+    os.environ |= environment(0, device)  # as a worker has it; JAX has not started yet
+    screen.say(f"{sweep.experiment.title}, scale {options.scale}; measuring for at most {MEASURE_SECONDS:.0f} s")
+    left = [task for task in sweep.tasks if task.id not in sweep.directory.done()]
+    measured = []
+    for found in measure(left):
+        measured.append(found)
+        words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms a step"
+        screen.say(f"  {in_words(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
+    workers, vectorized = options.workers or workers_here(device), is_vectorized(options.parallel, device)
+    for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
+        screen.say(line)
+
+
 def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen) -> None:
     """Makes what is not there yet, and the report."""
     from jaxzoo.sweep.board import Board
@@ -79,7 +108,7 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     sweep.directory.forget_failures()
     device = find_device()
     n_workers = options.workers or workers_here(device)
-    vectorized = options.parallel == "vmap" or (options.parallel == "auto" and device.platform != "cpu")
+    vectorized = is_vectorized(options.parallel, device)
     command = [sys.executable, "-m", WORKER, str(sweep.directory.path), "--workers", str(n_workers)]
     command += ["--vmap"] if vectorized else []
     command += ["--keep-checkpoints"] if options.keep_checkpoints else []
@@ -96,12 +125,16 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
         )
     except WorkersError as error:
         raise Failure(str(error), 1) from error
+    report([str(sweep.directory.path)], None, screen)
 
 
-def workers_here(device: Any) -> int:
+def is_vectorized(parallel: str, device: "Device") -> bool:
+    """Whether runs that share a program are one program."""
+    return parallel == "vmap" or (parallel == "auto" and device.platform != "cpu")
+
+
+def workers_here(device: "Device") -> int:
     """One a core on a CPU, one a GPU, one for all chips of a TPU."""
-    import os
-
     if device.platform == "cpu":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return device.number if device.platform == "gpu" else 1
@@ -112,6 +145,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--experiment", metavar="FILE", help="Python file with `experiment`, as in experiments/")
     parser.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
     parser.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
+    parser.add_argument("--dry-run", action="store_true", help="tell runs, programs, time and disk, and stop")
     parser.add_argument(
         "--parallel",
         choices=("auto", "vmap", "processes"),
@@ -120,6 +154,12 @@ def _options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core, or a GPU")
     parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
+    parser.add_argument(
+        "--report",
+        nargs="+",
+        metavar="DIR",
+        help="write figure, table, claims and page of these sweeps, finished or not; --out says where to",
+    )
     return parser
 
 

@@ -94,15 +94,15 @@ def linear_attention(
 
     @jax.checkpoint
     def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:
-        num, den, state = _chunk(state, *tokens, precision=precision)
+        # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses what follows into the matmuls where the scan has one
+        # chunk, and they give other numbers, or NaN: the quotient (one head, no initial state, b t of 4,000 or more), a
+        # norm of y (b = t = 64).
+        num, den, state = lax.optimization_barrier(_chunk(state, *tokens, precision=precision))
         y = num if den is None else num / (den + np.float32(eps))[..., None]
         return state, y.swapaxes(1, 2).astype(v.dtype)
 
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
     state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (q, k, v, log_decay, starts)))
-    # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses a norm of y into the matmuls of a scan over one chunk,
-    # and gives other numbers, or NaN (b = t = 64, one head, no initial state).
-    y = lax.optimization_barrier(y)
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 
 

@@ -117,7 +117,8 @@ def _summary(sweep: Sweep, state: State, workers: int) -> str:
 
 def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | None:
     """An estimate by the runs that are done; None: none is."""
-    rates = Rates(tasks, {task: result["seconds"] for task, result in state.done.items()})
+    known = {task: result["seconds"] / result["steps"] for task, result in state.done.items() if result.get("steps")}
+    rates = Rates(tasks, known)
     left = 0.0
     for task in tasks:
         if task.id in state.done or task.id in state.failed:

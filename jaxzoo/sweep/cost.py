@@ -1,8 +1,10 @@
 """What runs cost, before and while they are made."""
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+
+import numpy as np
 
 from jaxzoo.config import ExperimentConfig, RecallDataConfig
 from jaxzoo.models.accounting import flops_per_token
@@ -10,6 +12,8 @@ from jaxzoo.sweep.task import Task
 
 PASSES = 3
 """Forward and backward, in forward passes."""
+POWER = 0.6
+"""Of the FLOPs in the time of a step, where too little is known to fit it."""
 
 
 def train_flops(config: ExperimentConfig, steps: int | None = None) -> float:
@@ -27,27 +31,33 @@ def train_flops(config: ExperimentConfig, steps: int | None = None) -> float:
 
 
 class Rates:
-    """Seconds that runs take, from those of runs that were made: by mixers where one of the same was, else by all.
+    """Seconds of a step, from those of runs that were made: a power of its FLOPs, times what its mixers take.
+
+    Small steps do not take as much less as they compute less, hence the power; it is fitted where the FLOPs of the runs
+    differ enough.
 
     Args:
-      tasks: runs that were made.
-      seconds: their seconds, by id.
+      tasks: runs.
+      step_seconds: seconds of a step of some of them, by id.
     """
 
-    def __init__(self, tasks: Sequence[Task], seconds: Mapping[str, float]):
-        rates: dict[str, list[float]] = {}
-        for task in tasks:
-            if task.id in seconds and isinstance(task.config, ExperimentConfig):
-                rates.setdefault(_kind(task.config), []).append(seconds[task.id] / train_flops(task.config))
-        self._rates = {kind: statistics.median(found) for kind, found in rates.items()}
+    def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float]):
+        known = [task for task in tasks if task.id in step_seconds and isinstance(task.config, ExperimentConfig)]
+        x = np.log([train_flops(task.trained, 1) for task in known])
+        y = np.log([max(step_seconds[task.id], 1e-6) for task in known])
+        self._power = POWER if len(known) < 3 or np.ptp(x) < 1 else float(np.clip(np.polyfit(x, y, 1)[0], 0, 1))
+        self._offsets: dict[str, list[float]] = {}
+        for task, offset in zip(known, y - self._power * x, strict=True):
+            self._offsets.setdefault(_kind(task.trained), []).append(offset)
 
     def seconds(self, task: Task) -> float | None:
-        """An estimate; None: nothing is known yet, or it is no training."""
-        if not self._rates or not isinstance(task.config, ExperimentConfig):
+        """An estimate for all steps of a run; None: nothing is known yet, or it is no training."""
+        if not self._offsets or not isinstance(task.config, ExperimentConfig):
             return None
-        rate = self._rates.get(_kind(task.config), statistics.median(self._rates.values()))
-        return rate * train_flops(task.config)
+        everything = [offset for found in self._offsets.values() for offset in found]
+        offset = statistics.median(self._offsets.get(_kind(task.config), everything))
+        return math.exp(offset + self._power * math.log(train_flops(task.config, 1))) * task.config.train.steps
 
 
-def _kind(config: Any) -> str:
+def _kind(config: ExperimentConfig) -> str:
     return " ".join(type(mixer).__name__ for mixer in config.model.layers)

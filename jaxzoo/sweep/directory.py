@@ -71,6 +71,11 @@ class SweepDirectory:
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self.about} must hold experiment and scale: {error}") from error
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether runs are made here; else it keeps what was reported of a sweep."""
+        return self._results.is_dir()
+
     def run(self, task: str) -> RunDirectory:
         """Where a run lives."""
         return RunDirectory(self._runs / task)

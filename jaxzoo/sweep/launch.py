@@ -79,7 +79,7 @@ class LocalWorker:
             stdin=subprocess.PIPE,  # closed when we are gone
             stdout=stream,
             stderr=stream,
-            env={**os.environ, **_environment(number, device)},
+            env={**os.environ, **environment(number, device)},
             start_new_session=True,  # Ctrl-C is for us: we tell the workers
         )
         stream.close()
@@ -108,7 +108,7 @@ class LocalWorker:
         self._process.wait()
 
 
-def _environment(number: int, device: Device) -> dict[str, str]:
+def environment(number: int, device: Device) -> dict[str, str]:
     """One thread a worker on a CPU; one GPU a worker."""
     if device.platform == "cpu":
         return {"JAX_PLATFORMS": "cpu", "NPROC": "1"}

@@ -41,7 +41,13 @@ class Sweep:
         return list({task.id: task for _, task in self.points}.values())
 
     def rows(self) -> list[Row]:
-        """The results by point."""
+        """The results by point.
+
+        Raises:
+          ValueError: `results.jsonl` of a sweep that was reported is damaged.
+        """
+        if not self.directory.has_runs:
+            return self._reported()
         done = self.directory.done()
         return [{"point": dict(point), **self.directory.result(t.id)} for point, t in self.points if t.id in done]
 
@@ -50,6 +56,12 @@ class Sweep:
         failed = self.directory.failed() - self.directory.done()
         known = {task: {"id": task, **self.directory.failure(task)} for task in failed}
         return [{"point": dict(point), **known[task.id]} for point, task in self.points if task.id in known]
+
+    def _reported(self) -> list[Row]:
+        try:
+            return [json.loads(line) for line in self.directory.rows.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.directory.rows} must hold a result in every line: {error}") from error
 
     def write_rows(self) -> None:
         """Makes `results.jsonl` anew, whole or not at all."""

@@ -99,7 +99,8 @@ def _measured(task: Task) -> dict[str, Any]:
     clock, cpu_clock = time.perf_counter(), time.process_time()
     metrics = dict(task.config.function(**task.config.arguments))
     seconds, cpu_seconds = time.perf_counter() - clock, time.process_time() - cpu_clock
-    return {**_facts(task), "metrics": metrics, "seconds": seconds, "cpu_seconds": cpu_seconds}
+    cost = {"seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
+    return {**_facts(task), "status": "finished", "metrics": metrics, "curve": {"train": [], "valid": []}, **cost}
 
 
 def _trained(
@@ -152,7 +153,6 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
 def _facts(task: Task) -> dict[str, Any]:
     return {
         "id": task.id,
-        "status": "finished",
         "versions": versions(),
         "commit": commit(),
         "machine": machine(),

@@ -1,82 +1,175 @@
-"""The experiment of CAT's Figure 6: what it trains, which run it shows, and what YaRN changes."""
+"""CAT, Figure 6: what it trains and asks, which run it shows, its claims on rows made by hand, and its picture."""
 
 import dataclasses
-import json
+from typing import Any
 
 import pytest
 
-from experiments import cat_figure6
-from experiments.cat_figure6 import MODELS, YARN, _with_yarn, best, by_length, experiment, main
-from experiments.grid import fit
+from experiments.cat_figure6 import LAPTOPS, draw, experiment
+from experiments.cat_lengths import CURVES, LEARNED, NONE, ROTARY, YARN, by_length
 from jaxzoo.layers.rotary_scaling import NO_SCALING
-from jaxzoo.tasks import mqar
+from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
+from jaxzoo.models.presets import mqar_cat
+from jaxzoo.sweep import Results
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
-from jaxzoo.tasks.recall_data import Examples
+from tests.experiments.hand_made import answers, curves, distinct_runs, row, verdict
 
 
-def task(model, name="mqar"):
-    return {"task": name, "model": model, "learning_rate": 0.25, "steps": 7}
+def run(model, scores, *, task="MQAR", d_model=32, learning_rate=0.01, trained=32, yarn=None):
+    """A run with accuracies by length; that of the trained length is the validation's own."""
+    metrics = {f"asked/valid/accuracy/length={n}": score for n, score in scores.items()}
+    metrics |= {f"YaRN {n}/valid/accuracy/length={n}": score for n, score in (yarn or {}).items()}
+    metrics[f"valid/accuracy/length={trained}"] = scores[trained]
+    point = {"task": task, "d_model": d_model, "model": model, "learning_rate": learning_rate, "seed": 0}
+    return row(scores[trained], metrics, **point)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_models_are_those_of_the_figure(model):
-    """Kills: a second layer for CAT, positions that are missing, a learning rate or task that is dropped."""
-    config = experiment(task(model, "mqnar"))
-    assert config.model.n_layers == (1 if "CAT" in model else 2)
-    assert (config.model.max_positions is not None) == (model == "attention, learned")
-    assert (getattr(config.model.pattern[0], "positions", "none") == "rotary") == (model == "attention, RoPE")
-    assert (config.optimizer.learning_rate, config.train.steps) == (0.25, 7)
-    assert isinstance(config.data.train[0].task, NGramRecallConfig)
-    assert [examples.task.length for examples in config.data.valid] == [32, 64, 128, 256, 512, 1024]
-    assert [examples.task.n_pairs for examples in config.data.valid] == [4, 8, 16, 32, 64, 128]
+@pytest.mark.parametrize("name", ["smoke", "laptop"])
+def test_every_point_has_a_run_of_its_own(name):
+    """Kills: an axis that the config ignores, a size that no task has."""
+    distinct_runs(experiment.scales[name]())
 
 
-def row(model, rate, *accuracies):
-    curve = dict(zip(("32", "128", "256"), accuracies, strict=True))
-    return {**task(model), "learning_rate": rate, "curves": {model: curve}, "last_loss": 1.0, "cpu_seconds": 1.0}
+def test_the_papers_scale():
+    """Kills: other lengths, widths or positions than the paper has, room for the trained length alone."""
+    scale = experiment.scales["paper"]()
+    assert len(scale.points) == 2 * 3 * 9 * 7 * 5
+    assert {point["d_model"] for point in scale.points} == {32, 64, 128}
+    assert {1e-4, 1e-2} < {round(point["learning_rate"], 9) for point in scale.points}
+    for name in {point["model"] for point in scale.points}:
+        point = {"task": "MQNAR", "d_model": 64, "model": name, "learning_rate": 1e-3, "seed": 4}
+        config: Any = scale.config(point)
+        also: Any = scale.also(point)
+        assert config.model.n_layers == (1 if "CAT" in name else 2)
+        assert config.model.max_positions == (1024 if name == LEARNED else None)
+        assert (getattr(config.model.pattern[0], "positions", "none") == "rotary") == (name == ROTARY)
+        assert (config.optimizer.learning_rate, config.train.seed) == (1e-3, 4)
+        (train,), (valid,) = config.data.train, config.data.valid
+        assert isinstance(train.task, NGramRecallConfig)
+        assert (train.task, train.task.length, train.task.n_pairs, train.n_examples) == (valid.task, 128, 8, 100_000)
+        assert [part.task.length for part in also["asked"].data.valid] == [32, 64, 128, 256, 512, 1024]
+        assert [part.task.n_pairs for part in also["asked"].data.valid] == [2, 4, 8, 16, 32, 64]
+        assert len(also) == (4 if name == ROTARY else 1)
+        assert dataclasses.replace(also["asked"], data=config.data) == config
+    one, two = (scale.config({**point, "model": name}).model for name in ("CAT", "CAT, 2 heads"))
+    assert one == dataclasses.replace(mqar_cat(d_model=64, length=1024), mlp_bias=True)
+    assert isinstance(two.pattern[0], ConvolutionAugmentedAttentionConfig)
+    assert (two.pattern[0].n_heads, two.pattern[0].filters) == (2, "mixing")
 
 
-def test_the_best_rate_is_that_of_the_trained_length():
-    """Kills: a choice by the lengths that are to be predicted."""
-    found = best([row("CAT", 0.1, 0.0, 0.9, 0.1), row("CAT", 0.2, 1.0, 0.8, 1.0)])["mqar"]["CAT"]
-    assert (found["learning_rate"], found["curve"]["256"]) == (0.1, 0.1)
+def test_no_laptop_run_ends_before_the_others():
+    """Kills: a budget that depends on how soon a model is right."""
+    scale = experiment.scales["laptop"]()
+    assert {scale.config(point).train.stop_at_accuracy for point in scale.points} == {0.0}
+    assert {scale.config(point).train.steps for point in scale.points} == {1_500}
 
 
 def test_yarn_changes_longer_examples_alone():
-    """Kills: scaling that is dropped, or that acts on what was trained; a model that is trained anew."""
-    config = experiment(task("attention, RoPE"))
-    sets = tuple(Examples(task=mqar.paper(length=n, n_pairs=4, vocab_size=64), n_examples=60) for n in (16, 48))
-    small = {"d_model": 16, "vocab_size": 64, "max_length": 48, "init_std": 1.0}
-    fitted = fit(
-        dataclasses.replace(
-            config,
-            model=dataclasses.replace(config.model, **small),
-            data=dataclasses.replace(config.data, train=sets[:1], valid=sets),
-            train=dataclasses.replace(config.train, steps=1, batch_size=8, valid_batch_size=20),
-        )
-    )
-    assert fitted.session.config.model.pattern[0].rotary_scaling == NO_SCALING
-    plain, yarn = by_length(fitted.metrics()), _with_yarn(fitted)
-    assert yarn.keys() == plain.keys() == {"16", "48"}
-    assert yarn["16"] == plain["16"]
-    assert yarn["48"] != plain["48"]
+    """Kills: scaling that is dropped or that a factor misses, a model that is trained anew, other variables."""
+    setting = dataclasses.replace(LAPTOPS, trained=16, asked=(8, 16, 32), tokens_a_pair=4, vocab_size=64)
+    setting = dataclasses.replace(setting, examples=(64, 64, 64))
+    point = {"task": "MQAR", "d_model": 16, "model": ROTARY, "learning_rate": 0.3, "seed": 0}
+    config, also = setting.config(point), setting.also(point)
+    assert config.model.pattern[0].rotary_scaling == NO_SCALING
+    scaling = also["YaRN 32"].model.pattern[0].rotary_scaling
+    assert (scaling.kind, scaling.factor, scaling.original_length) == ("yarn", 2.0, 16)
+    assert list(also) == ["asked", "YaRN 32"]
+    found = answers(config, also)
+    lengths = [f"valid/accuracy/length={n}" for n in (8, 16, 32)]
+    assert found["asked"].keys() > set(lengths)
+    assert found["asked"][lengths[1]] == pytest.approx(found[""]["valid/accuracy"])
+    assert found["YaRN 32"]["valid/loss"] != found["asked"]["valid/loss"]
+    assert lengths[2] in found["YaRN 32"]
+    assert lengths[0] not in found["YaRN 32"]
 
 
-def test_runs_that_are_done_are_kept(tmp_path, monkeypatch, capsys):
-    """Kills: a run that is made twice or lost, a table or picture that is not made."""
-    for name in ("JAX_PLATFORMS", "NPROC"):
-        monkeypatch.setenv(name, "1")
-    out, picture = tmp_path / "g.json", tmp_path / "g.png"
-    runs = [row("CAT", 0.1, 0.5, 0.9, 0.1), row("Mamba", 0.1, 0.25, 0.75, 0.0)]
-    runs[1]["curves"][YARN] = runs[0]["curves"]["CAT"]
-    out.write_text(json.dumps({"runs": runs}))
-    monkeypatch.setattr(cat_figure6, "train", None)
-    flags = f"--tasks mqar --learning-rates 0.1 --steps 7 --out {out} --picture {picture} --models CAT Mamba"
-    assert main(flags.split()) == 0
-    said = capsys.readouterr().out
-    assert "2 runs are done, 0 are left" in said
-    assert "| mqar | Mamba | 0.1 | 0.250 | 0.750 | 0.000 |" in said
-    assert json.loads(out.read_text())["runs"] == runs
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["--models", "Mamb"]) == 2
-    assert "--models: unknown name 'Mamb'; did you mean 'Mamba'?" in capsys.readouterr().err
+def test_learned_positions_have_room_for_the_longest():
+    """Kills: a model that cannot be asked beyond its training."""
+    setting = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(64, 64, 64))
+    point = {"task": "MQNAR", "d_model": 16, "model": LEARNED, "learning_rate": 0.01, "seed": 0}
+    found = answers(setting.config(point), setting.also(point))
+    assert 0 <= found["asked"]["valid/accuracy/length=32"] <= 1
+
+
+def test_the_best_rate_is_that_of_the_trained_length():
+    """Kills: a choice by the lengths that are to be predicted, a curve of two runs."""
+    rows = [
+        run("CAT", {16: 0.0, 32: 0.9, 64: 0.1}, learning_rate=0.1),
+        run("CAT", {16: 1.0, 32: 0.8, 64: 1.0}, learning_rate=0.2),
+    ]
+    assert by_length(Results(rows), "CAT", task="MQAR", d_model=32) == (rows[0]["id"], {16: 0.0, 32: 0.9, 64: 0.1})
+
+
+def test_the_curve_of_yarn_is_rotary_up_to_the_trained_length():
+    """Kills: a curve of YaRN without its short lengths, or of another model."""
+    rows = [run(ROTARY, {16: 0.8, 32: 0.9, 64: 0.1}, yarn={64: 0.4}), run("CAT", {16: 1.0, 32: 1.0, 64: 1.0})]
+    assert by_length(Results(rows), YARN)[1] == {16: 0.8, 32: 0.9, 64: 0.4}
+    assert by_length(Results(rows), ROTARY)[1] == {16: 0.8, 32: 0.9, 64: 0.1}
+
+
+FLAT, FALLING = {16: 1.0, 32: 1.0, 64: 0.99}, {16: 1.0, 32: 0.9, 64: 0.2}
+
+
+def test_keeps():
+    """Kills: the trained length alone, one form of CAT for the other, LinCAT for CAT."""
+    assert verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("CAT, 2 heads", FLAT)]).verdict == "held"
+    found = verdict(experiment, "keeps-mqar", [run("CAT", FALLING), run("LinCAT", FLAT)])
+    assert found.verdict == "not held"
+    assert found.numbers == "CAT 0.20 at least (d = 32, N = 64)"
+    assert verdict(experiment, "keeps-lin-mqar", [run("CAT", FALLING), run("LinCAT", FLAT)]).verdict == "held"
+    assert verdict(experiment, "keeps-mqnar", [run("CAT", FLAT)]).verdict == "not tested"
+    wide = run("CAT", FALLING, d_model=64)
+    assert verdict(experiment, "keeps-mqar", [run("CAT", FLAT), wide]).verdict == "not held"
+
+
+def test_falls():
+    """Kills: a mean of models, a fall of CAT's, one that is measured from the shortest length, YaRN left out."""
+    rows = [run("CAT", FLAT), run("Mamba", FALLING), run("Based", {16: 1.0, 32: 0.6, 64: 0.29})]
+    assert verdict(experiment, "falls-mqar", rows).verdict == "held"
+    assert verdict(experiment, "falls-mqar", rows).numbers == "Based, d = 32: 0.60 to 0.29; Mamba, d = 32: 0.90 to 0.20"
+    assert verdict(experiment, "falls-mqar", [*rows, run("Based", FLAT, d_model=64)]).verdict == "not held"
+    kept = run(ROTARY, FALLING, yarn={64: 0.8})
+    assert verdict(experiment, "falls-mqar", [*rows, kept]).verdict == "not held"
+    assert verdict(experiment, "falls-mqar", [run("CAT", FLAT)]).verdict == "not tested"
+    assert verdict(experiment, "falls-mqar", []).verdict == "not tested"
+
+
+def test_alone():
+    """Kills: a claim that holds although CAT fails, or although another model is as good."""
+    others = [run("Mamba", FALLING), run("Based", {16: 1.0, 32: 1.0, 64: 0.97})]
+    found = verdict(experiment, "alone-mqar", [run("CAT", FLAT), *others])
+    assert found.verdict == "held"
+    assert found.numbers.endswith("of two layers the best is Based with 0.97 (d = 32, N = 64)")
+    assert verdict(experiment, "alone-mqar", [run("CAT", FALLING), *others]).verdict == "not held"
+    assert verdict(experiment, "alone-mqar", [run("CAT", FLAT), run(LEARNED, FLAT)]).verdict == "not held"
+    assert verdict(experiment, "alone-mqar", [run("CAT", FLAT)]).verdict == "not tested"
+
+
+def test_positions():
+    """Kills: a comparison at lengths that were not trained, or of one width with another."""
+    rows = [run(NONE, {16: 1.0, 32: 0.5}), run(LEARNED, {16: 0.4, 32: 0.4}), run(ROTARY, {16: 0.4, 32: 0.9})]
+    assert verdict(experiment, "positions", rows).verdict == "held"
+    assert verdict(experiment, "positions", rows).numbers == "at N = 32, d = 32: 0.50 against 0.90"
+    assert verdict(experiment, "positions", rows[:2]).verdict == "not held"
+    wide = run(ROTARY, {16: 0.4, 32: 0.9}, d_model=64)
+    assert verdict(experiment, "positions", [rows[0], wide]).verdict == "not tested"
+
+
+def test_the_picture():
+    """Kills: panels that are exchanged, a curve that is missing, no mark of the trained length, marks without runs."""
+    rows = [
+        run("CAT", FLAT),
+        run(ROTARY, FALLING, yarn={64: 0.4}),
+        run("Mamba", {16: 0.1, 32: 0.1, 64: 0.0}, task="MQNAR", d_model=64),
+    ]
+    figure = draw(Results(rows))
+    panels = {panel.get_title(): curves(panel) for panel in figure.axes}
+    assert list(panels) == ["MQAR, d = 32", "MQAR, d = 64", "MQNAR, d = 32", "MQNAR, d = 64"]
+    assert list(panels["MQAR, d = 32"]) == ["CAT", ROTARY, YARN, "trained"]
+    assert panels["MQAR, d = 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
+    assert panels["MQNAR, d = 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
+    assert panels["MQAR, d = 64"] == {}
+    line = figure.axes[0].lines[2]
+    assert line.get_gid() == "runs:" + ";".join([rows[1]["id"]] * 3)
+    assert figure.axes[0].lines[-1].get_xdata()[0] == 32
+    assert set(CURVES) >= {line.get_label() for panel in figure.axes for line in panel.lines} - {"trained"}

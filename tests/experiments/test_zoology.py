@@ -7,7 +7,7 @@ import pytest
 from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
 from experiments.zoology_figure2_bottom import LEARNED
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_rwkv
+from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
 from jaxzoo.sweep.task import Task
 
 FILES = {
@@ -73,7 +73,7 @@ PAPER_SIZES = [
     ("figure2", {"length": 512, "d_model": 64, "model": "H3"}, 64, 8, 64 * 12_500),
     ("figure2_bottom", {"length": 256, "d_model": 128, "model": "BaseConv"}, 16, 16, 64 * 6_250),
     ("figure6", {"n_pairs": 64, "d_model": 64, "model": "sliding window of 32"}, 64, 16, 64 * 6_250),
-    ("figure7", {"d_model": 128, "model": "Hyena, 8"}, 16, 16, 64 * 6_250),
+    ("figure7", {"d_model": 128, "model": "Hyena, heads of 8"}, 16, 16, 64 * 6_250),
 ]
 
 
@@ -114,7 +114,11 @@ def test_the_released_protocol():
     assert (run.model.mlp, run.model.max_positions) == ("identity", 256)
     task = run.data.train[0].task
     assert (task.power, task.distinct_values, task.n_pairs, task.fillers) == (0.01, True, 16, "zero")
-    assert at("figure2", "release", length=256, d_model=64, model="Mamba", learning_rate=1e-2).model.mlp == "none"
+
+
+def test_mamba_has_no_second_branch_and_its_own_norm():
+    model = at("figure2", "release", length=128, d_model=64, model="Mamba", learning_rate=1e-2).model
+    assert model == mqar_mamba(d_model=64, length=128)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -65,6 +65,8 @@ FIGURE_2 = [
     # Nothing is wide enough for the longer length: more than 256 is more than twice 128.
     ("linear", {"at_64": {"Hyena": (0.5, 1, 1)}, "at_128": {"Hyena": (0, 0, 0)}}, "held"),
     ("wider-than-attention", {}, "held"),
+    # 0.9 is not more than 0.9.
+    ("wider-than-attention", {"at_128": {"Hyena": (0.9, 1, 1)}}, "held"),
     ("wider-than-attention", {"at_128": {"Hyena": (0.95, 1, 1)}}, "not held"),
     ("wider-than-attention", {"at_64": {"attention": (0.5, 1, 1)}}, "not held"),
 ]
@@ -73,6 +75,11 @@ FIGURE_2 = [
 @pytest.mark.parametrize(("claim", "changed", "expected"), FIGURE_2)
 def test_claims_of_figure_2(claim, changed, expected):
     assert verdict(zoology_figure2, claim, panels(CURVES, **changed)).verdict == expected
+
+
+def test_the_numbers_of_a_claim_are_its_least_widths():
+    found = verdict(zoology_figure2, "linear", panels(CURVES, at_128={"Hyena": (0, 0, 0)}))
+    assert found.numbers == "d for more than 0.9 at length 64, 128: BaseConv 64, 128; Hyena 64, >256"
 
 
 def test_the_numbers_of_a_claim_name_the_run():
@@ -197,12 +204,12 @@ def test_claims_of_figure_6(claim, changed, expected):
     assert verdict(zoology_figure6, claim, panels(PAIRS, "n_pairs", **changed)).verdict == expected
 
 
-HEADS = {32: {"attention": (1, 1, 1), "Hyena, 1": (0.3, 0.5, 0.6), "Hyena, 4": (0.4, 0.6, 0.95)}}
+HEADS = {32: {"attention": (1, 1, 1), "Hyena, heads of 1": (0.3, 0.5, 0.6), "Hyena, heads of 4": (0.4, 0.6, 0.95)}}
 FIGURE_7 = [
     ("more-heads", {}, "held"),
-    ("more-heads", {"at_32": {"Hyena, 2": (0.3, 0.3, 0.3)}}, "not held"),
+    ("more-heads", {"at_32": {"Hyena, heads of 2": (0.3, 0.3, 0.3)}}, "not held"),
     ("still-behind", {}, "held"),
-    ("still-behind", {"at_32": {"Hyena, 4": (0.8, 0.95, 1)}}, "not held"),
+    ("still-behind", {"at_32": {"Hyena, heads of 4": (0.8, 0.95, 1)}}, "not held"),
     # The same operations by all, here.
     ("more-work", {}, "not held"),
 ]
@@ -214,11 +221,11 @@ def test_claims_of_figure_7(claim, changed, expected):
 
 
 def test_work_is_counted_by_the_step():
-    found = rows({("Hyena, 1", 64): 0.9, ("Hyena, 8", 64): 1.0}, length=32)
+    found = rows({("Hyena, heads of 1", 64): 0.9, ("Hyena, heads of 8", 64): 1.0}, length=32)
     found[1] |= {"flops": 900.0, "steps": 5}
     told = verdict(zoology_figure7, "more-work", found)
     assert told.verdict == "held"
-    assert told.numbers == "1.80 times from Hyena, 1 to Hyena, 8 at d = 64"
+    assert told.numbers == "operations of Hyena, heads of 8 over those of Hyena, heads of 1: 1.80 at d = 64"
 
 
 def curves(figure):
@@ -247,8 +254,10 @@ def test_the_pairs_stand_in_columns_and_windows_below():
 
 def test_a_model_has_one_style_in_all_panels():
     figure = zoology_figure6.draw(Results(panels(PAIRS, "n_pairs")))
-    styles = {(line.get_label(), line.get_color(), line.get_marker()) for panel in figure.axes for line in panel.lines}
-    assert len(styles) == len(PAIRS[8])
+    lines = [line for panel in figure.axes for line in panel.lines]
+    styles = {line.get_label(): (line.get_color(), line.get_marker()) for line in lines}
+    assert len(set(styles.values())) == len(styles) == len(PAIRS[8])
+    assert all(styles[line.get_label()] == (line.get_color(), line.get_marker()) for line in lines)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -162,3 +162,14 @@ def test_a_norm_behind_a_single_chunk():
     y = np.asarray(jax.jit(lambda *qkv: linear_attention(*qkv)[0])(q, k, v), np.float64)
     scaled = jax.jit(lambda *qkv: head_norm(linear_attention(*qkv)[0], "rms", eps=1e-5))(q, k, v)
     np.testing.assert_allclose(scaled, y / np.sqrt(np.square(y).mean(-1, keepdims=True) + 1e-5), atol=1e-4)
+
+
+def test_rows_of_a_large_batch_are_those_of_a_small_one():
+    """Kills: a fusion of the quotient with the matmuls of the only chunk, which gives other numbers, or NaN, at these
+    sizes."""
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.normal(size=(512, 32, 1, 32)), jnp.float32) for _ in range(3))
+    answer = jax.jit(lambda q, k, v: linear_attention(jnp.exp(q), jnp.exp(k), v, normalize=True)[0])
+    small = np.concatenate([answer(q[i : i + 32], k[i : i + 32], v[i : i + 32]) for i in range(0, 512, 32)])
+    for b in (128, 250, 256, 512):
+        np.testing.assert_allclose(answer(q[:b], k[:b], v[:b]), small[:b], atol=1e-5)

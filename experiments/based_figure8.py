@@ -1,0 +1,149 @@
+"""Based, Figure 8: recall against the bytes of the state, for more ways to make attention cheap.
+
+`python -m jaxzoo.sweep --experiment experiments/based_figure8.py --scale laptop --out DIR`
+
+The setup is that of Figure 2 (App. D.1). Where the paper counts states by formulas, here they are measured, and two of
+the five models come out otherwise. NystromFormer is not causal, in the released form neither: it has no state, and is
+drawn over its landmarks. BigBird's random blocks can be any of the past: its state is the whole cache, of one size
+whatever the blocks, while the released code counts seven blocks.
+"""
+
+from typing import TYPE_CHECKING
+
+from experiments.based_models import (
+    BASED_PAPER,
+    BASED_RELEASE,
+    LAPTOP_ABOUT,
+    LAPTOP_DATA,
+    PAPER_DATA,
+    RELEASE_DATA,
+    SMOKE,
+    SMOKE_DATA,
+    Sizes,
+    points,
+    run,
+)
+from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
+from experiments.protocol import LAPTOP
+from jaxzoo.sweep import Claim, Experiment, Finding, Point, Results, Scale
+from jaxzoo.sweep.figure import curve
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SOURCE = "Based, App. D.1, Figure 8"
+STREAMING = ("Based", "Sliding window", "ScatterBrain", "BigBird")
+NYSTROM = "NystromFormer"
+
+PAPER_SIZES: Sizes = {
+    "Based": {"d_model": (48, 64, 128), "feature_dim": (8, 16, 24)},
+    "Sliding window": {"d_model": (128,), "window": (8, 16, 32, 64, 128, 256, 512, 1024)},
+    "ScatterBrain": {"d_model": (64, 128, 256), "window": (4, 16, 64, 256, 1024), "n_features": (32, 64, 128)},
+    "BigBird": {"d_model": (64,), "block_size": (4, 8, 16, 32, 64, 128)},
+    NYSTROM: {"d_model": (128,), "n_landmarks": (16, 32, 64, 128, 256, 512)},
+}
+"""The released configurations, without those of ScatterBrain with more features than channels."""
+LAPTOP_SIZES: Sizes = {
+    "Based": {"d_model": (32,), "feature_dim": (4, 8, 16)},
+    "Sliding window": {"d_model": (32,), "window": (4, 8, 16, 32, 64, 128)},
+    "ScatterBrain": {"d_model": (32,), "window": (4, 16, 64), "n_features": (16, 32)},
+    "BigBird": {"d_model": (32,), "block_size": (2, 4, 8)},
+    NYSTROM: {"d_model": (32,), "n_landmarks": (8, 16, 32, 64)},
+}
+SMOKE_SIZES: Sizes = {
+    "ScatterBrain": {"d_model": (16,), "window": (4,), "n_features": (8,)},
+    NYSTROM: {"d_model": (16,), "n_landmarks": (8,)},
+}
+
+
+def _points(sizes: Sizes, learning_rates: tuple[float, ...]) -> list[Point]:
+    return [at for at in points(sizes, learning_rates) if _number(at, "n_features") <= _number(at, "d_model")]
+
+
+def _number(point: Point, axis: str) -> float:
+    return float(point.get(axis) or 0)
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Two models of width 16, a few steps: nothing can be learned.",
+        points=_points(SMOKE_SIZES, SMOKE.learning_rates),
+        config=lambda point: run(point, SMOKE, SMOKE_DATA),
+    )
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about=LAPTOP_ABOUT,
+        points=_points(LAPTOP_SIZES, LAPTOP.learning_rates),
+        config=lambda point: run(point, LAPTOP, LAPTOP_DATA),
+    )
+
+
+def _paper() -> Scale:
+    return Scale(
+        about="As Figure 2 at this scale; models of the released configurations, since the paper prints none.",
+        points=_points(PAPER_SIZES, BASED_PAPER.learning_rates),
+        config=lambda point: run(point, BASED_PAPER, PAPER_DATA),
+    )
+
+
+def _release() -> Scale:
+    return Scale(
+        about="The released configurations (HazyResearch/zoology, `arxiv24_based_appendix`), data as of Figure 2. "
+        "Without MRA, which the paper does not show.",
+        points=_points(PAPER_SIZES, BASED_RELEASE.learning_rates),
+        config=lambda point: run(point, BASED_RELEASE, RELEASE_DATA, variant="release"),
+    )
+
+
+def _more_state(model: str) -> Claim:
+    return Claim(
+        name=f"tradeoff-{model.lower().replace(' ', '-')}",
+        text=f"{model}: a larger state recalls more (in four of five pairs).",
+        source=SOURCE,
+        holds=lambda results: more_recalls_more({model: by_state(results, model=model)}),
+    )
+
+
+def _more(model: str, axis: str, words: str) -> Claim:
+    def holds(results: Results) -> Finding:
+        values = results.values(axis, model=model)
+        return more_recalls_more({model: {value: results.score(model=model, **{axis: value}) for value in values}})
+
+    text = f"{model}: more {words}, of which the released code makes its state, recall more (in four of five pairs)."
+    return Claim(name=f"tradeoff-{axis}", text=text, source=SOURCE, holds=holds)
+
+
+def _draw(results: Results) -> "Figure":
+    title = "Based, Figure 8: recall by the size of the state"
+    figure, (axes,) = panels(1, 2, size=(8.6, 4.6), title=title, sharey=True, width_ratios=(2, 1))
+    for series, model in enumerate(STREAMING):
+        size_curve(axes[0], results, label=model, series=series, model=model)
+    finish_by_state(axes[0])
+    landmarks = results.values("n_landmarks", model=NYSTROM)
+    marks = [{"model": NYSTROM, "n_landmarks": n} for n in landmarks]
+    curve(axes[1], results, x="n_landmarks", points=marks, label=NYSTROM, series=len(STREAMING))
+    axes[1].set_title("no state: sees the future", fontsize=TITLE_POINTS)
+    axes[1].set(xlabel="landmarks")
+    plain_log_ticks(axes[1], "x", landmarks)
+    add_legend(figure)
+    return figure
+
+
+experiment = Experiment(
+    title="Based, Figure 8",
+    about="How much sparse, windowed and low-rank attention recall with how many bytes of state, beside Based.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    claims=(
+        *(_more_state(model) for model in STREAMING),
+        _more("BigBird", "block_size", "tokens a block"),
+        _more(NYSTROM, "n_landmarks", "landmarks"),
+    ),
+    draw=_draw,
+    missing=(
+        "BigBird's and NystromFormer's places on the axis of bytes, which the released code counts by formulas: 14 b d "
+        "for blocks of b tokens, 2 d landmarks. What they keep is the whole cache, and no state at all.",
+    ),
+)

@@ -1,0 +1,229 @@
+"""Accuracy on MQAR and MQNAR over the length, a panel a width: CAT, Figure 5.
+
+`python -m jaxzoo.sweep --experiment experiments/cat_figure5.py --scale laptop --out sweeps/cat_figure5`
+
+CAT and LinCAT have one layer, all others two. The paper keeps to the settings of Zoology and prints neither the lengths
+nor the numbers of pairs: those of Zoology's Figure 2 are taken, for both tasks. Of three runs the best counts, at the
+best learning rate.
+"""
+
+import itertools
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from experiments import recall
+from experiments.cat import CAT, CLOSE, MODELS, TASKS, leads, perfect
+from experiments.protocol import LAPTOP, PAPER
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Point, Results, Scale, grid
+from jaxzoo.sweep.figure import curve
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
+"""Of the paper's scale, by length."""
+AXES = ("task", "d_model", "length")
+
+
+def _paper() -> Scale:
+    def config(point: Any) -> ExperimentConfig:
+        task = TASKS[point["task"]](point["length"], PAIRS[point["length"]], 8192)
+        model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"])
+        data = recall.data(task, train=100_000, valid=3_000)
+        return PAPER.run_preset(model, data, learning_rate=point["learning_rate"], seed=point["seed"])
+
+    return Scale(
+        about="Widths, depths and three runs as in Sec. 6.1, all else as in Zoology, App. E.2. Not printed, and ours: "
+        "4, 8, 16 and 64 pairs at N = 64, 128, 256 and 512.",
+        points=grid(
+            task=tuple(TASKS),
+            d_model=(32, 64, 128),
+            length=tuple(PAIRS),
+            model=tuple(MODELS),
+            learning_rate=PAPER.learning_rates,
+            seed=(0, 1, 2),
+        ),
+        config=config,
+    )
+
+
+def _small(point: Point, *, vocab_size: int, batches: int, valid: int) -> ExperimentConfig:
+    """A run with an eighth of the tokens as pairs, in so many batches of 64."""
+    where: Any = point
+    length = where["length"]
+    task = TASKS[where["task"]](length, length // 8, vocab_size)
+    model = MODELS[where["model"]](d_model=where["d_model"], length=length)
+    data = recall.data(task, train=64 * batches, valid=valid)
+    return LAPTOP.run_preset(model, data, learning_rate=where["learning_rate"], seed=where["seed"])
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about="N = 16, 32 and 64 with N / 8 pairs and 128 token ids, widths 16 and 32, where the paper has 32 to 128 "
+        "and Zoology's 64 to 512 tokens of 8,192; 1,000 steps of batch 64, two learning rates, one seed, no MLPs, "
+        "no linear attention.",
+        points=grid(
+            task=tuple(TASKS),
+            d_model=(16, 32),
+            length=(16, 32, 64),
+            model=tuple(name for name in MODELS if name != "linear attention"),
+            learning_rate=LAPTOP.learning_rates,
+            seed=(0,),
+        ),
+        config=lambda point: _small(point, vocab_size=128, batches=1_000, valid=512),
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Three steps of two models: that all of it runs.",
+        points=grid(
+            task=("MQNAR",), d_model=(16,), length=(16,), model=(CAT, "attention"), learning_rate=(1e-2,), seed=(0,)
+        ),
+        config=lambda point: _small(point, vocab_size=64, batches=3, valid=64),
+    )
+
+
+def _grows_with_the_width(results: Results, model: str) -> Finding:
+    """Whether the mean over tasks and lengths rises from each width to the next."""
+    widths = recall.at_least_two(results, "d_model", model=model)
+    means = {width: statistics.mean(_curve(results, model, width).values()) for width in widths}
+    holds = all(means[a] < means[b] for a, b in itertools.pairwise(widths))
+    return Finding(holds, f"{model}, mean of tasks and lengths: {_by_width(means)}")
+
+
+def _grows_most_when_short(results: Results, model: str) -> Finding:
+    """Whether the widest gains more over the narrowest on the shorter half of the lengths than on the longer."""
+    widths = recall.at_least_two(results, "d_model", model=model)
+    lengths = recall.at_least_two(results, "length", model=model)
+    half = len(lengths) // 2
+    narrow, wide = (_curve(results, model, width) for width in (widths[0], widths[-1]))
+    gains = {place: wide[place] - narrow[place] for place in narrow.keys() & wide.keys()}
+    short, long = (
+        [gain for (_, length), gain in gains.items() if length in part] for part in (lengths[:half], lengths[-half:])
+    )
+    if not short or not long:
+        raise Missing(f"no finished runs of {model} at two widths and two lengths")
+    a, b = statistics.mean(short), statistics.mean(long)
+    return Finding(
+        a > b, f"{model}, from d = {widths[0]} to {widths[-1]}: {a:+.2f} on the shorter lengths, {b:+.2f} on the longer"
+    )
+
+
+def _rises_somewhere(results: Results, model: str) -> Finding:
+    """Whether a longer length has a better accuracy than a shorter one, at some width and task."""
+    rises: dict[str, float] = {}
+    recall.at_least_two(results, "length", model=model)
+    for width in results.values("d_model", model=model):
+        scores = _curve(results, model, width)
+        for (task, n), (other, longer) in itertools.permutations(scores, 2):
+            if task == other and n < longer:
+                rises[f"{task}, d = {width}, N = {n} to {longer}"] = scores[task, longer] - scores[task, n]
+    if not rises:
+        raise Missing(f"no finished runs of {model} at two lengths")
+    most = max(rises, key=rises.__getitem__)
+    return Finding(rises[most] > CLOSE, f"{model}: {rises[most]:+.2f} at most, {most}")
+
+
+def _curve(results: Results, model: str, width: int) -> dict[tuple[str, int], float]:
+    """The accuracies of a model at a width, by task and length."""
+    found = {}
+    for task in results.values("task", model=model, d_model=width):
+        for length in results.values("length", model=model, d_model=width, task=task):
+            try:
+                found[task, length] = results.score(model=model, d_model=width, task=task, length=length)
+            except Missing:
+                continue
+    if not found:
+        raise Missing(f"no finished run of {model} with d = {width}")
+    return found
+
+
+def _by_width(scores: dict[int, float]) -> str:
+    return ", ".join(f"{score:.2f} at d = {width}" for width, score in scores.items())
+
+
+def draw(results: Results) -> "Figure":
+    """A row a task, a column a width."""
+    tasks, widths, lengths = (results.values(axis) for axis in AXES)
+    size = (1.0 + 2.9 * len(widths), 1.0 + 2.6 * len(tasks))
+    title = "One layer of CAT against two layers of others"
+    figure, axes = panels(len(tasks), len(widths), size=size, title=title, sharex=True, sharey=True)
+    for row, task in zip(axes, tasks, strict=True):
+        for place, width in zip(row, widths, strict=True):
+            for i, name in enumerate(MODELS):
+                points = [{"model": name, "task": task, "d_model": width, "length": length} for length in lengths]
+                curve(place, results, x="length", points=points, label=name, series=i)
+            place.set_title(f"{task}, d = {width}", fontsize=TITLE_POINTS)
+            plain_log_ticks(place, "x", lengths)
+        row[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))
+    for place in axes[-1]:
+        place.set(xlabel="tokens N")
+    add_legend(figure)
+    return figure
+
+
+def _claims_on(task: str) -> tuple[Claim, ...]:
+    """What is said of CAT on both tasks alike."""
+    return (
+        Claim(
+            name=f"all-{task.lower()}",
+            text=f"CAT of one layer recalls everything on {task}, whatever the length and the width.",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: perfect(results, AXES[1:], task=task),
+        ),
+        Claim(
+            name=f"ahead-{task.lower()}",
+            text=f"On {task} CAT of one layer is better than every model of two, whatever the length and the width.",
+            source="CAT, Sec. 6.1 and captions of Figures 2 and 5",
+            holds=lambda results: leads(results, AXES[1:], task=task),
+        ),
+    )
+
+
+def _claims_of(model: str, name: str) -> tuple[Claim, ...]:
+    """What is said of Mamba and of Based alike."""
+    return (
+        Claim(
+            name=f"width-{name}",
+            text=f"{model} recalls more as the width grows.",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: _grows_with_the_width(results, model),
+        ),
+        Claim(
+            name=f"short-{name}",
+            text=f"{model} gains most by width where sequences are short.",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: _grows_most_when_short(results, model),
+        ),
+    )
+
+
+experiment = Experiment(
+    title="CAT, Figure 5",
+    about="Accuracy on MQAR (top) and on MQNAR with 2-grams (bottom) over the length of the sequence, at several "
+    "widths: CAT and LinCAT of one layer, all others of two.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},
+    claims=(
+        *_claims_on("MQAR"),
+        *_claims_on("MQNAR"),
+        *_claims_of("Mamba", "mamba"),
+        *_claims_of("Based", "based"),
+        Claim(
+            name="rises-mamba",
+            text="The accuracy of Mamba is not monotonic in the length.",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: _rises_somewhere(results, "Mamba"),
+        ),
+        Claim(
+            name="rises-attention",
+            text="The accuracy of attention alone is not monotonic in the length.",
+            source="CAT, Sec. 6.1",
+            holds=lambda results: _rises_somewhere(results, "attention"),
+        ),
+    ),
+    draw=draw,
+    missing=("Mamba of one layer, of which Sec. 6.1 speaks: it is part of App. B, which our text of the paper lacks.",),
+)

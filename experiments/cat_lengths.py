@@ -1,0 +1,113 @@
+"""What CAT's Figure 6 says of accuracy over the length: curves out of rows, and claims on them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.cat import CAT, CLOSE, LIN_CAT, PERFECT, TWO_HEADS
+from jaxzoo.sweep import Finding, Missing, Results
+
+LEARNED, ROTARY, NONE, YARN = "attention, learned", "attention, RoPE", "attention, NoPE", "attention, YaRN"
+CURVES = (CAT, TWO_HEADS, LIN_CAT, LEARNED, ROTARY, YARN, NONE, "linear attention", "Based", "Mamba")
+"""All of them; that of YaRN is another curve of the run with rotary positions."""
+ASKED = "asked"
+"""Under this name a trained model is asked at all lengths."""
+SLOWED = "YaRN {}"
+"""Under this one at one length, with YaRN."""
+TRAINED = "valid/accuracy/length="
+"""Beginning of the metric of the trained length."""
+
+
+def by_length(results: Results, curve: str, **where: Any) -> tuple[str, dict[int, float]]:
+    """The run that is best at the trained length, by its id, and its accuracy at each length, rising.
+
+    Raises:
+      Missing: there is no finished run.
+    """
+    best = results.best(model=ROTARY if curve == YARN else curve, **where)
+    found = _lengths(best["metrics"], f"{ASKED}/{TRAINED}")
+    if curve == YARN:
+        for length in tuple(found):
+            found |= _lengths(best["metrics"], f"{SLOWED.format(length)}/{TRAINED}")
+    return best["id"], dict(sorted(found.items()))
+
+
+def trained_length(results: Results) -> int:
+    """Tokens of an example of training.
+
+    Raises:
+      Missing: there is no finished run.
+    """
+    (length,) = _lengths(results.best()["metrics"], TRAINED)
+    return length
+
+
+def _lengths(metrics: Mapping[str, float], beginning: str) -> dict[int, float]:
+    return {int(name.removeprefix(beginning)): x for name, x in metrics.items() if name.startswith(beginning)}
+
+
+def keeps(results: Results, models: Sequence[str], task: str) -> Finding:
+    """Whether one of the models recalls everything at all lengths and widths."""
+    worst = {name: found for name in models if (found := _worst(results, name, task))}
+    if not worst:
+        raise Missing(f"no finished run of {models[0]} on {task}")
+    numbers = "; ".join(f"{name} {score:.2f} at least ({place})" for name, (score, place) in worst.items())
+    return Finding(any(score >= PERFECT for score, _ in worst.values()), numbers)
+
+
+def _worst(results: Results, name: str, task: str) -> tuple[float, str] | None:
+    """The smallest accuracy of a curve and where it is; None: it has no run."""
+    scores = [
+        (score, f"d = {width}, N = {length}")
+        for width in results.values("d_model", task=task)
+        for length, score in _curve(results, name, task=task, d_model=width).items()
+    ]
+    return min(scores, default=None)
+
+
+def falls(results: Results, task: str) -> Finding:
+    """Whether all curves but CAT's lose more than half of their accuracy from the trained length to the longest."""
+    length, lost = trained_length(results), {}
+    for name in CURVES[3:]:
+        for width in results.values("d_model", task=task):
+            curve = _curve(results, name, task=task, d_model=width)
+            if length in curve and max(curve) > length:
+                lost[f"{name}, d = {width}"] = curve[length], curve[max(curve)]
+    if not lost:
+        raise Missing(f"no finished run of two layers that was asked beyond N = {length} on {task}")
+    holds = all(end < start / 2 for start, end in lost.values())
+    return Finding(holds, "; ".join(f"{name}: {start:.2f} to {end:.2f}" for name, (start, end) in lost.items()))
+
+
+def alone(results: Results, task: str) -> Finding:
+    """Whether CAT recalls everything at all lengths and widths, and no model of two layers does."""
+    own = keeps(results, (CAT, TWO_HEADS), task)
+    others = {name: found for name in CURVES[3:] if (found := _worst(results, name, task))}
+    if not others:
+        raise Missing(f"no finished run of two layers on {task}")
+    best = max(others, key=lambda name: others[name][0])
+    score, place = others[best]
+    numbers = f"{own.numbers}; of two layers the best is {best} with {score:.2f} ({place})"
+    return Finding(own.holds and score < PERFECT, numbers)
+
+
+def needs_positions(results: Results, task: str) -> Finding:
+    """Whether attention without positions stays behind attention with some at the trained length, at every width."""
+    length, pairs = trained_length(results), {}
+    for width in results.values("d_model", task=task, model=NONE):
+        where = {"task": task, "d_model": width}
+        placed = [curve[length] for name in (LEARNED, ROTARY) if (curve := _curve(results, name, **where))]
+        own = _curve(results, NONE, **where)
+        if placed and own:
+            pairs[width] = own[length], max(placed)
+    if not pairs:
+        raise Missing(f"no finished runs of attention with and without positions on {task}")
+    numbers = "; ".join(f"d = {width}: {own:.2f} against {with_:.2f}" for width, (own, with_) in pairs.items())
+    return Finding(all(own < with_ - CLOSE for own, with_ in pairs.values()), f"at N = {length}, {numbers}")
+
+
+def _curve(results: Results, name: str, **where: Any) -> dict[int, float]:
+    """The accuracies of a curve by length; none where it has no run."""
+    try:
+        return by_length(results, name, **where)[1]
+    except Missing:
+        return {}

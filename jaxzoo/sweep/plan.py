@@ -1,0 +1,131 @@
+"""What a sweep will take, before it is made: runs, programs, time and disk."""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.models.accounting import count_parameters
+from jaxzoo.sweep.cost import Rates, train_flops
+from jaxzoo.sweep.lockstep import Apart
+from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.task import Task
+from jaxzoo.train.progress import duration
+from jaxzoo.train.session import Session
+
+MEASURE_SECONDS = 60.0
+"""How long steps are measured; what is not measured by then is estimated from what is."""
+STEPS = 5
+"""Steps that are measured of a program, the fastest counts."""
+H200_FLOPS, H200_SHARE, H200_STEP = 67e12, 0.3, 1e-3
+"""Float32 of an H200, the share of it that is reached (not measured), and the shortest step that is launched, seconds
+(not measured)."""
+EVENTS_BYTES = 20_000
+"""What the metrics of a run take on a disk, about."""
+
+
+class Measured(NamedTuple):
+    """A program that was tried."""
+
+    task: Task
+    compile_seconds: float
+    step_seconds: float
+
+
+def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[Measured]:
+    """Compiles and runs a few steps of programs, spread over all of them, until the time is over."""
+    programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
+    deadline = time.monotonic() + seconds
+    for i in _spread(len(programs)):
+        if time.monotonic() > deadline:
+            return
+        yield _measured(programs[i])
+
+
+def _spread(n: int) -> list[int]:
+    """0 .. n - 1, so ordered that any beginning is spread over all."""
+    return sorted(range(n), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1)
+
+
+def _measured(task: Task) -> Measured:
+    session = Session(task.trained, jax.devices()[:1])
+    with jax.set_mesh(session.mesh):
+        lanes = Apart(session, [session.init_state()], [task.trained.optimizer.learning_rate])
+        stream, times = session.dataset.train(), []
+        for _ in range(1 + STEPS):
+            start = time.perf_counter()
+            lanes.update(next(stream), [0])[0]()
+            times.append(time.perf_counter() - start)
+    fastest = min(times[1:])
+    return Measured(task, times[0] - fastest, fastest)
+
+
+def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized: bool) -> list[str]:
+    """The plan in lines.
+
+    Args:
+      sweep: what is to be made.
+      measured: programs that were tried.
+      workers: how many work at once.
+      vectorized: whether runs of one program are one.
+    """
+    done = sweep.directory.done()
+    left = [task for task in sweep.tasks if task.id not in done]
+    training = [task for task in left if isinstance(task.config, ExperimentConfig)]
+    programs = {task.program for task in left}
+    flops = sum(train_flops(task.trained) for task in training)
+    checkpoint = 12 * _most_parameters(training)  # parameters and two moments, float32
+    disk = len(left) * EVENTS_BYTES + checkpoint * 2 * workers
+    lines = [
+        f"points: {len(sweep.points)}; runs: {len(sweep.tasks)}, of which {len(left)} are to make",
+        f"programs to compile: {len(programs)}, {'each for all its runs' if vectorized else 'each by every worker'}",
+        f"training: {flops:.2e} FLOPs",
+        f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
+    ]
+    return [*lines, *_time(training, measured, workers), *_on_an_h200(training)]
+
+
+def _most_parameters(training: Sequence[Task]) -> int:
+    """Those of the largest of the widest models."""
+    models = {task.trained.model for task in training}
+    width = max((model.d_model for model in models), default=0)
+    return max((count_parameters(model) for model in models if model.d_model == width), default=0)
+
+
+def _time(training: Sequence[Task], measured: Sequence[Measured], workers: int) -> list[str]:
+    if not measured:
+        return []
+    known = {m.task.program: m for m in measured}
+    rates = Rates(
+        [m.task for m in measured], {m.task.id: m.step_seconds * m.task.trained.train.steps for m in measured}
+    )
+    seconds = 0.0
+    for task in training:
+        found = known.get(task.program)
+        seconds += found.step_seconds * task.trained.train.steps if found else rates.seconds(task) or 0.0
+    n_programs = len({task.program for task in training})
+    compiling = n_programs * sum(m.compile_seconds for m in measured) / len(measured)
+    return [
+        f"time: {duration((seconds + compiling) / workers)} by {workers} workers: {duration(seconds)} of steps and "
+        f"{duration(compiling)} of compilation, validations and early stops left out (steps of {len(known)} of "
+        f"{n_programs} programs measured here, the others by their FLOPs)"
+    ]
+
+
+def _on_an_h200(training: Sequence[Task]) -> list[str]:
+    """What one GPU would take if runs of a program were one: predicted, not measured."""
+    groups: dict[str, list[Task]] = {}
+    for task in training:
+        groups.setdefault(task.program, []).append(task)
+    seconds = 0.0
+    for tasks in groups.values():
+        config = tasks[0].trained
+        step = sum(train_flops(task.trained, 1) for task in tasks) / (H200_FLOPS * H200_SHARE)
+        seconds += config.train.steps * max(step, H200_STEP)
+    return [
+        f"on one H200 with --parallel vmap: {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "
+        f"{H200_FLOPS / 1e12:.0f} TFLOP/s, {1e3 * H200_STEP:g} ms a step at least), not measured"
+    ]

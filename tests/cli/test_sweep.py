@@ -1,0 +1,177 @@
+"""`python -m jaxzoo.sweep` from the command line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.cli.sweep import main
+from tests.sweep.small import write_experiment
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with a sweep that the command made with two workers, and what it printed."""
+    folder = tmp_path_factory.mktemp("made")
+    file = write_experiment(folder, MODELS='("attention",)', SEEDS="(0,)")
+    done = command(folder, "--experiment", file.name, "--out", "out", "--workers", "2")
+    assert done.returncode == 0, done.stderr
+    (folder / "printed").write_text(done.stdout)
+    return folder
+
+
+def command(folder: Path, *words: str) -> subprocess.CompletedProcess:
+    argv = [sys.executable, "-m", "jaxzoo.sweep", *words]
+    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=300)
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "NPROC")}
+    return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+
+
+def test_one_command_makes_runs_and_report(made):
+    """Kills: workers that do not start, results that are not gathered, a sweep without its figure."""
+    out = made / "out"
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert [row["point"]["learning_rate"] for row in rows] == [1e-3, 1e-2]
+    assert rows[0]["machine"].endswith("cores")
+    for name in ("figure.png", "figure.svg", "table.md", "claims.json", "report.html"):
+        assert (out / name).stat().st_size > 0, name
+    printed = (made / "printed").read_text()
+    assert "2 runs, 2 to make" in printed
+    assert "attention 2/2 0 0" in " ".join(printed.split())
+    assert "2 of 2 runs done, 0 running, 0 failed" in printed
+
+
+def test_the_same_command_again_makes_nothing(made):
+    """Kills: a sweep that trains again what is done."""
+    results = made / "out/results"
+    before = {path.name: path.stat().st_mtime_ns for path in results.iterdir()}
+    done = command(made, "--experiment", "small.py", "--out", "out")
+    assert done.returncode == 0, done.stderr
+    assert "2 runs, 0 to make" in done.stdout
+    assert {path.name: path.stat().st_mtime_ns for path in results.iterdir()} == before
+
+
+def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch, capsys, tmp_path):
+    """Kills: published results that need the runs, or a page that forgets them."""
+    monkeypatch.chdir(made)
+    kept = tmp_path / "kept/small"
+    assert main(["--report", "out", "--out", str(kept)]) == 0
+    assert sorted(path.name for path in kept.iterdir()) == sorted(
+        ["sweep.json", "results.jsonl", "figure.png", "figure.svg", "table.md", "claims.json", "report.html"]
+    )
+    figure = (kept / "figure.svg").read_bytes()
+    (kept / "figure.svg").unlink()
+    assert main(["--report", str(kept.parent)]) == 0
+    assert (kept / "figure.svg").read_bytes() == figure
+    assert (kept.parent / "report.html").is_file()
+    assert "Small" in capsys.readouterr().out
+
+
+def test_a_dry_run_tells_the_plan_and_writes_nothing(made, tmp_path):
+    """Kills: a plan that begins the work, or counts what is done."""
+    done = command(made, "--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3")
+    assert done.returncode == 0, done.stderr
+    assert "runs: 2, of which 2 are to make" in done.stdout
+    assert "programs to compile: 1" in done.stdout
+    assert "by 3 workers" in done.stdout
+    assert "steps of 1 of 1 programs measured" in done.stdout
+    assert "predicted" in done.stdout
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "--experiment FILE is required"),
+        (["--experiment", "none.py"], "experiment file none.py does not exist"),
+        (["--experiment", "small.py", "--scale", "labtop"], "no scale 'labtop'; did you mean 'laptop'?"),
+        (["--experiment", "small.py", "--workers", "0"], "--workers: '0' must be a positive number"),
+        (
+            ["--experiment", "other.py", "--out", "out"],
+            "out holds the sweep of small.py at scale laptop, not of other.py",
+        ),
+        (["--experiment", "small.py", "--out", "strange"], "strange holds 'file', which no sweep wrote"),
+        (["--experiment", "empty.py"], "empty.py must define `experiment`, an Experiment"),
+        (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
+        (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_what_is_wrong_is_one_line(made, monkeypatch, capsys, words, line):
+    """Kills: tracebacks, and sweeps that write where something else is."""
+    monkeypatch.chdir(made)
+    (made / "other.py").write_text((made / "small.py").read_text())
+    (made / "empty.py").write_text("x = 1\n")
+    (made / "broken.py").write_text("x = 1\nx / 0\n")
+    (made / "strange").mkdir(exist_ok=True)
+    (made / "strange/file").touch()
+    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert line in said
+    assert said.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+
+
+@pytest.mark.slow
+def test_killed_workers_and_interrupts_lose_nothing(tmp_path):
+    """Kills: runs of a killed worker that are lost or begin again, workers that outlive their sweep, an interrupt that
+    throws work away."""
+    write_experiment(tmp_path, STEPS="4000", RATES="(1e-3, 2e-3, 3e-3)", SEEDS="(0, 1)", MODELS='("attention",)')
+    words = ["--experiment", "small.py", "--out", "out", "--workers", "2"]
+    argv = [sys.executable, "-m", "jaxzoo.sweep", *words]
+    text = (
+        (tmp_path / "small.py")
+        .read_text()
+        .replace("eval_every=3, checkpoint_every=2", "eval_every=500, checkpoint_every=100")
+    )
+    (tmp_path / "small.py").write_text(text.replace("log_every=1", "log_every=50"))
+    sweep = subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    killed = wait_for(lambda: with_checkpoint(tmp_path / "out"))
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: list((tmp_path / "out/claims").glob("*.2")))
+    time.sleep(3)
+    sweep.send_signal(signal.SIGINT)
+    assert sweep.wait(timeout=120) == 130
+    assert not list((tmp_path / "out/workers").glob("*.json"))
+    done = command(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
+    assert len(rows) == 6
+    other = command(tmp_path, "--experiment", "small.py", "--out", "unbroken", "--workers", "2")
+    assert other.returncode == 0, other.stderr
+    unbroken = [json.loads(line) for line in (tmp_path / "unbroken/results.jsonl").read_text().splitlines()]
+    for row, expected in zip(rows, unbroken, strict=True):
+        assert row["curve"] == expected["curve"]
+        assert row["metrics"] == expected["metrics"]
+
+
+def wait_for(condition, seconds: float = 120.0):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+def with_checkpoint(out: Path) -> int | None:
+    """The process of a worker one of whose runs has a checkpoint."""
+    for checkpoint in out.glob("runs/*/checkpoints/[0-9]*"):
+        claims = list((out / "claims").glob(f"{checkpoint.parts[-3]}.*"))
+        if checkpoint.name.isdecimal() and claims:
+            worker = claims[0].read_text()
+            for process in Path("/proc").glob("[0-9]*/cmdline"):
+                if worker.encode() in process.read_bytes():
+                    return int(process.parent.name)
+    return None

@@ -1,0 +1,27 @@
+"""The experiment in docs/sweeps.md is one."""
+
+import re
+from pathlib import Path
+
+from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.sweep.results import Results, judge
+
+PAGE = Path(__file__).parents[2] / "docs/sweeps.md"
+
+
+def test_the_experiment_of_the_page(tmp_path):
+    """Kills: an example that a reader cannot run."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "ours.py").write_text(code)
+    sweep = open_sweep(tmp_path / "ours.py", "laptop", tmp_path / "out")
+    assert len(sweep.tasks) == 12
+    assert len({task.program for task in sweep.tasks}) == 6
+    score = {"attention": 0.9, "Hyena": 0.3}
+    rows = [
+        {"point": dict(point), "id": task.id, "metrics": {"valid/accuracy": score[str(point["model"])]}}
+        for point, task in sweep.points
+    ]
+    experiment = sweep.experiment
+    assert [judge(claim, Results(rows)).verdict for claim in experiment.claims] == ["held"]
+    assert [judge(claim, Results([])).verdict for claim in experiment.claims] == ["not tested"]
+    assert [line.get_label() for line in experiment.draw(Results(rows)).axes[0].lines] == ["attention", "Hyena"]

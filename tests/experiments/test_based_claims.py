@@ -1,0 +1,223 @@
+"""Claims and pictures of Based's figures, on rows made by hand."""
+
+import pytest
+
+from experiments import based_figure1, based_figure2, based_figure3, based_figure8
+from experiments.frontier import by_state, frontier, leads, more_recalls_more
+from jaxzoo.config_io import to_json
+from jaxzoo.sweep import Missing, Results
+from jaxzoo.sweep.figure import Mark
+from jaxzoo.sweep.results import judge
+from tests.experiments.based_rows import row
+
+FIGURES = {
+    name: module.experiment
+    for name, module in {"1": based_figure1, "2": based_figure2, "3": based_figure3, "8": based_figure8}.items()
+}
+
+
+def test_frontier_by_hand():
+    """Kills: a budget that leaves its own size out, rates that are averaged, models without a state that count,
+    budgets beyond what was tried."""
+    results = Results(
+        [
+            row("A", 0.2, 100),
+            row("A", 0.4, 100, learning_rate=0.1),
+            row("A", 0.3, 200),
+            row("B", 0.5, 150),
+            row("B", 1.0, None),
+        ]
+    )
+    assert by_state(results, model="A") == {100: 0.4, 200: 0.3}
+    assert [frontier(results, budget, model="A") for budget in (99, 100, 200)] == [None, 0.4, 0.4]
+    assert leads(results, (100, 150, 200), {"model": "B"}, {"model": "A"}) == pytest.approx({150: 0.1})
+    with pytest.raises(Missing, match="model B: no state as large as those of model A"):
+        leads(results, (100,), {"model": "B"}, {"model": "A"})
+
+
+def test_more_recalls_more_by_hand():
+    """Kills: pairs at the ceiling that count, a fall that counts as a rise, an empty set that holds."""
+    finding = more_recalls_more({"A": {1: 0.1, 2: 0.3, 3: 0.2, 4: 0.995, 5: 1.0}})
+    assert finding.numbers == "the larger one recalls more in A 8 of 9 pairs of sizes"
+    assert finding.holds
+    assert not more_recalls_more({"A": {1: 0.1, 2: 0.3, 3: 0.2}}).holds
+    with pytest.raises(Missing):
+        more_recalls_more({"A": {1: 1.0, 2: 0.99}})
+
+
+def verdicts(name, rows):
+    """By claim, what rows say of it."""
+    results = Results(rows)
+    return {claim.name: judge(claim, results).verdict for claim in FIGURES[name].claims}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_no_results_test_no_claim(name):
+    """Kills: a claim that holds, or breaks, where nothing was run; a figure that cannot be drawn yet."""
+    assert set(verdicts(name, []).values()) == {"not tested"}
+    assert FIGURES[name].draw(Results([])).axes
+
+
+def attention_config():
+    """Of the first run at the smoke scale, which is attention's."""
+    smoke = FIGURES["2"].scales["smoke"]()
+    return to_json(smoke.config(smoke.points[0]))
+
+
+def figure_2_rows(*, mamba=(0.3, 0.6), based=(0.5, 0.65, 0.75, 0.9), hyena=0.1, attention=0.995):
+    sizes = {"feature_dim": None, "d_state": None, "window": None}
+    small, large = ({**sizes, "window": w} for w in (8, 64))
+    return [
+        row("Attention", attention, 1600, **sizes, config=attention_config()),
+        row("Sliding window", 0.1, 200, **small),
+        row("Sliding window", 0.25, 500, **{**sizes, "window": 20}),
+        row("Sliding window", 0.8, 1590, **large),
+        *(row("Mamba", score, 200 * 2**i, **sizes, d_model=i) for i, score in enumerate(mamba)),
+        row("H3", 0.05, 300, **sizes),
+        row("Hyena", hyena, 1000, **sizes),
+        *(row("Based", score, 200 * 2**i, **sizes, d_model=i) for i, score in enumerate(based)),
+    ]
+
+
+def test_claims_of_figure_2_hold():
+    """Kills: a claim that the paper's own picture would break."""
+    assert set(verdicts("2", figure_2_rows()).values()) == {"held"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({"attention": 0.9}, {"attention-perfect"}),
+        ({"mamba": (0.05, 0.6)}, {"mamba-best-prior", "mamba-beyond-window"}),
+        ({"mamba": (0.55, 0.6)}, {"based-beyond-mamba"}),
+        ({"mamba": (0.3, 0.995)}, {"mamba-limited", "based-beyond-mamba"}),
+        ({"hyena": 0.85}, {"hyena-below"}),
+        ({"based": (0.4, 0.41, 0.98)}, {"based-smooth", "based-beyond-mamba"}),
+        ({"based": (0.9, 0.7, 0.5)}, {"tradeoff", "based-smooth"}),
+        ({"based": (0.1, 0.2, 0.3, 0.4), "hyena": 0.2}, {"based-expands", "based-beyond-mamba"}),
+    ],
+)
+def test_claims_of_figure_2_break(changes, broken):
+    """Kills: a predicate that holds whatever the rows; one that looks at another model."""
+    found = verdicts("2", figure_2_rows(**changes))
+    assert {name for name, verdict in found.items() if verdict == "not held"} == broken
+    assert "not tested" not in found.values()
+
+
+def test_windows_of_figure_2():
+    """Kills: a fall that is not seen, a curve that counts as a line, a perfect window that bends the line."""
+
+    def of(*scores):
+        rows = [
+            row("Sliding window", score, 100 * w, window=w) for w, score in zip((8, 16, 32, 64), scores, strict=True)
+        ]
+        return {name: verdict for name, verdict in verdicts("2", rows).items() if name.startswith("window")}
+
+    assert of(0.1, 0.2, 0.4, 1.0) == {"window-falls": "held", "window-linear": "held"}
+    assert of(0.1, 0.2, 0.15, 0.8)["window-falls"] == "not held"
+    assert of(0.1, 0.8, 0.82, 0.83) == {"window-falls": "held", "window-linear": "not held"}
+    assert of(0.1, 0.5, 1.0, 1.0) == {"window-falls": "held", "window-linear": "not tested"}
+
+
+def figure_3_rows(*, taylor=(0.6, 0.9), relu=0.5, parameters=(1000, 1020), square=0.3):
+    dims = [
+        row("Taylor", score, size, parameters=n, d_model=16, feature_dim=f)
+        for f, score, size, n in zip((8, 16), taylor, (450, 1530), parameters, strict=True)
+    ]
+    plain = {"d_model": 16, "feature_dim": None}
+    others = [("PosELU", 0.5, 300), ("ReLU", relu, 300), ("Square", square, 300)]
+    wide = row("PosELU", 0.9, 2000, parameters=4000, d_model=32, feature_dim=None)
+    return [*dims, *(row(name, score, size, parameters=900, **plain) for name, score, size in others), wide]
+
+
+def test_claims_of_figure_3():
+    """Kills: a map far below the frontier that sits at it, parameters that are not counted, maps at chance
+    that are compared."""
+    assert set(verdicts("3", figure_3_rows()).values()) == {"held"}
+    assert verdicts("3", figure_3_rows(relu=0.4))["relu-frontier"] == "not held"
+    assert verdicts("3", figure_3_rows(parameters=(1000, 1200)))["taylor-state"] == "not held"
+    assert verdicts("3", figure_3_rows(taylor=(0.9, 0.6)))["taylor-recall"] == "not held"
+    assert verdicts("3", figure_3_rows(square=0.85))["taylor-parameters"] == "not held"
+    assert verdicts("3", figure_3_rows()[:1])["taylor-state"] == "not tested"
+    at_chance = [row(name, 0.01, 300, d_model=16, feature_dim=None) for name in ("Taylor", "ReLU")]
+    assert set(verdicts("3", at_chance).values()) == {"not tested"}
+
+
+def figure_8_rows(*, falls=False):
+    scores = (0.6, 0.3) if falls else (0.3, 0.6)
+    models = {"Based": "feature_dim", "Sliding window": "window", "ScatterBrain": "n_features"}
+    rows = [
+        row(model, score, 100 * size, d_model=32, **{axis: size})
+        for model, axis in models.items()
+        for size, score in zip((8, 16), scores, strict=True)
+    ]
+    blocks = [row("BigBird", score, 6400, block_size=b) for b, score in zip((2, 4), scores, strict=True)]
+    landmarks = [row("NystromFormer", score, None, n_landmarks=n) for n, score in zip((8, 16), scores, strict=True)]
+    return rows + blocks + landmarks
+
+
+def test_claims_of_figure_8():
+    """Kills: BigBird's states, all of one size, that count as a trade; landmarks that are not looked at."""
+    held, broken = (verdicts("8", figure_8_rows(falls=falls)) for falls in (False, True))
+    assert held.pop("tradeoff-bigbird") == broken.pop("tradeoff-bigbird") == "not tested"
+    assert set(held.values()) == {"held"}
+    assert set(broken.values()) == {"not held"}
+
+
+def figure_1_rows(*, linear=0.3, windows=(0.1, 0.4, 0.9), both=(0.5, 0.8, 0.95), seconds=(1.0, 1.1, 1.15, 30.0)):
+    recall = {"panel": "recall"}
+    rows = [row("Linear attention", linear, 500, window=None, **recall)]
+    for w, alone, together in zip((4, 8, 16), windows, both, strict=True):
+        rows.append(row("Sliding window", alone, 100 * w + 4, window=w, **recall))
+        rows.append(row("Based", together, 100 * w + 504, window=w, **recall))
+    times = zip((16, 32, 64, 1024), seconds, strict=True)
+    return rows + [row("Sliding window", None, None, window=w, panel="time", metrics={"seconds": s}) for w, s in times]
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, set()),
+        ({"linear": 0.6}, {"linear-struggles", "complement"}),
+        ({"windows": (0.6, 0.7, 0.9)}, {"window-limits", "complement"}),
+        ({"both": (0.5, 0.6, 0.7)}, {"complement"}),
+        ({"seconds": (1.0, 2.0, 4.0, 64.0)}, {"time-not-linear", "small-windows-alike"}),
+    ],
+)
+def test_claims_of_figure_1(changes, broken):
+    """Kills: times that count as recall, a line that is found bent, a combination that need not win."""
+    found = verdicts("1", figure_1_rows(**changes))
+    assert {name for name, verdict in found.items() if verdict == "not held"} == broken
+    assert "not tested" not in found.values()
+
+
+ROWS = {"1": figure_1_rows, "2": figure_2_rows, "3": figure_3_rows, "8": figure_8_rows}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_picture_has_its_curves(name):
+    """Kills: a model that is not drawn, marks in the wrong place or without their runs."""
+    figure = FIGURES[name].draw(Results(ROWS[name]()))
+    lines = {
+        (i, line.get_label()): line
+        for i, panel in enumerate(figure.axes)
+        for line in panel.lines
+        if not str(line.get_label()).startswith("_")
+    }
+    drawn = {
+        "1": {(0, "Sliding window"), (1, "Sliding window"), (1, "Based"), (1, "Linear attention")},
+        "2": {(0, name) for name in ("Attention", "Sliding window", "Mamba", "H3", "Hyena", "Based")},
+        "3": {(i, name) for i in (0, 1) for name in ("Taylor", "PosELU", "ReLU", "Square")},
+        "8": {(0, name) for name in ("Based", "Sliding window", "ScatterBrain", "BigBird")} | {(1, "NystromFormer")},
+    }
+    assert set(lines) == drawn[name]
+    runs = [Mark.parse(str(dots.get_gid())) for panel in figure.axes for dots in panel.collections]
+    assert all(runs)
+    assert len(runs) == sum(len(line.get_xdata()) for line in lines.values())
+    if name == "3":
+        assert list(lines[1, "Taylor"].get_xdata()) == [1000, 1020]
+        assert list(lines[0, "Taylor"].get_ydata()) == [0.6, 0.9]
+    if name == "2":
+        assert list(lines[0, "Sliding window"].get_xdata()) == [200, 500, 1590]
+    if name == "8":
+        assert list(lines[0, "BigBird"].get_ydata()) == [0.6], "all blocks have one state: the best of them"

@@ -1,0 +1,52 @@
+"""Every experiment file from its points to its page, at the scale `smoke`: a few steps of two or three models."""
+
+import functools
+import json
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.cli.sweep_report import report
+from jaxzoo.screen import Screen
+from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.work import work
+from jaxzoo.train.loop import StopSignals
+from jaxzoo.train.session import Session
+
+ROOT = Path(__file__).parents[2]
+FILES = [
+    str(file.relative_to(ROOT))
+    for file in sorted((ROOT / "experiments").glob("*.py"))
+    if "experiment = Experiment(" in file.read_text()
+]
+
+
+def test_all_files_are_found():
+    """Kills: a search that finds none."""
+    assert "experiments/zoology_figure2.py" in FILES
+    assert len(FILES) >= 12
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_smoke(file, tmp_path, monkeypatch, capsys):
+    """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("jaxzoo.sweep.work.Session", functools.partial(Session, devices=jax.devices()[:1]))
+    out = tmp_path / "out"
+    sweep = open_sweep(Path(file), "smoke", out)
+    sweep.directory.create(About(file, "smoke"))
+    with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
+        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+    assert not sweep.failures()
+    assert len(sweep.rows()) == len(sweep.points)
+
+    report([str(out)], None, Screen(sys.stdout))
+    assert (out / "figure.png").stat().st_size > 5_000
+    verdicts = json.loads((out / "claims.json").read_text())
+    assert {claim["name"] for claim in verdicts} == {claim.name for claim in sweep.experiment.claims}
+    assert sweep.experiment.title in (out / "report.html").read_text()
+    assert "no figure yet" not in capsys.readouterr().out
