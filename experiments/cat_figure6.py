@@ -35,9 +35,9 @@ from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Claim, Experiment, Missing, Results, Scale, grid
-from jaxzoo.sweep.figure import MARKS
+from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
+from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -186,12 +186,12 @@ def _draw_curves(place: Any, results: Results, **where: Any) -> None:
     lengths: Sequence[int] = ()
     for i, name in enumerate(CURVES):
         try:
-            run, scores = by_length(results, name, **where)
+            run, metrics = by_length(results, name, **where)
         except Missing:
             continue
-        lengths = list(scores)
-        marks = MARKS + ";".join([run] * len(scores))
-        place.plot(lengths, list(scores.values()), **series_style(i), label=name, gid=marks)
+        lengths, scores = list(metrics), [run["metrics"][metric] for metric in metrics.values()]
+        marks = [Mark(metric, (run["id"],)) for metric in metrics.values()]
+        marked_line(place, lengths, scores, marks, label=name, series=i)
     if lengths:
         place.axvline(trained_length(results), **bound_style(), label="trained")
         plain_log_ticks(place, "x", lengths)

@@ -1,10 +1,11 @@
 """What CAT's Figure 6 says of accuracy over the length: curves out of rows, and claims on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from experiments.cat import CAT, CLOSE, LIN_CAT, PERFECT, TWO_HEADS
 from jaxzoo.sweep import Finding, Missing, Results
+from jaxzoo.sweep.results import Row
 
 LEARNED, ROTARY, NONE, YARN = "attention, learned", "attention, RoPE", "attention, NoPE", "attention, YaRN"
 CURVES = (CAT, TWO_HEADS, LIN_CAT, LEARNED, ROTARY, YARN, NONE, "linear attention", "Based", "Mamba")
@@ -17,8 +18,8 @@ TRAINED = "valid/accuracy/length="
 """Beginning of the metric of the trained length."""
 
 
-def by_length(results: Results, curve: str, **where: Any) -> tuple[str, dict[int, float]]:
-    """The run that is best at the trained length, by its id, and its accuracy at each length, rising.
+def by_length(results: Results, curve: str, **where: Any) -> tuple[Row, dict[int, str]]:
+    """The run that is best at the trained length, and the metric that is its accuracy at each length, rising.
 
     Raises:
       Missing: there is no finished run.
@@ -28,7 +29,7 @@ def by_length(results: Results, curve: str, **where: Any) -> tuple[str, dict[int
     if curve == YARN:
         for length in tuple(found):
             found |= _lengths(best["metrics"], f"{SLOWED.format(length)}/{TRAINED}")
-    return best["id"], dict(sorted(found.items()))
+    return best, dict(sorted(found.items()))
 
 
 def trained_length(results: Results) -> int:
@@ -41,8 +42,8 @@ def trained_length(results: Results) -> int:
     return length
 
 
-def _lengths(metrics: Mapping[str, float], beginning: str) -> dict[int, float]:
-    return {int(name.removeprefix(beginning)): x for name, x in metrics.items() if name.startswith(beginning)}
+def _lengths(metrics: Iterable[str], beginning: str) -> dict[int, str]:
+    return {int(name.removeprefix(beginning)): name for name in metrics if name.startswith(beginning)}
 
 
 def keeps(results: Results, models: Sequence[str], task: str) -> Finding:
@@ -108,6 +109,7 @@ def needs_positions(results: Results, task: str) -> Finding:
 def _curve(results: Results, name: str, **where: Any) -> dict[int, float]:
     """The accuracies of a curve by length; none where it has no run."""
     try:
-        return by_length(results, name, **where)[1]
+        run, metrics = by_length(results, name, **where)
     except Missing:
         return {}
+    return {length: run["metrics"][metric] for length, metric in metrics.items()}

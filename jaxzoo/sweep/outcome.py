@@ -97,7 +97,7 @@ class Outcome:
                 dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
                 _distinct(self.rows, "versions"),
                 f"commit {_distinct(self.rows, 'commit')}",
-                f"{len(runs)} runs, {hours:.2f} CPU-hours",
+                f"{len(runs)} runs, {hours:.3g} CPU-hours",
             ]
         )
 

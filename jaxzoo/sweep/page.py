@@ -56,6 +56,7 @@ Verdicts are those of the sizes that stand below each figure.</p>
 <script type="application/json">{_in_script(data)}</script>
 <script>
 {_resource("charts.js")}
+{_resource("cards.js")}
 {_resource("report.js")}</script>
 </html>
 """

@@ -119,5 +119,5 @@ def test_the_picture_has_a_row_a_task_and_a_column_a_width():
     assert panels["MQAR, d = 32"] == {"CAT": ([16, 32], [0.336, 0.352])}
     assert panels["MQNAR, d = 16"] == {}
     assert panels["MQNAR, d = 32"] == {"CAT": ([16], [0.7]), "Mamba": ([16], [0.1])}
-    line = figure.axes[3].lines[0]
-    assert line.get_gid() == "runs:MQNAR-32-16-CAT-0.01-0,MQNAR-32-16-CAT-0.01-1"
+    dot = figure.axes[3].collections[0]
+    assert dot.get_gid() == "runs:valid/accuracy:MQNAR-32-16-CAT-0.01-1,MQNAR-32-16-CAT-0.01-0"

@@ -11,6 +11,7 @@ from jaxzoo.layers.rotary_scaling import NO_SCALING
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models.presets import mqar_cat
 from jaxzoo.sweep import Results
+from jaxzoo.sweep.figure import Mark
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from tests.experiments.hand_made import answers, curves, distinct_runs, row, verdict
 
@@ -97,14 +98,17 @@ def test_the_best_rate_is_that_of_the_trained_length():
         run("CAT", {16: 0.0, 32: 0.9, 64: 0.1}, learning_rate=0.1),
         run("CAT", {16: 1.0, 32: 0.8, 64: 1.0}, learning_rate=0.2),
     ]
-    assert by_length(Results(rows), "CAT", task="MQAR", d_model=32) == (rows[0]["id"], {16: 0.0, 32: 0.9, 64: 0.1})
+    found, metrics = by_length(Results(rows), "CAT", task="MQAR", d_model=32)
+    assert found is rows[0]
+    assert [(n, found["metrics"][name]) for n, name in metrics.items()] == [(16, 0.0), (32, 0.9), (64, 0.1)]
 
 
 def test_the_curve_of_yarn_is_rotary_up_to_the_trained_length():
     """Kills: a curve of YaRN without its short lengths, or of another model."""
     rows = [run(ROTARY, {16: 0.8, 32: 0.9, 64: 0.1}, yarn={64: 0.4}), run("CAT", {16: 1.0, 32: 1.0, 64: 1.0})]
-    assert by_length(Results(rows), YARN)[1] == {16: 0.8, 32: 0.9, 64: 0.4}
-    assert by_length(Results(rows), ROTARY)[1] == {16: 0.8, 32: 0.9, 64: 0.1}
+    for curve, last in ((YARN, 0.4), (ROTARY, 0.1)):
+        found, metrics = by_length(Results(rows), curve)
+        assert [(n, found["metrics"][name]) for n, name in metrics.items()] == [(16, 0.8), (32, 0.9), (64, last)]
 
 
 FLAT, FALLING = {16: 1.0, 32: 1.0, 64: 0.99}, {16: 1.0, 32: 0.9, 64: 0.2}
@@ -169,7 +173,8 @@ def test_the_picture():
     assert panels["MQAR, d = 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
     assert panels["MQNAR, d = 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
     assert panels["MQAR, d = 64"] == {}
-    line = figure.axes[0].lines[2]
-    assert line.get_gid() == "runs:" + ";".join([rows[1]["id"]] * 3)
+    marks = [dot.get_gid() for dot in figure.axes[0].collections[-3:]]
+    asked = ("asked/valid/accuracy/length=16", "asked/valid/accuracy/length=32", "YaRN 64/valid/accuracy/length=64")
+    assert marks == [str(Mark(metric, (rows[1]["id"],))) for metric in asked]
     assert figure.axes[0].lines[-1].get_xdata()[0] == 32
     assert set(CURVES) >= {line.get_label() for panel in figure.axes for line in panel.lines} - {"trained"}

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -156,6 +158,15 @@ def test_the_page_asks_for_nothing_else(tmp_path):
     assert not re.search(r"url\((?!#)|@import|https?://(?!www\.w3\.org/)", found.source)
     (policy,) = [had["content"] for had in found.all("meta") if had.get("http-equiv") == "Content-Security-Policy"]
     assert policy.startswith("default-src 'none';")
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="needs node to read JavaScript")
+def test_the_script_is_javascript(tmp_path):
+    """Kills: a page that stands still after a slip of the pen, or a name that two of its files declare."""
+    _, script = written(tmp_path, outcome()).texts["script"]
+    file = tmp_path / "page.js"
+    file.write_text(script, encoding="utf-8")
+    subprocess.run(["node", "--check", str(file)], check=True, capture_output=True)
 
 
 def test_sweeps_stand_side_by_side(tmp_path):
