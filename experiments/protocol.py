@@ -166,5 +166,5 @@ LAPTOP = Protocol(
     stop_at_accuracy=0.99,
     evals=10,
 )
-"""Ours, for two cores: two rates, one epoch of few examples, no MLP, no dropout, clipping, mixers whose projections
-(not the output's) start five times larger (the long plateau before recall is learned is shorter by much), early stop."""
+"""Ours, for two cores: two rates, one epoch of few examples, no MLP, no dropout, clipping, early stop; projections of
+mixers, but for the output's, start five times larger (the long plateau before recall is learned is shorter by much)."""

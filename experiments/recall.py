@@ -44,7 +44,7 @@ def draw_over_width(
     names = list(dict.fromkeys(name for row in models for name in row))
     values, widths = results.values(panel), results.values("d_model")
     columns = max(1, len(values))
-    size = (1.0 + 2.7 * columns, 1.0 + 2.6 * len(models))
+    size = (max(5.0, 1.0 + 2.7 * columns), 1.0 + 2.6 * len(models))
     figure, axes = panels(len(models), columns, size=size, title=title, sharex=True, sharey=True)
     for row, shown in zip(axes, models, strict=True):
         for value, place in zip(values, row, strict=False):
@@ -52,7 +52,7 @@ def draw_over_width(
                 points = [{"model": name, panel: value, "d_model": width} for width in widths]
                 curve(place, results, x="d_model", points=points, label=name, series=names.index(name))
             place.set_title(panel_title.format(value), fontsize=TITLE_POINTS)
-        row[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))
+        row[0].set(ylabel="accuracy, best learning rate", ylim=(-0.03, 1.03))
     for place in axes.flat:
         plain_log_ticks(place, "x", widths)
     for place in axes[-1]:
@@ -99,36 +99,44 @@ def at_least_two(results: Results, axis: str, **where: Any) -> list[Any]:
     return values
 
 
-def constant_width(results: Results, *, model: str, axis: str = "length", above: float = SOLVED) -> Finding:
-    """Whether the width that a model needs at the smallest value of an axis is enough at all values."""
-    first, *others = at_least_two(results, axis, model=model)
-    enough = least_width(results, above=above, model=model, **{axis: first})
-    if math.isinf(enough):
-        best = max(accuracies(results, model=model, **{axis: first}).values())
-        return Finding(False, f"{model} at {axis} {first}: {best:.2f} at most")
-    scores = {value: results.score(model=model, d_model=enough, **{axis: value}) for value in (first, *others)}
-    numbers = ", ".join(f"{score:.2f} at {axis} {value}" for value, score in scores.items())
-    return Finding(min(scores.values()) > above, f"{model} of width {enough}: {numbers}")
+def constant_width(results: Results, *, model: str, above: float = SOLVED) -> Finding:
+    """Whether one width, smaller than the longest length, is enough for a model at all lengths."""
+    lengths = at_least_two(results, "length", model=model)
+    found = {n: accuracies(results, model=model, length=n) for n in lengths}
+    widths = sorted(set.intersection(*(set(scores) for scores in found.values())))
+    narrow = [width for width in widths if width < max(lengths)]
+    if not narrow:
+        raise Missing(f"no width of {model} below N = {max(lengths)} at all lengths")
+    enough = [width for width in narrow if all(scores[width] > above for scores in found.values())]
+    shown = enough[0] if enough else narrow[-1]
+    numbers = ", ".join(f"{scores[shown]:.2f} at N = {n}" for n, scores in found.items())
+    return Finding(bool(enough), f"{model} with d = {shown}: {numbers}")
 
 
-def needs_less(results: Results, *, model: str, than: str, axis: str = "length") -> Finding:
-    """Whether a model needs no more width than another at any value of an axis, and less at the largest."""
-    shared = set(results.values(axis, model=than))
-    values = [value for value in results.values(axis, model=model) if value in shared]
-    if not values:
-        raise Missing(f"no runs of {model} and {than} at one {axis}")
-    pairs = [[least_width(results, model=name, **{axis: value}) for name in (model, than)] for value in values]
-    numbers = [
-        f"{axis} {value}: {width_in_words(a)} against {width_in_words(b)}"
-        for value, (a, b) in zip(values, pairs, strict=True)
-    ]
-    holds = all(a <= b for a, b in pairs) and pairs[-1][0] < pairs[-1][1]
-    return Finding(holds, f"width of {model} for {SOLVED:g}, against {than}: {'; '.join(numbers)}")
+def needs_less(results: Results, *, model: str, than: Sequence[str], axis: str = "length") -> Finding:
+    """Whether a model needs no more width than each of others at any value of an axis, and less at the largest."""
+    names = [model, *(name for name in than if results.select(model=name))]
+    values = [n for n in results.values(axis) if all(results.select(model=name, **{axis: n}) for name in names)]
+    if len(names) == 1 or not values:
+        raise Missing(f"no runs of {model} and {' or '.join(than)} at one {axis}")
+    own, *others = [[least_width(results, model=name, **{axis: n}) for n in values] for name in names]
+    holds = all(a <= b for other in others for a, b in zip(own, other, strict=True))
+    return Finding(
+        holds and all(own[-1] < other[-1] for other in others), least_widths_in_words(results, names, axis, values)
+    )
 
 
-def width_in_words(width: float) -> str:
-    """A least width: `64`, or `none`."""
-    return "none" if math.isinf(width) else f"{width:g}"
+def least_widths_in_words(results: Results, models: Sequence[str], axis: str, values: Sequence[Any]) -> str:
+    """Such as `d for more than 0.9 at length 16, 32: BaseConv 32, 64; Hyena 64, >64`. Raises `Missing`."""
+    found = []
+    for model in models:
+        widths = []
+        for value in values:
+            where = {"model": model, axis: value}
+            least = least_width(results, **where)
+            widths.append(f">{max(accuracies(results, **where))}" if math.isinf(least) else f"{least:g}")
+        found.append(f"{model} {', '.join(widths)}")
+    return f"d for more than {SOLVED:g} at {axis.removeprefix('n_')} {', '.join(map(str, values))}: {'; '.join(found)}"
 
 
 def in_words(where: dict[str, Any]) -> str:

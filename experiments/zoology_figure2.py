@@ -1,0 +1,210 @@
+"""Accuracy on MQAR over the model's width, a panel a length: Zoology, Figure 2, top row, with RetNet and LongConv.
+
+`python -m jaxzoo.sweep --experiment experiments/zoology_figure2.py --scale laptop --out sweeps/zoology_figure2`
+
+The paper prints no number of pairs; `jaxzoo.tasks.presets` says which are taken. Layers of RWKV-4 are a time mix and
+the MLP that all models have, as in the released code, which has no channel mix: with its token shift RWKV-4 alone would
+look back in its MLP, too. RetNet and LongConv, which the paper evaluates elsewhere, are the layers of their own papers.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from experiments import recall
+from experiments.protocol import LAPTOP, PAPER, RELEASE, Protocol
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.mixers import LongConvConfig, RetNetConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.models.presets import (
+    Variant,
+    mqar_attention,
+    mqar_base_conv,
+    mqar_based,
+    mqar_h3,
+    mqar_hyena,
+    mqar_mamba,
+    mqar_rwkv,
+)
+from jaxzoo.models.presets.common import mqar_model
+from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Point, Results, Scale, grid
+from jaxzoo.sweep.results import SCORE
+from jaxzoo.tasks import mqar, presets
+from jaxzoo.tasks.recall_data import RecallDataConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Zoology, Figure 2 (top)"
+ATTENTION = "attention"
+GATED = ("BaseConv", "Hyena", "H3", "RWKV-4")
+"""What the paper calls gated convolutions."""
+PERFECT = 0.985
+"""What counts as perfect: 0.99, at which runs end, to two digits."""
+
+
+def _ret_net(*, d_model: int, length: int, variant: Variant = "paper") -> LanguageModelConfig:
+    return mqar_model((RetNetConfig(),), d_model, length, variant)
+
+
+def _long_conv(*, d_model: int, length: int, variant: Variant = "paper") -> LanguageModelConfig:
+    return mqar_model((LongConvConfig(),), d_model, length, variant)
+
+
+MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
+    ATTENTION: mqar_attention,
+    "BaseConv": mqar_base_conv,
+    "Hyena": mqar_hyena,
+    "H3": mqar_h3,
+    "RWKV-4": mqar_rwkv,
+    "RetNet": _ret_net,
+    "LongConv": _long_conv,
+    "Based": lambda *, variant, **sizes: mqar_based(**sizes, feature_dim=8, variant=variant),
+    "Mamba": lambda *, variant, **sizes: mqar_mamba(**sizes),
+}
+"""By the name of the curve."""
+OF_THE_PAPER = (ATTENTION, *GATED, "RetNet", "LongConv")
+OF_THE_RELEASE = (ATTENTION, *GATED, "Based", "Mamba")
+
+
+def laptop_data(length: int) -> RecallDataConfig:
+    """1,500 batches of 64 to learn."""
+    return recall.data(mqar.paper(length, length // 8, vocab_size=128), train=96_000, valid=512)
+
+
+def smoke_data(length: int) -> RecallDataConfig:
+    """Three batches of 64 to learn."""
+    return recall.data(mqar.paper(length, length // 8, vocab_size=64), train=192, valid=64)
+
+
+def _runs(
+    protocol: Protocol, data: Callable[[int], RecallDataConfig], variant: Variant = "paper"
+) -> Callable[[Point], ExperimentConfig]:
+    """The run of a point, by protocol, the data of a length, and whose models."""
+
+    def run(point: Any) -> ExperimentConfig:
+        model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"], variant=variant)
+        return protocol.run_preset(model, data(point["length"]), learning_rate=point["learning_rate"])
+
+    return run
+
+
+def _paper() -> Scale:
+    return Scale(
+        about="As in App. E.2 and F.1. Not printed there, and ours: 4, 8, 16 and 64 pairs at N = 64, 128, 256 and 512, "
+        "as in the released code.",
+        points=grid(
+            length=(64, 128, 256, 512),
+            d_model=(64, 128, 256, 512),
+            model=OF_THE_PAPER,
+            learning_rate=PAPER.learning_rates,
+        ),
+        config=_runs(PAPER, presets.zoology_figure2),
+    )
+
+
+def _release() -> Scale:
+    return Scale(
+        about="The released configurations: no MLP, early stop, N up to 256, keys a power law of 0.01 away, distinct "
+        "values, and Based and Mamba in place of RetNet and LongConv. There attention has dropout, here it has none.",
+        points=grid(
+            length=(64, 128, 256),
+            d_model=(64, 128, 256, 512),
+            model=OF_THE_RELEASE,
+            learning_rate=RELEASE.learning_rates,
+        ),
+        config=_runs(RELEASE, lambda n: recall.data(mqar.release(n, n // 16), train=100_000, valid=3_000), "release"),
+    )
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about="N = 16, 32 and 64 with N / 8 pairs and 128 token ids, where the paper has 64 to 512 and 8,192; 1,500 "
+        "steps of batch 64, widths of 16 to 64, two learning rates, and no MLPs.",
+        points=grid(length=(16, 32, 64), d_model=(16, 32, 64), model=OF_THE_PAPER, learning_rate=LAPTOP.learning_rates),
+        config=_runs(LAPTOP, laptop_data),
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Three steps of two models: that all of it runs.",
+        points=grid(length=(16,), d_model=(16,), model=(ATTENTION, "BaseConv"), learning_rate=(1e-2,)),
+        config=_runs(LAPTOP, smoke_data),
+    )
+
+
+def _not_below_the_length(results: Results) -> Finding:
+    rows = [row for row in results.select(model=GATED) if row["point"]["d_model"] < row["point"]["length"]]
+    if not rows:
+        raise Missing("no run of a gated convolution with d < N")
+    best = Results(rows).best()
+    score, point = best["metrics"][SCORE], best["point"]
+    where = f"{point['model']} with d = {point['d_model']} at N = {point['length']}"
+    return Finding(score <= recall.SOLVED, f"{score:.2f} at most where d < N: {where}")
+
+
+def _grows_with_the_length(results: Results) -> Finding:
+    """From each length that has a least width to the next; not where both have the smallest that was tried."""
+    holds, seen = True, []
+    lengths = recall.at_least_two(results, "length", model=GATED)
+    for name in results.values("model", model=GATED):
+        widths = [recall.least_width(results, model=name, length=n) for n in lengths]
+        smallest = min(results.values("d_model", model=name))
+        for (n, width), (longer, wider) in itertools.pairwise(zip(lengths, widths, strict=True)):
+            if not math.isinf(width) and (width, wider) != (smallest, smallest):
+                holds &= wider >= width * longer / n
+                seen.append(name)
+    if not seen:
+        raise Missing(f"no gated convolution exceeds {recall.SOLVED:g} at a length but the longest")
+    numbers = recall.least_widths_in_words(results, list(dict.fromkeys(seen)), "length", lengths)
+    return Finding(holds, numbers)
+
+
+def draw(results: Results) -> "Figure":
+    """A panel a length."""
+    models = tuple(name for name in MODELS if results.select(model=name))
+    return recall.draw_over_width(results, title=f"{TITLE}: attention and gated convolutions", models=(models,))
+
+
+SOURCE = "Zoology, Sec. 4.3, Claim 1"
+experiment = Experiment(
+    title=TITLE,
+    about="Accuracy on MQAR over the model's width at several lengths: attention, gated convolutions, and beside them "
+    "RetNet and a long convolution without gate.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    claims=(
+        Claim(
+            name="attention-constant",
+            text="Attention solves the task with nearly the same width at all lengths.",
+            source=SOURCE,
+            holds=lambda results: recall.constant_width(results, model=ATTENTION),
+        ),
+        Claim(
+            name="attention-perfect",
+            text="It does so perfectly.",
+            source=SOURCE,
+            holds=lambda results: recall.constant_width(results, model=ATTENTION, above=PERFECT),
+        ),
+        Claim(
+            name="d-below-N",
+            text="No gated convolution exceeds an accuracy of 0.9 unless it is as wide as the sequence is long.",
+            source=SOURCE,
+            holds=_not_below_the_length,
+        ),
+        Claim(
+            name="linear",
+            text="The width that a gated convolution of two layers needs grows with the length, linearly at least.",
+            source=SOURCE,
+            holds=_grows_with_the_length,
+        ),
+        Claim(
+            name="wider-than-attention",
+            text="Gated convolutions need to be wider than attention to solve the task.",
+            source="Zoology, caption of Figure 2",
+            holds=lambda results: recall.needs_less(results, model=ATTENTION, than=GATED),
+        ),
+    ),
+    draw=draw,
+)

@@ -1,0 +1,142 @@
+"""Accuracy of multi-head Hyena on MQAR over the model's width, by heads: Zoology, Figure 7.
+
+`python -m jaxzoo.sweep --experiment experiments/zoology_figure7.py --scale laptop --out sweeps/zoology_figure7`
+
+The figure has 1, 2, 4 and 8 "heads". Its text says that more of them cost more and recall better; both is so of the
+channels of a head, whose number is d over the number of heads, and not of the heads: one head of all channels has the
+most products. So here they are the channels of a head, as in the cost that the paper prints
+(`jaxzoo/mixers/conv/multi_head_hyena.py`), and heads of one channel are Hyena. Attention is our reference.
+"""
+
+import itertools
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from experiments import recall
+from experiments.protocol import LAPTOP, PAPER, Protocol
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.models.presets import mqar_attention, mqar_multi_head_hyena
+from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale, grid
+from jaxzoo.tasks import mqar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TITLE = "Zoology, Figure 7"
+ATTENTION = "attention"
+HEADS = {f"Hyena, heads of {channels}": channels for channels in (1, 2, 4, 8)}
+"""Channels of a head."""
+MODELS = (ATTENTION, *HEADS)
+
+
+def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
+    """The model of a curve."""
+    if name == ATTENTION:
+        return mqar_attention(d_model=d_model, length=length)
+    return mqar_multi_head_hyena(d_model=d_model, length=length, head_dim=HEADS[name])
+
+
+def _run(point: Any, protocol: Protocol, *, n_pairs: int, vocab_size: int, train: int, valid: int) -> ExperimentConfig:
+    task = mqar.paper(point["length"], n_pairs, vocab_size=vocab_size)
+    built = model(point["model"], d_model=point["d_model"], length=point["length"])
+    examples = recall.data(task, train=train, valid=valid)
+    return protocol.run_preset(built, examples, learning_rate=point["learning_rate"])
+
+
+def _paper() -> Scale:
+    return Scale(
+        about="As in App. E.2. Length, pairs and widths of this figure are not printed: N = 256 with 16 pairs and "
+        "widths of 64, 128 and 256 are those of Experiments 2 and 3.",
+        points=grid(length=(256,), d_model=(64, 128, 256), model=MODELS, learning_rate=PAPER.learning_rates),
+        config=lambda point: _run(point, PAPER, n_pairs=16, vocab_size=8192, train=100_000, valid=3_000),
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Three steps of two models: that all of it runs.",
+        points=grid(length=(16,), d_model=(16,), model=(ATTENTION, "Hyena, heads of 4"), learning_rate=(1e-2,)),
+        config=lambda point: _run(point, LAPTOP, n_pairs=2, vocab_size=64, train=192, valid=64),
+    )
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about="N = 32 with 4 pairs and 128 token ids, where the paper has 8,192; 1,500 steps of batch 64, two learning "
+        "rates, and no MLPs.",
+        points=grid(length=(32,), d_model=(16, 32, 64), model=MODELS, learning_rate=LAPTOP.learning_rates),
+        config=lambda point: _run(point, LAPTOP, n_pairs=4, vocab_size=128, train=96_000, valid=512),
+    )
+
+
+def _scores(results: Results) -> dict[str, dict[int, float]]:
+    """By model with heads, in the order of their channels: accuracy by width, at the widths that all of them have."""
+    names = [name for name in HEADS if results.select(model=name)]
+    if len(names) < 2:
+        raise Missing("runs with fewer than two sizes of a head")
+    found = {name: recall.accuracies(results, model=name) for name in names}
+    shared = set.intersection(*map(set, found.values()))
+    if not shared:
+        raise Missing("no width with runs of all sizes of a head")
+    return {name: {d: scores[d] for d in sorted(shared)} for name, scores in found.items()}
+
+
+def _more_recall(results: Results) -> Finding:
+    """Whether the mean over the widths rises from size to size."""
+    means = {name: statistics.mean(scores.values()) for name, scores in _scores(results).items()}
+    rises = all(more > fewer for fewer, more in itertools.pairwise(means.values()))
+    return Finding(rises, "mean over d: " + ", ".join(f"{name}: {mean:.2f}" for name, mean in means.items()))
+
+
+def _more_work(results: Results) -> Finding:
+    """Whether the operations of a training step grow at each width."""
+    holds, times, scores = True, [], _scores(results)
+    fewest, *_, most = scores
+    for width in scores[fewest]:
+        rows = [results.best(model=name, d_model=width) for name in scores]
+        flops = [row["flops"] / row["steps"] for row in rows]
+        holds &= all(more > fewer for fewer, more in itertools.pairwise(flops))
+        times.append(f"{flops[-1] / flops[0]:.2f} at d = {width}")
+    return Finding(holds, f"operations of {most} over those of {fewest}: {', '.join(times)}")
+
+
+def _far_from_attention(results: Results) -> Finding:
+    """Whether the best size of a head is 0.1 behind, in the mean over the widths at which attention solves the task."""
+    scores = _scores(results)
+    attention = {d: score for d, score in recall.accuracies(results, model=ATTENTION).items() if score > recall.SOLVED}
+    best = {d: max(each[d] for each in scores.values()) for d in next(iter(scores.values()))}
+    gaps = {d: attention[d] - score for d, score in best.items() if d in attention}
+    if not gaps:
+        raise Missing("no width at which attention solves the task")
+    numbers = "gap: " + ", ".join(f"{gap:.2f} at d = {d}" for d, gap in gaps.items())
+    return Finding(statistics.mean(gaps.values()) > 0.1, numbers)
+
+
+def draw(results: Results) -> "Figure":
+    """A panel a length; there is one."""
+    return recall.draw_over_width(results, title=f"{TITLE}: channels of a head", models=(MODELS,))
+
+
+SOURCE = "Zoology, App. F.1, Experiment 4"
+experiment = Experiment(
+    title=TITLE,
+    about="Accuracy on MQAR over the model's width: Hyena with heads of 1, 2, 4 and 8 channels, and attention.",
+    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},
+    claims=(
+        Claim(
+            name="more-heads",
+            text='At the same width Hyena recalls better with more "heads" (here: channels of a head).',
+            source=SOURCE,
+            holds=_more_recall,
+        ),
+        Claim(name="more-work", text="They cost more operations.", source=SOURCE, holds=_more_work),
+        Claim(
+            name="still-behind",
+            text="Whatever their number, a large gap to attention of the same width remains.",
+            source=SOURCE,
+            holds=_far_from_attention,
+        ),
+    ),
+    draw=draw,
+)

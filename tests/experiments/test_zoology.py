@@ -1,0 +1,144 @@
+"""The Zoology figures: the runs of their points, and the paper's numbers, written down by hand."""
+
+import dataclasses
+
+import pytest
+
+from experiments import zoology_figure2, zoology_figure2_bottom, zoology_figure6, zoology_figure7
+from experiments.zoology_figure2_bottom import LEARNED
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
+from jaxzoo.sweep.task import Task
+
+FILES = {
+    "figure2": zoology_figure2,
+    "figure2_bottom": zoology_figure2_bottom,
+    "figure6": zoology_figure6,
+    "figure7": zoology_figure7,
+}
+SCALES = [(name, scale) for name, file in FILES.items() for scale in file.experiment.scales]
+
+
+def config(scale, point):
+    """The run of a point, which trains."""
+    found = Task.of(scale, point).config
+    assert isinstance(found, ExperimentConfig)
+    return found
+
+
+@pytest.mark.parametrize(("name", "scale"), SCALES)
+def test_every_point_gives_a_run_and_two_points_do_not_share_one(name, scale):
+    made = FILES[name].experiment.scales[scale]()
+    tasks = [Task.of(made, point) for point in made.points]
+    assert len({task.id for task in tasks}) == len(made.points) == len({str(dict(point)) for point in made.points})
+    assert len({tuple(point) for point in made.points}) == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_runs_of_one_program_differ_in_the_rate_alone(name):
+    made = FILES[name].experiment.scales["laptop"]()
+    programs = {Task.of(made, point).program for point in made.points}
+    assert len(programs) == len(made.points) / 2
+
+
+PRESETS = {
+    "attention": mqar_attention,
+    "BaseConv": mqar_base_conv,
+    "Hyena": mqar_hyena,
+    "H3": mqar_h3,
+    "RWKV-4": mqar_rwkv,
+}
+
+
+@pytest.mark.parametrize(("scale", "variant"), [("paper", "paper"), ("release", "release")])
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_models_are_those_of_the_presets(name, scale, variant):
+    made = zoology_figure2.experiment.scales[scale]()
+    where = {"model": name, "length": 128, "d_model": 256, "learning_rate": 1e-2}
+    (point,) = [point for point in made.points if dict(point) == where]
+    assert config(made, point).model == PRESETS[name](d_model=256, length=128, variant=variant)
+
+
+def at(name, scale, **where):
+    """The run of the only point of a scale with these coordinates."""
+    made = FILES[name].experiment.scales[scale]()
+    (point,) = [point for point in made.points if where.items() <= dict(point).items()]
+    return config(made, point)
+
+
+PAPER_SIZES = [
+    # Batch: 8 for N or d from 512 on, 16 from 256 on, else 64. Steps: 64 epochs of the full batches of 100,000.
+    ("figure2", {"length": 64, "d_model": 64, "model": "Hyena"}, 4, 64, 64 * 1_562),
+    ("figure2", {"length": 64, "d_model": 512, "model": "Hyena"}, 4, 8, 64 * 12_500),
+    ("figure2", {"length": 512, "d_model": 64, "model": "H3"}, 64, 8, 64 * 12_500),
+    ("figure2_bottom", {"length": 256, "d_model": 128, "model": "BaseConv"}, 16, 16, 64 * 6_250),
+    ("figure6", {"n_pairs": 64, "d_model": 64, "model": "sliding window of 32"}, 64, 16, 64 * 6_250),
+    ("figure7", {"d_model": 128, "model": "Hyena, heads of 8"}, 16, 16, 64 * 6_250),
+]
+
+
+@pytest.mark.parametrize(("name", "where", "pairs", "batch", "steps"), PAPER_SIZES)
+def test_the_papers_protocol(name, where, pairs, batch, steps):
+    run = at(name, "paper", learning_rate=1e-4, **where)
+    assert (run.train.batch_size, run.train.steps, run.train.stop_at_accuracy) == (batch, steps, 0)
+    assert run.train.steps // run.train.eval_every == 64
+    (train,), (valid,) = run.data.train, run.data.valid
+    assert (train.n_examples, valid.n_examples) == (100_000, 3_000)
+    assert (train.task.n_pairs, train.task.vocab_size, train.task.power) == (pairs, 8192, 0.1)
+    assert (run.optimizer.weight_decay, run.optimizer.warmup_fraction, run.optimizer.clip_norm) == (0.1, 0.1, 0)
+    assert (run.model.mlp, run.model.n_layers, run.model.vocab_size) == ("gelu", 2, 8192)
+
+
+def test_the_papers_rates_are_four_from_1e_4_to_1e_2():
+    points = zoology_figure2.experiment.scales["paper"]().points
+    assert sorted({point["learning_rate"] for point in points}) == pytest.approx(
+        [1e-4, 4.64159e-4, 2.15443e-3, 1e-2], rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(("name", "scale", "runs"), [
+    ("figure2", "paper", 7 * 4 * 4 * 4),
+    ("figure2", "release", 7 * 3 * 4 * 4),
+    ("figure2_bottom", "paper", 6 * 4 * 4 * 4),
+    ("figure6", "paper", 7 * 4 * 3 * 4),
+    ("figure7", "paper", 5 * 3 * 4),
+])  # fmt: skip
+def test_the_papers_grids(name, scale, runs):
+    assert len(FILES[name].experiment.scales[scale]().points) == runs
+
+
+def test_the_released_protocol():
+    run = at("figure2", "release", length=256, d_model=64, model="attention", learning_rate=1e-2)
+    assert (run.train.batch_size, run.train.steps, run.train.stop_at_accuracy) == (256, 64 * 390, 0.99)
+    assert (run.optimizer.warmup_fraction, run.optimizer.decay_all, run.model.embed_dropout) == (0, True, 0.1)
+    assert (run.model.mlp, run.model.max_positions) == ("identity", 256)
+    task = run.data.train[0].task
+    assert (task.power, task.distinct_values, task.n_pairs, task.fillers) == (0.01, True, 16, "zero")
+
+
+def test_mamba_has_no_second_branch_and_its_own_norm():
+    model = at("figure2", "release", length=128, d_model=64, model="Mamba", learning_rate=1e-2).model
+    assert model == mqar_mamba(d_model=64, length=128)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_only_models_with_attention_know_positions(name):
+    made = FILES[name].experiment.scales["paper"]()
+    runs = {point["model"]: config(made, point).model.max_positions for point in made.points}
+    with_attention = ("attention", "window", "blocks", "BaseConv and attention")
+    assert {model for model, rows in runs.items() if rows} == {
+        model for model in runs if any(word in model for word in with_attention)
+    }
+
+
+def test_laptop_runs_differ_in_the_model_alone():
+    for file in FILES.values():
+        made = file.experiment.scales["laptop"]()
+        runs = [config(made, point) for point in made.points]
+        assert len({(run.train, dataclasses.replace(run.optimizer, learning_rate=1.0)) for run in runs}) == 1
+        assert {run.optimizer.learning_rate for run in runs} == {3e-3, 1e-2}
+
+
+def test_the_autocorrelation_picks_as_many_distances_as_there_are_pairs():
+    run = at("figure2_bottom", "paper", length=256, d_model=64, model=LEARNED, learning_rate=1e-2)
+    assert run.model.pattern[1].n_shifts == 16
