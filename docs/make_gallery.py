@@ -2,7 +2,7 @@
 
 What a mixer is stands in its module docstring (first paragraph, first indented equation), what it promises in its
 config, what it costs is measured from shapes; `docs/gallery.toml` adds the paper and what it is good at. The pictures
-are those of `python -m experiments.mqar_gallery` and `python -m benchmarks.mixers_cpu`, where they have been drawn.
+are those of `experiments/mqar_gallery.py` and `python -m benchmarks.mixers_cpu`, where they have been drawn.
 """
 
 import functools

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MEAN, EXPONENTIAL = {"smoothing": "mean", "query_dim": 0}, {"smoothing": "exponential", "query_dim": 0}
 LINEAR = (0.8, 1.2)
 """Exponents that count as about linear."""
-ACCURATE = 1.5
+ACCURATE = 2
 """Factor within which a bound counts as accurate."""
 
 

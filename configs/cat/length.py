@@ -11,7 +11,7 @@ with slower rotary positions by
     python -m jaxzoo.evaluate --run RUN --model.pattern.0.rotary-scaling.kind yarn \\
       --model.pattern.0.rotary-scaling.factor 8 --model.pattern.0.rotary-scaling.original-length 128
 
-`experiments/cat_figure6.py` trains the models of the figure and draws it.
+`experiments/cat_figure6.py` is the figure: its models, trained and drawn by `python -m jaxzoo.sweep`.
 """
 
 import dataclasses

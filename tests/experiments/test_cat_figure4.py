@@ -71,7 +71,7 @@ def test_accurate():
     assert verdict(experiment, "accurate", rows).numbers == "the bound at t = 0 is 1.00 to 1.40 of the d at 50 %"
     assert verdict(experiment, "accurate", rows).verdict == "held"
     assert verdict(experiment, "accurate", [*rows, run(256, 100, bound=99)]).verdict == "not held"
-    assert verdict(experiment, "accurate", [*rows, run(256, 100, bound=151)]).verdict == "not held"
+    assert verdict(experiment, "accurate", [*rows, run(256, 100, bound=201)]).verdict == "not held"
     assert verdict(experiment, "accurate", [run(16, 10, query_dim=4)]).verdict == "not tested"
 
 

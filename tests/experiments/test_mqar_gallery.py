@@ -1,13 +1,16 @@
-"""The experiment of the gallery: its scores, what it keeps, and whether every mixer learns."""
+"""The gallery's picture: its points, scores, claims on rows made by hand, and whether every mixer learns."""
 
-import json
 import math
+from typing import Any
 
+import jax
 import pytest
 
-from experiments import mqar_gallery
-from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, experiment, main, scores, train
+from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, config, draw, experiment, scores
 from jaxzoo.mixers import MIXERS, RetNetConfig
+from jaxzoo.sweep import Results
+from jaxzoo.train.session import Session
+from tests.experiments.hand_made import curves, distinct_runs, row, verdict
 
 SOLVE = (
     "attention",
@@ -19,57 +22,80 @@ SOLVE = (
     "sliding_window_attention",
     "taylor_linear_attention",
 )
-"""Mixers that keep all keys of so short a text (Zoology, Prop. 4.3), and Based's; in the results beside the benchmarks
-they have at least 0.9."""
+"""Mixers that keep all keys of so short a text (Zoology, Prop. 4.3), and Based's; trained on the laptop they have at
+least 0.9."""
 
 
-def row(mixer, width, rate, seed, accuracy, state_bytes=100):
-    facts = {"mixer": mixer, "width": width, "learning_rate": rate, "seed": seed, "steps": 5}
-    result = {"family": "conv", "accuracy": accuracy, "last_loss": 1.0, "cpu_seconds": 1.0}
-    return {**facts, **result, "state_bytes": state_bytes}
+def run(mixer, accuracy, *, d_model=8, learning_rate=0.1, seed=0, state_bytes: int | None = 100):
+    made = row(accuracy, mixer=mixer, d_model=d_model, learning_rate=learning_rate, seed=seed)
+    return {**made, "state_bytes": state_bytes}
+
+
+@pytest.mark.parametrize("name", experiment.scales)
+def test_every_point_has_a_run_of_its_own(name):
+    """Kills: an axis that the config ignores, a variant of a mixer that is the mixer."""
+    distinct_runs(experiment.scales[name]())
+
+
+def test_all_mixers_are_shown():
+    """Kills: a registered mixer that is left out."""
+    shown = {point["mixer"] for point in experiment.scales["laptop"]().points}
+    assert shown >= set(MIXERS)
+
+
+def test_the_run_is_that_of_the_config_file():
+    """Kills: another task, mixer, width or learning rate than the point says."""
+    made: Any = config({"mixer": "ret_net", "d_model": 24, "learning_rate": 0.5, "seed": 3}, steps=7)
+    assert isinstance(made.model.layers[1], RetNetConfig)
+    assert (made.model.d_model, made.model.vocab_size, made.model.max_length) == (24, VOCAB_SIZE, LENGTH)
+    assert (made.optimizer.learning_rate, made.train.seed, made.train.steps) == (0.5, 3, 7)
 
 
 def test_scores_are_the_best_mean_not_the_mean_of_the_best():
-    """Kills: the best learning rate of each seed, which flatters what varies."""
-    runs = [row("a", 8, 0.1, 0, 1.0), row("a", 8, 0.1, 1, 0.0), row("a", 8, 0.2, 0, 0.5), row("a", 8, 0.2, 1, 0.7)]
-    best = scores([*runs, row("a", 16, 0.1, 0, 0.3)])["a"]
-    assert best[8]["accuracy"] == pytest.approx(0.6)
-    assert best[8]["learning_rate"] == 0.2
-    assert list(best) == [8, 16]
+    """Kills: the best learning rate of each seed, which flatters what varies; a diverged seed that is left out."""
+    rows = [run("a", 1.0), run("a", 0.0, seed=1), run("a", 0.5, learning_rate=0.2)]
+    rows += [run("a", 0.7, learning_rate=0.2, seed=1), run("a", 0.3, d_model=16)]
+    rows += [run("a", 0.9, learning_rate=0.3), run("a", None, learning_rate=0.3, seed=1)]
+    found = scores(Results(rows))["a"]
+    assert found[8].accuracy == pytest.approx(0.6)
+    assert len(found[8].runs.split(",")) == 6
+    assert list(found) == [8, 16]
 
 
-def test_the_experiment_is_that_of_the_config_file():
-    """Kills: another task, mixer, width or learning rate than the row says."""
-    task = {"mixer": "ret_net", "width": 24, "learning_rate": 0.5, "seed": 3, "steps": 7}
-    config = experiment(task)
-    assert isinstance(config.model.layers[1], RetNetConfig)
-    assert (config.model.d_model, config.model.vocab_size, config.model.max_length) == (24, VOCAB_SIZE, LENGTH)
-    assert (config.optimizer.learning_rate, config.train.seed, config.train.steps) == (0.5, 3, 7)
+def test_claims():
+    """Kills: the worst gated convolution in place of the best, states of what does not stream."""
+    rows = [run("attention", 1.0, state_bytes=900), run("hyena", 0.1, state_bytes=None), run("h3", 0.5)]
+    assert [verdict(experiment, name, rows).verdict for name in ("attention", "gated", "state")] == ["held"] * 3
+    assert verdict(experiment, "gated", rows).numbers == "0.50 at most (h3)"
+    assert verdict(experiment, "gated", [*rows, run("base_conv", 0.95)]).verdict == "not held"
+    assert verdict(experiment, "attention", [run("attention", 0.9)]).verdict == "not held"
+    small = [run("attention", 0.2, state_bytes=900), run("h3", 0.5)]
+    assert verdict(experiment, "state", small).verdict == "not held"
+    assert verdict(experiment, "state", small).numbers == "rank correlation -1.00 over 2 mixers that stream"
+    for name in ("attention", "gated", "state"):
+        assert verdict(experiment, name, [run("ret_net", 1.0)]).verdict == "not tested"
 
 
-def test_runs_that_are_done_are_kept(tmp_path, monkeypatch, capsys):
-    """Kills: a run that is made twice or lost, a picture without what does not stream."""
-    for name in ("JAX_PLATFORMS", "NPROC"):
-        monkeypatch.setenv(name, "1")
-    out, picture = tmp_path / "g.json", tmp_path / "g.png"
-    runs = [row("ret_net", 8, 0.1, 0, 0.5), row("attention", 8, 0.1, 0, 0.9, state_bytes=None)]
-    out.write_text(json.dumps({"runs": runs}))
-    monkeypatch.setattr(mqar_gallery, "train", None)
-    flags = f"--widths 8 --learning-rates 0.1 --seeds 1 --steps 5 --out {out} --picture {picture}"
-    assert main([*flags.split(), "--only", "ret_net", "attention"]) == 0
-    assert "2 runs are done, 0 are left" in capsys.readouterr().out
-    assert json.loads(out.read_text())["runs"] == runs
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert main(["--only", "ret_nt"]) == 2
-    assert "unknown mixer 'ret_nt'; did you mean 'ret_net'?" in capsys.readouterr().err
+def test_the_picture():
+    """Kills: a mixer in another family's panel, one that does not stream and vanishes, widths of two mixers joined."""
+    rows = [run("ret_net", 0.5), run("ret_net", 0.6, d_model=16, state_bytes=400)]
+    rows.append(run("attention", 0.9, state_bytes=None))
+    panels = {panel.get_title(): curves(panel) for panel in draw(Results(rows)).axes}
+    assert panels == {"attention": {"attention": ([800], [0.9])}, "linear": {"ret_net": ([100, 400], [0.5, 0.6])}}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MIXERS))
 def test_every_mixer_learns(name):
     """Kills: a mixer that passes the contract and does not train, or that does not recall what its paper says."""
-    result = train({"mixer": name, "width": 64, "learning_rate": 3e-3, "seed": 0, "steps": 400})
-    assert result["first_loss"] == pytest.approx(math.log(VOCAB_SIZE), rel=0.1)
-    assert result["last_loss"] < math.log(VOCAB_SIZE / 2) + 0.1, "it has not even learnt which tokens are values"
+    session, losses = Session(config({"mixer": name, "d_model": 64, "learning_rate": 3e-3, "seed": 0})), []
+    with jax.set_mesh(session.mesh):
+        state, stream = session.init_state(), session.dataset.train()
+        for _ in range(session.config.train.steps):
+            state, metrics = session.update(state, next(stream))
+            losses.append(float(metrics["loss"]))
+        accuracy = session.evaluate(state.variables)["valid/accuracy"]
+    assert losses[0] == pytest.approx(math.log(VOCAB_SIZE), rel=0.1)
+    assert losses[-1] < math.log(VOCAB_SIZE / 2) + 0.1, "it has not even learnt which tokens are values"
     if name in SOLVE:
-        assert result["accuracy"] > 0.9
+        assert accuracy > 0.9
