@@ -80,8 +80,8 @@ def _paper() -> Scale:
 
 def _laptop() -> Scale:
     return Scale(
-        about="N = 16, 32 and 64 with N / 8 pairs and 128 token ids, where the paper has 64 to 512 and 8,192; 1,500 "
-        "steps of batch 64, widths of 16 to 64, two learning rates, and no MLPs.",
+        about="N = 16, 32 and 64 with 4, 4 and 8 pairs and 128 token ids, where the paper has 64 to 512 and 8,192; "
+        "1,500 steps of batch 64, widths of 16 to 64, two learning rates, and no MLPs.",
         points=grid(length=(16, 32, 64), d_model=(16, 32, 64), model=MODELS, learning_rate=LAPTOP.learning_rates),
         config=_runs(LAPTOP, laptop_data),
     )
