@@ -1,132 +1,194 @@
-"""The dimension that landmarks need, by the size of a block: CAT, Figure 4: `python -m experiments.cat_figure4`.
+"""The dimension that landmarks need, over the size of a block: CAT, Figure 4.
 
-Random contexts of 2^20 tokens, noise level 1, by `jaxzoo.theory.landmark`: the band of dimensions at which 10 % to 50 %
-of the contexts retrieve the right block, and, dashed, the bounds of Propositions 1 and 2 at t = 0. Left, one fixed
-query, with the mean of a block and with exponential smoothing; right, all queries of a subspace at once. The simulation
-is exact at any length: one number a landmark (two on the right), no tokens. One core makes it in a minute.
+`python -m jaxzoo.sweep --experiment experiments/cat_figure4.py --scale paper --out sweeps/cat_figure4`
+
+Nothing is trained. Random contexts of noise level 1, by `jaxzoo.theory.landmark`: the band of dimensions at which 10 %
+to 50 % of the contexts retrieve the right block, and, dashed, the bounds of Propositions 1 and 2 at t = 0. Left, one
+fixed query, with the mean of a block and with exponential smoothing; right, all queries of a subspace at once. The
+simulation is exact at any length: one number a landmark (two on the right), no tokens. One core makes the paper's in a
+minute.
 """
 
-import dataclasses
-import json
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxzoo.checked import Checked, NonNegativeInt, PositiveInt
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run
-from jaxzoo.screen import Screen
-from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, save, series_style
+from experiments.landmarks import BOUND, HIGH, LOW, band
+from experiments.recall import at_least_two
+from jaxzoo.sweep import Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
+from jaxzoo.sweep.figure import MARKS
+from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
 
-PROGRAM = "python -m experiments.cat_figure4"
-ROOT = Path(__file__).parents[1]
-SHARES = (0.1, 0.5)
-"""Success at the ends of a band."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-Row = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
-    """Simulates retrieval, and draws the picture."""
-
-    length: PositiveInt = 2**20
-    """Tokens of a context."""
-    block_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    """B; at least three blocks each."""
-    query_dims: tuple[NonNegativeInt, ...] = (0, 4, 16, 64)
-    """Dimensions of the space of queries; 0: one fixed query."""
-    draws: PositiveInt = 1000
-    """Contexts."""
-    out: Path = ROOT / "benchmarks/results/cat_figure4.json"
-    """File of the result."""
-    picture: Path = ROOT / "docs/images/cat_figure4.png"
-    """File of the picture."""
+MEAN, EXPONENTIAL = {"smoothing": "mean", "query_dim": 0}, {"smoothing": "exponential", "query_dim": 0}
+LINEAR = (0.8, 1.2)
+"""Exponents that count as about linear."""
+ACCURATE = 1.5
+"""Factor within which a bound counts as accurate."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_experiment, argv)
+def _scale(about: str, *, length: int, block_sizes: Sequence[int], query_dims: Sequence[int], draws: int) -> Scale:
+    return Scale(
+        about=about,
+        points=grid(smoothing=("mean", "exponential"), query_dim=(0,), block_size=block_sizes)
+        + grid(smoothing=("mean",), query_dim=query_dims, block_size=block_sizes),
+        config=lambda point: Measurement(band, {"length": length, "draws": draws, **point}),
+    )
 
 
-def _experiment(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
-    largest = max(command.block_sizes)
-    if command.length < 3 * largest:
-        raise UsageError(f"--block-sizes: {largest} must be at most a third of --length {command.length}")
-    screen, rows = Screen(sys.stdout), []
-    for row in simulate(command):
-        rows.append(row)
-        screen.say(_in_short(row))
-    facts = {"length": command.length, "sigma": 1.0, "draws": command.draws, "rows": rows}
-    for path in (command.out, command.picture):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    command.out.write_text(json.dumps(facts, indent=1) + "\n")
-    draw(facts, command.picture)
-    screen.say(f"{command.out} and {command.picture}")
+def _paper() -> Scale:
+    return _scale(
+        "2^20 tokens and noise level 1 as in the figure. Not printed, and ours: the sizes of blocks and of spaces of "
+        "queries, and 1,000 contexts a point.",
+        length=2**20,
+        block_sizes=(16, 32, 64, 128, 256, 512, 1024),
+        query_dims=(4, 16, 64),
+        draws=1000,
+    )
 
 
-def simulate(command: Command) -> Iterator[Row]:
-    """A row for each filter, space of queries and size of a block: the band, and its proposition's bound at t = 0."""
-    from jaxzoo.theory.landmark import critical_dimensions, sufficient_dimension, uniform_critical_dimensions
-
-    for size in command.block_sizes:
-        sizes: Any = {"n_blocks": -(-command.length // size), "block_size": size}
-        for smoothing in ("mean", "exponential"):
-            found = critical_dimensions(command.draws, smoothing=smoothing, **sizes)
-            yield _row(smoothing, 0, found, sufficient_dimension(0.0, smoothing=smoothing, **sizes), sizes)
-        for dim in sorted(set(command.query_dims) - {0}):
-            found = uniform_critical_dimensions(command.draws, query_dim=dim, **sizes)
-            yield _row("mean", dim, found, sufficient_dimension(0.0, query_dim=dim, **sizes), sizes)
+def _smoke() -> Scale:
+    return _scale(
+        "A thousand tokens and a hundred contexts: that all of it runs.",
+        length=1000,
+        block_sizes=(8, 32),
+        query_dims=(3,),
+        draws=100,
+    )
 
 
-def _row(smoothing: str, query_dim: int, critical: np.ndarray, bound: float, sizes: dict[str, int]) -> Row:
-    band = [float(x) for x in np.quantile(critical, SHARES)]
-    return {"smoothing": smoothing, "query_dim": query_dim, **sizes, "band": band, "bound": bound}
+def _growth(results: Results, **where: Any) -> float:
+    """The exponent of the block size in the dimension at which half of the contexts succeed."""
+    sizes = at_least_two(results, "block_size", **where)
+    dimensions = [results.score(HIGH, block_size=size, **where) for size in sizes]
+    return float(np.polyfit(np.log(sizes), np.log(dimensions), 1)[0])
 
 
-def draw(facts: Row, path: Path) -> None:
+def _linear(results: Results) -> Finding:
+    exponent = _growth(results, **MEAN)
+    return Finding(LINEAR[0] <= exponent <= LINEAR[1], f"d grows as B^{exponent:.2f}")
+
+
+def _ratios(results: Results, above: str, below: str, **where: Any) -> list[float]:
+    """One metric over another at each size of a block."""
+    sizes = results.values("block_size", **where)
+    if not sizes:
+        raise Missing(f"nothing computed at {where}")
+    at = [{"block_size": size, **where} for size in sizes]
+    return [results.score(above, **place) / results.score(below, **place) for place in at]
+
+
+def _accurate(results: Results) -> Finding:
+    ratios = _ratios(results, BOUND, HIGH, **MEAN)
+    numbers = f"the bound at t = 0 is {min(ratios):.2f} to {max(ratios):.2f} of the d at 50 %"
+    return Finding(min(ratios) >= 1 and max(ratios) <= ACCURATE, numbers)
+
+
+def _more_queries(results: Results) -> Finding:
+    """Whether each larger space needs more dimensions, whatever the size of a block."""
+    dims = at_least_two(results, "query_dim", smoothing="mean")
+    sizes = results.values("block_size", smoothing="mean")
+    found = [[results.score(HIGH, smoothing="mean", query_dim=n, block_size=b) for n in dims] for b in sizes]
+    holds = all(row == sorted(set(row)) for row in found)
+    spaces = ", ".join(
+        f"{d:.0f} for {f'{n} dimensions' if n else 'one query'}" for n, d in zip(dims, found[-1], strict=True)
+    )
+    return Finding(holds, f"at B = {sizes[-1]}: {spaces}")
+
+
+def _similar(results: Results) -> Finding:
+    """Whether the dimension of exponential smoothing is that of the mean up to a factor that B does not change."""
+    shared = set(at_least_two(results, "block_size", **EXPONENTIAL)) & set(results.values("block_size", **MEAN))
+    factors = [
+        results.score(HIGH, block_size=b, **EXPONENTIAL) / results.score(HIGH, block_size=b, **MEAN)
+        for b in sorted(shared)
+    ]
+    if len(factors) < 2:
+        raise Missing("fewer than two sizes of a block with both filters")
+    numbers = f"{min(factors):.2f} to {max(factors):.2f} times the d of the mean"
+    return Finding(max(factors) / min(factors) <= ACCURATE, numbers)
+
+
+def _enough(results: Results) -> Finding:
+    ratios = _ratios(results, BOUND, HIGH, **EXPONENTIAL)
+    return Finding(min(ratios) >= 1, f"the bound at t = 0 is {min(ratios):.1f} to {max(ratios):.1f} of the d at 50 %")
+
+
+def draw(results: Results) -> "Figure":
     """Two panels: the fixed query by filter, and the mean by space of queries."""
-    title = f"Landmarks in {facts['length']:,} tokens: dimensions at which 10 % to 50 % of {facts['draws']:,} contexts"
-    figure, (axes,) = panels(1, 2, size=(9.2, 4.6), title=title + " succeed", sharex=True, sharey=True)
+    title = "Landmarks: dimensions at which 10 % to 50 % of the contexts succeed"
+    figure, (axes,) = panels(1, 2, size=(9.2, 4.6), title=title, sharex=True, sharey=True)
     axes[0].plot([], [], **bound_style(), label="bound of the proposition, t = 0")
-    dims = sorted({row["query_dim"] for row in facts["rows"]})
-    left = [("mean", 0, "mean"), ("exponential", 0, "exponential smoothing")]
-    right = [("mean", dim, f"all queries of {dim} dimensions" if dim else "mean") for dim in dims]
-    colours = {label: i for i, (*_, label) in enumerate([*left, *right[1:]])}
-    for panel, series in zip(axes, (left, right), strict=True):
-        for smoothing, dim, label in series:
-            rows = [r for r in facts["rows"] if (r["smoothing"], r["query_dim"]) == (smoothing, dim)]
-            _band(panel, rows, label, colours[label])
-    sizes = sorted({row["block_size"] for row in facts["rows"]})
-    for panel, name in zip(axes, ("one fixed query", "mean, all queries of a subspace"), strict=True):
+    dims = results.values("query_dim", smoothing="mean")
+    left = [(MEAN, "mean"), (EXPONENTIAL, "exponential smoothing")]
+    right = [({**MEAN, "query_dim": n}, f"all queries of {n} dimensions" if n else "mean") for n in dims]
+    styles = list(dict.fromkeys(label for _, label in (*left, *right)))
+    names = ("one fixed query", "mean, all queries of a subspace")
+    for panel, series, name in zip(axes, (left, right), names, strict=True):
+        for where, label in series:
+            _band(panel, results.select(**where), label, styles.index(label))
         panel.set_title(name, fontsize=TITLE_POINTS)
         panel.set(xlabel="tokens of a block")
-        plain_log_ticks(panel, "x", sizes)
+        plain_log_ticks(panel, "x", results.values("block_size"))
         plain_log_ticks(panel, "y")
     axes[0].set(ylabel="dimension d")
     add_legend(figure)
-    save(figure, path)
+    return figure
 
 
-def _band(panel: Any, rows: Sequence[Row], label: str, i: int) -> None:
-    style, sizes = series_style(i), [row["block_size"] for row in rows]
-    low, high = zip(*(row["band"] for row in rows), strict=True)
+def _band(panel: Any, rows: Sequence[Any], label: str, i: int) -> None:
+    if not rows:
+        return
+    rows = sorted(rows, key=lambda row: row["point"]["block_size"])
+    sizes = [row["point"]["block_size"] for row in rows]
+    low, high, bound = ([row["metrics"].get(name, math.nan) for row in rows] for name in (LOW, HIGH, BOUND))
+    style = series_style(i)
     panel.fill_between(sizes, low, high, color=style["color"], alpha=0.25, linewidth=0)
-    panel.plot(sizes, high, **style, label=f"{label}: 50 %")
-    bound = {**bound_style(), "color": style["color"]}
-    panel.plot(sizes, [row["bound"] for row in rows], **bound)
+    panel.plot(sizes, high, **style, label=f"{label}: 50 %", gid=MARKS + ";".join(row["id"] for row in rows))
+    panel.plot(sizes, bound, **{**bound_style(), "color": style["color"]})
 
 
-def _in_short(row: Row) -> str:
-    low, high = row["band"]
-    queries = f"queries of {row['query_dim']} dimensions" if row["query_dim"] else "one query"
-    name = f"{row['smoothing']}, {queries}"
-    return f"B {row['block_size']:<5} {name:32} 10 % {low:9.1f}  50 % {high:9.1f}  bound {row['bound']:9.1f}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+experiment = Experiment(
+    title="CAT, Figure 4",
+    about="The embedding dimension that retrieval by landmarks needs over the size of a block, in contexts of random "
+    "tokens, a million of them; beside the paper's figure exponential smoothing (Proposition 2).",
+    scales={"smoke": _smoke, "laptop": _paper, "paper": _paper},
+    claims=(
+        Claim(
+            name="linear",
+            text="The dimension that recall needs grows about linearly with the size of a block.",
+            source="CAT, Sec. 5, on Figure 4",
+            holds=_linear,
+        ),
+        Claim(
+            name="accurate",
+            text=f"Proposition 1 predicts this dimension accurately (for us: above it, within a factor of {ACCURATE}).",
+            source="CAT, caption of Figure 4",
+            holds=_accurate,
+        ),
+        Claim(
+            name="queries",
+            text="To succeed for all queries of a space takes more dimensions, the larger the space is.",
+            source="CAT, caption of Figure 4",
+            holds=_more_queries,
+        ),
+        Claim(
+            name="smoothing",
+            text="Exponential smoothing of the same reach behaves alike: its dimension is that of the mean, up to a "
+            "factor that the size of a block does not change.",
+            source="CAT, Sec. 5, on Proposition 2",
+            holds=_similar,
+        ),
+        Claim(
+            name="enough",
+            text="The dimension of Proposition 2 is enough for exponential smoothing.",
+            source="CAT, Proposition 2",
+            holds=_enough,
+        ),
+    ),
+    draw=draw,
+)

@@ -73,10 +73,10 @@ def _paper() -> Scale:
 
 def _laptop() -> Scale:
     return Scale(
-        about="N = 32 with 2, 4 and 8 pairs and 128 token ids, where the paper has 256, 8 to 64 and 8,192; windows of "
+        about="N = 32 with 4, 6 and 8 pairs and 128 token ids, where the paper has 256, 8 to 64 and 8,192; windows of "
         "4 and 8, not 8 and 32; 1,500 steps of batch 64, widths of 16 to 64, two learning rates, and no MLPs.",
         points=grid(
-            n_pairs=(2, 4, 8),
+            n_pairs=(4, 6, 8),
             d_model=(16, 32, 64),
             model=names(LAPTOP_WINDOWS),
             learning_rate=LAPTOP.learning_rates,
