@@ -12,7 +12,8 @@ const nodesOf = (section, kind) => [...section.querySelectorAll(`${kind}[data-it
 // ---- hover and pin ----
 
 function ring(slot, isPinned) {
-  for (const mark of related(slot.node).filter((node) => node.matches(".mark"))) {
+  const same = (mark) => slot.node.matches("tr") || itemOf(mark).metric === itemOf(slot.node).metric;
+  for (const mark of related(slot.node).filter((node) => node.matches(".mark") && same(node))) {
     const dot = mark.querySelector("use");
     const kind = isPinned ? "ring pinned" : "ring";
     const circle = make("circle", { class: kind, cx: dot.getAttribute("x"), cy: dot.getAttribute("y"), r: 6.5 });
@@ -62,7 +63,8 @@ function marksNear(marks, svg, event) {
   const nearest = far.reduce((best, next) => (next.distance <= best.distance ? next : best));
   if (nearest.distance > REACH) return [];
   const here = far.filter(({ at }) => Math.hypot(at.x - nearest.at.x, at.y - nearest.at.y) < 4);
-  const runs = new Map(here.map(({ mark }) => [itemOf(mark).runs[0], mark])); // the topmost of each run
+  const keyOf = (mark) => `${itemOf(mark).runs[0]} ${itemOf(mark).metric}`;
+  const runs = new Map(here.map(({ mark }) => [keyOf(mark), mark])); // of equal ones the topmost
   return [...runs.values()].reverse();
 }
 
