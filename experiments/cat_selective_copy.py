@@ -75,7 +75,7 @@ def _model(point: Any, length: int) -> LanguageModelConfig:
 
 
 PAPERS = Setting(prompt_length=64, n_tokens=64, examples=(100_000, 3_000), protocol=PAPER)
-LAPTOPS = Setting(prompt_length=32, n_tokens=16, examples=(64 * 1_500, 512), protocol=LAPTOP)
+LAPTOPS = Setting(prompt_length=16, n_tokens=16, examples=(64 * 1_500, 512), protocol=LAPTOP)
 SMOKES = dataclasses.replace(LAPTOPS, prompt_length=12, examples=(192, 64))
 
 
@@ -92,9 +92,9 @@ def _paper() -> Scale:
 
 def _laptop() -> Scale:
     return Scale(
-        about="Prompts of 32 tokens, 16 ids for signals and 16 for noise, width 32; 1,500 steps of batch 64 at most, "
+        about="Prompts of 16 tokens, 16 ids for signals and 16 for noise, width 32; 1,500 steps of batch 64 at most, "
         "two learning rates, one seed, no MLPs.",
-        points=grid(d_model=(32,), signals=(4, 8), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
+        points=grid(d_model=(32,), signals=(2, 4, 8), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
         config=LAPTOPS.config,
     )
 
