@@ -23,10 +23,10 @@ from experiments import recall
 from experiments.protocol import LAPTOP
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale, grid
-from jaxzoo.sweep.figure import MARKS
+from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
-from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks, series_style
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,8 +47,8 @@ class Score(NamedTuple):
     """Mean over the seeds at the best learning rate; a run that diverged counts as 0."""
     state_bytes: int | None
     """Of a sequence; None: it does not stream."""
-    runs: str
-    """The ids of all its runs, marks of the curve."""
+    runs: Mark
+    """All its runs, as a mark of the figure."""
 
 
 @functools.cache
@@ -100,7 +100,7 @@ def scores(results: Results, **where: Any) -> dict[str, dict[int, Score]]:
             by_rate.setdefault(row["point"]["learning_rate"], []).append(row["metrics"].get(SCORE, 0.0))
         state = next((row["state_bytes"] for row in at if row["state_bytes"] is not None), None)
         accuracy = max(statistics.mean(seeds) for seeds in by_rate.values())
-        found.setdefault(name, {})[width] = Score(accuracy, state, ",".join(row["id"] for row in at))
+        found.setdefault(name, {})[width] = Score(accuracy, state, Mark.of(at))
     return found
 
 
@@ -142,10 +142,10 @@ def draw(results: Results) -> "Figure":
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: a short convolution, then the mixer"
     figure, (axes,) = panels(1, len(columns), size=(3.6 * len(columns), 4.8), title=title, sharex=True, sharey=True)
     for i, name in enumerate(sorted(found, key=lambda name: (families[name], name))):
-        points = [(each.state_bytes or edge, each.accuracy) for each in found[name].values()]
-        marks = MARKS + ";".join(each.runs for each in found[name].values())
+        widths = list(found[name].values())
+        states, accuracies = [each.state_bytes or edge for each in widths], [each.accuracy for each in widths]
         place = axes[columns.index(families[name])]
-        place.plot(*zip(*points, strict=True), **series_style(i), label=name, gid=marks)
+        marked_line(place, states, accuracies, [each.runs for each in widths], label=name, series=i)
     for place, name in zip(axes, columns, strict=True):
         place.set_title(name, fontsize=TITLE_POINTS)
         place.set(xlabel=f"state of a sequence, bytes\n(at {edge:,}: no stream)", ylim=(-0.03, 1.03))

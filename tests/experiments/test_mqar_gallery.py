@@ -58,7 +58,7 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
     rows += [run("a", 0.9, learning_rate=0.3), run("a", None, learning_rate=0.3, seed=1)]
     found = scores(Results(rows))["a"]
     assert found[8].accuracy == pytest.approx(0.6)
-    assert len(found[8].runs.split(",")) == 6
+    assert len(found[8].runs.runs) == 6
     assert list(found) == [8, 16]
 
 
