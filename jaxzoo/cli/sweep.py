@@ -6,6 +6,7 @@ anything; 130: interrupted, what was done is kept.
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -104,6 +105,7 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     from jaxzoo.sweep.launch import LocalWorker, find_device
     from jaxzoo.sweep.oversee import WorkersError, oversee
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
     sweep.directory.create(About(str(file), options.scale))
     sweep.directory.forget_failures()
     device = find_device()

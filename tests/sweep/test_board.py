@@ -1,0 +1,73 @@
+"""What a sweep under way tells."""
+
+import io
+
+from jaxzoo.screen import Screen
+from jaxzoo.sweep.board import Board
+from jaxzoo.sweep.directory import write_whole
+from jaxzoo.sweep.queue import Queue
+from tests.sweep.small import open_small
+
+RESULT = {"steps": 6, "seconds": 12.0}
+
+
+class Terminal(io.StringIO):
+    """Takes what is drawn."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def half_done(tmp_path):
+    """Eight runs: two done, one of them diverged, one failed."""
+    sweep = open_small(tmp_path)
+    tasks = [task.id for task in sweep.tasks]
+    sweep.directory.write_result(tasks[0], {**RESULT, "metrics": {"valid/accuracy": 0.25}})
+    sweep.directory.write_result(tasks[4], {**RESULT, "metrics": {}})
+    sweep.directory.write_failure(tasks[7], {"error": "ValueError: no"})
+    return sweep, tasks
+
+
+def test_the_table_counts_and_names_the_best(tmp_path):
+    """Kills: runs that are counted twice, a best of runs that diverged, failures that nobody hears of."""
+    sweep, _ = half_done(tmp_path)
+    stream = io.StringIO()
+    Board(Screen(stream), 2).show(sweep, last=True)
+    lines = [line.split() for line in stream.getvalue().splitlines()]
+    assert lines[1:3] == [["attention", "1/4", "0", "0", "0.250"], ["convolution", "1/4", "0", "1", "-"]]
+    assert stream.getvalue().splitlines()[3].startswith("2 of 8 runs done, 0 running, 1 failed, about ")
+    assert lines[4:] == [
+        ["failed:", "model", "convolution,", "learning_rate", "0.01,", "seed", "1:", "ValueError:", "no"]
+    ]
+
+
+def test_time_left_by_runs_that_are_done(tmp_path):
+    """Kills: an estimate that forgets how many work, or what is done of a run under way."""
+    sweep, tasks = half_done(tmp_path)
+    for task in (tasks[1], tasks[2], tasks[3], tasks[5]):
+        sweep.directory.write_result(task, {**RESULT, "metrics": {}})
+    stream = Terminal()
+    with Queue(sweep.directory, "worker") as queue:
+        queue.take(tasks[6])
+        queue.tell(tasks[6], step=3, steps=6, score=0.125)
+        queue._ended.set()
+        queue._beats.join()
+        write_whole(queue._life, queue._news)
+        Board(Screen(stream), 3).show(sweep)
+    assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
+    assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()
+
+
+def test_a_terminal_is_drawn_over(tmp_path):
+    """Kills: a screen that fills with tables, or one that is wiped at the end."""
+    sweep, _ = half_done(tmp_path)
+    stream = Terminal()
+    board = Board(Screen(stream), 2)
+    board.show(sweep)
+    n_lines = stream.getvalue().count("\n")
+    board.show(sweep)
+    assert f"\x1b[{n_lines}F\x1b[J" in stream.getvalue()
+    board.show(sweep, last=True)
+    before = len(stream.getvalue())
+    board.say("the end")
+    assert stream.getvalue()[before:] == "the end\n"

@@ -1,0 +1,64 @@
+"""What runs cost: FLOPs by hand, and seconds by those of others."""
+
+import dataclasses
+import math
+
+import pytest
+
+from jaxzoo.sweep.cost import PASSES, Rates, train_flops
+from jaxzoo.sweep.experiment import Measurement
+from jaxzoo.sweep.task import Task
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.recall_data import Examples
+from tests.sweep.small import open_small
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    return open_small(tmp_path)
+
+
+def test_flops_of_a_run_by_hand(sweep):
+    """Kills: FLOPs of a token taken for those of a step, or the backward pass left out."""
+    config = next(task.trained for point, task in sweep.points if point["model"] == "attention")
+    t, d, vocab = 16, 8, 32
+    # projections of q, k, v and output; scores and values of all t keys, masked ones too; the head
+    token = 2 * 4 * d * d + 2 * 2 * d * t + 2 * d * vocab
+    assert train_flops(config) == pytest.approx(PASSES * token * t * 8 * 6)
+    assert train_flops(config, 2) == pytest.approx(train_flops(config) / 3)
+
+
+def test_flops_of_a_mixture_are_the_mean_over_its_examples(sweep):
+    """Kills: all batches counted as if they had the longest examples."""
+    config = sweep.tasks[0].trained
+    longer = mqar.paper(length=32, n_pairs=2, vocab_size=40)
+    of_longer = dataclasses.replace(config.data, train=(Examples(task=longer, n_examples=64),))
+    both = dataclasses.replace(config.data, train=(*config.data.train, Examples(task=longer, n_examples=192)))
+    one, other, mixed = (train_flops(dataclasses.replace(config, data=data)) for data in (config.data, of_longer, both))
+    assert mixed == pytest.approx(0.25 * one + 0.75 * other)
+
+
+def test_seconds_by_runs_of_the_same_mixers_and_a_power_of_the_flops(sweep):
+    """Kills: an estimate by another mixer's speed where the same one was measured, or in proportion to the FLOPs."""
+    task = {point["model"]: task for point, task in sweep.points}
+    attention, convolution = task["attention"], task["convolution"]
+    wide = Task("wide", _of_width(attention.trained, 64), {})
+    wider = Task("wider", _of_width(attention.trained, 512), {})
+    seconds = {t.id: 1e-3 * train_flops(t.trained, 1) ** 0.5 for t in (attention, wide)}
+    rates = Rates([attention, convolution, wide], {**seconds, convolution.id: 7.0})
+    assert rates.seconds(convolution) == pytest.approx(7.0 * 6)
+    rates = Rates([attention, wide, wider], {**seconds, wider.id: 1e-3 * train_flops(wider.trained, 1) ** 0.5})
+    other = Task("other", _of_width(attention.trained, 128), {})
+    assert rates.seconds(other) == pytest.approx(6e-3 * math.sqrt(train_flops(other.trained, 1)), rel=1e-6)
+    assert rates.seconds(convolution) == pytest.approx(6e-3 * math.sqrt(train_flops(convolution.trained, 1)), rel=1e-6)
+
+
+def _of_width(config, width: int):
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, d_model=width))
+
+
+def test_nothing_is_known_of_what_trains_nothing(sweep):
+    """Kills: a division by no runs."""
+    assert Rates(sweep.tasks, {}).seconds(sweep.tasks[0]) is None
+    measured = Task("measured", Measurement(dict, {}), {})
+    assert Rates(sweep.tasks, {sweep.tasks[0].id: 1.0}).seconds(measured) is None
