@@ -1,4 +1,4 @@
-"""The flags of `python -m jaxzoo.sweep` for a cluster: `--cluster slurm --workers 8 --cluster-options partition=gpu`."""
+"""Flags of `python -m jaxzoo.sweep` for a cluster: `--cluster slurm --workers 8 --cluster-options partition=gpu`."""
 
 import argparse
 import ast

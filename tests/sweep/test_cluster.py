@@ -66,7 +66,7 @@ def complaint(directory, capsys, *words) -> str:
 
 
 def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
-    """Kills: options that are dropped or lose their type, Slurm's own without its name, jobs that Slurm starts again."""
+    """Kills: options that are dropped or lose their type, Slurm's own without its name, jobs that start again."""
     words = "--cluster slurm --workers 8 --cluster-options partition=gpu gpus_per_node=1 timeout_min=600 mem_gb=1.5"
     flags = options(*words.split(), "setup=['module load cuda']", "--cluster-options", "slurm_account=00123")
     found = cluster_of(flags, types.SimpleNamespace(directory=directory))

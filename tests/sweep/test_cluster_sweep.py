@@ -1,4 +1,4 @@
-"""Whole sweeps by jobs: a worker is killed, Ctrl-C comes, a job's time is over; nothing is lost and nothing made twice."""
+"""Whole sweeps by jobs: a worker is killed, Ctrl-C comes, a job's time is over; nothing is lost or made twice."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ import pytest
 from submitit.core.utils import DelayedSubmission
 
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.queue import newest_claims
+from jaxzoo.sweep.queue import Claim, newest_claims
 from tests.sweep.slurm import install
 
 pytestmark = [
@@ -64,7 +64,6 @@ class Command:
         file = folder / "small.py"
         file.write_text(EXPERIMENT)
         command = f"-m jaxzoo.sweep --experiment {file} --out {folder / 'out'} --keep-checkpoints".split()
-        # JAX's cache is off: what the tests compile is no use to anybody
         environment |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
         self.directory = SweepDirectory(folder / "out")
         self._process = subprocess.Popen(
@@ -141,7 +140,6 @@ def assert_complete(directory: SweepDirectory, said: str) -> None:
         steps = [json.loads(line)["step"] for line in metrics]
         assert steps == sorted(steps)
         assert len([line for line in metrics if "valid/accuracy" in line]) == 1
-    assert not list(directory.claims.iterdir())
     assert not list(directory.workers.glob("*.json"))
     assert not list(directory.workers.glob("*.stop"))
 
@@ -154,35 +152,29 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
 
         def caught() -> bool:
             """Kills a worker that has saved something of a run."""
-            owners = {task: claim.worker for task, claim in newest_claims(directory).items()}
             running = {name: pid for pid, name in jobs(directory)}
-            for path in checkpoints(directory):
-                if owners.get(path.parts[-3]) in running and path.parts[-3] not in directory.done():
-                    os.kill(running[owners[path.parts[-3]]], signal.SIGKILL)
-                    lost.update(task for task, owner in owners.items() if owner == owners[path.parts[-3]])
+            saved = {path.parts[-3] for path in checkpoints(directory)} - directory.done()
+            claims = newest_claims(directory)
+            for task, claim in claims.items():
+                if task in saved and claim.worker in running:
+                    os.kill(running[claim.worker], signal.SIGKILL)
+                    lost.update({other: c for other, c in claims.items() if c.worker == claim.worker})
                     return True
             return False
 
-        lost: set[str] = set()
+        lost: dict[str, Claim] = {}
         wait_for(lambda: directory.path.exists() and caught())
         before, made = checkpoints(directory), results(directory)
-        first_claims = newest_claims(directory)
-        wait_for(
-            lambda: (
-                any(newest_claims(directory).get(task, first_claims[task]) != first_claims[task] for task in lost)
-                or lost & directory.done()
-            )
-        )
+        wait_for(lambda: any(newest_claims(directory).get(task) != claim for task, claim in lost.items()))
         time.sleep(3)
         sweep.press_ctrl_c()
         status, said = sweep.end()
         assert status in (0, 130), said
         assert "a worker ended (job " in said
+        assert "Traceback" not in said  # of a process between us and a worker, which ends it a second later
         assert not list(jobs(directory)), said
-        if status == 130:
-            assert not list(directory.claims.iterdir())
-            for task in {path.name for path in directory.path.glob("runs/*")} - directory.done():
-                assert (directory.run(task).newest_checkpoint).exists()
+        killed = {claim.worker for claim in lost.values()}
+        assert {claim.worker for claim in newest_claims(directory).values()} <= killed  # the others gave theirs up
     before |= checkpoints(directory)
     made |= results(directory)
     with Command(tmp_path, "--cluster", "local", "--workers", "2") as sweep:
