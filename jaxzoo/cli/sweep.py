@@ -8,20 +8,25 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import load_experiment
 from jaxzoo.cli.flags import ArgumentParser, UsageError
 from jaxzoo.cli.runner import Failure, run
+from jaxzoo.cli.sweep_cluster import add_cluster_flags, cluster_of
 from jaxzoo.cli.sweep_report import report
 from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
-    from jaxzoo.sweep.launch import Device
+    from jaxzoo.sweep.cluster import Cluster
+    from jaxzoo.sweep.launch import Device, Worker
     from jaxzoo.sweep.sweep import Sweep
+
+    Workers = tuple[Callable[[int], Worker], int, str]
+    """What starts number i, how many work at once, and what they are in words."""
 
 PROGRAM = "python -m jaxzoo.sweep"
 WORKER = "jaxzoo.cli.sweep_worker"
@@ -81,7 +86,7 @@ def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
 def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
     """Measures some steps and prints what the sweep will take; writes nothing."""
     from jaxzoo.sweep.experiment import in_words
-    from jaxzoo.sweep.launch import environment, find_device
+    from jaxzoo.sweep.launch import as_one_program, environment, find_device
     from jaxzoo.sweep.plan import MEASURE_SECONDS, measure, plan
 
     device = find_device()
@@ -93,7 +98,7 @@ def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> No
         measured.append(found)
         words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms a step"
         screen.say(f"  {in_words(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
-    workers, vectorized = options.workers or workers_here(device), is_vectorized(options.parallel, device)
+    workers, vectorized = options.workers or workers_here(device), as_one_program(options.parallel, device.platform)
     for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
         screen.say(line)
 
@@ -102,37 +107,50 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     """Makes what is not there yet, and the report."""
     from jaxzoo.sweep.board import Board
     from jaxzoo.sweep.directory import About
-    from jaxzoo.sweep.launch import LocalWorker, find_device
     from jaxzoo.sweep.oversee import WorkersError, oversee
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
     sweep.directory.create(About(str(file), options.scale))
+    cluster = cluster_of(options, sweep)
     sweep.directory.forget_failures()
-    device = find_device()
-    n_workers = options.workers or workers_here(device)
-    vectorized = is_vectorized(options.parallel, device)
-    command = [sys.executable, "-m", WORKER, str(sweep.directory.path), "--workers", str(n_workers)]
-    command += ["--vmap"] if vectorized else []
-    command += ["--keep-checkpoints"] if options.keep_checkpoints else []
+    start, n_workers, who = _here(sweep, options) if cluster is None else _jobs(sweep, options, cluster)
     n_left = len(sweep.tasks) - len(sweep.directory.done() & {task.id for task in sweep.tasks})
-    how = "runs of one program together" if vectorized else "one run at a time each"
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
-    screen.say(f"{n_workers} workers on {device.number} x {device.platform}, {how}; {sweep.directory.path}")
+    screen.say(f"{n_workers} {who}; {sweep.directory.path}")
     try:
-        oversee(
-            sweep,
-            lambda number: LocalWorker(command, number, device, sweep.directory.workers),
-            n_workers,
-            Board(screen, n_workers),
-        )
+        oversee(sweep, start, n_workers, Board(screen, n_workers))
     except WorkersError as error:
         raise Failure(str(error), 1) from error
     report([str(sweep.directory.path)], None, screen)
 
 
-def is_vectorized(parallel: str, device: "Device") -> bool:
-    """Whether runs that share a program are one program."""
-    return parallel == "vmap" or (parallel == "auto" and device.platform != "cpu")
+def _here(sweep: "Sweep", options: argparse.Namespace) -> "Workers":
+    """Workers that are processes of this machine."""
+    from jaxzoo.sweep.launch import LocalWorker, as_one_program, find_device
+
+    device = find_device()
+    n_workers = options.workers or workers_here(device)
+    command = [sys.executable, "-m", WORKER, *_words(sweep, options, n_workers)]
+    vectorized = as_one_program(options.parallel, device.platform)
+    how = "runs of one program as one" if vectorized else "runs of one program in step"
+    who = f"workers on {device.number} x {device.platform}, {how}"
+    return lambda number: LocalWorker(command, number, device, sweep.directory.workers), n_workers, who
+
+
+def _jobs(sweep: "Sweep", options: argparse.Namespace, cluster: "Cluster") -> "Workers":
+    """Workers that are jobs of a cluster, each of which finds its device where it runs."""
+    from jaxzoo.cli.sweep_worker import main as worker
+    from jaxzoo.sweep.cluster import ClusterWorker
+
+    words = ["--job", *_words(sweep, options, options.workers)]
+    who = f"workers are jobs of {cluster.name}"
+    return lambda number: ClusterWorker(cluster, worker, words, number, sweep.directory), options.workers, who
+
+
+def _words(sweep: "Sweep", options: argparse.Namespace, n_workers: int) -> list[str]:
+    """The command line of a worker but for its name."""
+    words = [str(sweep.directory.path), "--workers", str(n_workers), "--parallel", options.parallel]
+    return [*words, "--keep-checkpoints"] if options.keep_checkpoints else words
 
 
 def workers_here(device: "Device") -> int:
@@ -155,6 +173,7 @@ def _options() -> argparse.ArgumentParser:
         help="runs that share a program: as one (vmap), or one after the other in a process; auto: vmap on GPU and TPU",
     )
     parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core, or a GPU")
+    add_cluster_flags(parser)
     parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
     parser.add_argument(
         "--report",

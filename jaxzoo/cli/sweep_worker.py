@@ -1,10 +1,14 @@
-"""`python -m jaxzoo.cli.sweep_worker DIR --name NAME`: one worker of a sweep; `jaxzoo.sweep` starts it."""
+"""`python -m jaxzoo.cli.sweep_worker DIR --name NAME`: one worker of a sweep; `jaxzoo.sweep` starts it.
+
+Started by a process, it ends when that is gone; as a job of a cluster, when a note says so.
+"""
 
 import argparse
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,25 +23,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(argv: Sequence[str]) -> None:
     options = _options().parse_args(argv)
-    if not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
+    if options.job:
+        threading.Thread(target=_follow_note, args=(options.directory, options.name), daemon=True).start()
+    elif not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
         threading.Thread(target=_follow_parent, daemon=True).start()
     use_compilation_cache()
 
+    import jax
+
     from jaxzoo.cli.sweep import open_sweep
+    from jaxzoo.sweep.cluster import STOPPING
     from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.launch import as_one_program
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
     from jaxzoo.train.loop import StopSignals
 
     about = SweepDirectory(options.directory).read_about()
     sweep = open_sweep(Path(about.experiment), about.scale, options.directory)
-    with StopSignals() as stop, Queue(sweep.directory, options.name) as queue:
+    stops = StopSignals(STOPPING, patient=True) if options.job else StopSignals()
+    with stops as stop, Queue(sweep.directory, options.name) as queue:
         work(
             sweep.tasks,
             sweep.directory,
             queue,
             workers=options.workers,
-            vectorized=options.vmap,
+            vectorized=as_one_program(options.parallel, jax.default_backend()),
             stop=stop,
             keep_checkpoints=options.keep_checkpoints,
         )
@@ -50,12 +61,26 @@ def _follow_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _follow_note(directory: Path, name: str) -> None:
+    """Waits for a note that tells this worker to stop, stops, and ends the process where that does not."""
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.launch import GRACE_SECONDS
+    from jaxzoo.sweep.queue import told_to_stop
+
+    while not told_to_stop(SweepDirectory(directory), name):
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)
+
+
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog="python -m jaxzoo.cli.sweep_worker", allow_abbrev=False)
     parser.add_argument("directory", type=Path, help="of the sweep")
     parser.add_argument("--name", required=True, help="of this worker, which no other has")
     parser.add_argument("--workers", type=int, default=1, help="how many there are")
-    parser.add_argument("--vmap", action="store_true", help="runs that share a program are one program")
+    parser.add_argument("--parallel", default="auto", help="of runs that share a program, as in jaxzoo.sweep")
+    parser.add_argument("--job", action="store_true", help="this is a job of a cluster, told to end by notes")
     parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
     return parser
 

@@ -1,4 +1,4 @@
-"""Starts workers on this machine: processes that make runs, one a core or one an accelerator."""
+"""Starts workers on this machine: processes that make runs, one a core or one an accelerator; `cluster.py` has jobs."""
 
 import json
 import os
@@ -37,6 +37,11 @@ def find_device() -> Device:
     return Device(*json.loads(done.stdout.splitlines()[-1]))
 
 
+def as_one_program(parallel: str, platform: str) -> bool:
+    """Whether runs that share a program are one program: where told so (`vmap`), and on GPU and TPU by themselves."""
+    return parallel == "vmap" or (parallel == "auto" and platform != "cpu")
+
+
 class Worker(Protocol):
     """A worker that was started."""
 
@@ -60,6 +65,11 @@ class Worker(Protocol):
         ...
 
 
+def worker_name(number: int) -> str:
+    """A name that no other worker has, here or on another machine."""
+    return f"{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}"
+
+
 class LocalWorker:
     """A process of this machine, which stops when the process that started it is gone.
 
@@ -71,7 +81,7 @@ class LocalWorker:
     """
 
     def __init__(self, command: Sequence[str], number: int, device: Device, logs: Path):
-        self.name = f"{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}"
+        self.name = worker_name(number)
         self._log = logs / f"{self.name}.log"
         stream: IO[bytes] = self._log.open("wb")
         self._process = subprocess.Popen(

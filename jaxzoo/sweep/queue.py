@@ -9,7 +9,9 @@ import contextlib
 import json
 import os
 import threading
+import uuid
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -114,7 +116,7 @@ def newest_claims(directory: SweepDirectory) -> dict[str, Claim]:
 
 def living(directory: SweepDirectory, lease: float = LEASE_SECONDS, us: str = "watcher") -> set[str]:
     """The names of the workers that gave a sign of life within the lease."""
-    clock = directory.workers / f".{us}-{os.getpid()}"
+    clock = directory.workers / f".{us}-{uuid.uuid4().hex[:8]}"
     clock.touch()
     now = clock.stat().st_mtime
     clock.unlink()
@@ -130,6 +132,22 @@ def bury(directory: SweepDirectory, workers: Iterable[str]) -> None:
     """Says that these workers are dead, for those who know it before the lease ends."""
     for worker in workers:
         (directory.workers / f"{worker}.json").unlink(missing_ok=True)
+        _note(directory, worker).unlink(missing_ok=True)
+
+
+def has_begun(directory: SweepDirectory, worker: str) -> bool:
+    """Whether the worker is at the queue: it has not ended in good order, and is not buried."""
+    return (directory.workers / f"{worker}.json").exists()
+
+
+def tell_to_stop(directory: SweepDirectory, worker: str) -> None:
+    """Leaves a note for a worker that no signal of ours reaches; `bury` takes it away."""
+    _note(directory, worker).touch()
+
+
+def told_to_stop(directory: SweepDirectory, worker: str) -> bool:
+    """Whether there is a note for this worker."""
+    return _note(directory, worker).exists()
 
 
 def news(directory: SweepDirectory) -> Mapping[str, dict[str, Any]]:
@@ -139,6 +157,10 @@ def news(directory: SweepDirectory) -> Mapping[str, dict[str, Any]]:
         with contextlib.suppress(OSError, ValueError):
             found |= json.loads((directory.workers / f"{worker}.json").read_text())
     return found
+
+
+def _note(directory: SweepDirectory, worker: str) -> Path:
+    return directory.workers / f"{worker}.stop"
 
 
 def _create(directory: SweepDirectory, task: str, claim: Claim) -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import uuid
 from typing import Any
 
 from jaxzoo.sweep.directory import SweepDirectory
@@ -65,6 +66,6 @@ class Sweep:
 
     def write_rows(self) -> None:
         """Makes `results.jsonl` anew, whole or not at all."""
-        unfinished = self.directory.rows.with_name(f"{self.directory.rows.name}.{os.getpid()}.tmp")
+        unfinished = self.directory.rows.with_name(f"{self.directory.rows.name}.{uuid.uuid4().hex[:8]}.tmp")
         unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.rows()))
         os.replace(unfinished, self.directory.rows)

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -32,15 +32,21 @@ class Start:
 
 
 class StopSignals:
-    """Inside the block the first SIGTERM or Ctrl-C only sets `requested`; a second one kills as usual."""
+    """Inside the block the first SIGTERM or Ctrl-C only sets `requested`; a second one kills as usual.
 
-    def __init__(self) -> None:
+    Args:
+      more: signals that do the same.
+      patient: whether those that follow change nothing, for who gets them from a scheduler, which repeats itself.
+    """
+
+    def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
         self.requested = False
+        self._numbers, self._patient = (signal.SIGTERM, signal.SIGINT, *more), patient
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in self._numbers:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -50,7 +56,7 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        for each in self._before:
+        for each in () if self._patient else self._before:
             signal.signal(each, signal.SIG_DFL)
 
 

@@ -1,0 +1,190 @@
+"""One sweep against as many separate commands, on a CPU: `python -m benchmarks.sweep_cpu`; see `--help`.
+
+Sixteen runs of one small model on MQAR, 4 rates x 4 seeds (`sweep_cpu_runs.py`), three ways: sixteen commands
+`python -m jaxzoo.train`, as many at once as the sweep has workers; one `python -m jaxzoo.sweep` with runs one at a time
+(`--parallel processes`), and with runs of one program together (`--parallel vmap`). Each process has one thread. Each
+way runs twice: with an empty cache of compiled programs, and with what the first run has left there. CPU-s are
+those of all processes, their start included. Before a number counts, the validation accuracies of the sixteen runs must
+be those of the separate commands, up to rounding in the training (`MOST_APART`).
+"""
+
+import dataclasses
+import datetime
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.cli.flags import flags_of, parse_flags
+from jaxzoo.cli.runner import Failure, run
+from jaxzoo.screen import Screen
+
+PROGRAM = "python -m benchmarks.sweep_cpu"
+RUNS = Path(__file__).with_name("sweep_cpu_runs.py")
+SCORE = "valid/accuracy"
+MOST_APART = 0.02
+"""Between accuracies of the same run: whether the rate is a constant of the program or its argument rounds otherwise,
+which a training run amplifies."""
+WAYS = {
+    "commands": "separate commands",
+    "processes": "one sweep, `--parallel processes`",
+    "vmap": "one sweep, `--parallel vmap`",
+}
+
+Accuracies = dict[tuple[Any, ...], float]
+"""By learning rate and seed."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Times sixteen runs as separate commands and as one sweep."""
+
+    scale: Literal["benchmark", "smoke"] = "benchmark"
+    """16 runs of 500 steps, or 4 of 20 to see that all works."""
+    workers: PositiveInt = 2
+    """Processes at once, one thread each."""
+    out: Path = Path("benchmarks/results/sweep_cpu.json")
+    """File of the result."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_measure, argv)
+
+
+def _measure(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command()))
+    os.environ |= {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
+
+    from benchmarks.sweep_cpu_runs import STEPS
+    from jaxzoo.sweep.machine import commit, machine, versions
+
+    screen = Screen(sys.stdout)
+    ways: dict[str, list[dict[str, float]]] = {}
+    expected: Accuracies = {}
+    apart = 0.0
+    with tempfile.TemporaryDirectory() as name:
+        for way in WAYS:
+            cache = Path(name, "cache", way)
+            for start in range(2):
+                folder = Path(name, "runs")
+                accuracies, cost = _timed(lambda way=way, f=folder, cache=cache: _made(way, command, f, cache))
+                shutil.rmtree(folder)
+                screen.say(f"{way}, start {start + 1}: {cost['seconds']:.0f} s, {cost['cpu_seconds']:.0f} CPU-s")
+                expected = expected or accuracies
+                apart = max(apart, _held_against(expected, accuracies, way))
+                ways.setdefault(way, []).append(cost)
+    report = {
+        "benchmark": "sweep_cpu",
+        "machine": machine(),
+        "date": datetime.date.today().isoformat(),
+        "versions": versions(),
+        "commit": commit(),
+        "command": " ".join([PROGRAM, *argv]),
+        "load": os.getloadavg()[2],
+        "workers": command.workers,
+        "steps": STEPS[command.scale],
+        "runs": len(expected),
+        "ways": {way: dict(zip(("empty_cache", "warm_cache"), costs, strict=True)) for way, costs in ways.items()},
+        "accuracies": [[*point, accuracy] for point, accuracy in expected.items()],
+        "largest_difference": apart,
+    }
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    command.out.write_text(json.dumps(report, indent=1) + "\n")
+    screen.say(table(report))
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The times as a table in Markdown, each with how much less it is than that of the separate commands."""
+    lines = [
+        f"| {report['runs']} runs of {report['steps']} steps | seconds | CPU-s | seconds, programs cached | CPU-s |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    base = report["ways"]["commands"]
+    for way, costs in report["ways"].items():
+        cells = []
+        for start in ("empty_cache", "warm_cache"):
+            for unit in ("seconds", "cpu_seconds"):
+                less = f" ({base[start][unit] / costs[start][unit]:.1f}x)" if way != "commands" else ""
+                cells.append(f"{costs[start][unit]:.0f}{less}")
+        lines.append(f"| {WAYS[way]} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _timed(make: Callable[[], Accuracies]) -> tuple[Accuracies, dict[str, float]]:
+    """What a way makes, its seconds, and the CPU-s of all its processes."""
+    clock, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    made = make()
+    seconds, after = time.perf_counter() - clock, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return made, {"seconds": round(seconds, 2), "cpu_seconds": round(cpu_seconds, 2)}
+
+
+def _made(way: str, command: Command, folder: Path, cache: Path) -> Accuracies:
+    return _by_commands(command, folder, cache) if way == "commands" else _by_sweep(way, command, folder, cache)
+
+
+def _by_commands(command: Command, folder: Path, cache: Path) -> Accuracies:
+    """Each run a process of its own."""
+    from benchmarks.sweep_cpu_runs import POINTS, flags
+
+    points = POINTS[command.scale]
+
+    def train(i: int) -> float:
+        place = folder / str(i)
+        _call(["jaxzoo.train", "--config", str(RUNS), "--run-dir", str(place), *flags(command.scale, points[i])], cache)
+        return [row[SCORE] for row in _rows(place / "metrics.jsonl") if SCORE in row][-1]
+
+    with ThreadPoolExecutor(command.workers) as pool:
+        accuracies = list(pool.map(train, range(len(points))))
+    return {tuple(point.values()): accuracy for point, accuracy in zip(points, accuracies, strict=True)}
+
+
+def _by_sweep(parallel: str, command: Command, folder: Path, cache: Path) -> Accuracies:
+    """All runs by one command."""
+    options = ["--scale", command.scale, "--parallel", parallel, "--workers", str(command.workers)]
+    _call(["jaxzoo.sweep", "--experiment", str(RUNS), "--out", str(folder), *options], cache)
+    return {tuple(row["point"].values()): row["metrics"].get(SCORE, 0.0) for row in _rows(folder / "results.jsonl")}
+
+
+def _call(words: Sequence[str], cache: Path) -> None:
+    """Runs a module with compiled programs in a cache of its own, as long as a user's are kept."""
+    env = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], env=env | {"XDG_CACHE_HOME": str(cache)}, capture_output=True, text=True
+    )
+    if done.returncode:
+        line = ([*done.stdout.splitlines(), *done.stderr.splitlines()] or ["no word"])[-1]
+        raise Failure(f"{' '.join(words)} ended with status {done.returncode}: {line}", 1)
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _held_against(expected: Accuracies, accuracies: Accuracies, way: str) -> float:
+    """The largest difference of two accuracies of the same run.
+
+    Raises:
+      Failure: it is too large, or a run is missing.
+    """
+    if expected.keys() != accuracies.keys():
+        raise Failure(f"{way} made {len(accuracies)} runs, not the {len(expected)} of the separate commands", 1)
+    apart = {point: abs(accuracies[point] - expected[point]) for point in expected}
+    worst = max(apart, key=lambda point: apart[point])
+    if apart[worst] > MOST_APART:
+        raise Failure(f"{way}: accuracy at {worst} is {accuracies[worst]}, but {expected[worst]} by itself", 1)
+    return apart[worst]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,41 @@
+"""The benchmark of one sweep against separate commands: the same runs, told in one table."""
+
+import pytest
+
+from benchmarks import sweep_cpu_runs
+from benchmarks.sweep_cpu import _held_against, table
+from jaxzoo.cli.flags import override
+from jaxzoo.cli.runner import Failure
+
+
+@pytest.mark.parametrize("scale", sweep_cpu_runs.STEPS)
+def test_both_ways_make_the_same_runs(scale):
+    """Kills: a command with other steps, rate or seed than the sweep's run, which is then faster for that."""
+    made = sweep_cpu_runs.experiment.scales[scale]()
+    for point in made.points:
+        flags = sweep_cpu_runs.flags(scale, point)
+        assert override(sweep_cpu_runs.config, flags, prog="train") == made.config(point)
+    assert len({str(made.config(point)) for point in made.points}) == {"benchmark": 16, "smoke": 4}[scale]
+
+
+def test_the_table_holds_each_way_against_the_commands():
+    """Kills: a ratio of the wrong times, or turned over."""
+    cost = {"seconds": 100.0, "cpu_seconds": 200.0}
+    less = {"seconds": 25.0, "cpu_seconds": 100.0}
+    ways = {
+        "commands": {"empty_cache": cost, "warm_cache": less},
+        "vmap": {"empty_cache": less, "warm_cache": {"seconds": 50.0, "cpu_seconds": 10.0}},
+    }
+    rows = table({"runs": 16, "steps": 500, "ways": ways}).splitlines()
+    assert rows[2] == "| separate commands | 100 | 200 | 25 | 100 |"
+    assert rows[3] == "| one sweep, `--parallel vmap` | 25 (4.0x) | 100 (2.0x) | 50 (0.5x) | 10 (10.0x) |"
+
+
+def test_a_sweep_with_other_results_counts_for_nothing():
+    """Kills: a time of runs that were not made, or learned something else."""
+    expected = {(1e-3, 0): 0.5, (1e-2, 0): 0.9}
+    assert _held_against(expected, {(1e-3, 0): 0.51, (1e-2, 0): 0.9}, "vmap") == pytest.approx(0.01)
+    with pytest.raises(Failure, match=r"vmap: accuracy at \(0.01, 0\) is 0.5, but 0.9 by itself"):
+        _held_against(expected, {(1e-3, 0): 0.5, (1e-2, 0): 0.5}, "vmap")
+    with pytest.raises(Failure, match="vmap made 1 runs, not the 2"):
+        _held_against(expected, {(1e-3, 0): 0.5}, "vmap")
