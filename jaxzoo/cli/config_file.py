@@ -118,13 +118,15 @@ def _import(file: Path) -> ModuleType:
     """The file as a module: dataclasses and type hints find it in `sys.modules`.
 
     Its name is made of path and contents, so that a file which has not changed gives the same classes again. Its
-    folder comes last in `sys.path` and stays there, for imports inside its functions.
+    folder comes last in `sys.path` and stays there, for imports inside its functions; where that is a package, what the
+    package lies in too.
     """
     name = f"{file.stem}_{hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
+    for folder in (file.parent, _outside_packages(file.parent)):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
     assert spec
     assert spec.loader
@@ -135,6 +137,13 @@ def _import(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _outside_packages(folder: Path) -> Path:
+    """The nearest folder that is no package."""
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
 
 
 def _line_of(error: BaseException, file: Path) -> str:

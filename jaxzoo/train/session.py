@@ -99,7 +99,9 @@ class Session:
         self.abstract_state: TrainState = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )
-        self._jitted_init = jax.jit(self._init, out_shardings=self.state_shardings)
+        # It runs once: on a CPU its compiler takes four times as long to make it fast.
+        hasty = {"xla_backend_optimization_level": 0} if self.mesh.devices.flat[0].platform == "cpu" else None
+        self._jitted_init = jax.jit(self._init, out_shardings=self.state_shardings, compiler_options=hasty)
         self.everywhere = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         self.train_step = PerShape(

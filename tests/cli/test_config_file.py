@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import load_config, load_experiment
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import parse_command
 from jaxzoo.config import ExperimentConfig
@@ -102,3 +102,19 @@ def test_every_config_of_the_repository_loads(file):
     """Kills: a config that an interface has left behind, and one that the list does not name."""
     load_config(file)
     assert f"`{file.relative_to(REPOSITORY)}`" in (REPOSITORY / "configs" / "README.md").read_text()
+
+
+def test_a_file_of_a_package_imports_its_siblings_from_anywhere(tmp_path, monkeypatch):
+    """Kills: files of `experiments/` that load in the folder above them alone."""
+    package = tmp_path / "house_of_figures"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("WIDTH = 24\n")
+    (package / "figure.py").write_text(
+        "from house_of_figures.sizes import WIDTH\n"
+        "from jaxzoo.sweep import Experiment\n"
+        "experiment = Experiment(title=str(WIDTH), about='', scales={}, claims=(), draw=None)\n"
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    monkeypatch.setattr("sys.path", list(sys.path))
+    assert load_experiment(package / "figure.py").title == "24"
