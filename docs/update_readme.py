@@ -1,7 +1,8 @@
 """Renews the tables and pictures of the READMEs from runs and benchmark results: `python docs/update_readme.py`.
 
-Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, and from
-`benchmarks/results` the CPU's and the compilers' reports; what is missing keeps its old text. A block stands
+Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, from
+`benchmarks/results` the CPU's and the compilers' reports, and the figures in `experiments/results`; what is missing
+keeps its old text. A block stands
 between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
+FIGURES, SHOWN = Path("experiments/results"), "zoology_figure2"
 README, KERNELS = Path("README.md"), Path("pallas_kernels/README.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
@@ -24,6 +26,7 @@ def main() -> None:
     """Writes the READMEs and the pictures beside them."""
     blocks: list[tuple[Path, str, Callable[[], str]]] = [
         (README, "RECALL", recall_table),
+        (README, "FIGURES", figures_table),
         (README, "TEXT", text_table),
         (README, "CPU", cpu_table),
         (README, "SAMPLE", sample),
@@ -46,6 +49,24 @@ def recall_table() -> str:
     _copy_picture(RECALL_RUNS[0])
     head = "| config | held-out accuracy, 8 pairs | after steps |\n| --- | --- | --- |"
     return "\n".join([head, *rows])
+
+
+def figures_table() -> str:
+    """The figures that were made, what became of their claims, and the picture of one of them."""
+    rows = []
+    for folder in sorted(file.parent for file in FIGURES.glob("*/claims.json")):
+        title = (folder / "table.md").read_text().splitlines()[0].removeprefix("# ")
+        verdicts = [claim["verdict"] for claim in json.loads((folder / "claims.json").read_text())]
+        counts = [str(verdicts.count(verdict)) for verdict in ("held", "not held", "not tested")]
+        lines = (folder / "results.jsonl").read_text().splitlines()
+        runs = {row["id"]: row["cpu_seconds"] for row in map(json.loads, lines)}
+        cells = [f"[{title}]({folder}/table.md)", *counts, str(len(runs)), f"{sum(runs.values()) / 60:.0f}"]
+        rows.append(f"| {' | '.join(cells)} |")
+    if not (FIGURES / SHOWN).is_dir():
+        raise FileNotFoundError(2, "not made yet", str(FIGURES / SHOWN))
+    head = "| figure (scale) | claims held | not held | not tested | runs | CPU-minutes |\n" + "| --- " * 6 + "|"
+    picture = f"![Zoology, Figure 2 at a laptop's scale]({FIGURES}/{SHOWN}/figure.png)"
+    return "\n".join([picture, "", head, *rows])
 
 
 def text_table() -> str:

@@ -20,7 +20,7 @@ def test_the_code_block_runs_and_its_comments_are_true():
 
 def test_every_file_that_it_names_exists():
     """Kills a link or a command that points nowhere."""
-    names = re.findall(r"\b(?:configs|benchmarks|docs|jaxzoo)/[\w/.-]+\.(?:py|md|png)", README)
+    names = re.findall(r"\b(?:configs|benchmarks|docs|experiments|jaxzoo)/[\w/.-]+\.(?:py|md|png)", README)
     assert len(names) > 5
     missing = [name for name in names if not (Path(__file__).parents[1] / name).exists()]
     assert not missing
