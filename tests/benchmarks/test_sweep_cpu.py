@@ -33,9 +33,15 @@ def test_the_table_holds_each_way_against_the_commands():
 
 def test_a_sweep_with_other_results_counts_for_nothing():
     """Kills: a time of runs that were not made, or learned something else."""
-    expected = {(1e-3, 0): 0.5, (1e-2, 0): 0.9}
-    assert _held_against(expected, {(1e-3, 0): 0.51, (1e-2, 0): 0.9}, "vmap") == pytest.approx(0.01)
-    with pytest.raises(Failure, match=r"vmap: accuracy at \(0.01, 0\) is 0.5, but 0.9 by itself"):
-        _held_against(expected, {(1e-3, 0): 0.5, (1e-2, 0): 0.5}, "vmap")
+    expected = {(1e-3, 0): [0.1, 0.5], (1e-2, 0): [0.2, 0.9]}
+    assert _held_against(expected, expected, "processes") == 0
+    rounded = {(1e-3, 0): [0.105, 0.53], (1e-2, 0): [0.2, 0.9]}
+    assert _held_against(expected, rounded, "vmap") == pytest.approx(0.03)
+    with pytest.raises(
+        Failure, match=r"processes: accuracies at \(0.001, 0\) are \[0.105, 0.53\], but \[0.1, 0.5\] by"
+    ):
+        _held_against(expected, rounded, "processes")
+    with pytest.raises(Failure, match=r"vmap: accuracies at \(0.01, 0\) are \[0.5, 0.9\], but \[0.2, 0.9\] by"):
+        _held_against(expected, {**expected, (1e-2, 0): [0.5, 0.9]}, "vmap")
     with pytest.raises(Failure, match="vmap made 1 runs, not the 2"):
-        _held_against(expected, {(1e-3, 0): 0.5}, "vmap")
+        _held_against(expected, {(1e-3, 0): [0.1, 0.5]}, "vmap")
