@@ -1,6 +1,7 @@
 """The runs of a sweep: which points share one, and which runs share a program."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import re
@@ -35,7 +36,7 @@ class Task:
         assert isinstance(self.config, ExperimentConfig)
         return self.config
 
-    @property
+    @functools.cached_property
     def program(self) -> str:
         """Equal for runs that one compiled program can make: they differ in learning rate and seed alone."""
         if isinstance(self.config, Measurement):
