@@ -1,7 +1,7 @@
 """`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: makes the runs of a figure.
 
-Exit statuses beside the runner's: 0 also where runs have failed, which are listed; 1: workers fail before they make
-anything; 130: interrupted, what was done is kept.
+Exit statuses beside the runner's: 1: runs have failed, which are listed while all others are made, or workers fail
+before they make anything; 130: interrupted, what was done is kept.
 """
 
 import argparse
@@ -122,6 +122,11 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     except WorkersError as error:
         raise Failure(str(error), 1) from error
     report([str(sweep.directory.path)], None, screen)
+    n_failed = len(sweep.directory.failed() & {task.id for task in sweep.tasks})
+    if n_failed:
+        raise Failure(
+            f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again", 1
+        )
 
 
 def _here(sweep: "Sweep", options: argparse.Namespace) -> "Workers":

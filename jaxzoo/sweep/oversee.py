@@ -52,6 +52,9 @@ def oversee(sweep: Sweep, start: Callable[[int], Worker], n_workers: int, board:
                     board.say(f"a worker ended ({words}); another one goes on")
                 if in_vain >= MOST_IN_VAIN:
                     raise WorkersError(f"{in_vain} workers in a row made nothing; the last one said: {words}")
+    except KeyboardInterrupt:
+        board.say("interrupted: the workers save their runs and end")
+        raise
     finally:
         stop_all(list(workers.values()))
         bury(sweep.directory, [worker.name for worker in workers.values()])

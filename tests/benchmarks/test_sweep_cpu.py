@@ -37,9 +37,7 @@ def test_a_sweep_with_other_results_counts_for_nothing():
     assert _held_against(expected, expected, "processes") == 0
     rounded = {(1e-3, 0): [0.105, 0.53], (1e-2, 0): [0.2, 0.9]}
     assert _held_against(expected, rounded, "vmap") == pytest.approx(0.03)
-    with pytest.raises(
-        Failure, match=r"processes: accuracies at \(0.001, 0\) are \[0.105, 0.53\], but \[0.1"
-    ):
+    with pytest.raises(Failure, match=r"processes: accuracies at \(0.001, 0\) are \[0.105, 0.53\], but \[0.1"):
         _held_against(expected, rounded, "processes")
     with pytest.raises(Failure, match=r"vmap: accuracies at \(0.01, 0\) are \[0.5, 0.9\], but \[0.2, 0.9\] by"):
         _held_against(expected, {**expected, (1e-2, 0): [0.5, 0.9]}, "vmap")

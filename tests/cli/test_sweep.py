@@ -77,6 +77,18 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     assert "Small" in capsys.readouterr().out
 
 
+def test_failed_runs_are_listed_and_the_others_made(tmp_path):
+    """Kills: a sweep that says that all is well, or gives up at the first failure."""
+    examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
+    write_experiment(tmp_path, RATES="(1e-3,)", SEEDS="(0,)", EXAMPLES=examples)
+    done = command(tmp_path, "--experiment", "small.py", "--out", "out", "--workers", "1")
+    assert done.returncode == 1
+    assert "1 of 2 runs done, 0 running, 1 failed" in done.stdout
+    assert "failed: model convolution, learning_rate 0.001, seed 0: ValueError: RecallDataConfig.train" in done.stdout
+    assert "1 of 2 points are there" in done.stdout
+    assert done.stderr == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
+
+
 def test_a_dry_run_tells_the_plan_and_writes_nothing(made, tmp_path):
     """Kills: a plan that begins the work, or counts what is done."""
     done = command(made, "--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3")

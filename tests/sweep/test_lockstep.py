@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxzoo.mixers import MIXERS, BaseConvConfig
 from jaxzoo.sweep.lockstep import Apart, Together
 from jaxzoo.train.session import Session
 from tests.sweep.small import open_small
@@ -59,6 +60,16 @@ def test_together_is_alone(alone):
     """Kills: the same in the vectorised step, and lanes that mix (clipping by a norm over all runs)."""
     configs, expected = alone
     np.testing.assert_allclose(losses_beside(Together, configs), expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_every_mixer_together_is_apart(name, alone):
+    """Kills: a mixer that cannot be vectorised, or whose lanes mix."""
+    pattern = (BaseConvConfig(n_taps=3), MIXERS[name]())
+    sizes = {"pattern": pattern, "n_layers": 2, "d_model": 32}
+    configs = [dataclasses.replace(each, model=dataclasses.replace(each.model, **sizes)) for each in alone[0]]
+    np.testing.assert_allclose(losses_beside(Together, configs), losses_beside(Apart, configs), rtol=1e-5)
 
 
 @pytest.mark.parametrize("lanes", [Apart, Together])
