@@ -11,6 +11,7 @@ import pytest
 
 import benchmarks.generation.__main__
 import benchmarks.mixers_cpu
+import benchmarks.sweep_cpu
 import jaxzoo.cli.generate
 import jaxzoo.cli.tasks
 from jaxzoo.checked import Checked, PositiveInt, Seed
@@ -42,6 +43,7 @@ ONES_OWN = [
     *[demo() for demo in DEMOS.values()],
     benchmarks.generation.__main__.Command(),
     benchmarks.mixers_cpu.Command(),
+    benchmarks.sweep_cpu.Command(),
     Sampling(),
     TextDataConfig(),
     MQARConfig(),
