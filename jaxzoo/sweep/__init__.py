@@ -1,11 +1,29 @@
-"""Many runs for one figure: what is asked, who makes the runs, and what came out."""
+"""Many runs for one figure: what is asked, who makes the runs, and what came out.
 
-from jaxzoo.sweep.experiment import (
-    Experiment as Experiment,
-    Measurement as Measurement,
-    Point as Point,
-    Scale as Scale,
-    Value as Value,
-    grid as grid,
-)
-from jaxzoo.sweep.results import Claim as Claim, Finding as Finding, Missing as Missing, Results as Results
+Names are imported when they are asked for: `python -m jaxzoo.sweep --help` need not wait for JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.experiment import (
+        Experiment as Experiment,
+        Measurement as Measurement,
+        Point as Point,
+        Scale as Scale,
+        Value as Value,
+        grid as grid,
+    )
+    from jaxzoo.sweep.results import Claim as Claim, Finding as Finding, Missing as Missing, Results as Results
+
+_HOMES = {
+    **dict.fromkeys(("Experiment", "Measurement", "Point", "Scale", "Value", "grid"), "experiment"),
+    **dict.fromkeys(("Claim", "Finding", "Missing", "Results"), "results"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -135,7 +135,9 @@ def test_output_that_ends_early(command, redirection, status, said):
     assert in_shell(command, redirection) == (status, said)
 
 
-@pytest.mark.parametrize("module", ["jaxzoo.train", "jaxzoo.generate", "jaxzoo.tasks", "benchmarks.generation"])
+@pytest.mark.parametrize(
+    "module", ["jaxzoo.train", "jaxzoo.generate", "jaxzoo.tasks", "jaxzoo.sweep", "benchmarks.generation"]
+)
 def test_help_does_not_wait_for_jax(module):
     """Kills: an import at the top of a command's module, for which every --help and every misspelt flag would wait."""
     program = f"""
