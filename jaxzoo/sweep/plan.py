@@ -82,7 +82,7 @@ def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized
     lines = [
         f"points: {len(sweep.points)}; runs: {len(sweep.tasks)}, of which {len(left)} are to make",
         f"programs to compile: {len(programs)}, {'each for all its runs' if vectorized else 'each by every worker'}",
-        f"training: {flops:.2e} FLOPs",
+        f"training: {flops:.2e} FLOPs, the head counted at every position",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
     ]
     return [*lines, *_time(training, measured, workers), *_on_an_h200(training)]
@@ -99,9 +99,7 @@ def _time(training: Sequence[Task], measured: Sequence[Measured], workers: int) 
     if not measured:
         return []
     known = {m.task.program: m for m in measured}
-    rates = Rates(
-        [m.task for m in measured], {m.task.id: m.step_seconds * m.task.trained.train.steps for m in measured}
-    )
+    rates = Rates((m.task for m in measured), {m.task.id: m.step_seconds for m in measured})
     seconds = 0.0
     for task in training:
         found = known.get(task.program)
@@ -126,6 +124,6 @@ def _on_an_h200(training: Sequence[Task]) -> list[str]:
         step = sum(train_flops(task.trained, 1) for task in tasks) / (H200_FLOPS * H200_SHARE)
         seconds += config.train.steps * max(step, H200_STEP)
     return [
-        f"on one H200 with --parallel vmap: {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "
+        f"on one H200 with --parallel vmap: about {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "
         f"{H200_FLOPS / 1e12:.0f} TFLOP/s, {1e3 * H200_STEP:g} ms a step at least), not measured"
     ]

@@ -1,0 +1,46 @@
+"""What a sweep will take, told before it is made."""
+
+import re
+
+from jaxzoo.sweep.cost import train_flops
+from jaxzoo.sweep.plan import H200_STEP, Measured, plan
+from tests.sweep.small import open_small
+
+
+def minutes(lines: list[str], beginning: str) -> float:
+    """The first duration of a line, in minutes."""
+    (line,) = [line for line in lines if line.startswith(beginning)]
+    found = re.search(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?= by|, predicted)", line)
+    assert found
+    hours, mins, seconds = (int(part or 0) for part in found.groups())
+    return 60 * hours + mins + seconds / 60
+
+
+def test_time_is_steps_and_compilation_shared_out(tmp_path):
+    """Kills: seconds of a step taken for those of a run, or a run that is done counted once more."""
+    sweep = open_small(tmp_path, STEPS="60000", MODELS='("attention",)')
+    first = sweep.tasks[0]
+    measured = [Measured(first, compile_seconds=60.0, step_seconds=0.01)]
+    lines = plan(sweep, measured, workers=2, vectorized=False)
+    assert "runs: 4, of which 4 are to make" in lines[0]
+    assert lines[1].startswith("programs to compile: 1,")
+    assert minutes(lines, "time: ") == (4 * 10 + 1) / 2
+    sweep.directory.write_result(first.id, {})
+    assert minutes(plan(sweep, measured, workers=2, vectorized=False), "time: ") == (3 * 10 + 1) / 2
+
+
+def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
+    """Kills: programs that count for nothing, or for a run's seconds instead of a step's."""
+    sweep = open_small(tmp_path, STEPS="60000")
+    measured = [Measured(sweep.tasks[0], compile_seconds=0.0, step_seconds=0.01)]
+    lines = plan(sweep, measured, workers=1, vectorized=False)
+    other = next(task for task in sweep.tasks if task.program != sweep.tasks[0].program)
+    ratio = (train_flops(other.trained, 1) / train_flops(sweep.tasks[0].trained, 1)) ** 0.6
+    assert abs(minutes(lines, "time: ") - 4 * 10 * (1 + ratio)) < 1
+    assert "steps of 1 of 2 programs" in " ".join(lines)
+
+
+def test_small_steps_take_what_it_takes_to_launch_them(tmp_path):
+    """Kills: a GPU that makes a step of a few thousand FLOPs in no time; runs of one program that count one by one."""
+    sweep = open_small(tmp_path, STEPS="60000")
+    assert minutes(plan(sweep, [], workers=1, vectorized=True), "on one H200") == 2 * 60000 * H200_STEP / 60
