@@ -9,22 +9,9 @@ the paper counts the one mixer that gives the model its name (App. E.2). The cla
 from typing import TYPE_CHECKING
 
 from experiments.based_figure2_claims import CLAIMS, CLASSES
-from experiments.based_models import (
-    BASED_PAPER,
-    BASED_RELEASE,
-    LAPTOP_ABOUT,
-    LAPTOP_DATA,
-    PAPER_DATA,
-    RELEASE_DATA,
-    SMOKE,
-    SMOKE_DATA,
-    Sizes,
-    points,
-    run,
-)
+from experiments.based_models import Sizes, scales
 from experiments.frontier import draw_by_state
-from experiments.protocol import LAPTOP
-from jaxzoo.sweep import Experiment, Results, Scale
+from jaxzoo.sweep import Experiment, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,42 +34,15 @@ LAPTOP_SIZES: Sizes = {
     "Based": {"d_model": (16, 32), "feature_dim": (4, 8, 16)},
 }
 SMOKE_SIZES: Sizes = {"Attention": {"d_model": (16,)}, "Based": {"d_model": (16,), "feature_dim": (4,)}}
-
-
-def _smoke() -> Scale:
-    return Scale(
-        about="Two models of width 16, 3 steps: nothing can be learned.",
-        points=points(SMOKE_SIZES, SMOKE.learning_rates),
-        config=lambda point: run(point, SMOKE, SMOKE_DATA),
-    )
-
-
-def _laptop() -> Scale:
-    return Scale(
-        about=LAPTOP_ABOUT,
-        points=points(LAPTOP_SIZES, LAPTOP.learning_rates),
-        config=lambda point: run(point, LAPTOP, LAPTOP_DATA),
-    )
-
-
-def _paper() -> Scale:
-    return Scale(
-        about="Lengths and pairs of Sec. 3.1, models of App. E.2. Not printed, and after Zoology, App. E.2: MLPs, "
-        "10 % of warmup, vocabulary 8192; after the release: four rates, 32 epochs of 180,000 examples, "
-        "batches of 256, early stop at 0.99.",
-        points=points(PAPER_SIZES, BASED_PAPER.learning_rates),
-        config=lambda point: run(point, BASED_PAPER, PAPER_DATA),
-    )
-
-
-def _release() -> Scale:
-    return Scale(
-        about="The released configurations (HazyResearch/zoology, `arxiv24_based_figure2`): five parts from 64 tokens "
-        "with 4 pairs to 256 with 64, asked from 64 tokens with 4 pairs to 1,024 with 256. Without Mamba-2, which the "
-        "paper does not show, and without dropout in attention.",
-        points=points(PAPER_SIZES, BASED_RELEASE.learning_rates),
-        config=lambda point: run(point, BASED_RELEASE, RELEASE_DATA, variant="release"),
-    )
+SIZES = {"smoke": SMOKE_SIZES, "laptop": LAPTOP_SIZES, "paper": PAPER_SIZES, "release": PAPER_SIZES}
+ABOUT = {
+    "paper": "Lengths and pairs of Sec. 3.1, models of App. E.2. Not printed, and after Zoology, App. E.2: MLPs, "
+    "10 % of warmup, vocabulary 8192; after the release: four rates, 32 epochs of 180,000 examples, "
+    "batches of 256, early stop at 0.99.",
+    "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_figure2`): five parts from 64 tokens "
+    "with 4 pairs to 256 with 64, asked from 64 tokens with 4 pairs to 1,024 with 256. Without Mamba-2, which the "
+    "paper does not show, and without dropout in attention.",
+}
 
 
 def _draw(results: Results) -> "Figure":
@@ -93,7 +53,7 @@ experiment = Experiment(
     title="Based, Figure 2",
     about="How much each class of models recalls with how many bytes of state; within a class, width, window, feature "
     "dimension or numbers of state a channel differ.",
-    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    scales=scales(SIZES, ABOUT),
     claims=CLAIMS,
     draw=_draw,
     missing=(

@@ -12,23 +12,9 @@ import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from experiments.based_models import (
-    BASED_PAPER,
-    BASED_RELEASE,
-    FEATURE_MAPS,
-    LAPTOP_ABOUT,
-    LAPTOP_DATA,
-    PAPER_DATA,
-    RELEASE_DATA,
-    SMOKE,
-    SMOKE_DATA,
-    Sizes,
-    points,
-    run,
-)
+from experiments.based_models import FEATURE_MAPS, Sizes, scales
 from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
-from experiments.protocol import LAPTOP
-from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale
+from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
 
 if TYPE_CHECKING:
@@ -51,40 +37,13 @@ PAPER_SIZES = _sizes((64, 128, 192, 256, 320, 384, 448, 512), (16, 24))
 """The released configurations; the released picture leaves `feature_dim` 16 out."""
 LAPTOP_SIZES = _sizes((16, 32, 64), (8, 16))
 SMOKE_SIZES: Sizes = {"Taylor": {"d_model": (16,), "feature_dim": (4,)}, "CosFormer": {"d_model": (16,)}}
-
-
-def _smoke() -> Scale:
-    return Scale(
-        about="Two maps of width 16, a few steps: nothing can be learned.",
-        points=points(SMOKE_SIZES, SMOKE.learning_rates),
-        config=lambda point: run(point, SMOKE, SMOKE_DATA),
-    )
-
-
-def _laptop() -> Scale:
-    return Scale(
-        about=LAPTOP_ABOUT,
-        points=points(LAPTOP_SIZES, LAPTOP.learning_rates),
-        config=lambda point: run(point, LAPTOP, LAPTOP_DATA),
-    )
-
-
-def _paper() -> Scale:
-    return Scale(
-        about="As Figure 2 at this scale; widths and feature dimensions of the released configurations, since the "
-        "paper prints none.",
-        points=points(PAPER_SIZES, BASED_PAPER.learning_rates),
-        config=lambda point: run(point, BASED_PAPER, PAPER_DATA),
-    )
-
-
-def _release() -> Scale:
-    return Scale(
-        about="The released configurations (HazyResearch/zoology, `arxiv24_based_figure3`), data as of Figure 2. "
-        "Without AllPoly, which the paper does not show.",
-        points=points(PAPER_SIZES, BASED_RELEASE.learning_rates),
-        config=lambda point: run(point, BASED_RELEASE, RELEASE_DATA, variant="release"),
-    )
+SIZES = {"smoke": SMOKE_SIZES, "laptop": LAPTOP_SIZES, "paper": PAPER_SIZES, "release": PAPER_SIZES}
+ABOUT = {
+    "paper": "As Figure 2 at this scale; widths and feature dimensions of the released configurations, since the "
+    "paper prints none.",
+    "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_figure3`), data as of Figure 2. "
+    "Without AllPoly, which the paper does not show.",
+}
 
 
 def _hardest(results: Results) -> str:
@@ -220,7 +179,7 @@ def _draw(results: Results) -> "Figure":
 experiment = Experiment(
     title="Based, Figure 3",
     about="How much Based recalls with seven feature maps, by the bytes of its state and by its parameters.",
-    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    scales=scales(SIZES, ABOUT),
     claims=CLAIMS,
     draw=_draw,
 )

@@ -10,22 +10,9 @@ whatever the blocks, while the released code counts seven blocks.
 
 from typing import TYPE_CHECKING
 
-from experiments.based_models import (
-    BASED_PAPER,
-    BASED_RELEASE,
-    LAPTOP_ABOUT,
-    LAPTOP_DATA,
-    PAPER_DATA,
-    RELEASE_DATA,
-    SMOKE,
-    SMOKE_DATA,
-    Sizes,
-    points,
-    run,
-)
+from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
-from experiments.protocol import LAPTOP
-from jaxzoo.sweep import Claim, Experiment, Finding, Point, Results, Scale
+from jaxzoo.sweep import Claim, Experiment, Finding, Point, Results
 from jaxzoo.sweep.figure import curve
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -57,45 +44,20 @@ SMOKE_SIZES: Sizes = {
 }
 
 
-def _points(sizes: Sizes, learning_rates: tuple[float, ...]) -> list[Point]:
-    return [at for at in points(sizes, learning_rates) if _number(at, "n_features") <= _number(at, "d_model")]
+def _fits(point: Point) -> bool:
+    return _number(point, "n_features") <= _number(point, "d_model")
 
 
 def _number(point: Point, axis: str) -> float:
     return float(point.get(axis) or 0)
 
 
-def _smoke() -> Scale:
-    return Scale(
-        about="Two models of width 16, a few steps: nothing can be learned.",
-        points=_points(SMOKE_SIZES, SMOKE.learning_rates),
-        config=lambda point: run(point, SMOKE, SMOKE_DATA),
-    )
-
-
-def _laptop() -> Scale:
-    return Scale(
-        about=LAPTOP_ABOUT,
-        points=_points(LAPTOP_SIZES, LAPTOP.learning_rates),
-        config=lambda point: run(point, LAPTOP, LAPTOP_DATA),
-    )
-
-
-def _paper() -> Scale:
-    return Scale(
-        about="As Figure 2 at this scale; models of the released configurations, since the paper prints none.",
-        points=_points(PAPER_SIZES, BASED_PAPER.learning_rates),
-        config=lambda point: run(point, BASED_PAPER, PAPER_DATA),
-    )
-
-
-def _release() -> Scale:
-    return Scale(
-        about="The released configurations (HazyResearch/zoology, `arxiv24_based_appendix`), data as of Figure 2. "
-        "Without MRA, which the paper does not show.",
-        points=_points(PAPER_SIZES, BASED_RELEASE.learning_rates),
-        config=lambda point: run(point, BASED_RELEASE, RELEASE_DATA, variant="release"),
-    )
+SIZES = {"smoke": SMOKE_SIZES, "laptop": LAPTOP_SIZES, "paper": PAPER_SIZES, "release": PAPER_SIZES}
+ABOUT = {
+    "paper": "As Figure 2 at this scale; models of the released configurations, since the paper prints none.",
+    "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_appendix`), data as of Figure 2. "
+    "Without MRA, which the paper does not show.",
+}
 
 
 def _more_state(model: str) -> Claim:
@@ -135,7 +97,7 @@ def _draw(results: Results) -> "Figure":
 experiment = Experiment(
     title="Based, Figure 8",
     about="How much sparse, windowed and low-rank attention recall with how many bytes of state, beside Based.",
-    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    scales=scales(SIZES, ABOUT, keep=_fits),
     claims=(
         *(_more_state(model) for model in STREAMING),
         _more("BigBird", "block_size", "tokens a block"),

@@ -1,6 +1,7 @@
 """What Based's recall figures share: the data, the protocols, and the models by their names in the figures."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from jaxzoo.models.presets import (
     mqar_sliding_window,
 )
 from jaxzoo.models.presets.common import Variant
-from jaxzoo.sweep import Point, Value, grid
+from jaxzoo.sweep import Point, Scale, Value, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
@@ -160,3 +161,35 @@ MODELS: Mapping[str, Model] = {
 }
 """By their names in the figures. Most are a gated convolution of three taps and the mixer of the name; Mamba, H3 and
 Hyena are two layers of themselves. H3 has d / 4 numbers of state."""
+
+
+SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {
+    "smoke": (SMOKE, SMOKE_DATA, "paper"),
+    "laptop": (LAPTOP, LAPTOP_DATA, "paper"),
+    "paper": (BASED_PAPER, PAPER_DATA, "paper"),
+    "release": (BASED_RELEASE, RELEASE_DATA, "release"),
+}
+"""Of each scale: how models are trained, what they learn and are asked, and whose models they are."""
+
+
+def scales(
+    sizes: Mapping[str, Sizes], about: Mapping[str, str], *, keep: Callable[[Point], bool] = lambda point: True
+) -> dict[str, Callable[[], Scale]]:
+    """The scales of a figure.
+
+    Args:
+      sizes: by scale, the sizes of the models.
+      about: what is told of `paper` and `release`.
+      keep: which points of the grids are made.
+    """
+    told = {"smoke": "Two models of width 16, a few steps: nothing can be learned.", "laptop": LAPTOP_ABOUT, **about}
+    return {name: functools.partial(_scale, name, sizes[name], told[name], keep) for name in sizes}
+
+
+def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool]) -> Scale:
+    protocol, data, variant = SETTINGS[name]
+    return Scale(
+        about=about,
+        points=[point for point in points(sizes, protocol.learning_rates) if keep(point)],
+        config=lambda point: run(point, protocol, data, variant=variant),
+    )
