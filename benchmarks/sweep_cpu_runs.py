@@ -6,13 +6,19 @@ at the scale of as many steps.
 
 import dataclasses
 import functools
+from typing import TYPE_CHECKING
 
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sweep import Experiment, Point, Scale, grid
+from jaxzoo.sweep import Experiment, Point, Results, Scale, grid
+from jaxzoo.sweep.figure import curve
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from pallas_kernels.figure import panels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 POINTS = {
     "benchmark": grid(learning_rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2, 3)),
@@ -64,10 +70,24 @@ def _scale(name: str) -> Scale:
     return Scale(about=f"{STEPS[name]} steps.", points=POINTS[name], config=functools.partial(run, name))
 
 
+def _draw(results: Results) -> "Figure":
+    """Accuracy over the learning rate, the best seed: nothing to look at, but a sweep ends with its figure."""
+    figure, ((panel,),) = panels(1, 1, size=(4, 3), title="Runs of one program")
+    curve(
+        panel,
+        results,
+        x="learning_rate",
+        points=grid(learning_rate=results.values("learning_rate")),
+        label="",
+        series=0,
+    )
+    return figure
+
+
 experiment = Experiment(
     title="Runs of one program",
     about="",
     scales={name: functools.partial(_scale, name) for name in STEPS},
     claims=(),
-    draw=lambda results: None,  # type: ignore[arg-type,return-value]
+    draw=_draw,
 )

@@ -7,7 +7,7 @@ the same way whatever is beside it.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -114,7 +114,8 @@ class Together:
 
 def _shardings(session: Session) -> Rated:
     """Those of a run; the rate is everywhere."""
-    return Rated(session.state_shardings, session.everywhere)  # type: ignore[arg-type]
+    of_state, of_rate = cast(Any, session.state_shardings), cast(Any, session.everywhere)
+    return Rated(of_state, of_rate)
 
 
 def _with_lanes(sharding: NamedSharding) -> NamedSharding:
