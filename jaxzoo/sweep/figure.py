@@ -1,6 +1,6 @@
 """Means for the figures of experiments: curves that know which runs stand behind each of their marks."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxzoo.sweep.results import SCORE, Missing, Results, Row, ranked
@@ -39,7 +39,7 @@ def curve(
     results: Results,
     *,
     x: str | Callable[[Row], float | None],
-    points: Sequence[dict[str, Any]],
+    points: Sequence[Mapping[str, Any]],
     label: str,
     series: int,
     metric: str = SCORE,
