@@ -1,7 +1,7 @@
 """One sweep against as many separate commands, on a CPU: `python -m benchmarks.sweep_cpu`; see `--help`.
 
 Sixteen runs of one small model on MQAR, 4 rates x 4 seeds (`sweep_cpu_runs.py`), three ways: sixteen commands
-`python -m jaxzoo.train`, as many at once as the sweep has workers; one `python -m jaxzoo.sweep` with runs one at a time
+`python -m jaxzoo.train`, as many at once as the sweep has workers; one `python -m jaxzoo.sweep` with runs in step
 (`--parallel processes`), and with runs of one program together (`--parallel vmap`). Each process has one thread. Each
 way runs twice: with an empty cache of compiled programs, and with what the first run has left there. CPU-s are
 those of all processes, their start included. Before a number counts, the validations of the sixteen runs must be
