@@ -61,18 +61,18 @@ def _small(point: Point, *, vocab_size: int, batches: int, valid: int) -> Experi
 
 def _laptop() -> Scale:
     return Scale(
-        about="N = 16, 32 and 64 with N / 8 pairs and 128 token ids, widths 16 and 32, where the paper has 32 to 128 "
-        "and Zoology's 64 to 512 tokens of 8,192; 1,000 steps of batch 64, two learning rates, one seed, no MLPs, "
+        about="N = 32, 48 and 64 with N / 8 pairs and 128 token ids, widths 16 and 32, where the paper has 32 to 128 "
+        "and Zoology's 64 to 512 tokens of 8,192; 1,500 steps of batch 64, two learning rates, one seed, no MLPs, "
         "no linear attention.",
         points=grid(
             task=tuple(TASKS),
             d_model=(16, 32),
-            length=(16, 32, 64),
+            length=(32, 48, 64),
             model=tuple(name for name in MODELS if name != "linear attention"),
             learning_rate=LAPTOP.learning_rates,
             seed=(0,),
         ),
-        config=lambda point: _small(point, vocab_size=128, batches=1_000, valid=512),
+        config=lambda point: _small(point, vocab_size=128, batches=1_500, valid=512),
     )
 
 

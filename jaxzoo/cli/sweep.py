@@ -13,27 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import load_experiment
-from jaxzoo.cli.flags import ArgumentParser, UsageError
+from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Failure, run
-from jaxzoo.cli.sweep_cluster import add_cluster_flags, cluster_of
+from jaxzoo.cli.sweep_cluster import cluster_of
+from jaxzoo.cli.sweep_options import parser
 from jaxzoo.cli.sweep_report import report
 from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import Cluster
+    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.launch import Device, Worker
     from jaxzoo.sweep.sweep import Sweep
 
     Workers = tuple[Callable[[int], Worker], int, str]
     """What starts number i, how many work at once, and what they are in words."""
 
-PROGRAM = "python -m jaxzoo.sweep"
 WORKER = "jaxzoo.cli.sweep_worker"
-
-DESCRIPTION = """Makes all runs of an experiment, several at once, then its figure, table and claims. A run that is
-done is never made again; one that was stopped goes on where it was; what is added to the experiment is made
-besides. Several such commands, on one machine or on many that share a file system, may work at one directory."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _sweep(argv: Sequence[str]) -> None:
-    options = _options().parse_args(argv)
+    options = parser().parse_args(argv)
     screen = Screen(sys.stdout)
     if options.report:
         report(options.report, options.out, screen)
@@ -55,6 +52,8 @@ def _sweep(argv: Sequence[str]) -> None:
     out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
     sweep = open_sweep(file, options.scale, out.expanduser())
     if options.dry_run:
+        if options.reuse:
+            raise UsageError("--dry-run writes nothing and takes nothing over: leave --reuse out")
         tell_plan(sweep, options, screen)
     else:
         make(sweep, file, options, screen)
@@ -110,7 +109,10 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     from jaxzoo.sweep.oversee import WorkersError, oversee
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
+    others = other_sweeps(options.reuse)
     sweep.directory.create(About(str(file), options.scale))
+    for other in others:
+        screen.say(f"{sweep.reuse(other)} runs taken over from {other.path}")
     cluster = cluster_of(options, sweep)
     sweep.directory.forget_failures()
     start, n_workers, who = _here(sweep, options) if cluster is None else _jobs(sweep, options, cluster)
@@ -127,6 +129,23 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
         raise Failure(
             f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again", 1
         )
+
+
+def other_sweeps(places: Sequence[str]) -> list["SweepDirectory"]:
+    """The directories of sweeps whose runs are taken over.
+
+    Raises:
+      UsageError: one of them holds no sweep.
+    """
+    from jaxzoo.sweep.directory import SweepDirectory
+
+    found = [SweepDirectory(Path(place).expanduser()) for place in places]
+    for directory in found:
+        try:
+            directory.read_about()
+        except ValueError as error:
+            raise UsageError(f"--reuse: {error}") from error
+    return found
 
 
 def _here(sweep: "Sweep", options: argparse.Namespace) -> "Workers":
@@ -163,33 +182,3 @@ def workers_here(device: "Device") -> int:
     if device.platform == "cpu":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return device.number if device.platform == "gpu" else 1
-
-
-def _options() -> argparse.ArgumentParser:
-    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    parser.add_argument("--experiment", metavar="FILE", help="Python file with `experiment`, as in experiments/")
-    parser.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
-    parser.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
-    parser.add_argument("--dry-run", action="store_true", help="tell runs, programs, time and disk, and stop")
-    parser.add_argument(
-        "--parallel",
-        choices=("auto", "vmap", "processes"),
-        default="auto",
-        help="runs that share a program: as one (vmap), or one after the other in a process; auto: vmap on GPU and TPU",
-    )
-    parser.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core, or a GPU")
-    add_cluster_flags(parser)
-    parser.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
-    parser.add_argument(
-        "--report",
-        nargs="+",
-        metavar="DIR",
-        help="write figure, table, claims and page of these sweeps, finished or not; --out says where to",
-    )
-    return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
-    return int(text)

@@ -1,14 +1,18 @@
 """What runs cost, before and while they are made."""
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable, Mapping
 
+import jax
 import numpy as np
 
 from jaxzoo.config import ExperimentConfig, RecallDataConfig
-from jaxzoo.models.accounting import flops_per_token
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.models.accounting import flops_per_token, head_flops, layer_flops_per_token
 from jaxzoo.sweep.task import Task
+from jaxzoo.tasks.base import TaskConfig
 
 PASSES = 3
 """Forward and backward, in forward passes."""
@@ -17,17 +21,30 @@ POWER = 0.6
 
 
 def train_flops(config: ExperimentConfig, steps: int | None = None) -> float:
-    """FLOPs of `steps` updates (None: of all) by `flops_per_token`, which counts the head at every position."""
+    """FLOPs of `steps` updates (None: of all): mixers, MLPs, and the head where it is computed, at labelled positions.
+
+    Counted as `flops_per_token` does, the backward pass as two forward passes.
+    """
     n = config.train.steps if steps is None else steps
-    if not isinstance(config.data, RecallDataConfig):
-        lengths = {config.model.max_length: 1}
+    model, data = config.model, config.data
+    if not isinstance(data, RecallDataConfig):
+        mean = model.max_length * flops_per_token(model, model.max_length)
     else:
-        lengths = {}
-        for part in config.data.train:
-            lengths[part.task.length] = lengths.get(part.task.length, 0) + part.n_examples
-    rows = sum(lengths.values())
-    mean = sum(share / rows * length * flops_per_token(config.model, length) for length, share in lengths.items())
+        rows = sum(part.n_examples for part in data.train)
+        mean = sum(part.n_examples / rows * _example_flops(model, part.task) for part in data.train)
     return PASSES * mean * config.train.batch_size * n
+
+
+def _example_flops(model: LanguageModelConfig, task: TaskConfig) -> float:
+    layers = sum(layer_flops_per_token(model, layer, task.length) for layer in model.layers)
+    return task.length * layers + _n_labelled(task) * head_flops(model)
+
+
+@functools.cache
+def _n_labelled(task: TaskConfig) -> int:
+    """Labelled positions of an example."""
+    positions = jax.eval_shape(lambda: task.labelled(0, np.zeros(1, np.uint32))).positions
+    return task.length if positions is None else positions.shape[1]
 
 
 class Rates:

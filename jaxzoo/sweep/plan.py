@@ -82,7 +82,7 @@ def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized
     lines = [
         f"points: {len(sweep.points)}; runs: {len(sweep.tasks)}, of which {len(left)} are to make",
         f"programs to compile: {len(programs)}, {'each for all its runs' if vectorized else 'each by every worker'}",
-        f"training: {flops:.2e} FLOPs, the head counted at every position",
+        f"training: {flops:.2e} FLOPs",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
     ]
     return [*lines, *_time(training, measured, workers), *_on_an_h200(training)]

@@ -7,6 +7,7 @@ import os
 import uuid
 from typing import Any
 
+from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
 from jaxzoo.sweep.results import Row
@@ -48,9 +49,27 @@ class Sweep:
           ValueError: `results.jsonl` of a sweep that was reported is damaged.
         """
         if not self.directory.has_runs:
-            return self._reported()
+            return reported(self.directory)
         done = self.directory.done()
         return [{"point": dict(point), **self.directory.result(t.id)} for point, t in self.points if t.id in done]
+
+    def reuse(self, other: SweepDirectory) -> int:
+        """Takes over what another sweep has of the runs that are not done here; returns how many.
+
+        What is computed in place of training is not taken over: its times are those of a machine.
+
+        Raises:
+          ValueError: its `results.jsonl` is damaged.
+        """
+        if other.has_runs:
+            found = {task: other.result(task) for task in other.done()}
+        else:
+            found = {row["id"]: {name: row[name] for name in row if name != "point"} for row in reported(other)}
+        trained = {task.id for task in self.tasks if isinstance(task.config, ExperimentConfig)}
+        taken = (trained & found.keys()) - self.directory.done()
+        for task in taken:
+            self.directory.write_result(task, found[task])
+        return len(taken)
 
     def failures(self) -> list[dict[str, Any]]:
         """`point`, `id` and what is kept of the failure, by point."""
@@ -58,14 +77,20 @@ class Sweep:
         known = {task: {"id": task, **self.directory.failure(task)} for task in failed}
         return [{"point": dict(point), **known[task.id]} for point, task in self.points if task.id in known]
 
-    def _reported(self) -> list[Row]:
-        try:
-            return [json.loads(line) for line in self.directory.rows.read_text().splitlines()]
-        except (OSError, ValueError) as error:
-            raise ValueError(f"{self.directory.rows} must hold a result in every line: {error}") from error
-
     def write_rows(self) -> None:
         """Makes `results.jsonl` anew, whole or not at all."""
         unfinished = self.directory.rows.with_name(f"{self.directory.rows.name}.{uuid.uuid4().hex[:8]}.tmp")
         unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.rows()))
         os.replace(unfinished, self.directory.rows)
+
+
+def reported(directory: SweepDirectory) -> list[Row]:
+    """The results by point of a sweep whose runs are elsewhere.
+
+    Raises:
+      ValueError: its `results.jsonl` is damaged.
+    """
+    try:
+        return [json.loads(line) for line in directory.rows.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{directory.rows} must hold a result in every line: {error}") from error

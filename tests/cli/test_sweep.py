@@ -116,6 +116,8 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(made, tmp_path):
         (["--experiment", "empty.py"], "empty.py must define `experiment`, an Experiment"),
         (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
         (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
+        (["--experiment", "small.py", "--out", "new", "--reuse", "strange"], "--reuse: strange holds no sweep"),
+        (["--experiment", "small.py", "--dry-run", "--reuse", "out"], "leave --reuse out"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
     ],
 )

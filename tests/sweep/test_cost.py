@@ -19,12 +19,13 @@ def sweep(tmp_path):
 
 
 def test_flops_of_a_run_by_hand(sweep):
-    """Kills: FLOPs of a token taken for those of a step, or the backward pass left out."""
+    """Kills: FLOPs of a token taken for those of a step, the backward pass left out, a head at every position."""
     config = next(task.trained for point, task in sweep.points if point["model"] == "attention")
-    t, d, vocab = 16, 8, 32
-    # projections of q, k, v and output; scores and values of all t keys, masked ones too; the head
-    token = 2 * 4 * d * d + 2 * 2 * d * t + 2 * d * vocab
-    assert train_flops(config) == pytest.approx(PASSES * token * t * 8 * 6)
+    t, d, vocab, labelled = 16, 8, 32, 2
+    # projections of q, k, v and output; scores and values of all t keys, masked ones too
+    token = 2 * 4 * d * d + 2 * 2 * d * t
+    head = 2 * d * vocab
+    assert train_flops(config) == pytest.approx(PASSES * (token * t + head * labelled) * 8 * 6)
     assert train_flops(config, 2) == pytest.approx(train_flops(config) / 3)
 
 

@@ -1,13 +1,17 @@
 """What a worker makes of a queue: results, and nothing twice."""
 
+import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 
 import jax
 import pytest
 
+from jaxzoo.sweep import Measurement
+from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
@@ -74,6 +78,34 @@ def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
     after = {path: path.stat().st_mtime_ns for path in made.directory.path.glob("results/*")}
     assert len(after) == 9
     assert before.items() <= after.items()
+
+
+def test_runs_of_another_sweep_are_taken_over(made, tmp_path):
+    """Kills: a figure that trains again what another one has trained, or takes what is not its own."""
+    made.write_rows()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    for file in (made.directory.about, made.directory.rows):
+        shutil.copy(file, kept)
+    for source in (made.directory, SweepDirectory(kept)):
+        folder = tmp_path / f"by_{source.path.name}"
+        folder.mkdir()
+        sweep = open_small(folder, MODELS='("attention",)', RATES="(1e-3, 5e-3)")
+        assert sweep.reuse(source) == 2
+        assert sweep.rows() == [row for row in made.rows() if row["id"] in sweep.directory.done()]
+        assert [row["point"]["learning_rate"] for row in sweep.rows()] == [1e-3, 1e-3]
+        assert sweep.reuse(source) == 0
+
+
+def test_what_was_measured_is_not_taken_over(tmp_path):
+    """Kills: times of one machine in the figure of another."""
+    sweep = open_small(tmp_path)
+    scale = dataclasses.replace(sweep.scale, config=lambda point: Measurement(function=dict, arguments={}))
+    measured = dataclasses.replace(sweep, scale=scale)
+    measured.directory.write_result(measured.tasks[0].id, {"seconds": 1.0})
+    other = dataclasses.replace(measured, directory=SweepDirectory(tmp_path / "other"))
+    other.directory.create(About("small.py", "laptop"))
+    assert other.reuse(measured.directory) == 0
 
 
 def test_vectorized_runs_give_the_same_results(made, tmp_path):
