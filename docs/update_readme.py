@@ -1,9 +1,8 @@
-"""Renews the tables and pictures of the READMEs from runs and benchmark results: `python docs/update_readme.py`.
+"""Renews tables and pictures of the pages from runs and benchmark results: `python -m docs.update_readme`.
 
 Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, from
 `benchmarks/results` the CPU's and the compilers' reports, and the figures in `experiments/results`; what is missing
-keeps its old text. A block stands
-between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
+keeps its old text. A block stands between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
 """
 
 import json
@@ -15,15 +14,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import sweep_cpu
+
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
 FIGURES, SHOWN = Path("experiments/results"), "zoology_figure2"
-README, KERNELS = Path("README.md"), Path("pallas_kernels/README.md")
+README, KERNELS, SWEEPS = Path("README.md"), Path("pallas_kernels/README.md"), Path("docs/sweeps.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
 
 def main() -> None:
-    """Writes the READMEs and the pictures beside them."""
+    """Writes the pages and the pictures beside them."""
     blocks: list[tuple[Path, str, Callable[[], str]]] = [
         (README, "RECALL", recall_table),
         (README, "FIGURES", figures_table),
@@ -32,6 +33,7 @@ def main() -> None:
         (README, "SAMPLE", sample),
         (README, "GENERATION", generation_table),
         (KERNELS, "COMPILED", compiled_table),
+        (SWEEPS, "COST", sweep_table),
     ]
     for page, name, make in blocks:
         try:
@@ -67,6 +69,13 @@ def figures_table() -> str:
     head = "| figure (scale) | claims held | not held | not tested | runs | CPU-minutes |\n" + "| --- " * 6 + "|"
     picture = f"![Zoology, Figure 2 at a laptop's scale]({FIGURES}/{SHOWN}/figure.png)"
     return "\n".join([picture, "", head, *rows])
+
+
+def sweep_table() -> str:
+    """One sweep beside as many commands, on a CPU."""
+    report = json.loads((RESULTS / "sweep_cpu.json").read_text())
+    where = f"{report['machine']}, jax {report['versions']['jax']}, {report['date']}, {report['commit']}"
+    return f"{sweep_cpu.table(report)}\n\n({where}; `{report['command']}`)"
 
 
 def text_table() -> str:
