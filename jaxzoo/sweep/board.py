@@ -50,6 +50,9 @@ class Board:
 
     def show(self, sweep: Sweep, *, last: bool = False) -> None:
         """Draws the table as it is now; `last`: it stays, and failures are listed."""
+        due = time.monotonic() - self._printed >= PLAIN_SECONDS
+        if not (self._screen.is_terminal or last or due):
+            return
         state = self._look(sweep)
         summary = _summary(sweep, state, self._workers)
         if self._screen.is_terminal or last:
@@ -58,7 +61,7 @@ class Board:
             width = shutil.get_terminal_size().columns - 1
             self._screen.write("".join(line[:width] + "\n" for line in lines))
             self._drawn = 0 if last else len(lines)
-        elif time.monotonic() - self._printed >= PLAIN_SECONDS:
+        else:
             self._screen.say(summary)
             self._printed = time.monotonic()
         for failure in sweep.failures() if last else ():

@@ -9,7 +9,8 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import count_parameters
-from jaxzoo.sweep.cost import Rates, train_flops
+from jaxzoo.sweep.cost import Rates
+from jaxzoo.sweep.flops import train_flops
 from jaxzoo.sweep.lockstep import Apart
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
@@ -121,7 +122,7 @@ def _on_an_h200(training: Sequence[Task]) -> list[str]:
     seconds = 0.0
     for tasks in groups.values():
         config = tasks[0].trained
-        step = sum(train_flops(task.trained, 1) for task in tasks) / (H200_FLOPS * H200_SHARE)
+        step = sum(task.step_flops for task in tasks) / (H200_FLOPS * H200_SHARE)
         seconds += config.train.steps * max(step, H200_STEP)
     return [
         f"on one H200 with --parallel vmap: about {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
+from jaxzoo.sweep.flops import train_flops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Task:
         """The config of a run that trains."""
         assert isinstance(self.config, ExperimentConfig)
         return self.config
+
+    @functools.cached_property
+    def step_flops(self) -> float:
+        """FLOPs of an update."""
+        return train_flops(self.trained, 1)
 
     @functools.cached_property
     def program(self) -> str:

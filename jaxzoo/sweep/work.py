@@ -13,9 +13,9 @@ import jax
 
 from jaxzoo.config_io import to_json
 from jaxzoo.models.accounting import state_bytes
-from jaxzoo.sweep.cost import train_flops
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
+from jaxzoo.sweep.flops import train_flops
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.task import Task

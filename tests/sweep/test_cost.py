@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from jaxzoo.sweep.cost import PASSES, Rates, train_flops
+from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import Measurement
+from jaxzoo.sweep.flops import PASSES, train_flops
 from jaxzoo.sweep.task import Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
