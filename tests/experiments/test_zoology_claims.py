@@ -67,6 +67,8 @@ FIGURE_2 = [
     ("linear", {"at_128": {"Hyena": (1, 1, 1)}}, "held"),
     # Nothing is wide enough for the longer length: more than 256 is more than twice 128.
     ("linear", {"at_64": {"Hyena": (0.5, 1, 1)}, "at_128": {"Hyena": (0, 0, 0)}}, "held"),
+    # The shorter length asks for more width than the longer.
+    ("linear", {"at_64": {"Hyena": (0, 0, 0)}, "at_128": {"Hyena": (0, 0, 1)}}, "not held"),
     ("wider-than-attention", {}, "held"),
     # 0.9 is not more than 0.9.
     ("wider-than-attention", {"at_128": {"Hyena": (0.9, 1, 1)}}, "held"),
