@@ -75,8 +75,8 @@ def config(point: Any, *, steps: int = 400) -> ExperimentConfig:
 def _laptop() -> Scale:
     return Scale(
         about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 64, 400 steps of batch 64, two "
-        "learning rates, three seeds; no paper shows this figure.",
-        points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=(0, 1, 2)),
+        "learning rates, two seeds; no paper shows this figure.",
+        points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=(0, 1)),
         config=config,
     )
 
