@@ -37,8 +37,10 @@ def _work(argv: Sequence[str]) -> None:
     from jaxzoo.sweep.launch import as_one_program
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
+    from jaxzoo.train.host_memory import share_one_arena
     from jaxzoo.train.loop import StopSignals
 
+    share_one_arena()  # before JAX starts its threads, as a session does, which here comes later
     about = SweepDirectory(options.directory).read_about()
     sweep = open_sweep(Path(about.experiment), about.scale, options.directory)
     stops = StopSignals(STOPPING, patient=True) if options.job else StopSignals()
