@@ -61,6 +61,25 @@ def test_the_same_command_again_makes_nothing(made):
     assert {path.name: path.stat().st_mtime_ns for path in results.iterdir()} == before
 
 
+ALLOCATOR = """
+import sys
+sys.stdin.close()  # whose end would end the worker
+from jax._src import xla_bridge
+from jaxzoo.train import host_memory
+begun = []
+host_memory.share_one_arena = lambda: begun.append(xla_bridge.backends_are_initialized())
+from jaxzoo.cli.sweep_worker import main
+assert main(["out", "--name", "w", "--workers", "1"]) == 0
+assert begun[0] is False, begun
+"""
+
+
+def test_a_worker_sets_its_allocator_before_jax_starts(made):
+    """Kills a setting that comes too late for JAX's threads: every step would clear its pages anew."""
+    done = subprocess.run([sys.executable, "-c", ALLOCATOR], cwd=made, env=environment(), capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+
+
 def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch, capsys, tmp_path):
     """Kills: published results that need the runs, or a page that forgets them."""
     monkeypatch.chdir(made)
