@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "mixers.md"
 WIDTH, LENGTH = 64, 1024
 PICTURES = {
-    "docs/images/mqar_gallery.png": "Accuracy on a small MQAR against the bytes of the state",
+    "experiments/results/mqar_gallery/figure.png": "Accuracy on a small MQAR against the bytes of the state",
     "benchmarks/results/mixers_cpu.png": "Forward and backward, and one step, against the length",
 }
 FAMILIES = {
