@@ -173,7 +173,11 @@ SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {
 
 
 def scales(
-    sizes: Mapping[str, Sizes], about: Mapping[str, str], *, keep: Callable[[Point], bool] = lambda point: True
+    sizes: Mapping[str, Sizes],
+    about: Mapping[str, str],
+    *,
+    keep: Callable[[Point], bool] = lambda point: True,
+    remarks: Mapping[str, str] | None = None,
 ) -> dict[str, Callable[[], Scale]]:
     """The scales of a figure.
 
@@ -181,15 +185,20 @@ def scales(
       sizes: by scale, the sizes of the models.
       about: what is told of `paper` and `release`.
       keep: which points of the grids are made.
+      remarks: on the claims at scale `laptop`.
     """
     told = {"smoke": "Two models of width 16, a few steps: nothing can be learned.", "laptop": LAPTOP_ABOUT, **about}
-    return {name: functools.partial(_scale, name, sizes[name], told[name], keep) for name in sizes}
+    remarked = {"laptop": remarks or {}}
+    return {
+        name: functools.partial(_scale, name, sizes[name], told[name], keep, remarked.get(name, {})) for name in sizes
+    }
 
 
-def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool]) -> Scale:
+def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool], remarks: Mapping[str, str]) -> Scale:
     protocol, data, variant = SETTINGS[name]
     return Scale(
         about=about,
         points=[point for point in points(sizes, protocol.learning_rates) if keep(point)],
         config=lambda point: run(point, protocol, data, variant=variant),
+        remarks=remarks,
     )
