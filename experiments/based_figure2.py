@@ -44,8 +44,8 @@ ABOUT = {
     "paper does not show, and without dropout in attention.",
 }
 REMARKS = {
-    "mamba-best-prior": "2,500 steps teach Mamba little of this task: 0.54 with d = 64 and 16 numbers of state a channel, "
-    "0.27 at most below. The released protocol has 22,500 steps of batch 256.",
+    "mamba-best-prior": "2,500 steps teach Mamba little of this task: 0.54 with d = 64 and 16 numbers of state a "
+    "channel, 0.27 at most below. The released protocol has 22,500 steps of batch 256.",
     "mamba-beyond-window": "As above.",
     "based-smooth": "By a hair: the step from d = 16 to d = 32 is 0.243 of a rise of 0.463.",
 }
