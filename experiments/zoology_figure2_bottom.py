@@ -85,8 +85,8 @@ def _laptop() -> Scale:
         points=grid(length=(16, 32, 64), d_model=(16, 32, 64), model=MODELS, learning_rate=LAPTOP.learning_rates),
         config=_runs(LAPTOP, laptop_data),
         remarks={
-            "programmatic-constant": "With d = 64 it has 0.98, 0.99 and 0.94, but that is as wide as the longest sequence "
-            "is long, which any gated convolution may need.",
+            "programmatic-constant": "With d = 64 it has 0.98, 0.99 and 0.94, but that is as wide as the longest "
+            "sequence is long, which any gated convolution may need.",
             "autocorrelation-gap": "It is the learned one that does.",
             "autocorrelation-improved": "The learned one recalls more than BaseConv at every width but the smallest of "
             "N = 64, and exceeds 0.9 nowhere in 1,500 steps.",
