@@ -58,6 +58,7 @@ ABOUT = {
     "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_appendix`), data as of Figure 2. "
     "Without MRA, which the paper does not show.",
 }
+REMARKS = {"tradeoff-bigbird": "Its state is the whole cache, of one size whatever the blocks."}
 
 
 def _more_state(model: str) -> Claim:
@@ -97,7 +98,7 @@ def _draw(results: Results) -> "Figure":
 experiment = Experiment(
     title="Based, Figure 8",
     about="How much sparse, windowed and low-rank attention recall with how many bytes of state, beside Based.",
-    scales=scales(SIZES, ABOUT, keep=_fits),
+    scales=scales(SIZES, ABOUT, keep=_fits, remarks=REMARKS),
     claims=(
         *(_more_state(model) for model in STREAMING),
         _more("BigBird", "block_size", "tokens a block"),
