@@ -83,10 +83,10 @@ def _laptop() -> Scale:
         ),
         config=lambda point: _run(point, LAPTOP, length=32, vocab_size=128, train=96_000, valid=512),
         remarks={
-            "ret-net-grows": "1,500 steps teach the bare recurrence little: 0.33 at most, whatever the pairs. (With gate, "
-            "norm and rotation it learns: Figure 2, top.)",
-            "sliding-within": "All pairs fit into the window of 8, but a query may come later: up to 31 tokens behind the "
-            "first key, of which two layers of such windows reach 14.",
+            "ret-net-grows": "1,500 steps teach the bare recurrence little: 0.33 at most, whatever the pairs. (With "
+            "gate, norm and rotation it learns: Figure 2, top.)",
+            "sliding-within": "All pairs fit into the window of 8, but a query may come later: up to 31 tokens behind "
+            "the first key, of which two layers of such windows reach 14.",
         },
     )
 
