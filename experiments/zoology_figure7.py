@@ -68,7 +68,8 @@ def _laptop() -> Scale:
         points=grid(length=(32,), d_model=(16, 32, 64), model=MODELS, learning_rate=LAPTOP.learning_rates),
         config=lambda point: _run(point, LAPTOP, n_pairs=4, vocab_size=128, train=96_000, valid=512),
         remarks={
-            "more-heads": "From 1 channel to 8 it rises by 0.59; 4 channels of one seed recall less than 2 at d = 16, 64.",
+            "more-heads": "From 1 channel to 8 it rises by 0.59; 4 channels of one seed recall less than 2 at d = "
+            "16, 64.",
             "still-behind": "Four pairs are few: heads of 8 channels recall 0.99 and 0.95 of them at d = 32 and 64.",
         },
     )
