@@ -96,6 +96,11 @@ def _laptop() -> Scale:
         "two learning rates, one seed, no MLPs.",
         points=grid(d_model=(32,), signals=(2, 4, 8), model=NAMES, learning_rate=LAPTOP.learning_rates, seed=(0,)),
         config=LAPTOPS.config,
+        remarks={
+            "on-par": "CAT with positions is, but for 0.02 at 4 signals; its other forms are not, after 1,500 steps.",
+            "long": "The proof sets a filter by hand (docs/theory.md); trained, it has 0.75, 0.91 and 0.13.",
+            "positions": "It has 0.996, 0.969 and 0.991: 4 signals are 0.02 short of what counts as all.",
+        },
     )
 
 
