@@ -93,6 +93,11 @@ def _laptop() -> Scale:
         about=LAPTOP_ABOUT + " Times: one sequence of 4,096 tokens, one head of 64 channels, the fastest of 40 calls.",
         points=_points(LAPTOP_SIZES, LAPTOP.learning_rates, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)),
         config=lambda point: _config(point, LAPTOP, LAPTOP_DATA, length=4096, batch_size=1, repeats=40),
+        remarks={
+            "small-windows-alike": "A CPU computes what it is given: the scores of a window of 64 are more.",
+            "complement": "With windows of 2 to 16 it leads, by 0.18 to 0.51. With 32 and 64, as long as the longest "
+            "examples of training or longer, it has learned nothing after 2,500 steps, and has 0.17.",
+        },
     )
 
 
