@@ -96,7 +96,7 @@ def _laptop() -> Scale:
         remarks={
             "small-windows-alike": "A CPU computes what it is given: the scores of a window of 64 are more.",
             "complement": "With windows of 2 to 16 it leads, by 0.18 to 0.51. With 32 and 64, as long as the longest "
-            "examples of training or longer, it has learned nothing after 2,500 steps, and has 0.17.",
+            "examples of training or longer, 2,500 steps leave it at 0.17.",
         },
     )
 
