@@ -1,61 +1,177 @@
-"""What every op shares: implementations behind one contract, and the choice between them by platform.
+"""What every op shares: implementations behind one contract, and the choice between them.
 
 An op keeps a table {name: Backend}. Its `backends.py` says what the functions of a Backend take and return;
 kernels are imported where they run, because Mosaic GPU does not import on every supported version of JAX.
+
+The choice is made while a program is lowered, by the device that it is lowered for: nothing of the host decides, and
+an implementation that does not run is never traced. (`jax.lax.platform_dependent` traces all of its branches and knows
+of the target no more than the name of its platform.)
 """
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.experimental.pallas.tpu  # not within a trace: it adds options to the keys of jit, all of which would miss
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
 MOSAIC_GPU_JAX = (0, 11, 2)
 """The oldest JAX that the Mosaic GPU kernels run on."""
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""As JAX names what a program is lowered for."""
 
-Choices = tuple[tuple[str | None, str], ...]
-"""Pairs (platform, implementation); platform None: all others. Hashable, so that it can be a static argument."""
+
+def _any_target(problem: Any, device: Any) -> str | None:
+    return None
 
 
 class Backend(NamedTuple):
     """One implementation of an op."""
 
-    objection: Callable[..., str | None]
-    """(problem) -> why the implementation cannot serve this problem, or None."""
+    platform: str | None
+    """Where it runs, one of `PLATFORMS`; None: everywhere."""
+    objection: Callable[[Any], str | None]
+    """(problem) -> why the implementation cannot serve this problem anywhere, or None."""
     forward: Callable
-    backward: Callable | None
-    """None: `forward` returns the output alone, and is differentiable by itself."""
+    backward: Callable
+    target_objection: Callable[[Any, Any], str | None] = _any_target
+    """(problem, device) -> why it cannot on a device of its platform, or None; device None: it is not known."""
+
+
+Backends = Mapping[str, Backend]
 
 
 def choose(
-    backends: Mapping[str, Backend], problem, implementation: str | None, *, kernels: tuple[tuple[str, str], ...]
-) -> Choices:
-    """The implementation named, or for each platform the first of `kernels`, pairs (platform, name), that serves.
+    backends: Backends, problem: Any, implementation: str | None, *, kernels: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The implementation named, or those of `kernels` that serve the problem on their platforms, and "xla".
 
     Raises:
       NotImplementedError: `implementation` objects; nothing falls back from a name.
     """
-    if implementation is not None:
-        reason = backends[implementation].objection(problem)
-        if reason is not None:
-            raise NotImplementedError(f"{implementation}: {reason}; use implementation='xla'")
-        return ((None, implementation),)
-    fit: dict[str | None, str] = {}
-    for platform, name in kernels:
-        if platform not in fit and backends[name].objection(problem) is None:
-            fit[platform] = name
-    return (*fit.items(), (None, "xla"))
+    if implementation is None:
+        return (*(name for name in kernels if backends[name].objection(problem) is None), "xla")
+    _refuse(implementation, backends[implementation].objection(problem))
+    return (implementation,)
 
 
-def run(backends: Mapping[str, Backend], method: str, choices: Choices, *operands, **options):
-    """`method` ("forward" or "backward") of the implementation for the platform that this is lowered for."""
+def run(backends: Backends, method: str, names: tuple[str, ...], problem: Any, *operands, **options):
+    """`method` ("forward" or "backward") of the first of `names` that serves the device that this is lowered for.
 
-    def bind(name):
-        return lambda *x: tuple(getattr(backends[name], method)(*x, **options))
+    Args:
+      backends: the op's table; its functions return tuples of arrays, `NamedTuple`s of arrays and None, and all of
+        them the same shapes as those of "xla".
+      method: of the implementation.
+      names: as `choose` returned them.
+      problem: likewise.
+      operands: arrays, `NamedTuple`s of arrays, None.
+      options: hashable.
 
-    functions = {platform: bind(name) for platform, name in choices if platform is not None}
-    default = bind(dict(choices)[None])
-    return jax.lax.platform_dependent(*operands, default=default, **functions) if functions else default(*operands)
+    Raises:
+      NotImplementedError: on lowering: the only implementation does not run on the device.
+    """
+    like = getattr(backends["xla"], method)
+    if names == ("xla",):
+        return tuple(like(*operands, **options))
+    leaves, tree = jax.tree.flatten(operands)
+    static = tuple(sorted(options.items()))
+    choices = tuple(
+        _Choice(name, backends[name].platform, getattr(backends[name], method), backends[name].target_objection)
+        for name in names
+    )
+    outputs = jax.eval_shape(functools.partial(_call, like, tree, static), *leaves)
+    found = by_target.bind(*leaves, choices=choices, like=like, problem=problem, tree=tree, options=static, mapped=())
+    return jax.tree.unflatten(jax.tree.structure(outputs), found)
+
+
+class _Choice(NamedTuple):
+    name: str
+    platform: str | None
+    function: Callable
+    target_objection: Callable[[Any, Any], str | None]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _call(function, tree, options, *leaves):
+    return tuple(function(*jax.tree.unflatten(tree, leaves), **dict(options)))
+
+
+by_target = Primitive("by_target")
+by_target.multiple_results = True
+
+
+def _flat(function: Callable, tree, options, mapped) -> Callable:
+    """The function of the leaves, mapped over axes: one entry of `mapped` for each `vmap` around it."""
+
+    def run(*leaves):
+        return jax.tree.leaves(_call(function, tree, options, *leaves))
+
+    for axes in mapped:
+        run = jax.vmap(run, in_axes=axes)
+    return run
+
+
+@by_target.def_abstract_eval
+def _outputs(*operands, choices, like, problem, tree, options, mapped):
+    return _avals(_flat(like, tree, options, mapped), operands)
+
+
+def _avals(function: Callable, operands) -> list[Any]:
+    return jax.make_jaxpr(function)(*operands).out_avals
+
+
+@functools.partial(jax.jit, static_argnames=("choices", "like", "problem", "tree", "options", "mapped"))
+def _compiled(*leaves, **static):
+    return by_target.bind(*leaves, **static)
+
+
+by_target.def_impl(_compiled)
+
+
+def _lower(platform: str, ctx, *operands, choices, like, problem, tree, options, mapped):
+    objections = [_target_objection(choice, problem, platform, _device(ctx)) for choice in choices]
+    if all(objections):
+        _refuse(choices[-1].name, objections[-1])
+    choice = choices[objections.index(None)]
+    function = _flat(choice.function, tree, options, mapped)
+    made, asked = ([(x.shape, x.dtype) for x in avals] for avals in (_avals(function, ctx.avals_in), ctx.avals_out))
+    if made != asked:
+        raise TypeError(f"{choice.name} makes {made}, where xla makes {asked}")
+    return mlir.lower_fun(function, multiple_results=True)(ctx, *operands)
+
+
+def _device(ctx) -> Any:
+    """One of the devices that a program is lowered for; None: they are not known, or of several platforms."""
+    try:
+        backend = ctx.module_context.get_backend(optional=True)
+    except RuntimeError:  # the compiler of a GPU that is absent
+        return None
+    return backend.devices()[0] if backend is not None and backend.devices() else None
+
+
+def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any) -> str | None:
+    if choice.platform not in (None, platform):
+        return f"runs on {choice.platform}, and this is compiled for {platform}"
+    return choice.target_objection(problem, device)
+
+
+for _platform in PLATFORMS:
+    mlir.register_lowering(by_target, functools.partial(_lower, _platform), platform=_platform)
+
+
+def _batch(operands, axes, *, mapped, **static):
+    found = by_target.bind(*operands, mapped=(*mapped, tuple(axes)), **static)
+    return found, [0] * len(found)
+
+
+batching.primitive_batchers[by_target] = _batch
+
+
+def _refuse(name: str, reason: str | None) -> None:
+    if reason is not None:
+        raise NotImplementedError(f"{name}: {reason}; use implementation='xla'")
 
 
 def mesh_objection(entry_point: str) -> str | None:
@@ -68,13 +184,18 @@ def mesh_objection(entry_point: str) -> str | None:
 
 
 def hopper_objection(dtypes: tuple[str, ...]) -> str | None:
-    """What no Mosaic GPU kernel serves: `dtypes` of q, k, v, the version of JAX, the device."""
+    """What no Mosaic GPU kernel serves: `dtypes` of q, k, v, the version of JAX."""
     if jax.__version_info__ < MOSAIC_GPU_JAX:
         return f"needs jax >= {'.'.join(map(str, MOSAIC_GPU_JAX))}, this is {jax.__version__}"
     if set(dtypes) != {"bfloat16"}:
         return f"dtypes of q, k, v are {dtypes}, not all bfloat16"
-    if jax.default_backend() == "gpu":
-        capability = getattr(jax.devices()[0], "compute_capability", None)
-        if capability != "9.0":
-            return f"the device has compute capability {capability}, and wgmma needs 9.0"
+    return None
+
+
+def needs_wgmma(problem: Any, device: Any) -> str | None:
+    """What a Mosaic GPU kernel says of a GPU."""
+    del problem
+    capability = getattr(device, "compute_capability", None)
+    if device is not None and capability != "9.0":
+        return f"the device has compute capability {capability}, and wgmma needs 9.0"
     return None

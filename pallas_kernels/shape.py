@@ -1,4 +1,4 @@
-"""The shape of an attention: what the specs of every op share."""
+"""The shape of an attention: what the problems of every op share."""
 
 import abc
 import dataclasses
@@ -10,7 +10,8 @@ from jax.typing import DTypeLike
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape(abc.ABC):
-    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Spec` adds its operations and bytes."""
+    """q (b, t, h, k), k (b, t, g, k), v (b, t, g, v); g = 0: h. An op's `Problem` adds what else a call may have, and
+    its operations and bytes."""
 
     b: int
     t: int
@@ -19,10 +20,19 @@ class Shape(abc.ABC):
     v: int
     g: int = 0
     dtype: DTypeLike = jnp.bfloat16
+    """Of q, k and v."""
 
     @property
     def kv_heads(self) -> int:
         return self.g or self.h
+
+    @property
+    def dtype_name(self) -> str:
+        return jnp.dtype(self.dtype).name
+
+    def sizes(self) -> dict[str, int | str]:
+        """By dimension, for tables."""
+        return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
 
     def inputs(self, seed: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Normal q, k, v."""

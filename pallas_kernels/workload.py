@@ -65,8 +65,7 @@ class Attention(NamedTuple):
             ),
             "step": (self.step, self._token, spec.step_flops(), spec.step_bytes()),
         }[kind]
-        sizes = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec) if f.name not in ("dtype", "g")}
-        sizes |= {"g": spec.kv_heads, "dtype": jnp.dtype(spec.dtype).name}
+        sizes = spec.sizes() | {"g": spec.kv_heads, "dtype": spec.dtype_name}
         return Workload(
             op=self.op, name=name, kind=kind, sizes=sizes,
             build=lambda implementation: build(spec, implementation), inputs=lambda seed: inputs(spec, seed),

@@ -1,4 +1,4 @@
-"""Correct first, then timed: `python -m pallas_kernels.benchmark taylor|window`; `--help` lists the options.
+"""Correct first, then timed: `python -m pallas_kernels.benchmark OP`; `--help` lists ops and options.
 
 A row of the result is one workload by one candidate: an implementation of this repository, another form of the same
 function, or a public peer. What a number means:

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from pallas_kernels.benchmark import ceilings as ceilings_module, environment, ops, report, run
 from pallas_kernels.benchmark.candidates import KINDS, Candidate, Op
+from pallas_kernels.registry import OPS
 
 REPOSITORY = Path(__file__).parents[2]
 EPILOG = """\
 examples:
-  python -m pallas_kernels.benchmark taylor
-  python -m pallas_kernels.benchmark taylor --groups cpu_length --implementations xla naive
-  python -m pallas_kernels.benchmark taylor --groups headline step --peers ../flash-linear-attention
+  python -m pallas_kernels.benchmark taylor_attention
+  python -m pallas_kernels.benchmark taylor_attention --groups cpu_length --implementations xla naive
+  python -m pallas_kernels.benchmark taylor_attention --groups headline step --peers ../flash-linear-attention
   python -m pallas_kernels.benchmark --render benchmarks/results/taylor-nvidia-h200-2026-01-31.json
 
 Groups are those of the op's workloads.py; without --groups, those named cpu... on a CPU and all others elsewhere.
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m pallas_kernels.benchmark", description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(ops.PACKAGES)}")
+    p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(OPS)}")
     p.add_argument("--groups", nargs="+", metavar="GROUP", help="groups of workloads")
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
     p.add_argument(
@@ -85,7 +86,7 @@ def prepare(options: argparse.Namespace) -> Job:
       FileExistsError: a result of this op, device and date is there.
     """
     if options.op is None:
-        raise ValueError(f"op is missing: one of {', '.join(ops.PACKAGES)}, or --render FILE.json")
+        raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory beside JAX
     groups, op = ops.load(options.op)
     about = environment.describe()

@@ -8,7 +8,6 @@ import jax
 
 from pallas_kernels.workload import Kind, Workload
 
-PLATFORM_OF = {"mosaic_gpu": "gpu", "cudnn": "gpu", "triton": "gpu", "mosaic_tpu": "tpu", "splash_tpu": "tpu"}
 KINDS: tuple[Kind, ...] = ("forward", "forward_backward", "step")
 SEQUENCE_KINDS: tuple[Kind, ...] = ("forward", "forward_backward")
 
@@ -51,16 +50,9 @@ class Op(Protocol):
         ...
 
 
-def implementation(name: str, platform: str) -> Candidate:
+def implementation(name: str) -> Candidate:
     """An implementation of the op's package; "auto": its own choice."""
-
-    def build(workload: Workload) -> Callable:
-        home = PLATFORM_OF.get(name, platform)
-        if home != platform:
-            raise NotImplementedError(f"{name} runs on a {home}, this is a {platform}")
-        return workload.build(None if name == "auto" else name)
-
-    return Candidate(name=name, build=build)
+    return Candidate(name=name, build=lambda workload: workload.build(None if name == "auto" else name))
 
 
 def by_kind(forward: Callable[[Workload], Callable]) -> Callable[[Workload], Callable]:

@@ -1,13 +1,11 @@
-"""The ops that have a benchmark, by their short names."""
+"""What a benchmark knows of an op: its workloads, and the module beside this one that names its competitors."""
 
 import importlib
-import importlib.util
 from typing import Any, NamedTuple, cast
 
+from pallas_kernels import registry
 from pallas_kernels.benchmark.candidates import Op
 from pallas_kernels.workload import Workload
-
-PACKAGES = {"taylor": "taylor_attention", "window": "sliding_window"}
 
 
 class Loaded(NamedTuple):
@@ -18,17 +16,12 @@ class Loaded(NamedTuple):
 
 
 def load(name: str) -> Loaded:
-    """The op by its short name.
+    """An op by its name.
 
     Raises:
-      ValueError: there is no such op, or its package lists no workloads.
+      ValueError: there is no such op.
     """
-    if name not in PACKAGES:
-        raise ValueError(f"op={name!r} must be one of {', '.join(PACKAGES)}")
-    package = f"pallas_kernels.{PACKAGES[name]}"
-    if importlib.util.find_spec(package) is None or importlib.util.find_spec(f"{package}.workloads") is None:
-        raise ValueError(f"op={name!r}: {package}.workloads does not exist in this version")
-    groups = importlib.import_module(f"{package}.workloads").GROUPS
+    groups = registry.load(name, "workloads").GROUPS
     module: Any = importlib.import_module(f"pallas_kernels.benchmark.{name}")
     return Loaded(groups, cast(Op, module))
 

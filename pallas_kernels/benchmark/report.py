@@ -2,7 +2,7 @@
 
 A result is one JSON object, `<op>-<device>-<date>.json`:
 
-    op            "taylor" or "window"
+    op            the name of the package
     device, platform, date, commit (of this repository), versions (packages and peers' commits)
     settings      the options of the run, and XLA_FLAGS
     ceilings      bandwidth (bytes/s), flops (FLOP/s), matmul (what flops was measured with)

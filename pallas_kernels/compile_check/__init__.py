@@ -5,6 +5,3 @@
 A workload goes through the public API to machine code, each in a process of its own (`worker.py`), for each target
 (`targets.py`); what the compilers said about its kernels is read (`compiler_text.py`) and judged (`report.py`).
 """
-
-OPS = ("taylor_attention", "sliding_window")
-"""Packages of `pallas_kernels` that have a `workloads.py` with `GROUPS`."""

@@ -13,9 +13,10 @@ from typing import get_args
 
 import jax
 
-from pallas_kernels.compile_check import OPS, report
+from pallas_kernels.compile_check import report
 from pallas_kernels.compile_check.run import check, workload_groups
 from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
+from pallas_kernels.registry import OPS
 from pallas_kernels.workload import Kind
 
 DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,

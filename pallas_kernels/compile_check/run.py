@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pallas_kernels.compile_check import OPS
 from pallas_kernels.compile_check.compiler_text import read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report
+from pallas_kernels.registry import OPS, load
 from pallas_kernels.workload import Workload
 
 ENVIRONMENT = {
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 
 def workload_groups(op: str) -> tuple[str, ...]:
     """Names of the groups of an op."""
-    return tuple(_groups(_module(op)))
+    return tuple(load(op, "workloads").GROUPS)
 
 
 def check(
@@ -42,7 +42,9 @@ def check(
     """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all."""
     for op in ops:
         for group in groups:
-            yield from check_module(_module(op), group, targets=targets, kinds=kinds, implementation=implementation)
+            yield from check_module(
+                load(op, "workloads").__name__, group, targets=targets, kinds=kinds, implementation=implementation
+            )
 
 
 def check_module(
@@ -54,20 +56,13 @@ def check_module(
     implementation: str | None = None,
 ) -> Iterator[Report]:
     """The same for a group of any importable module that has `GROUPS`."""
-    for index, workload in enumerate(_groups(module).get(group, ())):
+    groups: dict[str, tuple[Workload, ...]] = importlib.import_module(module).GROUPS
+    for index, workload in enumerate(groups.get(group, ())):
         if kinds is None or workload.kind in kinds:
             for target in targets:
                 said, result = _compile(module, group, str(index), target, implementation or "")
                 names = {"op": workload.op, "kind": workload.kind, "shape": workload.name, "target": target}
                 yield Report(**names, **_findings(said, result))
-
-
-def _module(op: str) -> str:
-    return f"pallas_kernels.{op}.workloads"
-
-
-def _groups(module: str) -> dict[str, tuple[Workload, ...]]:
-    return importlib.import_module(module).GROUPS
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:

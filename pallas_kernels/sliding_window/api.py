@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from pallas_kernels.dispatch import choose, run
 from pallas_kernels.sliding_window import reference
-from pallas_kernels.sliding_window.backends import BACKENDS, Problem, kernels
+from pallas_kernels.sliding_window.backends import BACKENDS, kernels
 from pallas_kernels.sliding_window.cache import (
     SlidingWindowCache,
     append,
@@ -24,6 +24,7 @@ from pallas_kernels.sliding_window.cache import (
     history,
     rounded,
 )
+from pallas_kernels.sliding_window.problem import Problem
 
 IMPLEMENTATIONS = ("reference", *BACKENDS)
 
@@ -143,23 +144,10 @@ def attend(q, keys, values, start, segment_ids, *, window, scale, implementation
         b=b, t=t, past=s - t, h=h, g=g, k=k_dim, v=v_dim, window=options["window"], dtype=q.dtype.name,
         start=start is not None, segments=segment_ids is not None,
     )  # fmt: skip
-    choices = choose(BACKENDS, problem, implementation, kernels=kernels(problem))
+    names = choose(BACKENDS, problem, implementation, kernels=kernels(problem))
     if t == 0:
         return jnp.zeros((b, 0, h, v_dim), values.dtype)
-    operands, static = (q, keys, values, start, segment_ids), tuple(options.items())
-    for platform, name in choices:
-        if BACKENDS[name].backward is None:
-            return _by_itself(operands, platform, name, tuple(c for c in choices if c[1] != name), static)
-    return _attend(*operands, choices, static)
-
-
-def _by_itself(operands, platform, name, others, options):
-    """y of an implementation that brings its own gradient, on its platform, and of the `others` elsewhere."""
-    forward = functools.partial(BACKENDS[name].forward, **dict(options))
-    if platform is None:
-        return forward(*operands)
-    elsewhere = lambda *operands: _attend(*operands, others, options)  # noqa: E731
-    return jax.lax.platform_dependent(*operands, default=elsewhere, **{platform: forward})
+    return _attend(q, keys, values, start, segment_ids, names, problem, tuple(options.items()))
 
 
 def check(q, k, v, window: int, segment_ids, cache: SlidingWindowCache | None, return_cache: bool = False) -> None:
@@ -209,19 +197,19 @@ def _check_segments(q, segment_ids, *, cached: bool) -> None:
         )
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _attend(q, keys, values, start, segment_ids, choices, options):
-    return run(BACKENDS, "forward", choices, q, keys, values, start, segment_ids, **dict(options))[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
+def _attend(q, keys, values, start, segment_ids, names, problem, options):
+    return run(BACKENDS, "forward", names, problem, q, keys, values, start, segment_ids, **dict(options))[0]
 
 
-def _attend_forward(q, keys, values, start, segment_ids, choices, options):
+def _attend_forward(q, keys, values, start, segment_ids, names, problem, options):
     operands = q, keys, values, start, segment_ids
-    y, lse = run(BACKENDS, "forward", choices, *operands, **dict(options))
+    y, lse = run(BACKENDS, "forward", names, problem, *operands, **dict(options))
     return y, (*operands, y, lse)
 
 
-def _attend_backward(choices, options, saved, dy):
-    dq, dk, dv = run(BACKENDS, "backward", choices, *saved, dy, **dict(options))
+def _attend_backward(names, problem, options, saved, dy):
+    dq, dk, dv = run(BACKENDS, "backward", names, problem, *saved, dy, **dict(options))
     return dq, dk, dv, None, None
 
 

@@ -1,22 +1,51 @@
 """Sliding-window attention by cuDNN's flash attention, through `jax.nn.dot_product_attention`.
 
-For the whole past, and for what the Hopper kernels do not serve: wide windows, float16, other NVIDIA GPUs. It is
-differentiable by itself, so that the backward pass reuses what its forward pass saved.
+For the whole past, and for what the Hopper kernels do not serve: wide windows, float16, other NVIDIA GPUs. JAX has no
+public function for its backward pass alone: `backward` asks for the forward pass once more, with the operands and
+options of the first, so that XLA can merge them where both are in one program and no loop stands between them.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from pallas_kernels.sliding_window.problem import Problem
 
 DTYPES = ("bfloat16", "float16")
 TILE = 64
 """Tokens below which flash attention has nothing to save, and vendors test least."""
 
 
-def attention(q, k, v, start, segment_ids, *, window: int, scale: float) -> jax.Array:
-    """y (b, t, h, v); arguments as in `backends.py`, with t = s, and neither start nor segment_ids."""
+def forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
+    """y (b, t, h, v), lse (b, h, t); arguments as in `backends.py`, with t = s, and neither start nor segment_ids."""
     del start, segment_ids
+    y, lse = _unpartitioned(functools.partial(_attention, window=window, scale=scale))(q, k, v)
+    return y, lse.swapaxes(1, 2).astype(jnp.float32)
+
+
+def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float):
+    """dq, dk, dv in the dtypes of q, k, v."""
+    del start, segment_ids, y, lse
+
+    def gradients(q, k, v, dy):
+        (_, lse), pull_back = jax.vjp(functools.partial(_attention, window=window, scale=scale), q, k, v)
+        return pull_back((dy, jnp.zeros_like(lse)))
+
+    return _unpartitioned(gradients)(q, k, v, dy)
+
+
+def _unpartitioned(function):
+    """The function, for one device: else JAX asks the devices of the program how to share out cuDNN's call."""
+    if jax.sharding.get_abstract_mesh().manual_axes:
+        return function
+    one = jax.sharding.AbstractMesh((1,), ("device",))
+    return jax.shard_map(function, mesh=one, in_specs=PartitionSpec(), out_specs=PartitionSpec(), check_vma=False)
+
+
+def _attention(q, k, v, *, window: int, scale: float):
     whole = window >= q.shape[1]
     return jax.nn.dot_product_attention(
         q,
@@ -26,20 +55,28 @@ def attention(q, k, v, start, segment_ids, *, window: int, scale: float) -> jax.
         is_causal=True,
         local_window_size=None if whole else (window - 1, 0),
         implementation="cudnn",
+        return_residual=True,
     )
 
 
-def objection(*, b: int, t: int, h: int, g: int, k: int, v: int, window: int, dtype: str) -> str | None:
-    """Why cuDNN cannot serve a call without past tokens and segments, or None: JAX says, of the GPU that is present."""
-    if dtype not in DTYPES:
-        return f"dtype {dtype} is not one of {', '.join(DTYPES)}"
-    if k != v:
-        return f"head_dims {k} of keys and {v} of values differ"
-    if t < TILE:
-        return f"t={t} is less than {TILE} tokens"
-    if jax.default_backend() != "gpu":
-        return "asks the GPU that is present what it serves, and there is none"
-    return _refusal(b, t, h, g, k, window, dtype)
+def objection(p: Problem) -> str | None:
+    """Why cuDNN serves a call nowhere, or None."""
+    if p.past or p.start or p.segments:
+        return "tokens before, as in a cache, or segment_ids"
+    if p.dtype_name not in DTYPES:
+        return f"dtype {p.dtype_name} is not one of {', '.join(DTYPES)}"
+    if p.k != p.v:
+        return f"head_dims {p.k} of keys and {p.v} of values differ"
+    if p.t < TILE:
+        return f"t={p.t} is less than {TILE} tokens"
+    return None
+
+
+def target_objection(p: Problem, device: Any) -> str | None:
+    """Why it does not on this device, or None: JAX says, of the GPU that is present."""
+    if device is None:
+        return "asks the GPU that it will run on what it serves, and that GPU is not known"
+    return _refusal(p.b, p.t, p.h, p.kv_heads, p.k, p.window, p.dtype_name)
 
 
 @functools.cache
@@ -47,8 +84,8 @@ def _refusal(b, t, h, g, d, window, dtype) -> str | None:
     queries, keys = (jax.ShapeDtypeStruct((b, t, n, d), jnp.dtype(dtype)) for n in (h, g))
 
     def run(q, k, v):
-        y, pull_back = jax.vjp(lambda q, k, v: attention(q, k, v, None, None, window=window, scale=1.0), q, k, v)
-        return pull_back(y)
+        y, lse = forward(q, k, v, None, None, window=window, scale=1.0)
+        return backward(q, k, v, None, None, y, lse, y, window=window, scale=1.0)
 
     try:
         jax.eval_shape(run, queries, keys, keys)

@@ -3,7 +3,7 @@
 With s_ij = scale q_i.k_j over the keys j that query i sees: y_i = sum_j exp(s_ij) v_j / l_i, l_i = sum_j exp(s_ij), and
 lse_i = log l_i for the backward pass. Inside the kernel exponents are base 2.
 
-Each warpgroup walks a run of 64-query blocks. Up to a window of 128 (3 key blocks) the scores of a query block are
+Each warpgroup computes a run of 64-query blocks. Up to a window of 128 (3 key blocks) the scores of a query block are
 in registers together, their softmax is exact in one pass, and shared memory keeps the key blocks from one query block
 to the next; wider windows stream their key blocks and rescale the running sums (the online softmax).
 
@@ -22,21 +22,21 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import rows_to
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
-    Home,
-    Walk,
+    Stationary,
+    WorkTiles,
     key_ring,
-    launch_walks,
+    launch_tasks,
     products,
     rows,
-    run_walk,
+    run_tiles,
     scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     AUTO,
     BLOCK,
-    Band,
+    BlockWindow,
+    Geometry,
     Plan,
-    Problem,
     Tuning,
     first_keys,
     pad_rows,
@@ -58,10 +58,10 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
     d = problem.d
 
     def body(r):
-        walk = Walk.here(problem.h, problem.query_blocks, plan)
-        mma = walk.mma(r.stage)
-        home = Home(walk, plan, (r.q,), r)
-        ring = key_ring(r, walk, plan, problem)
+        work = WorkTiles.of_warpgroup(problem.h, problem.query_blocks, plan)
+        mma = work.mma(r.stage)
+        stationary = Stationary(work, plan, (r.q,), r)
+        ring = key_ring(r, work, plan, problem)
         mask = make_mask(r, ring)
 
         def attend(n, units, q_s, sums):
@@ -74,7 +74,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
                 found.append(mask.fold(parts))
             plgpu.commit_smem()
             ring.spent("k", n, 0, units)
-            home.spent(n)
+            stationary.spent(n)
             top = functools.reduce(jnp.maximum, found).max(axis=1)
             top = jnp.maximum(top, LOWEST if sums is None else sums[0])
             found = [jnp.exp2(s - rows_to(top)) for s in found]
@@ -101,15 +101,15 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
             return top, total, values
 
         def step(n, _):
-            (q_s,) = home.wait(n)
+            (q_s,) = stationary.wait(n)
             first = attend(n, ring.first_units, q_s, None)
             top, total, values = ring.rest(lambda u, sums: attend(n, (u,), q_s, sums), first)
-            r.lse[walk.batch, walk.head, rows(n)] = top * LN_2 + jnp.log(total)
-            home.store(n, [values * rows_to(1.0 / jnp.maximum(total, TINY), d)], [r.y])
+            r.lse[work.batch, work.head, rows(n)] = top * LN_2 + jnp.log(total)
+            stationary.store(n, [values * rows_to(1.0 / jnp.maximum(total, TINY), d)], [r.y])
 
-        run_walk(walk, home, ring, step)
+        run_tiles(work, stationary, ring, step)
 
-    return launch_walks(
+    return launch_tasks(
         "sliding_window_forward",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids},
@@ -117,15 +117,15 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
             "y": jax.ShapeDtypeStruct(q.shape, bf16),
             "lse": jax.ShapeDtypeStruct((problem.b, problem.h, problem.query_blocks * BLOCK), f32),
         },
-        scratch_of(plan, d, home=1, results=1, ring={"k": None, "v": None}, interpret=interpret),
+        scratch_of(plan, d, stationary=1, results=1, ring={"k": None, "v": None}, interpret=interpret),
         batch=problem.b,
-        walks=plan.walks(problem.h, problem.query_blocks),
+        tasks=plan.tasks(problem.h, problem.query_blocks),
         plan=plan,
         interpret=interpret,
     )
 
 
-def kernel_operands(q, k, v, start, segment_ids, problem: Problem):
+def kernel_operands(q, k, v, start, segment_ids, problem: Geometry):
     """q (b, t padded, h, d), k and v (b, s padded, g, d), start (b,) and segment_ids (b, t padded) int32 or None."""
     start = first_keys(start, problem)
     ids = None if segment_ids is None else pad_vectors(segment_ids.astype(jnp.int32))
@@ -151,31 +151,31 @@ def forward(q, k, v, start, segment_ids, *, window, scale, interpret=None, tunin
       y (b, t, h, d) bf16, zero where a query sees no key; lse (b, h, t) float32, -inf there.
     """
     check_supported(q, k, v, segment_ids, window)
-    problem = Problem.of(q, k, window)
+    problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     plan = plan_forward(problem, tuning)
     out = _forward_kernel(*operands, problem=problem, plan=plan, scale=scale, interpret=interpret)
     return out["y"][:, : problem.t], out["lse"][:, :, : problem.t]
 
 
-def plan_forward(problem: Problem, tuning: Tuning) -> Plan:
+def plan_forward(problem: Geometry, tuning: Tuning) -> Plan:
     return plan_kernel(
         problem,
-        home=1,
+        stationary=1,
         results=1,
-        most=most_warpgroups(problem.d, problem.band),
+        most=most_warpgroups(problem.d, problem.block_window),
         heads=problem.h,
-        home_blocks=problem.query_blocks,
+        stationary_blocks=problem.query_blocks,
         tuning=tuning,
     )
 
 
-def most_warpgroups(d: int, band: Band) -> int:
+def most_warpgroups(d: int, window: BlockWindow) -> int:
     """Warpgroups whose accumulators (d columns) and scores a core holds in registers, as found by compiling."""
-    tiles = 3 if band.blocks == 3 else 2
+    tiles = 3 if window.blocks == 3 else 2
     if d <= 64 and tiles == 2:
         return 4
-    return 3 if band.window % BLOCK == 0 and d + BLOCK * (tiles - 2) <= 128 else 2
+    return 3 if window.window % BLOCK == 0 and d + BLOCK * (tiles - 2) <= 128 else 2
 
 
 def check_supported(q, k, v, segment_ids, window):

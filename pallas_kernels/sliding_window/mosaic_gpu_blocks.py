@@ -1,7 +1,7 @@
 """Inside the Hopper kernels: shared memory, blocks in flight, and the launch.
 
-The warpgroups of a thread block share nothing: each walks its own home blocks in its own shared memory and issues its
-own TMA, and they hide each other's waits. They are one thread block, not several, because that is what bounds the
+The warpgroups of a thread block share nothing: each has its own stationary blocks in its own shared memory and issues
+its own TMA, and they hide each other's waits. They are one thread block, not several, because that is what bounds the
 registers that the compiler takes for each: 255 for two warpgroups, 168 for three, 128 for four.
 Geometry and legend: `mosaic_gpu_layout`.
 """
@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import Mma, launch
-from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Band, Plan, Problem
+from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, BlockWindow, Geometry, Plan
 
 # ---------------------------------------------------------------- shared memory
 
@@ -27,12 +27,12 @@ def transforms(width):
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
 
-def scratch_of(plan: Plan, width, *, home: int, results: int, ring, interpret):
-    """Shared memory of a kernel: home_s, result_s where staged, the ring's NAME_s, and their barriers.
+def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, interpret):
+    """Shared memory of a kernel: stationary_s, result_s where staged, the ring's NAME_s, and their barriers.
 
-    home, results: how many home operands and results there are. ring: its operands in tiles, each with the (64,)
-    operand that comes with it, or None. In interpret mode also `stage`, through which register operands of wgmma pass,
-    with the swizzle of their partner.
+    stationary, results: how many stationary operands and results there are. ring: its operands in tiles, each with the
+    (64,) operand that comes with it, or None. In interpret mode also `stage`, through which register operands of wgmma
+    pass, with the swizzle of their partner.
     """
 
     def tiles(count, columns=width):
@@ -40,8 +40,8 @@ def scratch_of(plan: Plan, width, *, home: int, results: int, ring, interpret):
 
     in_ring = plan.warpgroups * plan.slots
     scratch = {
-        "home_s": tiles(plan.warpgroups * home),
-        "home_full": plgpu.Barrier(num_arrivals=home, num_barriers=plan.warpgroups),
+        "stationary_s": tiles(plan.warpgroups * stationary),
+        "stationary_full": plgpu.Barrier(num_arrivals=stationary, num_barriers=plan.warpgroups),
     }
     if plan.staged:
         scratch["result_s"] = tiles(plan.warpgroups * results)
@@ -70,8 +70,8 @@ def products(*pairs):
 
 
 @dataclasses.dataclass(frozen=True)
-class Walk:
-    """The home blocks of one warpgroup: first, first + 1, ..., end - 1; none where end <= first."""
+class WorkTiles:
+    """The stationary blocks of one warpgroup, its task: first, first + 1, ..., end - 1; none where end <= first."""
 
     batch: Any
     head: Any
@@ -80,12 +80,12 @@ class Walk:
     warpgroup: Any
 
     @classmethod
-    def here(cls, heads: int, home_blocks: int, plan: Plan):
+    def of_warpgroup(cls, heads: int, stationary_blocks: int, plan: Plan):
         """Neighbours work on neighbouring heads, whose rows are side by side in memory."""
         warpgroup = lax.axis_index("warpgroup")
         number = lax.axis_index("block") * plan.warpgroups + warpgroup
         first = lax.div(number, jnp.int32(heads)) * plan.run
-        end = jnp.minimum(first + plan.run, home_blocks)
+        end = jnp.minimum(first + plan.run, stationary_blocks)
         return cls(lax.axis_index("b"), lax.rem(number, jnp.int32(heads)), first, end, warpgroup)
 
     def mma(self, stage) -> Mma:
@@ -93,33 +93,33 @@ class Walk:
 
 
 @dataclasses.dataclass(frozen=True)
-class Home:
-    """Operands and results of the home block: one tile each, loaded again as soon as nobody needs it.
+class Stationary:
+    """Operands and results of the stationary block: one tile each, loaded again as soon as nobody needs it.
 
     The operands take turns in their tiles from block to block. The addresses of a matmul operand would otherwise be the
     same in every step, and the compiler would keep them in registers, some thirty, at the price of spills.
     """
 
-    walk: Walk
+    work: WorkTiles
     plan: Plan
     operands: tuple[Any, ...]  # (b, rows, heads, d) in global memory
-    refs: Any  # with home_s, result_s, home_full
+    refs: Any  # with stationary_s, result_s, stationary_full
 
     def tile(self, n, number):
         count = len(self.operands)
-        return self.refs.home_s.at[self.walk.warpgroup * count + lax.rem(n + number, jnp.int32(count))]
+        return self.refs.stationary_s.at[self.work.warpgroup * count + lax.rem(n + number, jnp.int32(count))]
 
     def results(self, n, count):
         if not self.plan.staged:
             return [self.tile(n, i) for i in range(count)]
-        return [self.refs.result_s.at[self.walk.warpgroup * count + i] for i in range(count)]
+        return [self.refs.result_s.at[self.work.warpgroup * count + i] for i in range(count)]
 
     def full(self):
-        return self.refs.home_full.at[self.walk.warpgroup]
+        return self.refs.stationary_full.at[self.work.warpgroup]
 
     def issue(self, n):
         for number, source in enumerate(self.operands):
-            block = source.at[self.walk.batch, rows(n), self.walk.head]
+            block = source.at[self.work.batch, rows(n), self.work.head]
             plgpu.copy_gmem_to_smem(block, self.tile(n, number), self.full())
 
     def wait(self, n):
@@ -140,31 +140,32 @@ class Home:
             smem[...] = value.astype(jnp.bfloat16)
         plgpu.commit_smem()
         for smem, target in zip(staging, targets, strict=True):
-            plgpu.copy_smem_to_gmem(smem, target.at[self.walk.batch, rows(n), self.walk.head])
+            plgpu.copy_smem_to_gmem(smem, target.at[self.work.batch, rows(n), self.work.head])
         if not self.plan.staged:
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             self.reload(n)
 
     def reload(self, n):
-        @pl.when(n + 1 < self.walk.end)
+        @pl.when(n + 1 < self.work.end)
         def _():
             self.issue(n + 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """Partner blocks. A visit (n, member, u) is the meeting of home block n with partner u for a member of its group.
+    """Partner blocks. A visit (n, member, u) is the meeting of stationary block n with partner u for a member of its
+    group.
 
-    Visits of one home block and member come in the order u = 0 (diagonal), 1 (farthest), 2, ... (between, from near to
-    far). Kept: slot of a partner is its index modulo `slots`, and one load replaces the partner that leaves the band.
-    Streamed: visits are numbered, and each load is replaced by that of `slots` visits later.
+    Visits of one stationary block and member come in the order u = 0 (diagonal), 1 (farthest), 2, ... (between, from
+    near to far). Kept: slot of a partner is its index modulo `slots`, and one load replaces the partner that leaves the
+    window. Streamed: visits are numbered, and each load is replaced by that of `slots` visits later.
     """
 
-    walk: Walk
+    work: WorkTiles
     plan: Plan
-    band: Band
+    block_window: BlockWindow
     members: int  # of a group, met one after another; 1 where kept
-    direction: int  # partners of home block n: n + shift + direction * {0, 1, ...}
+    direction: int  # partners of stationary block n: n + shift + direction * {0, 1, ...}
     shift: int
     limit: int  # partners exist in [0, limit); the loads of others are clamped, and masked where they are used
     loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
@@ -173,8 +174,8 @@ class Ring:
     def distance(self, u):
         """Blocks between the diagonal and partner u."""
         if isinstance(u, int):
-            return (0, self.band.blocks - 1)[u] if u < 2 else u - 1
-        return jnp.where(u == 0, 0, jnp.where(u == 1, self.band.blocks - 1, u - 1))
+            return (0, self.block_window.blocks - 1)[u] if u < 2 else u - 1
+        return jnp.where(u == 0, 0, jnp.where(u == 1, self.block_window.blocks - 1, u - 1))
 
     def partner(self, n, u):
         """Index of a partner; it may not exist."""
@@ -184,17 +185,17 @@ class Ring:
         return jnp.clip(self.partner(n, u), 0, self.limit - 1)
 
     def number(self, n, member, u):
-        return ((n - self.walk.first) * self.members + member) * self.band.blocks + u
+        return ((n - self.work.first) * self.members + member) * self.block_window.blocks + u
 
     @property
     def visits(self):
-        return (self.walk.end - self.walk.first) * self.members * self.band.blocks
+        return (self.work.end - self.work.first) * self.members * self.block_window.blocks
 
     def slot(self, n, member, u):
         number = self.number(n, member, u)
         if self.plan.kept:
-            number = n + self.direction * self.distance(u) + self.band.blocks
-        return self.walk.warpgroup * self.plan.slots + lax.rem(number, jnp.int32(self.plan.slots))
+            number = n + self.direction * self.distance(u) + self.block_window.blocks
+        return self.work.warpgroup * self.plan.slots + lax.rem(number, jnp.int32(self.plan.slots))
 
     def load(self, name, n, member, u):
         slot, block = self.slot(n, member, u), self.existing(n, u)
@@ -202,36 +203,36 @@ class Ring:
             plgpu.copy_gmem_to_smem(source(block, member), smem.at[slot], self.full[name].at[slot])
 
     def load_number(self, name, number):
-        blocks, per_home = jnp.int32(self.band.blocks), jnp.int32(self.members * self.band.blocks)
-        within = lax.rem(number, per_home)
-        n = self.walk.first + lax.div(number, per_home)
+        blocks, per_block = jnp.int32(self.block_window.blocks), jnp.int32(self.members * self.block_window.blocks)
+        within = lax.rem(number, per_block)
+        n = self.work.first + lax.div(number, per_block)
         self.load(name, n, lax.div(within, blocks), lax.rem(within, blocks))
 
     @property
     def first_units(self):
         """Partners that are met together: all that are kept, else the two that may share a tile of scores."""
-        return tuple(range(self.band.blocks if self.plan.kept else min(2, self.band.blocks)))
+        return tuple(range(self.block_window.blocks if self.plan.kept else min(2, self.block_window.blocks)))
 
     def rest(self, visit, carry):
         """Folds visit(u, carry) over the partners after the first ones.
 
-        The one that the far edge of the band cuts comes last, by itself: the loop over the others has no mask.
+        The one that the far edge of the window cuts comes last, by itself: the loop over the others has no mask.
         """
-        first, last = len(self.first_units), self.band.blocks
-        cut = first < last and self.band.cuts(self.distance(last - 1))
+        first, last = len(self.first_units), self.block_window.blocks
+        cut = first < last and self.block_window.cuts(self.distance(last - 1))
         if first < last - cut:
             carry = lax.fori_loop(first, last - cut, visit, carry)
         return visit(last - 1, carry) if cut else carry
 
     @property
     def newest(self):
-        """The partner that the home block before did not meet."""
-        return 0 if self.direction < 0 or self.band.blocks == 1 else 1
+        """The partner that the stationary block before did not meet."""
+        return 0 if self.direction < 0 or self.block_window.blocks == 1 else 1
 
     @property
     def oldest(self):
-        """The partner that the next home block does not meet."""
-        return 0 if self.direction > 0 or self.band.blocks == 1 else 1
+        """The partner that the next stationary block does not meet."""
+        return 0 if self.direction > 0 or self.block_window.blocks == 1 else 1
 
     def start(self):
         """Issues the first loads. Kept: waits for all but the newest partner, for which every visit waits."""
@@ -245,19 +246,19 @@ class Ring:
         lax.fori_loop(0, self.plan.slots, issue, None)
         if self.plan.kept:
             for name in self.loads:
-                for u in set(range(self.band.blocks)) - {self.newest}:
-                    plgpu.barrier_wait(self.full[name].at[self.slot(self.walk.first, 0, u)])
+                for u in set(range(self.block_window.blocks)) - {self.newest}:
+                    plgpu.barrier_wait(self.full[name].at[self.slot(self.work.first, 0, u)])
 
     def wait(self, name, n, member, units):
         for u in set(units) & {self.newest} if self.plan.kept else units:
             plgpu.barrier_wait(self.full[name].at[self.slot(n, member, u)])
 
     def spent(self, name, n, member, units):
-        """Every warp has read these partners for the last time in the visits of home block n and this member."""
+        """Every warp has read these partners for the last time in the visits of stationary block n and this member."""
         if self.plan.kept:
             if self.oldest in units:
 
-                @pl.when(n + 1 < self.walk.end)
+                @pl.when(n + 1 < self.work.end)
                 def _():
                     self.load(name, n + 1, 0, self.newest)
 
@@ -270,14 +271,14 @@ class Ring:
                 self.load_number(name, later)
 
 
-def run_walk(walk: Walk, home: Home, ring: Ring, step):
-    """step(n, _) for every home block n."""
+def run_tiles(work: WorkTiles, stationary: Stationary, ring: Ring, step):
+    """step(n, _) for every stationary block n."""
 
-    @pl.when(walk.first < walk.end)
+    @pl.when(work.first < work.end)
     def _():
-        home.issue(walk.first)
+        stationary.issue(work.first)
         ring.start()
-        lax.fori_loop(walk.first, walk.end, step, None)
+        lax.fori_loop(work.first, work.end, step, None)
         plgpu.wait_smem_to_gmem(0)
 
 
@@ -285,17 +286,17 @@ def rows(n):
     return pl.ds(n * BLOCK, BLOCK)
 
 
-def key_ring(refs, walk: Walk, plan: Plan, problem: Problem) -> Ring:
+def key_ring(refs, work: WorkTiles, plan: Plan, problem: Geometry) -> Ring:
     """The key blocks that query blocks meet, from refs.k and refs.v."""
-    head = walk.head // problem.group
+    head = work.head // problem.group
 
     def load(ref, smem):
-        return ((lambda block, member: ref.at[walk.batch, rows(block), head], smem),)
+        return ((lambda block, member: ref.at[work.batch, rows(block), head], smem),)
 
     return Ring(
-        walk=walk,
+        work=work,
         plan=plan,
-        band=problem.band,
+        block_window=problem.block_window,
         members=1,
         direction=-1,
         shift=problem.past_blocks,
@@ -308,15 +309,15 @@ def key_ring(refs, walk: Walk, plan: Plan, problem: Problem) -> Ring:
 # ---------------------------------------------------------------- launching
 
 
-def launch_walks(name, body, operands, outputs, scratch, *, batch, walks, plan, interpret):
-    """`launch` with as many thread blocks as the walks of each batch row need; refs.stage is None on a device."""
+def launch_tasks(name, body, operands, outputs, scratch, *, batch, tasks, plan, interpret):
+    """`launch` with as many thread blocks as the tasks of each batch row need; refs.stage is None on a device."""
     return launch(
         name,
         body,
         {**operands, "stage": None},
         outputs,
         scratch,
-        grid={"b": batch, "block": -(-walks // plan.warpgroups)},
+        grid={"b": batch, "block": -(-tasks // plan.warpgroups)},
         warpgroups=plan.warpgroups,
         approx_math=True,
         interpret=interpret,

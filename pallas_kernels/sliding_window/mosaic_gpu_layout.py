@@ -12,12 +12,15 @@ window = 1 modulo 64 what is visible of the diagonal and of the farthest partner
 of scores holds both: a window of 64 costs one tile of exponentials for each query block, a window of 128 two. This is
 called folding.
 
-A kernel walks its home blocks (queries; or keys, for dk and dv) in order, and meets the partners of each.
+A kernel takes its stationary blocks (queries; or keys, for dk and dv) in order, and meets the partners of each.
 """
 
 import dataclasses
 
 import jax.numpy as jnp
+
+from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.sliding_window.problem import Problem
 
 BLOCK = 64
 CORES = 132
@@ -27,8 +30,18 @@ BARRIER_BYTES = 1024
 MOST_KEPT = 3  # partners that a ring keeps: their scores stay in registers together
 
 
+def objection(p: Problem) -> str | None:
+    """Why these kernels cannot serve a call, or None."""
+    reason = hopper_objection((p.dtype_name,))
+    if reason is not None:
+        return reason
+    if p.k != p.v or p.k % 16 or not 16 <= p.k <= 128:
+        return f"head_dims {p.k} of keys and {p.v} of values are not one multiple of 16 up to 128"
+    return f"window={p.window} is more than 1024" if p.window > 1024 else None
+
+
 @dataclasses.dataclass(frozen=True)
-class Band:
+class BlockWindow:
     """Which pairs of blocks meet, and what of each pair is visible."""
 
     window: int
@@ -39,7 +52,7 @@ class Band:
         return 1 + -(-(self.window - 1) // BLOCK)
 
     def cuts(self, distance: int) -> bool:
-        """Whether the far edge of the band runs through the partner at this distance in blocks."""
+        """Whether the far edge of the window runs through the partner at this distance in blocks."""
         return BLOCK * distance - self.window > -BLOCK
 
     @property
@@ -48,7 +61,7 @@ class Band:
 
 
 @dataclasses.dataclass(frozen=True)
-class Problem:
+class Geometry:
     """Static sizes of one call; q (b, t, h, d), k and v (b, s, g, d)."""
 
     b: int
@@ -57,12 +70,12 @@ class Problem:
     h: int
     g: int
     d: int
-    band: Band
+    block_window: BlockWindow
 
     @classmethod
     def of(cls, q, k, window: int):
         """A window wider than the keys sees no more than one as wide."""
-        return cls(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], Band(min(window, k.shape[1])))
+        return cls(*q.shape[:2], k.shape[1], q.shape[2], k.shape[2], q.shape[3], BlockWindow(min(window, k.shape[1])))
 
     @property
     def group(self) -> int:
@@ -89,17 +102,17 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How one kernel uses a core: shared memory, registers, and the walks of its warpgroups."""
+    """How one kernel uses a core: shared memory, registers, and the tasks of its warpgroups."""
 
-    kept: bool  # every partner block is loaded once, and kept while home blocks meet it; else once for each home block
+    kept: bool  # every partner is loaded once, and kept while stationary blocks meet it; else once for each of these
     slots: int  # of a warpgroup's ring of partners
-    staged: bool  # results have tiles of their own (only where kept); else they take those of the home operands
-    run: int  # home blocks of a walk
-    warpgroups: int  # of a thread block; each has its own walk and its own shared memory
+    staged: bool  # results have tiles of their own (only where kept); else they take those of the stationary operands
+    run: int  # stationary blocks of a task
+    warpgroups: int  # of a thread block; each has its own task and its own shared memory
 
-    def walks(self, heads: int, home_blocks: int) -> int:
-        """Walks of one batch row."""
-        return heads * -(-home_blocks // self.run)
+    def tasks(self, heads: int, stationary_blocks: int) -> int:
+        """Tasks of one batch row."""
+        return heads * -(-stationary_blocks // self.run)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,47 +127,47 @@ AUTO = Tuning()
 
 
 def plan_kernel(
-    problem: Problem,
+    problem: Geometry,
     *,
-    home: int,
+    stationary: int,
     results: int,
     vectors: int = 0,
     most: int,
     heads: int,
-    home_blocks: int,
+    stationary_blocks: int,
     keep: bool = True,
     tuning: Tuning,
 ) -> Plan:
     """The `Plan` of a kernel.
 
     Args:
-      home, results: home operands and results of (64, d).
+      stationary, results: stationary operands and results of (64, d).
       vectors: rings of (64,) operands.
       most: warpgroups whose registers a core holds.
-      heads, home_blocks: what there is to walk in each batch row.
+      heads, stationary_blocks: what there is to do in each batch row.
       keep: whether partners may be kept.
       tuning: overrides.
     """
-    partners, tile_bytes = problem.band.blocks, 2 * BLOCK * problem.d
+    partners, tile_bytes = problem.block_window.blocks, 2 * BLOCK * problem.d
 
     def resident(tiles):
         return min(most, (SHARED_BYTES - BARRIER_BYTES - VECTOR_BYTES * vectors) // (tiles * tile_bytes))
 
-    keep = keep and partners <= MOST_KEPT and resident(home + 2 * partners) >= 2
-    slots = partners if keep else next(n for n in (4, 3, 2) if n == 2 or resident(home + 2 * n) >= 2)
-    tiles = home + 2 * slots
+    keep = keep and partners <= MOST_KEPT and resident(stationary + 2 * partners) >= 2
+    slots = partners if keep else next(n for n in (4, 3, 2) if n == 2 or resident(stationary + 2 * n) >= 2)
+    tiles = stationary + 2 * slots
     staged = keep and resident(tiles + results) == resident(tiles)
     warpgroups = resident(tiles)
-    run = tuning.run or choose_run(problem.b * heads, home_blocks, CORES * warpgroups)
-    plan = Plan(keep, slots, staged, min(run, home_blocks), warpgroups)
-    useful = min(tuning.warpgroups or warpgroups, plan.walks(heads, home_blocks))
+    run = tuning.run or choose_run(problem.b * heads, stationary_blocks, CORES * warpgroups)
+    plan = Plan(keep, slots, staged, min(run, stationary_blocks), warpgroups)
+    useful = min(tuning.warpgroups or warpgroups, plan.tasks(heads, stationary_blocks))
     return dataclasses.replace(plan, warpgroups=min(warpgroups, useful))
 
 
 def choose_run(chains: int, blocks: int, places: int) -> int:
-    """Home blocks per walk that finish soonest, when `places` walks run at a time over `chains` of `blocks`.
+    """Stationary blocks per task that finish soonest, when `places` tasks run at a time over `chains` of `blocks`.
 
-    The start of a walk counts as one block: it waits for its first loads, and some of them are of blocks that the walk
+    The start of a task counts as one block: it waits for its first loads, and some of them are of blocks that the task
     before it has loaded too (arithmetic, not measured).
     """
 
@@ -178,7 +191,7 @@ def pad_vectors(x):
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, behind)]) if behind else x
 
 
-def first_keys(start, problem: Problem):
+def first_keys(start, problem: Geometry):
     """(b,) int32, the first visible key of every row, counted with the rows in front; None: all are visible."""
     if start is None and problem.front == 0:
         return None

@@ -24,8 +24,8 @@ LOWEST = np.float32(-1e20)  # floor of a row's maximum: exp2(HIDDEN - LOWEST) = 
 
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Home blocks are the rows of a tile, partners the columns: queries are rows where the ring looks back in time, and
-    columns where it looks ahead."""
+    """Stationary blocks are the rows of a tile, partners the columns: queries are rows where the ring looks back in
+    time, and columns where it looks ahead."""
 
     ring: Ring
     start: Any | None  # first visible key
@@ -45,7 +45,7 @@ class Mask:
         return self.index(self.query_axis), self.index(1 - self.query_axis)
 
     def exponents(self, scores, scale, n, u, less=None):
-        """scale * scores - less for home block n and partner u, HIDDEN where the query does not see the key.
+        """scale * scores - less for stationary block n and partner u, HIDDEN where the query does not see the key.
 
         less: (64,) by query, or None for 0. A partner that does not exist is hidden by the factor and the addend: the
         multiplier has room where comparisons and selections have not.
@@ -61,8 +61,8 @@ class Mask:
         if less is not None:
             exponents = exponents - (less if less.ndim == 0 else (rows_to, columns_to)[self.query_axis](less))
         checks = [j <= i] if own else []
-        if isinstance(u, int) and self.ring.band.cuts(distance):
-            checks.append(j - i > BLOCK * distance - self.ring.band.window)
+        if isinstance(u, int) and self.ring.block_window.cuts(distance):
+            checks.append(j - i > BLOCK * distance - self.ring.block_window.window)
         if self.start is not None:
             checks.append(j >= self.start - BLOCK * (partner if self.query_axis == 0 else n))
         if self.ids is not None:
@@ -75,7 +75,7 @@ class Mask:
 
     def grouped(self, units):
         """Partners by tile of scores: the diagonal and the farthest may share one."""
-        folded = 2 if self.ring.band.folds and len(units) > 1 else 1
+        folded = 2 if self.ring.block_window.folds and len(units) > 1 else 1
         return [units[:folded], *((u,) for u in units[folded:])]
 
     def fold(self, parts):
@@ -97,7 +97,7 @@ class Mask:
 
 def make_mask(refs, ring: Ring) -> Mask:
     """From refs.start and refs.segment_ids, which may be None."""
-    batch = ring.walk.batch
+    batch = ring.work.batch
     start = None if refs.start is None else refs.start[batch]
     ids = None if refs.segment_ids is None else refs.segment_ids.at[batch]
     return Mask(ring, start, ids)

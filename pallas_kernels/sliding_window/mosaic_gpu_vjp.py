@@ -2,9 +2,9 @@
 
 With P_ij = exp(scale q_i.k_j - lse_i) where visible, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
   dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
-Kernel `dq` walks query blocks and meets their key blocks. Where shared memory keeps these (windows up to 128 with
+Kernel `dq` keeps query blocks and meets their key blocks. Where shared memory keeps these (windows up to 128 with
 d <= 64, up to 65 with more), the scores of a row are in registers together, and delta is their sum, written for the
-other kernel; else XLA gives dy.y. Kernel `dkdv` walks key blocks and meets their query blocks, those of every query
+other kernel; else XLA gives dy.y. Kernel `dkdv` keeps key blocks and meets their query blocks, those of every query
 head that shares the kv head, one head after another: the sum over the group stays float32, in registers.
 
 Needs a device: wgmma with P and dS in registers, which interpret mode passes through shared memory; accumulators that
@@ -24,21 +24,21 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.sliding_window.mosaic_gpu import check_supported, kernel_operands
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
-    Home,
     Ring,
-    Walk,
+    Stationary,
+    WorkTiles,
     key_ring,
-    launch_walks,
+    launch_tasks,
     products,
     rows,
-    run_walk,
+    run_tiles,
     scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     AUTO,
     BLOCK,
+    Geometry,
     Plan,
-    Problem,
     Tuning,
     pad_rows,
     pad_vectors,
@@ -57,14 +57,14 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
     scale_2 = np.float32(scale) * LOG2_E
 
     def body(r):
-        walk = Walk.here(problem.h, problem.query_blocks, plan)
-        mma = walk.mma(r.stage)
-        home = Home(walk, plan, (r.q, r.dy), r)
-        ring = key_ring(r, walk, plan, problem)
+        work = WorkTiles.of_warpgroup(problem.h, problem.query_blocks, plan)
+        mma = work.mma(r.stage)
+        stationary = Stationary(work, plan, (r.q, r.dy), r)
+        ring = key_ring(r, work, plan, problem)
         mask = make_mask(r, ring)
 
         def per_row(ref, n):
-            return plgpu.load(ref.at[walk.batch, walk.head, rows(n)], layout=PER_ROW, optimized=False)
+            return plgpu.load(ref.at[work.batch, work.head, rows(n)], layout=PER_ROW, optimized=False)
 
         def score_gradients(n, units, operands, lse, delta):
             """(u, dS bf16) for some partners."""
@@ -80,11 +80,11 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
                 dfound.append(mask.fold(products(*[(dy_s, r.v_s.at[slot].T) for slot in slots])))
             plgpu.commit_smem()
             ring.spent("v", n, 0, units)
-            home.spent(n)
+            stationary.spent(n)
             if delta is None:
                 pairs = zip(found, dfound, strict=True)
                 delta = functools.reduce(operator.add, [p * dp for p, dp in pairs]).sum(axis=1)
-                r.delta_o[walk.batch, walk.head, rows(n)] = delta
+                r.delta_o[work.batch, work.head, rows(n)] = delta
             tiles = [p * (dp - rows_to(delta)) for p, dp in zip(found, dfound, strict=True)]
             parts = [part for ds, group in zip(tiles, groups, strict=True) for part in mask.unfold(ds, group)]
             return tuple(zip(units, parts, strict=True))
@@ -100,7 +100,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
         def step(n, _):
             lse = per_row(r.lse, n) * LOG2_E
             delta = None if r.delta is None else per_row(r.delta, n)
-            operands = home.wait(n)
+            operands = stationary.wait(n)
             parts = score_gradients(n, ring.first_units, operands, lse, delta)
 
             def run(dq):
@@ -109,21 +109,21 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
                 return dq[...]
 
             dq = pl.run_scoped(run, plgpu.ACC((BLOCK, d), f32))
-            home.store(n, [dq * np.float32(scale)], [r.dq])
+            stationary.store(n, [dq * np.float32(scale)], [r.dq])
 
-        run_walk(walk, home, ring, step)
+        run_tiles(work, stationary, ring, step)
 
     outputs = {"dq": jax.ShapeDtypeStruct(q.shape, jnp.bfloat16)}
     if delta is None:
         outputs["delta_o"] = jax.ShapeDtypeStruct(lse.shape, f32)
-    return launch_walks(
+    return launch_tasks(
         "sliding_window_dq",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
         outputs,
-        scratch_of(plan, d, home=2, results=1, ring={"k": None, "v": None}, interpret=interpret),
+        scratch_of(plan, d, stationary=2, results=1, ring={"k": None, "v": None}, interpret=interpret),
         batch=problem.b,
-        walks=plan.walks(problem.h, problem.query_blocks),
+        tasks=plan.tasks(problem.h, problem.query_blocks),
         plan=plan,
         interpret=interpret,
     )
@@ -131,27 +131,27 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
 
 def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
     """dk, dv (b, s padded, g, d) bf16. Operands as of `_dq_kernel`, delta given."""
-    d, band, f32 = problem.d, problem.band, jnp.float32
+    d, f32 = problem.d, jnp.float32
     scale_2 = np.float32(scale) * LOG2_E
 
     def body(r):
-        walk = Walk.here(problem.g, problem.key_blocks, plan)
-        mma = walk.mma(r.stage)
-        home = Home(walk, plan, (r.k, r.v), r)
+        work = WorkTiles.of_warpgroup(problem.g, problem.key_blocks, plan)
+        mma = work.mma(r.stage)
+        stationary = Stationary(work, plan, (r.k, r.v), r)
 
         def query_head(member):
-            return walk.head * problem.group + member
+            return work.head * problem.group + member
 
         def of_queries(ref):
-            return lambda block, member: ref.at[walk.batch, rows(block), query_head(member)]
+            return lambda block, member: ref.at[work.batch, rows(block), query_head(member)]
 
         def per_query(ref):
-            return lambda block, member: ref.at[walk.batch, query_head(member), rows(block)]
+            return lambda block, member: ref.at[work.batch, query_head(member), rows(block)]
 
         ring = Ring(
-            walk=walk,
+            work=work,
             plan=plan,
-            band=band,
+            block_window=problem.block_window,
             members=problem.group,
             direction=1,
             shift=-problem.past_blocks,
@@ -187,7 +187,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
             ring.spent("q", n, member, (u,))
 
         def step(n, _):
-            operands = home.wait(n)
+            operands = stationary.wait(n)
 
             def run(dk, dv):
                 def visit(member, _):
@@ -203,19 +203,19 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
                 return dk[...], dv[...]
 
             dk, dv = pl.run_scoped(run, plgpu.ACC((BLOCK, d), f32), plgpu.ACC((BLOCK, d), f32))
-            home.spent(n)
-            home.store(n, [dk * np.float32(scale), dv], [r.dk, r.dv])
+            stationary.spent(n)
+            stationary.store(n, [dk * np.float32(scale), dv], [r.dk, r.dv])
 
-        run_walk(walk, home, ring, step)
+        run_tiles(work, stationary, ring, step)
 
-    return launch_walks(
+    return launch_tasks(
         "sliding_window_dkdv",
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
         {name: jax.ShapeDtypeStruct(k.shape, jnp.bfloat16) for name in ("dk", "dv")},
-        scratch_of(plan, d, home=2, results=2, ring={"q": "lse", "dy": "delta"}, interpret=interpret),
+        scratch_of(plan, d, stationary=2, results=2, ring={"q": "lse", "dy": "delta"}, interpret=interpret),
         batch=problem.b,
-        walks=plan.walks(problem.g, problem.key_blocks),
+        tasks=plan.tasks(problem.g, problem.key_blocks),
         plan=plan,
         interpret=interpret,
     )
@@ -233,7 +233,7 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpre
     Returns dq, dk, dv in the shapes of q, k, v, bf16.
     """
     check_supported(q, k, v, segment_ids, window)
-    problem = Problem.of(q, k, window)
+    problem = Geometry.of(q, k, window)
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     lse, padded_dy, delta = pad_vectors(lse), pad_rows(dy), None
     options = {"problem": problem, "scale": scale, "interpret": interpret}
@@ -247,34 +247,34 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpre
     return out["dq"][:, : problem.t], dkdv["dk"][:, keys], dkdv["dv"][:, keys]
 
 
-def plan_dq(problem: Problem, tuning: Tuning) -> Plan:
+def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
     """Kept partners have their scores and gradients in registers together: too many for three of them and d > 64."""
     return plan_kernel(
         problem,
-        home=2,
+        stationary=2,
         results=1,
         most=most_warpgroups(problem),
-        keep=problem.d <= BLOCK or problem.band.blocks < 3,
+        keep=problem.d <= BLOCK or problem.block_window.blocks < 3,
         heads=problem.h,
-        home_blocks=problem.query_blocks,
+        stationary_blocks=problem.query_blocks,
         tuning=tuning,
     )
 
 
-def plan_dkdv(problem: Problem, tuning: Tuning) -> Plan:
+def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
     return plan_kernel(
         problem,
-        home=2,
+        stationary=2,
         results=2,
         vectors=2,
         most=most_warpgroups(problem),
         heads=problem.g,
-        home_blocks=problem.key_blocks,
+        stationary_blocks=problem.key_blocks,
         keep=problem.group == 1,
         tuning=tuning,
     )
 
 
-def most_warpgroups(problem: Problem) -> int:
+def most_warpgroups(problem: Geometry) -> int:
     """Warpgroups whose accumulators, scores and their gradients a core holds in registers, as found by compiling."""
-    return 3 if problem.d <= BLOCK and problem.band.window == BLOCK else 2
+    return 3 if problem.d <= BLOCK and problem.block_window.window == BLOCK else 2

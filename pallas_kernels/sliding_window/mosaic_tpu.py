@@ -25,6 +25,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.sliding_window.problem import Problem
+
 LANES = 128
 STEP_LANES, STEP_BYTES = 1024, 2**19
 """Lanes, and bytes of an operand, of a grid step at the most: its overhead wants many (arithmetic, not measured), and
@@ -96,19 +98,20 @@ def heads_of_step(h: int, d: int, window: int, dtype: str) -> int | None:
     return next((n for n in range(lanes // d // 8 * 8, 0, -8) if h % n == 0 and n * d % LANES == 0), None)
 
 
-def objection(*, h: int, g: int, k: int, v: int, window: int, dtype: str, segments: bool) -> str | None:
+def objection(p: Problem) -> str | None:
     """Why these kernels cannot serve a call, or None."""
-    if dtype not in ("bfloat16", "float32"):
-        return f"dtype {dtype} is not bfloat16 or float32"
-    if k != v or k % 8 or not 8 <= k <= 128:
-        return f"head_dims {k} of keys and {v} of values are not one multiple of 8 up to 128"
-    if g != h:
-        return f"{g} key/value heads are fewer than {h} query heads"
-    if window > 2 * LANES:
-        return f"window={window} is more than {2 * LANES}"
-    if segments:
+    if p.dtype_name not in ("bfloat16", "float32"):
+        return f"dtype {p.dtype_name} is not bfloat16 or float32"
+    if p.k != p.v or p.k % 8 or not 8 <= p.k <= 128:
+        return f"head_dims {p.k} of keys and {p.v} of values are not one multiple of 8 up to 128"
+    if p.kv_heads != p.h:
+        return f"{p.kv_heads} key/value heads are fewer than {p.h} query heads"
+    if p.window > 2 * LANES:
+        return f"window={p.window} is more than {2 * LANES}"
+    if p.segments:
         return "segment_ids"
-    return None if heads_of_step(h, k, window, dtype) else f"{h} heads are too many for a step, and not in eights"
+    fits = heads_of_step(p.h, p.k, p.window, p.dtype_name)
+    return None if fits else f"{p.h} heads are too many for a step, and not in eights"
 
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):

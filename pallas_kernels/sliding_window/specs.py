@@ -1,85 +1,53 @@
 """Named workload shapes, shared by tests, benchmarks and compile checks."""
 
-import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
 
-from pallas_kernels.shape import Shape
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Spec(Shape):
-    """One workload of sliding-window attention."""
-
-    window: int
-
-    @property
-    def seen(self) -> float:
-        """Pairs of a query and a key that it sees, of one row and head: w each, fewer for the first w - 1."""
-        w = min(self.window, self.t)
-        return float(w * self.t - w * (w - 1) // 2)
-
-    def forward_flops(self) -> float:
-        """2 k for the score and 2 v for the value of each pair: the floor, of no masked pair."""
-        return 2.0 * self.b * self.h * self.seen * (self.k + self.v)
-
-    def backward_flops(self) -> float:
-        """The score again and dy.v, then dq, dk, dv, once for each pair."""
-        return 2.0 * self.b * self.h * self.seen * (3 * self.k + 2 * self.v)
-
-    def step_flops(self) -> float:
-        """As `forward_flops`, for one token and a full cache."""
-        return 2.0 * self.b * self.h * self.window * (self.k + self.v)
-
-    def step_bytes(self) -> float:
-        """The cache read, in `dtype`; q, y and the new token are 1 / window of it."""
-        item = jnp.dtype(self.dtype).itemsize
-        return float(item * self.b * self.kv_heads * self.window) * (self.k + self.v)
-
+from pallas_kernels.sliding_window.problem import Problem
 
 BASED: dict[str, Any] = {"h": 16, "k": 64, "v": 64}
 """Heads and widths of Based's models."""
 
-HEADLINE = {f"b4_h16_t8192_w{w}": Spec(b=4, t=8192, window=w, **BASED) for w in (64, 128)}
+HEADLINE = {f"b4_h16_t8192_w{w}": Problem(b=4, t=8192, window=w, **BASED) for w in (64, 128)}
 """The shapes of the floors in README.md."""
 
-FIGURE_7_BATCH = {f"fig7_b{b}_t1024": Spec(b=b, t=1024, window=64, **BASED) for b in (1, 4, 16, 64, 128, 256)}
+FIGURE_7_BATCH = {f"fig7_b{b}_t1024": Problem(b=b, t=1024, window=64, **BASED) for b in (1, 4, 16, 64, 128, 256)}
 """Based, Fig. 7: batch, at 1024 tokens."""
 
-WINDOWS = {f"window_w{w}": Spec(b=4, t=8192, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
+WINDOWS = {f"window_w{w}": Problem(b=4, t=8192, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
 """Cost against window, at the headline's shape; Based, Fig. 1 left, shows what each recalls."""
 
-STEP = {f"step_b{b}_w64": Spec(b=b, t=1, window=64, **BASED) for b in (1, 4, 16, 64, 128, 256)}
+STEP = {f"step_b{b}_w64": Problem(b=b, t=1, window=64, **BASED) for b in (1, 4, 16, 64, 128, 256)}
 """Decoding, by batch."""
 
-STEP_WINDOWS = {f"step_b64_w{w}": Spec(b=64, t=1, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
+STEP_WINDOWS = {f"step_b64_w{w}": Problem(b=64, t=1, window=w, **BASED) for w in (16, 32, 64, 128, 256, 512, 1024)}
 """Decoding, by window."""
 
 CPU = {
-    "mqar_t64": Spec(b=64, t=64, h=1, k=64, v=64, window=16, dtype=jnp.float32),
-    "mqar_t256": Spec(b=64, t=256, h=1, k=64, v=64, window=64, dtype=jnp.float32),
-    "text_t2048": Spec(b=4, t=2048, window=64, dtype=jnp.float32, **BASED),
+    "mqar_t64": Problem(b=64, t=64, h=1, k=64, v=64, window=16, dtype=jnp.float32),
+    "mqar_t256": Problem(b=64, t=256, h=1, k=64, v=64, window=64, dtype=jnp.float32),
+    "text_t2048": Problem(b=4, t=2048, window=64, dtype=jnp.float32, **BASED),
 }
 """What `xla` is timed with on a CPU."""
 
 CPU_LENGTH = {
-    f"cpu_t{t}": Spec(b=1, t=t, h=4, k=64, v=64, window=64, dtype=jnp.float32) for t in (256, 512, 1024, 2048, 4096)
+    f"cpu_t{t}": Problem(b=1, t=t, h=4, k=64, v=64, window=64, dtype=jnp.float32) for t in (256, 512, 1024, 2048, 4096)
 }
 """Length, on a CPU: the banded form against the quadratic one."""
 
 CPU_WINDOWS = {
-    f"cpu_w{w}": Spec(b=1, t=4096, h=4, k=64, v=64, window=w, dtype=jnp.float32)
+    f"cpu_w{w}": Problem(b=1, t=4096, h=4, k=64, v=64, window=w, dtype=jnp.float32)
     for w in (16, 32, 64, 128, 256, 512, 1024, 4096)
 }
 """Cost against window, on a CPU, up to all tokens."""
 
-CPU_BATCH = {f"cpu_b{b}": Spec(b=b, t=1024, h=4, k=64, v=64, window=64, dtype=jnp.float32) for b in (1, 2, 4, 8, 16)}
+CPU_BATCH = {f"cpu_b{b}": Problem(b=b, t=1024, h=4, k=64, v=64, window=64, dtype=jnp.float32) for b in (1, 2, 4, 8, 16)}
 """Based, Fig. 7, on a CPU."""
 
 TINY = {
-    "tiny": Spec(b=1, t=70, h=3, k=3, v=5, window=9, dtype=jnp.float32),
-    "tiny_grouped": Spec(b=2, t=33, h=4, g=2, k=4, v=3, window=16, dtype=jnp.float32),
+    "tiny": Problem(b=1, t=70, h=3, k=3, v=5, window=9, dtype=jnp.float32),
+    "tiny_grouped": Problem(b=2, t=33, h=4, g=2, k=4, v=3, window=16, dtype=jnp.float32),
 }
 """For tests."""
 

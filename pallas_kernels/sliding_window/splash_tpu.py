@@ -14,6 +14,8 @@ import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_mask import LocalMask, MultiHeadMask
 
+from pallas_kernels.sliding_window.problem import Problem
+
 
 def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret: bool = False):
     """y (b, t, h, v), lse (b, h, t) float32; arguments as in `backends.py`, segment_ids only without start."""
@@ -26,21 +28,30 @@ def forward(q, k, v, start, segment_ids, *, window: int, scale: float, interpret
 
 
 def backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, interpret: bool = False):
-    """dq, dk, dv in the dtypes of q, k, v; y and lse as `forward` returned them."""
+    """dq, dk, dv in the dtypes of q, k, v.
+
+    Splash attention has no public function for its backward pass alone: the forward pass runs once more.
+    """
+    del y, lse
     t, s = q.shape[1], k.shape[1]
     block = block_size(t)
     kernel = _kernel(t, s, window, block, interpret=interpret)
-    lse = jnp.pad(lse, ((0, 0), (0, 0), (0, _padded(t, block) - t)))
-
-    def row(q, k, v, segments, y, lse, dy):
-        # The kernel's own rule for the backward pass: through jax.vjp the forward kernel would run again.
-        saved = q, k, v, segments, None, y, lse, kernel.dq_mask_info, kernel.dkv_mask_info
-        return splash._splash_attention_bwd(**kernel.kwargs, res=saved, do=dy)[3:6]
-
     segments = _segments(start, segment_ids, q.shape[0], t, s, block)
-    q, k, v, y, dy = (_heads_first(x, block) for x in (scale * q, k, v, y, dy))
-    dq, dk, dv = (x.swapaxes(1, 2) for x in jax.vmap(row)(q, k, v, segments, y, lse, dy))
+    rows = tuple(_heads_first(x, block) for x in (scale * q, k, v))
+    _, pull_back = jax.vjp(lambda *x: jax.vmap(kernel)(*x, segments), *rows)
+    dq, dk, dv = (x.swapaxes(1, 2) for x in pull_back(_heads_first(dy, block)))
     return scale * dq[:, :t], dk[:, :s], dv[:, :s]
+
+
+def objection(p: Problem) -> str | None:
+    """Why splash attention cannot serve a call, or None."""
+    if p.dtype_name not in ("bfloat16", "float32"):
+        return f"dtype {p.dtype_name} is not bfloat16 or float32"
+    if max(p.k, p.v) > 256:
+        return f"head_dim={max(p.k, p.v)} is more than 256"
+    if p.t * (p.past + p.t) > 2**32:
+        return f"t={p.t} is more than 65536 tokens: splash attention's tables of blocks would take minutes"
+    return None
 
 
 def block_size(t: int) -> int:

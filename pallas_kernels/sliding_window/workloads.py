@@ -8,15 +8,15 @@ import jax.numpy as jnp
 from pallas_kernels.sliding_window import specs
 from pallas_kernels.sliding_window.api import sliding_window_attention, sliding_window_step
 from pallas_kernels.sliding_window.cache import SlidingWindowCache
-from pallas_kernels.sliding_window.specs import Spec
+from pallas_kernels.sliding_window.problem import Problem
 from pallas_kernels.workload import Attention
 
 
-def _forward(spec: Spec, implementation: str | None):
+def _forward(spec: Problem, implementation: str | None):
     return functools.partial(sliding_window_attention, window=spec.window, implementation=implementation)
 
 
-def _step(spec: Spec, implementation: str | None):
+def _step(spec: Problem, implementation: str | None):
     """The step, or "reference": a sequence of one token after the cache."""
     if implementation == "reference":
         attend = functools.partial(_forward(spec, implementation), return_cache=True)
@@ -31,7 +31,7 @@ def _step(spec: Spec, implementation: str | None):
     return sliding_window_step
 
 
-def _state(spec: Spec, seed: int) -> SlidingWindowCache:
+def _state(spec: Problem, seed: int) -> SlidingWindowCache:
     """Full rings, each row at a place of its own."""
     _, k, v = dataclasses.replace(spec, t=spec.window).inputs(seed)
     return SlidingWindowCache(k, v, spec.window + jnp.arange(spec.b, dtype=jnp.int32))

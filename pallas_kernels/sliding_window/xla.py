@@ -86,49 +86,49 @@ def _before(segment_ids, end: int):
 
 
 def _forward(q, k, v, start, segment_ids, *, window: int, scale: float) -> tuple[jax.Array, jax.Array]:
-    band = _Band(q, k, start, segment_ids, window)
-    q, k, v = band.pad_queries(q), band.pad_keys(k), band.pad_keys(v)
+    blocks = _BlockedWindow(q, k, start, segment_ids, window)
+    q, k, v = blocks.pad_queries(q), blocks.pad_keys(k), blocks.pad_keys(v)
 
     def body(carry, first, n):
         y, lse = softmax_attention(
-            band.queries(q, first, n), band.keys(k, first, n), band.keys(v, first, n),
-            visible=band.visible(first, n), scale=scale,
+            blocks.queries(q, first, n), blocks.keys(k, first, n), blocks.keys(v, first, n),
+            visible=blocks.visible(first, n), scale=scale,
         )  # fmt: skip
-        return tuple(band.write(out, x, first) for out, x in zip(carry, (y, lse[..., None]), strict=True))
+        return tuple(blocks.write(out, x, first) for out, x in zip(carry, (y, lse[..., None]), strict=True))
 
     y = jnp.zeros((*q.shape[:3], v.shape[3]), v.dtype)
-    y, lse = band.walk(body, (y, jnp.zeros((*q.shape[:3], 1), jnp.float32)))
-    return y[:, : band.t], lse[:, : band.t, :, 0].swapaxes(1, 2)
+    y, lse = blocks.scan(body, (y, jnp.zeros((*q.shape[:3], 1), jnp.float32)))
+    return y[:, : blocks.t], lse[:, : blocks.t, :, 0].swapaxes(1, 2)
 
 
 def _backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: float, key_dtype=None):
     """dk and dv are of `key_dtype`; None: those of k and v."""
-    band = _Band(q, k, start, segment_ids, window)
+    blocks = _BlockedWindow(q, k, start, segment_ids, window)
     s = k.shape[1]
-    q, y, dy, lse = (band.pad_queries(x) for x in (q, y, dy, lse.swapaxes(1, 2)[..., None]))
-    k, v = band.pad_keys(k), band.pad_keys(v)
+    q, y, dy, lse = (blocks.pad_queries(x) for x in (q, y, dy, lse.swapaxes(1, 2)[..., None]))
+    k, v = blocks.pad_keys(k), blocks.pad_keys(v)
 
     def body(carry, first, n):
         dq, dk, dv, dk_before, dv_before = carry
-        q_, y_, dy_, lse_ = (band.queries(x, first, n) for x in (q, y, dy, lse))
+        q_, y_, dy_, lse_ = (blocks.queries(x, first, n) for x in (q, y, dy, lse))
         dq_, dk_, dv_ = softmax_attention_gradients(
-            q_, band.keys(k, first, n), band.keys(v, first, n), y_, lse_[..., 0], dy_,
-            visible=band.visible(first, n), scale=scale,
+            q_, blocks.keys(k, first, n), blocks.keys(v, first, n), y_, lse_[..., 0], dy_,
+            visible=blocks.visible(first, n), scale=scale,
         )  # fmt: skip
-        dq = band.write(dq, dq_, first)
-        dk, dk_before = band.write_keys(dk, dk_, dk_before, first)
-        dv, dv_before = band.write_keys(dv, dv_, dv_before, first)
+        dq = blocks.write(dq, dq_, first)
+        dk, dk_before = blocks.write_keys(dk, dk_, dk_before, first)
+        dv, dv_before = blocks.write_keys(dv, dv_, dv_before, first)
         return dq, dk, dv, dk_before, dv_before
 
-    before = (jnp.zeros((x.shape[0], band.back, *x.shape[2:]), jnp.float32) for x in (k, v))
-    zeros = (jnp.zeros_like(x[:, band.back :], dtype=key_dtype) for x in (k, v))
-    dq, dk, dv, *before = band.walk(body, (jnp.zeros_like(q), *zeros, *before), reverse=True)
-    if band.past:
+    before = (jnp.zeros((x.shape[0], blocks.back, *x.shape[2:]), jnp.float32) for x in (k, v))
+    zeros = (jnp.zeros_like(x[:, blocks.back :], dtype=key_dtype) for x in (k, v))
+    dq, dk, dv, *before = blocks.scan(body, (jnp.zeros_like(q), *zeros, *before), reverse=True)
+    if blocks.past:
         dk, dv = (
-            jnp.concatenate([first[:, band.back - band.past :].astype(x.dtype), x], axis=1)
+            jnp.concatenate([first[:, blocks.back - blocks.past :].astype(x.dtype), x], axis=1)
             for first, x in zip(before, (dk, dv), strict=True)
         )
-    return dq[:, : band.t], dk[:, :s], dv[:, :s]
+    return dq[:, : blocks.t], dk[:, :s], dv[:, :s]
 
 
 def keys_per_query(length: int, window: int) -> float:
@@ -149,7 +149,7 @@ def _blocks(t: int, past: int, window: int, heads: int) -> tuple[int, int]:
     return (t, past) if t <= back + block and small else (block, back)
 
 
-class _Band:
+class _BlockedWindow:
     """The queries and keys of one call, cut into blocks.
 
     "Padded" queries are (b, blocks * block, ...) and padded keys (b, back + blocks * block, ...): the block that
@@ -211,7 +211,7 @@ class _Band:
             seen = seen & (of_keys[:, :, back:, None] == of_keys[:, :, None, :])
         return seen[:, None, :, None]
 
-    def walk(self, body, carry, *, reverse: bool = False):
+    def scan(self, body, carry, *, reverse: bool = False):
         """`body(carry, first query, blocks) -> carry` over steps of `group` blocks, and a shorter one for the rest."""
         steps, rest = divmod(self.n_blocks, self.group)
         size = self.group * self.block

@@ -23,8 +23,9 @@ import jax.numpy as jnp
 
 from pallas_kernels.dispatch import choose, run
 from pallas_kernels.taylor_attention import reference
-from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options, Problem
+from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options
 from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
+from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState, empty_state
 
 IMPLEMENTATIONS = ("reference", *BACKENDS)
@@ -122,11 +123,11 @@ def taylor_attention(
             segment_ids=segment_ids,
         )  # fmt: skip
         return (y, state) if return_state else y
-    dtypes = (q.dtype.name, k.dtype.name, v.dtype.name)
     problem = Problem(
-        b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtypes=dtypes, chunk_size=chunk_size, segments=segment_ids is not None
-    )
-    choices = choose(BACKENDS, problem, implementation, kernels=KERNELS)
+        b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=q.dtype.name, kv_dtypes=(k.dtype.name, v.dtype.name),
+        chunk_size=chunk_size, segments=segment_ids is not None,
+    )  # fmt: skip
+    names = choose(BACKENDS, problem, implementation, kernels=KERNELS)
     if t == 0:
         y, state = jnp.zeros((b, 0, h, v_dim), v.dtype), initial_state
         if state is None and return_state:
@@ -136,7 +137,7 @@ def taylor_attention(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
         )  # fmt: skip
-        y, state = _attend(q, k, v, initial_state, decay, segment_ids, choices, options)
+        y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)
     return (y, state) if return_state else y
 
 
@@ -176,22 +177,22 @@ def taylor_attention_step(
     return y.astype(v.dtype), TaylorState(s, z)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7))
-def _attend(q, k, v, state, decay, segment_ids, choices, options):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
+def _attend(q, k, v, state, decay, segment_ids, names, problem, options):
     options = dataclasses.replace(options, return_den=False)
-    y, last, _ = run(BACKENDS, "forward", choices, q, k, v, state, decay, segment_ids, options=options)
+    y, last, _ = run(BACKENDS, "forward", names, problem, q, k, v, state, decay, segment_ids, options=options)
     return y, last
 
 
-def _attend_forward(q, k, v, state, decay, segment_ids, choices, options):
+def _attend_forward(q, k, v, state, decay, segment_ids, names, problem, options):
     operands = q, k, v, state, decay, segment_ids
-    y, last, den = run(BACKENDS, "forward", choices, *operands, options=options)
+    y, last, den = run(BACKENDS, "forward", names, problem, *operands, options=options)
     return (y, last), (*operands, y if options.normalize else None, den)
 
 
-def _attend_backward(choices, options, saved, cotangents):
+def _attend_backward(names, problem, options, saved, cotangents):
     decay = saved[4]
-    gradients = run(BACKENDS, "backward", choices, *saved, *cotangents, options=options)
+    gradients = run(BACKENDS, "backward", names, problem, *saved, *cotangents, options=options)
     return (*gradients, None if decay is None else jnp.zeros_like(decay), None)
 
 

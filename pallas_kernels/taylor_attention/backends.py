@@ -11,16 +11,18 @@ den is (b, h, t) float32, None if not normalize or not asked for; only its own i
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection
-from pallas_kernels.taylor_attention import triton, xla
+from pallas_kernels.dispatch import Backend, mesh_objection, needs_wgmma
+from pallas_kernels.taylor_attention import mosaic_gpu_layout, mosaic_tpu, mosaic_tpu_vjp, triton, xla
+from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 
-KERNELS = (("cuda", "mosaic_gpu"), ("tpu", "mosaic_tpu"))
-"""What is chosen on which platform, where it serves."""
+KERNELS = ("mosaic_gpu", "mosaic_tpu")
+"""What is chosen where it serves."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,21 +36,6 @@ class Options:
     return_den: bool
     """Whether `backward` will follow."""
     chunk_size: int | None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Problem:
-    """What an objection may depend on: shapes, dtypes, options."""
-
-    b: int
-    t: int
-    h: int
-    g: int
-    k: int
-    v: int
-    dtypes: tuple[str, str, str]
-    chunk_size: int | None
-    segments: bool
 
 
 def _xla_forward(q, k, v, state, decay, segment_ids, options):
@@ -66,24 +53,19 @@ def _xla_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, option
     )  # fmt: skip
 
 
-def _kernel_objection(p: Problem) -> str | None:
-    """What no hardware kernel serves."""
-    if p.chunk_size is not None:
-        return f"chunk_size={p.chunk_size} is an option of xla"
-    if p.segments:
-        return "segment_ids are served by xla alone"
-    if p.b * p.h == 0:
-        return f"batch {p.b} or heads {p.h} are 0"
-    return mesh_objection("sharded_taylor_attention")
+def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], str | None]:
+    """The objection of a hardware kernel, and what none of them serves."""
 
+    def whole(p: Problem) -> str | None:
+        if p.chunk_size is not None:
+            return f"chunk_size={p.chunk_size} is an option of xla"
+        if p.segments:
+            return "segment_ids are served by xla alone"
+        if p.b * p.h == 0:
+            return f"batch {p.b} or heads {p.h} are 0"
+        return objection(p) or mesh_objection("sharded_taylor_attention")
 
-def _mosaic_gpu_objection(p: Problem) -> str | None:
-    reason = hopper_objection(p.dtypes)
-    if reason is not None:
-        return reason
-    if p.k > 16:
-        return f"feature_dim={p.k} is more than 16"
-    return _kernel_objection(p)
+    return whole
 
 
 def _mosaic_gpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=None):
@@ -127,35 +109,21 @@ def _segment_starts(q, k, v, state, decay, interpret):
     return border_states(local, start, plan.block_log_decay, segments=plan.segments, reverse=False)
 
 
-def _mosaic_tpu_objection(p: Problem) -> str | None:
-    if len(set(p.dtypes)) > 1 or p.dtypes[0] not in ("bfloat16", "float32"):
-        return f"dtypes of q, k, v are {p.dtypes}, not all bfloat16 or all float32"
-    if p.k not in (8, 16, 24, 32):
-        return f"feature_dim={p.k} is not one of 8, 16, 24, 32"
-    if p.v not in range(8, 129, 8):
-        return f"head_dim={p.v} is not a multiple of 8 up to 128"
-    return _kernel_objection(p)
-
-
 def _mosaic_tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):
-    from pallas_kernels.taylor_attention import mosaic_tpu
-
     y, last, den = mosaic_tpu.forward(
         *_packed(q, k, v), h=q.shape[2], scale=options.scale, eps=options.eps, normalize=options.normalize,
-        initial_state=state, gamma=decay, return_state=options.return_state,
+        initial_state=state, decay=decay, return_state=options.return_state,
         return_den=options.return_den and options.normalize, interpret=interpret,
     )  # fmt: skip
     return y.reshape(*q.shape[:3], v.shape[3]), None if last is None else TaylorState(*last), den
 
 
 def _mosaic_tpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=False):
-    from pallas_kernels.taylor_attention import mosaic_tpu_vjp
-
     pack = lambda x: x.reshape(*x.shape[:2], -1)  # noqa: E731
     q_packed, k_packed, v_packed = _packed(q, k, v)
     gradients = mosaic_tpu_vjp.backward(
         q_packed, k_packed, v_packed, pack(y), den, pack(dy), h=q.shape[2], scale=options.scale, eps=options.eps,
-        normalize=options.normalize, initial_state=state, gamma=decay, dstate=dstate, interpret=interpret,
+        normalize=options.normalize, initial_state=state, decay=decay, dstate=dstate, interpret=interpret,
     )  # fmt: skip
     shared = (*q.shape[:2], k.shape[2], -1)
     dk, dv = (
@@ -175,18 +143,16 @@ def _packed(q, k, v) -> tuple[jax.Array, jax.Array, jax.Array]:
     return q, k, v
 
 
-def _triton_objection(p: Problem) -> str | None:
-    return triton.objection(p.dtypes, p.k) or _kernel_objection(p)
-
-
 def _triton_forward(q, k, v, state, decay, segment_ids, options):
     y, last, den = triton.forward(q, k, v, state, decay, options)
     return y, last, den if options.return_den else None
 
 
 BACKENDS = {
-    "xla": Backend(lambda problem: None, _xla_forward, _xla_backward),
-    "mosaic_gpu": Backend(_mosaic_gpu_objection, _mosaic_gpu_forward, _mosaic_gpu_backward),
-    "mosaic_tpu": Backend(_mosaic_tpu_objection, _mosaic_tpu_forward, _mosaic_tpu_backward),
-    "triton": Backend(_triton_objection, _triton_forward, _xla_backward),
+    "xla": Backend(None, lambda problem: None, _xla_forward, _xla_backward),
+    "mosaic_gpu": Backend(
+        "cuda", _kernel(mosaic_gpu_layout.objection), _mosaic_gpu_forward, _mosaic_gpu_backward, needs_wgmma
+    ),
+    "mosaic_tpu": Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward),
+    "triton": Backend("cuda", _kernel(triton.objection), _triton_forward, _xla_backward),
 }

@@ -35,40 +35,40 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import Turn, paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 
 
-def _forward_turn(turn: Turn, count, *, normalize, return_den, eps):
+def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
     """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
-    mma, decay, refs = turn.mma, turn.block.decay, turn.refs
-    q, k, v = turn.streams("q", "k", "v")
-    s = turn.scaled(mma.product(q, k.transpose((1, 0))))
+    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
+    q, k, v = chunk.streams("q", "k", "v")
+    s = chunk.scaled(mma.product(q, k.transpose((1, 0))))
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
     if decay is not None:
         weights = weights * decay.between(i, j)
     since = None if decay is None else decay.since_start(PER_ROW)
-    turn.wait_state()
+    chunk.wait_state()
     if normalize:
-        x = turn.scaled(plgpu.load(q, layout=WGMMA))
-        past = (turn.read_z(x * jnp.asarray(0.5, x.dtype)) * x.astype(jnp.float32)).sum(axis=1) + count
+        x = chunk.scaled(plgpu.load(q, layout=WGMMA))
+        past = (chunk.read_z(x * jnp.asarray(0.5, x.dtype)) * x.astype(jnp.float32)).sum(axis=1) + count
         den = weights.sum(axis=1) + (past if since is None else past * since) + eps
     weights = weights.astype(jnp.bfloat16)
 
     def values(acc):
         mma.registers(acc, weights, v)
         for g in range(GROUPS):
-            left, right = turn.factors(g, q, refs.first_q_s)
+            left, right = chunk.factors(g, q, refs.first_q_s)
             phi = left * right
             if since is not None:
                 phi = phi * rows_to(since)
-            mma.registers(acc, phi.astype(jnp.bfloat16), turn.state(g).transpose((1, 0)))
+            mma.registers(acc, phi.astype(jnp.bfloat16), chunk.state(g).transpose((1, 0)))
         return acc[...]
 
     y = pl.run_scoped(values, plgpu.ACC((64, VALUE_DIM), jnp.float32))
-    turn.release()
+    chunk.release()
     count = count + np.float32(CHUNK) if decay is None else decay.next_count(count)
     results = {"y": y * rows_to(1.0 / den) if normalize else y}
     return results | ({"den": den} if return_den else {}), count
@@ -150,7 +150,7 @@ def forward(
     counts = jnp.stack([decayed_counts(plan.log_decay, count0, n) for n in starts], -1)
     out = paired_kernel(
         "taylor_forward",
-        functools.partial(_forward_turn, normalize=normalize, return_den=return_den, eps=eps),
+        functools.partial(_forward_step, normalize=normalize, return_den=return_den, eps=eps),
         streams={"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value)},
         scanned=Scanned("k", "v"),
         start=borders,

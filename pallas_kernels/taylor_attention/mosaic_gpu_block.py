@@ -26,13 +26,13 @@ STAGES = 3  # depth of the TMA ring
 
 @dataclasses.dataclass(frozen=True)
 class Decay:
-    """Powers of one head's gamma; no exponent is negative, so that none overflows."""
+    """Powers of one head's decay; no exponent is negative, so that none overflows."""
 
     table: Any  # `decay_table` of this head, in shared memory
     head: Any
 
     def between(self, later, earlier):
-        """gamma^(later - earlier), for later >= earlier."""
+        """decay^(later - earlier), for later >= earlier."""
         return jnp.exp2(self.table[3, 0] * jnp.maximum(later - earlier, 0).astype(jnp.float32))
 
     def next_count(self, count):
@@ -40,15 +40,15 @@ class Decay:
         return count * self.table[3, 2] + self.table[3, 1]
 
     def whole(self, short):
-        """gamma^length of a chunk; short: whether it is the last, shorter one."""
+        """decay^length of a chunk; short: whether it is the last, shorter one."""
         return self.table[3, 2 if short is False else jnp.where(short, 3, 2)]
 
     def since_start(self, layout):
-        """gamma^(i + 1): what the state before the chunk has decayed to at row i."""
+        """decay^(i + 1): what the state before the chunk has decayed to at row i."""
         return plgpu.load(self.table.at[0], layout=layout)
 
     def until_end(self, short, layout):
-        """gamma^(length - 1 - j): what row j has decayed to at the end of the chunk."""
+        """decay^(length - 1 - j): what row j has decayed to at the end of the chunk."""
         return plgpu.load(self.table.at[1 if short is False else jnp.where(short, 2, 1)], layout=layout)
 
 
@@ -82,7 +82,7 @@ class Block:
         return (self.batch, self.head, pl.ds(row, CHUNK))
 
     def scan_factors(self, position):
-        """gamma^L, and the function layout -> factors of rows (64,), with which the state scan takes a chunk in."""
+        """decay^L, and the function layout -> factors of rows (64,), with which the state scan takes a chunk in."""
         short = self.is_short(position)
         rows = self.decay.since_start if self.reverse else functools.partial(self.decay.until_end, short)
         return self.decay.whole(short), rows
@@ -104,7 +104,7 @@ def selections(*names, scale):
 
 
 def constant_scratch(matrices, decay):
-    """Shared memory of selection matrices and powers of gamma, which a block loads once."""
+    """Shared memory of selection matrices and powers of decay, which a block loads once."""
     scratch = {f"{n}_s": plgpu.SMEM((GROUPS, KEY_DIM, 64), jnp.bfloat16, transforms=NARROW) for n in matrices}
     if decay is not None:
         scratch["decay_s"] = plgpu.SMEM(decay.shape[1:], jnp.float32)

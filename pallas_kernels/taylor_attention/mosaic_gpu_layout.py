@@ -31,13 +31,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.taylor_attention.features import n_features, query_coefficients, selection
+from pallas_kernels.taylor_attention.problem import Problem
 
 KEY_DIM = 16
 VALUE_DIM = 64
 CHUNK = 64
 GROUPS = 3
 SLOTS = GROUPS * 64
+
+
+def objection(p: Problem) -> str | None:
+    """Why these kernels cannot serve a call, or None."""
+    reason = hopper_objection(p.dtypes)
+    if reason is not None:
+        return reason
+    return f"feature_dim={p.k} is more than {KEY_DIM}" if p.k > KEY_DIM else None
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -189,10 +199,10 @@ def pad_time(x, t: int):
 
 
 def decay_table(log_decay, t: int):
-    """log gamma (h,) -> (h, 4, 64) float32, the powers that the kernels need for t tokens; None for None.
+    """log decay (h,) -> (h, 4, 64) float32, the powers that the kernels need for t tokens; None for None.
 
-    The last chunk has tail = 1 .. 64 tokens. Row 0: gamma^(i+1); 1: gamma^(63-i); 2: gamma^(tail-1-i), 1 for i >= tail;
-    3: log2 gamma, sum_{i<64} gamma^i, gamma^64, gamma^tail, 0 ...
+    The last chunk has tail = 1 .. 64 tokens. Row 0: decay^(i+1); 1: decay^(63-i); 2: decay^(tail-1-i), 1 for i >= tail;
+    3: log2 decay, sum_{i<64} decay^i, decay^64, decay^tail, 0 ...
     """
     if log_decay is None:
         return None
@@ -206,7 +216,7 @@ def decay_table(log_decay, t: int):
 
 
 def decayed_counts(log_decay, count0, tokens: int):
-    """Slot 0 of z after `tokens` tokens: gamma^n count0 + sum_{j<n} gamma^j. log_decay (h,) or None; count0
+    """Slot 0 of z after `tokens` tokens: decay^n count0 + sum_{j<n} decay^j. log_decay (h,) or None; count0
     (b, h)."""
     if log_decay is None:
         return count0 + np.float32(tokens)
@@ -220,7 +230,7 @@ def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bo
     """States at which the segments start their scan, (b, blocks, n_seg, ...), from local sums and the outer
     boundary.
 
-    start_0 = boundary, start_{i+1} = gamma^length_i start_i + local_i; reverse: from the last segment to the
+    start_0 = boundary, start_{i+1} = decay^length_i start_i + local_i; reverse: from the last segment to the
     first. local, boundary: pytrees alike, boundary None for zeros; one segment needs no local. log_decay:
     (blocks,) or None.
     """

@@ -1,8 +1,8 @@
 """The frame of the forward, dq and dkdv kernels: two warpgroups that share the chunks of one segment.
 
-Warpgroup 1 issues TMA, scans the state and publishes it, in bfloat16, before each chunk. Warpgroup 0 takes a turn at
-each chunk: it reads the published state and writes the results. Two, not three: each may use 255 registers without
-setmaxnreg, which ptxas ignores under jax 0.12.
+Warpgroup 1 issues TMA, scans the state and publishes it, in bfloat16, before each chunk. Warpgroup 0 takes
+the chunks in turn: it reads the published state and writes the results. Two, not three: each may use 255 registers
+without setmaxnreg, which ptxas ignores under jax 0.12.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_tiles import feature_factors, st
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class ChunkStep:
     """One chunk, for warpgroup 0: the state may be read between `wait_state` and `release`, streams until then."""
 
     refs: Any
@@ -88,15 +88,15 @@ class Turn:
 
 
 def paired_kernel(
-    name, turn, *, streams, scanned: Scanned, start, decay, scale, outputs, last, heads, segments, reverse, interpret,
+    name, step, *, streams, scanned: Scanned, start, decay, scale, outputs, last, heads, segments, reverse, interpret,
     counts=None,
 ):  # fmt: skip
-    """Runs turn(Turn, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
+    """Runs step(ChunkStep, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
 
     streams: as for `stream_ring`; start: kernel state (b, blocks, n_seg, ...) at the start of each segment's scan, or
     None for zeros; scale: of s, a power of two; outputs: name -> width of a (b, t, blocks, width) bf16 array, None:
     (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts:
-    (b, h, n_seg) float32 that turns pass on from chunk to chunk, or None.
+    (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
     """
     matrices = selections("first", "first_q", "second", scale=scale)
 
@@ -126,7 +126,7 @@ def paired_kernel(
 
             def chunk(position, count):
                 plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
-                results, count = turn(Turn(r, Mma(staging, 0), block, position, scale), count)
+                results, count = step(ChunkStep(r, Mma(staging, 0), block, position, scale), count)
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for output, x in results.items():
                     staged = getattr(r, f"{output}_o")

@@ -36,46 +36,46 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import Turn, paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 
 
-def _dq_turn(turn: Turn, _, *, before):
+def _dq_step(chunk: ChunkStep, _, *, before):
     """dq of a chunk, times `before`."""
-    mma, decay, refs = turn.mma, turn.block.decay, turn.refs
-    q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
-    s = turn.scaled(mma.product(q, k.transpose((1, 0))))
+    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
+    q, k, v, dnum, dden = chunk.streams("q", "k", "v", "dnum", "dden")
+    s = chunk.scaled(mma.product(q, k.transpose((1, 0))))
     i, j = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
     if decay is not None:
         slope = slope * decay.between(i, j)
     dden = plgpu.load(dden, layout=PER_ROW)
     ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(jnp.bfloat16)
-    within = turn.scaled(mma.of_registers(ds, k))
-    turn.wait_state()
-    past = turn.scaled(turn.read_z(turn.scaled(plgpu.load(q, layout=WGMMA)))) * rows_to(dden, KEY_DIM)
+    within = chunk.scaled(mma.of_registers(ds, k))
+    chunk.wait_state()
+    past = chunk.scaled(chunk.read_z(chunk.scaled(plgpu.load(q, layout=WGMMA)))) * rows_to(dden, KEY_DIM)
 
     def from_state(acc):
         for g in range(GROUPS):
-            left, right = turn.factors(g, q, refs.first_q_s)
-            u = mma.product(dnum, turn.state(g))
+            left, right = chunk.factors(g, q, refs.first_q_s)
+            u = mma.product(dnum, chunk.state(g))
             mma.registers(acc, (u * right).astype(jnp.bfloat16), refs.first_q_s.at[g].transpose((1, 0)))
             mma.registers(acc, (u * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
         return acc[...]
 
     past = past + pl.run_scoped(from_state, plgpu.ACC((64, KEY_DIM), jnp.float32))
-    turn.release()
+    chunk.release()
     if decay is not None:
         past = past * rows_to(decay.since_start(PER_ROW), KEY_DIM)
     return {"dq": (within + past) * np.float32(before)}, None
 
 
-def _dkdv_turn(turn: Turn, _):
+def _dkdv_step(chunk: ChunkStep, _):
     """dk and dv of a chunk; the state is the cotangent after it."""
-    mma, decay, refs = turn.mma, turn.block.decay, turn.refs
-    q, k, v, dnum, dden = turn.streams("q", "k", "v", "dnum", "dden")
-    s = turn.scaled(mma.product(k, q.transpose((1, 0))))
+    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
+    q, k, v, dnum, dden = chunk.streams("q", "k", "v", "dnum", "dden")
+    s = chunk.scaled(mma.product(k, q.transpose((1, 0))))
     j, i = iota((64, 64), 0), iota((64, 64), 1)
     slope = jnp.where(i >= j, 1.0 + s, 0.0)
     weights = 0.5 + 0.5 * (slope * slope)
@@ -86,32 +86,32 @@ def _dkdv_turn(turn: Turn, _):
         weights, slope = weights * power, slope * power
     weights = weights.astype(jnp.bfloat16)
     dden = columns_to(plgpu.load(dden, layout=PER_COLUMN))
-    ds = (mma.product(v, dnum.transpose((1, 0))) + dden) * turn.scaled(slope)
+    ds = (mma.product(v, dnum.transpose((1, 0))) + dden) * chunk.scaled(slope)
     ds = ds.astype(jnp.bfloat16)
-    until = None if decay is None else decay.until_end(turn.block.is_short(turn.position), PER_ROW)
+    until = None if decay is None else decay.until_end(chunk.block.is_short(chunk.position), PER_ROW)
 
     def aged(x):
         """Decays what the later chunks add to row j."""
         return x if until is None else x * rows_to(until, x.shape[1])
 
-    turn.wait_state()
+    chunk.wait_state()
 
     def from_queries(dv, dk):
         mma.registers(dv, weights, dnum)
         mma.registers(dk, ds, q)
         for g in range(GROUPS):
-            left, right = turn.factors(g, k, refs.first_s)
+            left, right = chunk.factors(g, k, refs.first_s)
             right = aged(right)
-            mma.registers(dv, (left * right).astype(jnp.bfloat16), turn.state(g).transpose((1, 0)))
-            w = mma.product(v, turn.state(g))
+            mma.registers(dv, (left * right).astype(jnp.bfloat16), chunk.state(g).transpose((1, 0)))
+            w = mma.product(v, chunk.state(g))
             mma.registers(dk, (w * right).astype(jnp.bfloat16), refs.first_s.at[g].transpose((1, 0)))
             w = aged(w)
             mma.registers(dk, (w * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
         return dv[...], dk[...]
 
     dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32))
-    dk = dk + aged(turn.scaled(turn.read_z(turn.scaled(plgpu.load(k, layout=WGMMA)))))
-    turn.release()
+    dk = dk + aged(chunk.scaled(chunk.read_z(chunk.scaled(plgpu.load(k, layout=WGMMA)))))
+    chunk.release()
     return {"dk": dk, "dv": dv}, None
 
 
@@ -164,7 +164,7 @@ def backward(
     streams = {name: (arrays[name], head) for name, head in heads_of.items()}
     dq = paired_kernel(
         "taylor_dq",
-        functools.partial(_dq_turn, before=before),
+        functools.partial(_dq_step, before=before),
         streams=streams,
         scanned=Scanned("k", "v"),
         start=borders,
@@ -180,7 +180,7 @@ def backward(
     ends = border_states(local, boundary, plan.block_log_decay, segments=split, reverse=True)
     out = paired_kernel(
         "taylor_dkdv",
-        _dkdv_turn,
+        _dkdv_step,
         streams=streams,
         scanned=Scanned("q", "dnum", "first_q", "dden"),
         start=ends,
@@ -191,7 +191,7 @@ def backward(
         **options,
     )
 
-    # The count before the first token enters den_i as gamma^(i+1) count, and the last count as gamma^t count.
+    # The count before the first token enters den_i as decay^(i+1) count, and the last count as decay^t count.
     dcount = dden.reshape(b, h, heads.tiles, -1).sum(2)
     if decay is not None:
         tokens = jnp.arange(1, split.padded + 1, dtype=jnp.float32)

@@ -1,10 +1,10 @@
 """Taylor linear attention on TPU, forward: a Pallas Mosaic kernel on packed heads.
 
-For each head, with p_ij = 1 + s_ij + s_ij^2/2, s_ij = scale * q_i.k_j, and an optional decay gamma in [0, 1]:
+For each head, with p_ij = 1 + s_ij + s_ij^2/2, s_ij = scale * q_i.k_j, and an optional decay in [0, 1]:
 
-    num_i = sum_{j<=i} gamma^(i-j) p_ij v_j + gamma^(i+1) S^T phi'(q_i)       y_i = num_i / (den_i + eps)
-    den_i = sum_{j<=i} gamma^(i-j) p_ij     + gamma^(i+1) z.phi'(q_i)         (y_i = num_i if not normalize)
-    S <- gamma^t S + sum_j gamma^(t-1-j) phi(k_j) v_j^T                       z <- the same with 1 for v_j
+    num_i = sum_{j<=i} decay^(i-j) p_ij v_j + decay^(i+1) S^T phi'(q_i)       y_i = num_i / (den_i + eps)
+    den_i = sum_{j<=i} decay^(i-j) p_ij     + decay^(i+1) z.phi'(q_i)         (y_i = num_i if not normalize)
+    S <- decay^t S + sum_j decay^(t-1-j) phi(k_j) v_j^T                       z <- the same with 1 for v_j
 
 (Based, sec. 3.1 and Alg. 1; decay: App. C.) phi, and phi' = coefficients * phi, are in `features.py`. The
 equations hold for a chunk of c tokens and the state before it just as well, so the kernel scans chunks and
@@ -23,12 +23,22 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_tpu_common as common
+from pallas_kernels.taylor_attention.problem import Problem
 
 # Not measured: no TPU was at hand. 512 leaves less VMEM for the pipeline, 128 more steps to fill and drain.
 _CHUNK = {"bfloat16": 256, "float32": 128}
 
 
-def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, gamma=None,
+def objection(p: Problem) -> str | None:
+    """Why these kernels cannot serve a call, or None."""
+    if len(set(p.dtypes)) > 1 or p.dtypes[0] not in ("bfloat16", "float32"):
+        return f"dtypes of q, k, v are {p.dtypes}, not all bfloat16 or all float32"
+    if p.k not in (8, 16, 24, 32):
+        return f"feature_dim={p.k} is not one of 8, 16, 24, 32"
+    return None if p.v in range(8, 129, 8) else f"head_dim={p.v} is not a multiple of 8 up to 128"
+
+
+def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, decay=None,
             return_state=False, return_den=False, chunk_size=None, interpret=False):  # fmt: skip
     """Packed forward pass on one device; on a mesh, call it inside `jax.shard_map` over batch and heads.
 
@@ -38,7 +48,7 @@ def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, 
       h: number of heads. Groups of 8 fill the lanes for k=16; others run on partial tiles or padded.
       scale, eps: Python floats.
       initial_state: `State` before the first token, or None for zeros.
-      gamma: (h,) float32 decay per token in [0, 1], or None for 1.
+      decay: (h,) float32 decay per token in [0, 1], or None for 1.
       return_state, return_den: whether the final state and the denominator are written.
       chunk_size: tokens per grid step, a multiple of 128 (of 16 if interpreted or if t fits in one chunk).
       interpret: False, True or `pltpu.InterpretParams()`.
@@ -55,7 +65,7 @@ def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, 
     )
     blocks = common.Blocks(geometry)
     inputs = [(common.pad_tokens(x, geometry), blocks.tokens(x.shape[-1] // h)) for x in (q, k, v)]
-    inputs += common.constants(geometry, gamma, blocks)
+    inputs += common.constants(geometry, decay, blocks)
     outputs = [(common.tokens_struct(geometry, geometry.v), blocks.tokens(geometry.v))]
     if initial_state is not None:
         inputs.append((common.pack_state(initial_state, geometry), blocks.state()))
@@ -64,7 +74,7 @@ def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, 
     if return_state:
         outputs.append((common.state_struct(geometry), blocks.state()))
     kernel = functools.partial(
-        _kernel, geometry=geometry, has_decay=gamma is not None, has_initial=initial_state is not None,
+        _kernel, geometry=geometry, has_decay=decay is not None, has_initial=initial_state is not None,
         writes_den=return_den, writes_state=return_state,
     )  # fmt: skip
     y, *rest = common.call(kernel, geometry, inputs, outputs, interpret=interpret, name="taylor_attention_forward")
@@ -74,11 +84,11 @@ def forward(q, k, v, *, h, scale, eps=1e-6, normalize=True, initial_state=None, 
 
 
 def _kernel(*refs, geometry, has_decay, has_initial, writes_den, writes_state):
-    """One grid step. refs: q k v left right rows [log_gamma] [initial] | y [den] [state] | carry."""
+    """One grid step. refs: q k v left right rows [log_decay] [initial] | y [den] [state] | carry."""
     g, chunk_id, queue = geometry, pl.program_id(2), iter(refs)
     q_ref, k_ref, v_ref = next(queue), next(queue), next(queue)
     phi = common.Features(next(queue), next(queue), next(queue))
-    log_gamma_ref = next(queue) if has_decay else None
+    log_decay_ref = next(queue) if has_decay else None
     initial_ref = next(queue) if has_initial else None
     y_ref = next(queue)
     den_ref = next(queue) if writes_den else None
@@ -95,7 +105,7 @@ def _kernel(*refs, geometry, has_decay, has_initial, writes_den, writes_state):
     for head in range(g.group):
         q_h, k_h = common.keep_head(q, head, g), common.keep_head(k, head, g)
         v_h = common.value_operand(v, head, g, real)
-        decay = common.Decay(log_gamma_ref, head, chunk_id, g)
+        decay = common.Decay(log_decay_ref, head, chunk_id, g)
         s = g.scale * common.matmul("id,jd->ij", q_h, k)
         p = decay.between(common.causal(1.0 + s + 0.5 * s * s))
         within = common.matmul("ij,jw->iw", p.astype(g.dtype), v_h)

@@ -185,34 +185,34 @@ class Features:
 
 
 class Decay:
-    """Multiplies by powers of one head's gamma; every method returns its argument if there is no decay.
+    """Multiplies by powers of one head's decay; every method returns its argument if there is no decay.
 
-    The powers come from log gamma. No exponent is negative, so that none overflows.
+    The powers come from log decay. No exponent is negative, so that none overflows.
     """
 
-    def __init__(self, log_gamma_ref, head, chunk_id, geometry):
-        self.active = log_gamma_ref is not None
+    def __init__(self, log_decay_ref, head, chunk_id, geometry):
+        self.active = log_decay_ref is not None
         if not self.active:
             return
-        self.log_gamma = log_gamma_ref[pl.program_id(1) * geometry.group + head]
+        self.log_decay = log_decay_ref[pl.program_id(1) * geometry.group + head]
         self.chunk = geometry.chunk
         self.length = min(self.chunk, geometry.t)
         if geometry.ragged:
             self.length = jnp.minimum(self.chunk, geometry.t - chunk_id * self.chunk)
 
     def between(self, p):
-        """p_ij gamma^(i-j) for j <= i."""
+        """p_ij decay^(i-j) for j <= i."""
         if not self.active:
             return p
         i, j = (lax.broadcasted_iota(jnp.int32, p.shape, axis) for axis in (0, 1))
         return p * self._power(jnp.maximum(i - j, 0))
 
     def since_start(self, x):
-        """x_i gamma^(i+1): from the state before the chunk to token i."""
+        """x_i decay^(i+1): from the state before the chunk to token i."""
         return self._rows(x, lambda row: row + 1)
 
     def to_end(self, x):
-        """x_j gamma^(length-1-j): from token j to the state after the chunk."""
+        """x_j decay^(length-1-j): from token j to the state after the chunk."""
         return self._rows(x, lambda row: jnp.maximum(self.length - 1 - row, 0))
 
     def whole_chunk(self, state):
@@ -227,7 +227,7 @@ class Decay:
         return (x.astype(jnp.float32) * self._power(exponent(row))).astype(x.dtype)
 
     def _power(self, n):
-        return jnp.exp(n.astype(jnp.float32) * self.log_gamma)
+        return jnp.exp(n.astype(jnp.float32) * self.log_decay)
 
 
 def lane_index(shape):
@@ -296,8 +296,8 @@ class Blocks:
         return pl.BlockSpec(shape, lambda b, g, n: (0,) * len(shape))
 
 
-def constants(geometry, gamma, blocks):
-    """[(array, spec)]: left, right, rows (both offsets, query coefficients), and log gamma in SMEM if any."""
+def constants(geometry, decay, blocks):
+    """[(array, spec)]: left, right, rows (both offsets, query coefficients), and log decay in SMEM if any."""
     chosen = selection(geometry.k, geometry.feature_lanes)
     rows = np.zeros((8, geometry.feature_lanes), np.float32)
     rows[0], rows[1] = chosen.left_offset, chosen.right_offset
@@ -305,13 +305,13 @@ def constants(geometry, gamma, blocks):
     left, right = (np.tile(x, (geometry.group, 1)) for x in (chosen.left, chosen.right))
     arrays = [jnp.asarray(left, geometry.dtype), jnp.asarray(right, geometry.dtype), jnp.asarray(rows)]
     result = [(x, blocks.whole(x.shape)) for x in arrays]
-    if gamma is not None:
-        if gamma.shape != (geometry.h,):
-            raise ValueError(f"gamma {gamma.shape} must be (h,) = ({geometry.h},)")
-        # log 0 = -inf would make gamma^0 = exp(0 * -inf) = NaN.
-        log_gamma = jnp.log(jnp.maximum(gamma.astype(jnp.float32), jnp.finfo(jnp.float32).tiny))
-        log_gamma = jnp.pad(log_gamma, (0, geometry.extra_heads))
-        result.append((log_gamma, pl.BlockSpec(memory_space=pltpu.SMEM)))
+    if decay is not None:
+        if decay.shape != (geometry.h,):
+            raise ValueError(f"decay {decay.shape} must be (h,) = ({geometry.h},)")
+        # log 0 = -inf would make decay^0 = exp(0 * -inf) = NaN.
+        log_decay = jnp.log(jnp.maximum(decay.astype(jnp.float32), jnp.finfo(jnp.float32).tiny))
+        log_decay = jnp.pad(log_decay, (0, geometry.extra_heads))
+        result.append((log_decay, pl.BlockSpec(memory_space=pltpu.SMEM)))
     return result
 
 

@@ -4,14 +4,14 @@ Notation of `mosaic_tpu.py`; layouts of `mosaic_tpu_common.py`. With v~ = [v | 1
 
     dnum_i = dy_i / (den_i + eps)    dden_i = -dnum_i . y_i    dy~_i = [dnum_i | dden_i | 0]
     (dnum = dy and dden = 0 if not normalize)
-    ds_ij = gamma^(i-j) (1 + s_ij) (dy~_i . v~_j)  for j <= i
+    ds_ij = decay^(i-j) (1 + s_ij) (dy~_i . v~_j)  for j <= i
 
 the gradients of a chunk of c tokens, with S~ before it and the cotangent dS~ of the state after it, are
 
-    dq_i = scale sum_j ds_ij k_j + J'(q_i)^T S~ dy~_i gamma^(i+1)
-    dk_j = scale sum_i ds_ij q_i + J(k_j)^T dS~ v~_j gamma^(c-1-j)
-    dv_j = sum_i gamma^(i-j) p_ij dnum_i + gamma^(c-1-j) dS^T phi(k_j)
-    dS~ <- gamma^c dS~ + sum_i gamma^(i+1) phi'(q_i) dy~_i^T
+    dq_i = scale sum_j ds_ij k_j + J'(q_i)^T S~ dy~_i decay^(i+1)
+    dk_j = scale sum_i ds_ij q_i + J(k_j)^T dS~ v~_j decay^(c-1-j)
+    dv_j = sum_i decay^(i-j) p_ij dnum_i + decay^(c-1-j) dS^T phi(k_j)
+    dS~ <- decay^c dS~ + sum_i decay^(i+1) phi'(q_i) dy~_i^T
 
 phi = first * second with first = x @ left + .., second = x @ right + .., so that its Jacobian J needs no
 gather either: J^T u = (u * second) @ left^T + (u * first) @ right^T.
@@ -64,37 +64,37 @@ class Gradients(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def taylor_attention(q, k, v, initial_state, gamma, options):
+def taylor_attention(q, k, v, initial_state, decay, options):
     """q, k: (b, t, h, k), v: (b, t, h, v), t >= 1 -> y (b, t, h, v), final `State` or None as `options` say.
 
     Packing the heads is free where q, k, v come from projections. Where there are fewer key and value heads
-    than query heads, the caller repeats them (`jnp.repeat`, differentiable). gamma is a constant: gradient 0.
+    than query heads, the caller repeats them (`jnp.repeat`, differentiable). decay is a constant: gradient 0.
     """
-    return _forward_rule(q, k, v, initial_state, gamma, options)[0]
+    return _forward_rule(q, k, v, initial_state, decay, options)[0]
 
 
-def _forward_rule(q, k, v, initial_state, gamma, options):
+def _forward_rule(q, k, v, initial_state, decay, options):
     y, state, den = forward(
         *(_pack(x) for x in (q, k, v)), h=q.shape[2], scale=options.scale, eps=options.eps,
-        normalize=options.normalize, initial_state=initial_state, gamma=gamma,
+        normalize=options.normalize, initial_state=initial_state, decay=decay,
         return_state=options.return_state, return_den=options.normalize,
         chunk_size=options.forward_chunk_size, interpret=options.interpret,
     )  # fmt: skip
-    saved = (q, k, v, initial_state, gamma, y if options.normalize else None, den)
+    saved = (q, k, v, initial_state, decay, y if options.normalize else None, den)
     return (y.reshape(v.shape), state), saved
 
 
 def _backward_rule(options, saved, cotangents):
-    q, k, v, initial_state, gamma, y, den = saved
+    q, k, v, initial_state, decay, y, den = saved
     dy, dstate = cotangents
     gradients = backward(
         *(_pack(x) for x in (q, k, v)), y, den, _pack(dy), h=q.shape[2], scale=options.scale, eps=options.eps,
-        normalize=options.normalize, initial_state=initial_state, gamma=gamma, dstate=dstate,
+        normalize=options.normalize, initial_state=initial_state, decay=decay, dstate=dstate,
         chunk_size=options.backward_chunk_size, interpret=options.interpret,
     )  # fmt: skip
     dq, dk, dv = (dx.reshape(x.shape) for dx, x in zip(gradients[:3], (q, k, v), strict=True))
-    dgamma = None if gamma is None else jnp.zeros_like(gamma)
-    return dq, dk, dv, gradients.initial_state, dgamma
+    ddecay = None if decay is None else jnp.zeros_like(decay)
+    return dq, dk, dv, gradients.initial_state, ddecay
 
 
 taylor_attention.defvjp(_forward_rule, _backward_rule)
@@ -104,12 +104,12 @@ def _pack(x):
     return x.reshape(*x.shape[:2], -1)
 
 
-def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial_state=None, gamma=None,
+def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial_state=None, decay=None,
              dstate=None, chunk_size=None, interpret=False):  # fmt: skip
     """Packed backward pass on one device.
 
     Args:
-      q, k, v, h, scale, eps, normalize, initial_state, gamma, chunk_size, interpret: as for `forward`.
+      q, k, v, h, scale, eps, normalize, initial_state, decay, chunk_size, interpret: as for `forward`.
       y, den: as `forward` returned them; unread, and possibly None, if not normalize.
       dy: (b, t, h*v), dtype of v.
       dstate: `State`, the cotangent of the final state, or None for zeros.
@@ -127,7 +127,7 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
         raise ValueError(f"dy {dy.dtype}{dy.shape} must be like v {v.dtype}{v.shape}")
     if normalize and (y.shape != v.shape or den.shape != (geometry.b, h, geometry.t)):
         raise ValueError(f"y {y.shape}, den {den.shape} must be {v.shape}, {(geometry.b, h, geometry.t)}")
-    arrays = _Arrays(geometry, (q, k, v, dy), (y, den) if normalize else None, gamma, interpret)
+    arrays = _Arrays(geometry, (q, k, v, dy), (y, den) if normalize else None, decay, interpret)
     keys, values = (common.tokens_struct(geometry, head_dim) for head_dim in (geometry.k, geometry.v))
 
     ahead = common.Blocks(geometry)
@@ -148,8 +148,8 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
 class _Arrays:
     """What both kernels read; `call` adds the constants, the state to start from, and the block specs."""
 
-    def __init__(self, geometry, tokens, normalizer, gamma, interpret):
-        self.geometry, self.gamma, self.interpret = geometry, gamma, interpret
+    def __init__(self, geometry, tokens, normalizer, decay, interpret):
+        self.geometry, self.decay, self.interpret = geometry, decay, interpret
         tokens = tokens if normalizer is None else (*tokens, normalizer[0])
         self.tokens = [(common.pad_tokens(x, geometry), x.shape[-1] // geometry.h) for x in tokens]
         self.den = None if normalizer is None else common.pack_den(normalizer[1], geometry)
@@ -158,17 +158,17 @@ class _Arrays:
         inputs = [(x, blocks.tokens(head_dim)) for x, head_dim in self.tokens]
         if self.den is not None:
             inputs.append((self.den, blocks.den()))
-        inputs += common.constants(self.geometry, self.gamma, blocks)
+        inputs += common.constants(self.geometry, self.decay, blocks)
         if state is not None:
             inputs.append((common.pack_state(state, self.geometry), blocks.state()))
         kernel = functools.partial(
-            kernel, geometry=self.geometry, has_decay=self.gamma is not None, has_state=state is not None
+            kernel, geometry=self.geometry, has_decay=self.decay is not None, has_state=state is not None
         )
         return common.call(kernel, self.geometry, inputs, outputs, interpret=self.interpret, name=name)
 
 
 class _Chunk:
-    """A chunk as values. `queue` yields the refs q k v dy [y den] left right rows [log_gamma] [state]."""
+    """A chunk as values. `queue` yields the refs q k v dy [y den] left right rows [log_decay] [state]."""
 
     def __init__(self, queue, geometry, chunk_id, has_decay, has_state):
         self.geometry, self.chunk_id = geometry, chunk_id
@@ -179,7 +179,7 @@ class _Chunk:
             self.y = read()
             self.inverse_den = (1.0 / (next(queue)[0, 0] + geometry.eps)).T  # (c, rows): one column a head
         self.phi = common.Features(next(queue), next(queue), next(queue))
-        self.log_gamma_ref = next(queue) if has_decay else None
+        self.log_decay_ref = next(queue) if has_decay else None
         self.state_ref = next(queue) if has_state else None
 
     def start(self, carry):
@@ -191,7 +191,7 @@ class _Chunk:
         return (
             common.keep_head(self.q, head, g), common.keep_head(self.k, head, g),
             common.value_operand(self.v, head, g, self.real), self.output_cotangent(head),
-            common.Decay(self.log_gamma_ref, head, self.chunk_id, g),
+            common.Decay(self.log_decay_ref, head, self.chunk_id, g),
         )  # fmt: skip
 
     def output_cotangent(self, head):

@@ -9,22 +9,20 @@ import importlib.util
 import jax
 import jax.numpy as jnp
 
+from pallas_kernels.taylor_attention.problem import Problem
+
 PACKAGES = ("jax_triton", "triton")
 DTYPES = ("bfloat16", "float16")
 
 
-def objection(dtypes: tuple[str, ...], k_dim: int) -> str | None:
-    """Why the kernel cannot serve q, k, v of these dtypes, or None."""
+def objection(p: Problem) -> str | None:
+    """Why the kernel cannot serve a call, or None."""
     absent = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} not installed; pip install 'jax-triton==0.3.1' 'triton==3.6.*'"
-    if jax.default_backend() != "gpu":
-        return "compiles for the GPU that is present, and there is none"
-    if len(set(dtypes)) > 1 or dtypes[0] not in DTYPES:
-        return f"dtypes of q, k, v are {dtypes}, not all one of {', '.join(DTYPES)}"
-    if k_dim > 16:
-        return f"feature_dim={k_dim} is more than 16"
-    return None
+    if len(set(p.dtypes)) > 1 or p.dtypes[0] not in DTYPES:
+        return f"dtypes of q, k, v are {p.dtypes}, not all one of {', '.join(DTYPES)}"
+    return f"feature_dim={p.k} is more than 16" if p.k > 16 else None
 
 
 def forward(q, k, v, state, decay, options, *, compute_capability: int | None = None):

@@ -8,24 +8,24 @@ import jax.numpy as jnp
 from pallas_kernels.taylor_attention import specs
 from pallas_kernels.taylor_attention.api import taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.features import n_features
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 from pallas_kernels.workload import Attention
 
 
-def _forward(spec: Spec, implementation: str | None):
+def _forward(spec: Problem, implementation: str | None):
     del spec
     return functools.partial(taylor_attention, implementation=implementation)
 
 
-def _step(spec: Spec, implementation: str | None):
+def _step(spec: Problem, implementation: str | None):
     del spec
     if implementation not in (None, "xla"):
         raise NotImplementedError(f"taylor_attention_step: implementation={implementation!r} must be 'xla' or None")
     return taylor_attention_step
 
 
-def _state(spec: Spec, seed: int) -> TaylorState:
+def _state(spec: Problem, seed: int) -> TaylorState:
     f = n_features(spec.k)
     keys = jax.random.split(jax.random.key(seed), 2)
     return TaylorState(

@@ -11,6 +11,8 @@ import pytest
 from pallas_kernels.benchmark import __main__ as command, checks, environment, ops, programs, run, timing
 from pallas_kernels.benchmark.candidates import Candidate, implementation
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
+from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.taylor_attention.workloads import TAYLOR
 from pallas_kernels.workload import Workload
 
 CEILINGS = Ceilings(bandwidth=1e9, flops=1e12, matmul="toy")
@@ -105,8 +107,10 @@ def test_too_large_for_memory_is_not_run(timed, monkeypatch):
 
 
 def test_kernel_of_another_platform_is_refused():
-    with pytest.raises(NotImplementedError, match="mosaic_gpu runs on a gpu, this is a cpu"):
-        implementation("mosaic_gpu", "cpu").build(toy())
+    """Kills a kernel that fails in the compiler of a platform that is not its own, or counts as a failure."""
+    work = TAYLOR.workload("tiny", Problem(b=1, t=8, h=1, k=8, v=8), "forward")
+    with pytest.raises(NotImplementedError, match="mosaic_tpu: runs on tpu, and this is compiled for cpu"):
+        jax.jit(implementation("mosaic_tpu").build(work)).lower(*work.abstract_inputs())
 
 
 def test_values_that_are_not_finite_outside_the_checked_rows():
@@ -235,15 +239,15 @@ def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "op is missing: one of taylor, window"),
-        (["nope"], "op='nope' must be one of taylor, window"),
-        (["taylor", "--groups", "nope"], "--groups nope: must be among headline, "),
+        ([], "op is missing: one of taylor_attention, sliding_window"),
+        (["nope"], "op='nope' must be one of taylor_attention, sliding_window"),
+        (["taylor_attention", "--groups", "nope"], "--groups nope: must be among headline, "),
         (
-            ["taylor", "--groups", "cpu", "--implementations", "nope"],
+            ["taylor_attention", "--groups", "cpu", "--implementations", "nope"],
             "--implementations nope: must be among auto, reference, xla",
         ),
-        (["taylor", "--kinds", "nope"], "invalid choice: 'nope'"),
-        (["taylor", "--repeats", "0"], "0 must be positive"),
+        (["taylor_attention", "--kinds", "nope"], "invalid choice: 'nope'"),
+        (["taylor_attention", "--repeats", "0"], "0 must be positive"),
         (["--render", "missing.json"], "missing.json"),
     ],
 )
@@ -254,9 +258,9 @@ def test_bad_command_lines_are_one_line(arguments, message, tmp_path, capsys):
 
 
 def test_existing_result_is_not_replaced(tmp_path, capsys):
-    path = tmp_path / f"taylor-{environment.slug(environment.device_name())}-{environment.today()}.json"
+    path = tmp_path / f"taylor_attention-{environment.slug(environment.device_name())}-{environment.today()}.json"
     path.write_text("kept")
     with pytest.raises(SystemExit, match="2"):
-        command.main(["taylor", "--out", str(tmp_path)])
+        command.main(["taylor_attention", "--out", str(tmp_path)])
     assert f"{path} exists: --force replaces it" in capsys.readouterr().err
     assert path.read_text() == "kept"

@@ -12,16 +12,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import checks, ops, peers, softmax, taylor, window
+from pallas_kernels.benchmark import (
+    checks,
+    ops,
+    peers,
+    sliding_window as window,
+    softmax,
+    taylor_attention as taylor,
+)
 from pallas_kernels.taylor_attention import reference
-from pallas_kernels.taylor_attention.specs import TINY, Spec
+from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.taylor_attention.specs import TINY
 from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 from pallas_kernels.workload import Workload
 from tests.pallas_kernels.shared import relative_l2
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
-LONG = Spec(b=2, t=768, h=2, g=1, k=3, v=4, dtype=jnp.float32)
+LONG = Problem(b=2, t=768, h=2, g=1, k=3, v=4, dtype=jnp.float32)
 
 
 def outputs_and_truth(work, candidate, op=taylor, seed=3):
@@ -71,7 +79,7 @@ def test_candidates_pass_their_check(name, kind, count):
 @pytest.mark.parametrize(("t", "per_token"), [(16, 16 * 160), (64, 64 * 160), (256, 256 * 160), (8192, 49408)])
 def test_floor_takes_the_cheaper_form(t, per_token):
     """k = 16, v = 64: one block of t tokens costs 160 t, chunks of 64 cost 64 * 160 + 4 * 153 * 64 = 49408."""
-    assert TAYLOR.workload("x", Spec(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
+    assert TAYLOR.workload("x", Problem(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
 
 
 def test_step_is_checked_with_its_state():

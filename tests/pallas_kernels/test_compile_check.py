@@ -6,11 +6,12 @@ import sys
 import jax
 import pytest
 
-from pallas_kernels.compile_check import OPS, __main__, run, targets
+from pallas_kernels.compile_check import __main__, run, targets
 from pallas_kernels.compile_check.compiler_text import Kernel, read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report, header, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
+from pallas_kernels.registry import OPS
 from tests.pallas_kernels.aot import needs
 
 HAS_MOSAIC_GPU = jax.__version_info__ >= MOSAIC_GPU_JAX

@@ -11,9 +11,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from pallas_kernels.compile_check.compiler_text import read_program
 from pallas_kernels.sliding_window import sharded_sliding_window_attention
-from pallas_kernels.sliding_window.specs import Spec as WindowSpec
+from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_feature_count
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.aot import absent_devices
 
 
@@ -21,12 +21,12 @@ class Op(NamedTuple):
     """A sharded op, a shape, and its implementation by platform."""
 
     function: functools.partial
-    spec: Spec | WindowSpec
+    spec: Problem | WindowProblem
     taken: dict[str, str]
 
 
-SPEC = Spec(b=4, t=8192, h=16, k=16, v=64)
-WINDOW = WindowSpec(b=4, t=8192, h=16, k=64, v=64, window=64)
+SPEC = Problem(b=4, t=8192, h=16, k=16, v=64)
+WINDOW = WindowProblem(b=4, t=8192, h=16, k=64, v=64, window=64)
 OPS = {
     "taylor": Op(functools.partial(sharded_taylor_attention), SPEC, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}),
     "window": Op(

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.taylor_attention import taylor_attention
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.workload import Workload
 
 
@@ -54,7 +54,7 @@ GROUPS = {
     "copies": (
         Workload(
             op="unfit", name="one_key_head", kind="forward", sizes={}, build=lambda _: taylor_attention,
-            inputs=Spec(b=4, t=8192, h=16, g=1, k=16, v=64).inputs, flops=1.0, bytes=1.0,
+            inputs=Problem(b=4, t=8192, h=16, g=1, k=16, v=64).inputs, flops=1.0, bytes=1.0,
         ),
     ),
 }  # fmt: skip

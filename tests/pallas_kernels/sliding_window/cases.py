@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from pallas_kernels.sliding_window import SlidingWindowCache, sliding_window_attention
-from pallas_kernels.sliding_window.backends import Problem
+from pallas_kernels.sliding_window.problem import Problem
 from tests.pallas_kernels.shared import assert_close
 
 

@@ -2,12 +2,14 @@
 
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import dispatch
 from pallas_kernels.sliding_window import cudnn, sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.sliding_window.backends import BACKENDS, kernels
 from tests.pallas_kernels.shared import assert_close, lowered, make_mesh, needs_eight_devices
@@ -18,8 +20,9 @@ ARRAYS = [jax.ShapeDtypeStruct((2, 300, heads, 64), jnp.bfloat16) for heads in (
 
 @pytest.fixture
 def some_gpu(monkeypatch):
-    """A process in which JAX finds a GPU that is no Hopper, with cuDNN."""
-    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    """A process in which programs for CUDA are compiled for a GPU that is there and no Hopper, with cuDNN."""
+    gpu = types.SimpleNamespace(compute_capability="8.0")
+    monkeypatch.setattr("pallas_kernels.dispatch._device", lambda ctx, found=dispatch._device: found(ctx) or gpu)
     monkeypatch.setattr("jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version", lambda: 91300)
     cudnn._refusal.cache_clear()
     yield
@@ -40,12 +43,12 @@ def calls(text):
 @pytest.mark.parametrize("implementation", [None, "cudnn"])
 @pytest.mark.parametrize(("window", "length"), [(200, 200), (300, 0), (4096, 0)])
 @pytest.mark.usefixtures("some_gpu")
-def test_one_call_forward_and_one_backward(implementation, window, length):
+def test_the_calls_of_both_passes(implementation, window, length):
     """Kills a window that is off by one (cuDNN's counts the token itself), a mask that is not causal, and a forward
-    pass that runs again for the gradients."""
+    pass that XLA could not merge with the one that the gradients ask for."""
     text = lowered(gradients(window=window, implementation=implementation), ARRAYS, "cuda")
-    forward, backward = calls(text)
-    assert forward == ("fmhaSoftmax", "CAUSAL", length)
+    forward, again, backward = calls(text)
+    assert forward == again == ("fmhaSoftmax", "CAUSAL", length)
     assert backward == ("fmhaSoftmaxBackward", "CAUSAL", length)
     assert "mosaic_gpu" not in text
 
@@ -74,7 +77,7 @@ def test_each_device_calls_its_own():
     axes = {"mesh": make_mesh((2, 2)), "batch_axes": ("x",), "head_axes": ("y",)}
     attend = functools.partial(sharded_sliding_window_attention, window=300, **axes)
     text = lowered(lambda q, k, v: jax.vjp(attend, q, k, v)[1](q), ARRAYS, "cuda")
-    assert [name for name, _, _ in calls(text)] == ["fmhaSoftmax", "fmhaSoftmaxBackward"]
+    assert [name for name, _, _ in calls(text)] == ["fmhaSoftmax", "fmhaSoftmax", "fmhaSoftmaxBackward"]
     local = "(tensor<1x300x2x64xbf16>, tensor<1x300x1x64xbf16>, tensor<1x300x1x64xbf16>"
     assert text.count(local) >= 2
 
@@ -94,19 +97,24 @@ def test_each_device_calls_its_own():
 @pytest.mark.usefixtures("some_gpu")
 def test_refusals(change, reason):
     """Kills an operand that is ignored, and a shape that fails only when it is compiled."""
-    assert BACKENDS["cudnn"].objection(problem()) is None
-    assert reason in BACKENDS["cudnn"].objection(problem(**change))
+    assert objection(problem()) is None
+    assert reason in objection(problem(**change))
+
+
+def objection(p):
+    return BACKENDS["cudnn"].objection(p) or BACKENDS["cudnn"].target_objection(p, "some device")
 
 
 def test_without_a_gpu():
     """Kills a choice of cuDNN by a program that is compiled ahead of time, which cannot ask what it serves."""
-    with pytest.raises(NotImplementedError, match=r"^cudnn: asks the GPU .* there is none; use implementation='xla'"):
-        jax.eval_shape(functools.partial(sliding_window_attention, window=9, implementation="cudnn"), *ARRAYS)
+    attend = functools.partial(sliding_window_attention, window=9, implementation="cudnn")
+    with pytest.raises(NotImplementedError, match=r"^cudnn: asks the GPU .* is not known; use implementation='xla'"):
+        lowered(attend, ARRAYS, "cuda")
     assert not calls(lowered(gradients(window=300), ARRAYS, "cuda"))
 
 
 def test_the_whole_past_is_cudnns_first():
-    first = {w: dict(reversed(kernels(problem(window=w))))["cuda"] for w in (16, 63, 64, 99)}
+    first = {w: kernels(problem(window=w))[0] for w in (16, 63, 64, 99)}
     assert first == {16: "mosaic_gpu", 63: "mosaic_gpu", 64: "cudnn", 99: "cudnn"}
 
 
@@ -121,3 +129,15 @@ def test_values_and_gradients_on_a_device(window, dtype):
     assert_close(outputs, expected, 4e-3)
     if window > 1:  # the softmax of one score has no slope
         assert_close(found, expected_gradients, 8e-3)
+
+
+@pytest.mark.gpu
+def test_the_forward_pass_runs_once_on_a_device():
+    """Kills a forward pass that runs again for the gradients."""
+    run = gradients(window=300, implementation="cudnn")
+    text = jax.jit(
+        lambda q, k, v: (sliding_window_attention(q, k, v, window=300, implementation="cudnn"), run(q, k, v))
+    )
+    compiled = text.lower(*ARRAYS).compile().as_text()
+    assert compiled.count('custom_call_target="__cudnn$fmhaSoftmax"') == 1
+    assert compiled.count('custom_call_target="__cudnn$fmhaSoftmaxBackward"') == 1

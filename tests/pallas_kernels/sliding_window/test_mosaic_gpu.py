@@ -21,7 +21,7 @@ if jax.__version_info__ < (0, 11, 2):
 
 from pallas_kernels.sliding_window import mosaic_gpu, mosaic_gpu_vjp
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import scratch_of
-from pallas_kernels.sliding_window.mosaic_gpu_layout import AUTO, SHARED_BYTES, Band, Problem, Tuning
+from pallas_kernels.sliding_window.mosaic_gpu_layout import AUTO, SHARED_BYTES, BlockWindow, Geometry, Tuning
 from tests.pallas_kernels.hopper import compile_for_hopper
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
@@ -165,7 +165,7 @@ def slow(*values):
     ],
 )
 def test_values_and_gradients(t, window):
-    """Kills: an edge of the band off by one, in blocks or within; a ring slot read too early; an odd tail; a row
+    """Kills: an edge of the window off by one, in blocks or within; a ring slot read too early; an odd tail; a row
     that two folded tiles claim."""
     check(t, window, run=2)
 
@@ -220,7 +220,7 @@ def test_head_dims(d, window):
 @interpreted
 @pytest.mark.parametrize(("window", "heads"), [(64, 2), slow(64, 5), slow(128, 4), slow(300, 3)])
 def test_warpgroups_share_nothing(window, heads):
-    """Kills: shared memory or barriers of a neighbour; a walk past the last."""
+    """Kills: shared memory or barriers of a neighbour; a task past the last."""
     check(150, window, h=heads, run=2, warpgroups=None)
 
 
@@ -254,28 +254,28 @@ PLANS = {
 @pytest.mark.parametrize("d", range(16, 129, 16))
 def test_every_plan_fits_in_shared_memory(kernel, d):
     """Kills a plan that only fails to launch."""
-    plan, home, results, ring = PLANS[kernel]
+    plan, stationary, results, ring = PLANS[kernel]
     for window in (1, 2, 16, *(64 * n + extra for n in range(1, 17) for extra in (0, 1) if 64 * n + extra <= 1024)):
         for g in (16, 4):
-            problem = Problem(4, 8192, 8192, 16, g, d, Band(window))
+            problem = Geometry(4, 8192, 8192, 16, g, d, BlockWindow(window))
             chosen = plan(problem, AUTO)
-            scratch = scratch_of(chosen, d, home=home, results=results, ring=ring, interpret=None)
+            scratch = scratch_of(chosen, d, stationary=stationary, results=results, ring=ring, interpret=None)
             arrays = [x for x in scratch.values() if not isinstance(x, plgpu.Barrier)]
             barriers = [x for x in scratch.values() if isinstance(x, plgpu.Barrier)]
             aligned = sum(-(-x.dtype.itemsize * np.prod(x.shape) // 1024) * 1024 for x in arrays)
             assert aligned + 8 * sum(np.prod(x.num_barriers) for x in barriers) <= SHARED_BYTES
             assert chosen.warpgroups >= 2
-            assert chosen.slots >= min(2, problem.band.blocks)
+            assert chosen.slots >= min(2, problem.block_window.blocks)
 
 
 def test_plans_of_the_headline():
     """b 4, h 16, t 8192, d 64: one wave of warpgroups on 132 cores, key blocks loaded once."""
     for window, warpgroups in ((64, 4), (128, 3)):
-        problem = Problem(4, 8192, 8192, 16, 16, 64, Band(window))
+        problem = Geometry(4, 8192, 8192, 16, 16, 64, BlockWindow(window))
         plan = mosaic_gpu.plan_forward(problem, AUTO)
         assert plan.kept
         assert plan.warpgroups == warpgroups
-        assert 4 * plan.walks(16, 128) <= 132 * warpgroups
+        assert 4 * plan.tasks(16, 128) <= 132 * warpgroups
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pallas_kernels.sliding_window import (
     sharded_sliding_window_attention,
     sliding_window_attention,
 )
-from pallas_kernels.sliding_window.specs import Spec
+from pallas_kernels.sliding_window.problem import Problem
 from tests.pallas_kernels.shared import (
     AUTO,
     LAYOUTS,
@@ -132,7 +132,7 @@ def test_kernels_run_inside(platform):
     mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P("x", "z", "y")))
-        for x in Spec(b=2, t=256, h=4, k=64, v=64, window=64).inputs()
+        for x in Problem(b=2, t=256, h=4, k=64, v=64, window=64).inputs()
     ]
     text = lowered(lambda *x: sharded_sliding_window_attention(*x, window=64, mesh=mesh, **axes), arrays, platform)
     assert text.count(f"@{MARKERS[platform]}") == 1

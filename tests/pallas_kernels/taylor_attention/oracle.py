@@ -15,13 +15,13 @@ class Case(NamedTuple):
     v: np.ndarray
     s: np.ndarray | None
     z: np.ndarray | None
-    gamma: np.ndarray | None
+    decay: np.ndarray | None
     dy: np.ndarray
     ds: np.ndarray
     dz: np.ndarray
 
 
-def make_case(b, t, h, k, v, dtype, *, seed=0, state=True, gamma=False, v_mean=0.0) -> Case:
+def make_case(b, t, h, k, v, dtype, *, seed=0, state=True, decay=False, v_mean=0.0) -> Case:
     """Random everything; but z comes from 40 past keys, since only then is every denominator positive."""
     rng = np.random.default_rng(seed)
 
@@ -41,21 +41,21 @@ def make_case(b, t, h, k, v, dtype, *, seed=0, state=True, gamma=False, v_mean=0
     s, ds, dz = normal(*z.shape, v) * 5, normal(*z.shape, v), normal(*z.shape)
     s, z, ds, dz = (rounded(x, jnp.float32) for x in (s, z, ds, dz))
     q, keys, values, dy = (rounded(x, dtype) for x in (q, keys, values, dy))
-    decay = np.linspace(0.9, 1.0, h).astype(np.float32) if gamma else None
+    decay = np.linspace(0.9, 1.0, h).astype(np.float32) if decay else None
     return Case(q, keys, values, s if state else None, z if state else None, decay, dy, ds, dz)
 
 
-def oracle(q, k, v, s=None, z=None, *, gamma=None, scale, eps=1e-6, normalize=True, xp=np):
+def oracle(q, k, v, s=None, z=None, *, decay=None, scale, eps=1e-6, normalize=True, xp=np):
     """-> y (b,t,h,v), final s, final z, den (b,t,h). No chunk and no scan."""
     t, h, key_dim = q.shape[1:]
-    gamma = np.ones(h) if gamma is None else np.asarray(gamma, np.float64)
+    decay = np.ones(h) if decay is None else np.asarray(decay, np.float64)
     first, second = np.triu_indices(key_dim)
     squares_halved = np.where(first == second, 0.5, 1.0) * scale**2
     coefficients = np.concatenate([[1.0], np.full(key_dim, scale), squares_halved])
     i = np.arange(t)
     lag = i[:, None] - i
-    between = np.where(lag >= 0, gamma[:, None, None] ** np.maximum(lag, 0), 0.0)
-    since_start, to_end = gamma ** (i[:, None] + 1), gamma ** (t - 1 - i[:, None])  # (t, h)
+    between = np.where(lag >= 0, decay[:, None, None] ** np.maximum(lag, 0), 0.0)
+    since_start, to_end = decay ** (i[:, None] + 1), decay ** (t - 1 - i[:, None])  # (t, h)
     scores = scale * xp.einsum("bihk,bjhk->bhij", q, k)
     p = (1 + scores + scores * scores / 2) * between[None]
     num, den = xp.einsum("bhij,bjhv->bihv", p, v), xp.einsum("bhij->bih", p)
@@ -65,8 +65,8 @@ def oracle(q, k, v, s=None, z=None, *, gamma=None, scale, eps=1e-6, normalize=Tr
     if s is not None:
         num = num + xp.einsum("bihf,bhfv,ih->bihv", phi_q, s, since_start)
         den = den + xp.einsum("bihf,bhf,ih->bih", phi_q, z, since_start)
-        new_s = new_s + (gamma**t)[None, :, None, None] * s
-        new_z = new_z + (gamma**t)[None, :, None] * z
+        new_s = new_s + (decay**t)[None, :, None, None] * s
+        new_z = new_z + (decay**t)[None, :, None] * z
     y = num / (den + eps)[..., None] if normalize else num
     return y, new_s, new_z, den
 
@@ -76,7 +76,7 @@ def oracle_gradients(case: Case, *, scale, normalize=True) -> dict[str, np.ndarr
     names = [name for name in ("q", "k", "v", "s", "z") if getattr(case, name) is not None]
 
     def outputs(*arrays):
-        return oracle(*arrays, gamma=case.gamma, scale=scale, normalize=normalize, xp=jnp)[:3]
+        return oracle(*arrays, decay=case.decay, scale=scale, normalize=normalize, xp=jnp)[:3]
 
     with jax.enable_x64(True):
         _, pull_back = jax.vjp(outputs, *(jnp.asarray(getattr(case, name)) for name in names))

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, backends, empty_state, taylor_attention, taylor_attention_step
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, assert_close, lowered, needs_mosaic_gpu
 from tests.pallas_kernels.taylor_attention.cases import Call, truth
 
 TARGETS = [("tpu", MARKERS["tpu"]), pytest.param("cuda", MARKERS["cuda"], marks=needs_mosaic_gpu)]
-SERVED = Spec(b=2, t=128, h=8, k=16, v=64)
+SERVED = Problem(b=2, t=128, h=8, k=16, v=64)
 """bfloat16, and a shape that both kernels take."""
-GROUPED = Spec(b=2, t=128, h=8, g=2, k=16, v=64)
+GROUPED = Problem(b=2, t=128, h=8, g=2, k=16, v=64)
 
 
 def value(*arrays, **options):
@@ -55,9 +55,9 @@ def test_kernels_survive_transformations(platform, marker, wrap):
 def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
     """Kills a refusal where nobody asked for a kernel: float32 on GPU, k = 5 anywhere, an explicit chunk."""
     for platform, spec, options in [
-        ("cuda", Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32), {}),
-        ("cuda", Spec(b=1, t=64, h=2, k=24, v=64), {}),
-        ("tpu", Spec(b=1, t=64, h=2, k=5, v=64), {}),
+        ("cuda", Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32), {}),
+        ("cuda", Problem(b=1, t=64, h=2, k=24, v=64), {}),
+        ("tpu", Problem(b=1, t=64, h=2, k=5, v=64), {}),
         ("tpu", SERVED, {"chunk_size": 16}),
     ]:
         text = lowered(functools.partial(value, **options), spec.inputs(), platform)
@@ -70,19 +70,19 @@ def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
     [
         pytest.param(
             "mosaic_gpu",
-            Spec(b=1, t=64, h=2, k=24, v=64),
+            Problem(b=1, t=64, h=2, k=24, v=64),
             "feature_dim=24 is more than 16",
             marks=needs_mosaic_gpu,
         ),
         pytest.param(
             "mosaic_gpu",
-            Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32),
+            Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32),
             r"dtypes of q, k, v are \('float32', 'float32', 'float32'\), not all bfloat16",
             marks=needs_mosaic_gpu,
         ),
-        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=16, v=60), "head_dim=60 is not a multiple of 8 up to 128"),
-        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=5, v=64), "feature_dim=5 is not one of 8, 16, 24, 32"),
-        ("mosaic_tpu", Spec(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float16), "not all bfloat16 or all float32"),
+        ("mosaic_tpu", Problem(b=1, t=64, h=2, k=16, v=60), "head_dim=60 is not a multiple of 8 up to 128"),
+        ("mosaic_tpu", Problem(b=1, t=64, h=2, k=5, v=64), "feature_dim=5 is not one of 8, 16, 24, 32"),
+        ("mosaic_tpu", Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float16), "not all bfloat16 or all float32"),
     ],
 )
 def test_named_implementations_never_fall_back(implementation, spec, reason):

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_attention_step
-from pallas_kernels.taylor_attention.specs import HEADLINE, Spec
+from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.taylor_attention.specs import HEADLINE
 from tests.device import DEVICES, on_cpu
 from tests.pallas_kernels.shared import MARKERS, assert_close
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, rounded, truth
@@ -35,8 +36,8 @@ GRID = {
 BOUNDS = {"gpu": {"bfloat16": (4e-3, 8e-3)}, "tpu": {"bfloat16": (1e-2, 1e-2), "float32": (1e-5, 1e-4)}}
 REAL = {
     **HEADLINE,
-    "b3_h5_t4097": Spec(b=3, t=4097, h=5, k=16, v=64),
-    "b2_h16_g4_v128_t2048": Spec(b=2, t=2048, h=16, g=4, k=16, v=128),
+    "b3_h5_t4097": Problem(b=3, t=4097, h=5, k=16, v=64),
+    "b2_h16_g4_v128_t2048": Problem(b=2, t=2048, h=16, g=4, k=16, v=128),
 }
 
 

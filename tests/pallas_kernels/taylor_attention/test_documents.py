@@ -18,7 +18,7 @@ from pallas_kernels.taylor_attention import (
     sharded_taylor_attention,
     taylor_attention as attention,
 )
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import (
     MARKERS,
     PLATFORMS,
@@ -161,7 +161,7 @@ def test_no_tokens():
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_no_kernel_is_chosen(platform):
     """Kills a kernel that is chosen and ignores documents; without ids the same call has one."""
-    arrays, ids = Spec(b=1, t=128, h=2, k=16, v=64).inputs(), jnp.zeros((1, 128), jnp.int32)
+    arrays, ids = Problem(b=1, t=128, h=2, k=16, v=64).inputs(), jnp.zeros((1, 128), jnp.int32)
 
     def loss(*x):
         return attention(*x[:3], segment_ids=x[3] if len(x) > 3 else None).astype(jnp.float32).sum()

@@ -31,7 +31,7 @@ def run(case, dtype, *, scale, normalize=True, chunk=64, backward_chunk=None, in
         return jnp.asarray(x, jnp.float32).astype(to)
 
     state = None if case.s is None else State(cast(case.s, jnp.float32), cast(case.z, jnp.float32))
-    gamma = None if case.gamma is None else jnp.asarray(case.gamma)
+    decay = None if case.decay is None else jnp.asarray(case.decay)
     options = Options(
         scale=scale, normalize=normalize, return_state=True, forward_chunk_size=chunk,
         backward_chunk_size=backward_chunk or chunk, interpret=interpret,
@@ -40,7 +40,7 @@ def run(case, dtype, *, scale, normalize=True, chunk=64, backward_chunk=None, in
     @jax.jit
     def value_and_pull_back(q, k, v, state, cotangents):
         def attend(q, k, v, state):
-            return taylor_attention(q, k, v, state, gamma, options)
+            return taylor_attention(q, k, v, state, decay, options)
 
         outputs, pull_back = jax.vjp(attend, q, k, v, state)
         return outputs, pull_back(cotangents)
@@ -56,7 +56,7 @@ def run(case, dtype, *, scale, normalize=True, chunk=64, backward_chunk=None, in
 
 def check(shape, dtype, *, normalize=True, chunk=64, backward_chunk=None, interpret=True, **kwargs):
     case, scale = make_case(*shape, dtype, **kwargs), shape[3] ** -0.5
-    truth = oracle(*case[:5], gamma=case.gamma, scale=scale, normalize=normalize)[:3]
+    truth = oracle(*case[:5], decay=case.decay, scale=scale, normalize=normalize)[:3]
     how = {"chunk": chunk, "backward_chunk": backward_chunk, "interpret": interpret}
     outputs, gradients = run(case, dtype, scale=scale, normalize=normalize, **how)
     expected = oracle_gradients(case, scale=scale, normalize=normalize)
@@ -80,16 +80,16 @@ def test_what_lies_beyond_the_array_does_not_leak(t):
     check((1, t, 2, 16, 64), jnp.float32, interpret=NAN_MEMORY)
 
 
-@pytest.mark.parametrize("gamma", [False, True])
-def test_bfloat16(gamma):
+@pytest.mark.parametrize("decay", [False, True])
+def test_bfloat16(decay):
     """Kills: an accumulator or a carried state of bfloat16. v has a mean, as after any trained projection."""
-    check((1, 200, 2, 16, 64), jnp.bfloat16, gamma=gamma, v_mean=0.5)
+    check((1, 200, 2, 16, 64), jnp.bfloat16, decay=decay, v_mean=0.5)
 
 
-@pytest.mark.parametrize(("gamma", "normalize", "state"), [(1, 1, 1), (1, 0, 1), (0, 0, 0), (0, 1, 0)])
-def test_decay_without_normalizer_without_state(gamma, normalize, state):
+@pytest.mark.parametrize(("decay", "normalize", "state"), [(1, 1, 1), (1, 0, 1), (0, 0, 0), (0, 1, 0)])
+def test_decay_without_normalizer_without_state(decay, normalize, state):
     """Kills: a decay applied once too often across a chunk or in the short last one; refs out of order."""
-    check((1, 150, 2, 16, 64), jnp.float32, gamma=bool(gamma), normalize=bool(normalize), state=bool(state))
+    check((1, 150, 2, 16, 64), jnp.float32, decay=bool(decay), normalize=bool(normalize), state=bool(state))
 
 
 @pytest.mark.parametrize(
@@ -103,24 +103,24 @@ def test_head_dims_and_head_padding(h, k, v):
 @pytest.mark.slow
 def test_several_head_groups_read_their_own_constants():
     """Kills: decay of the first group used for the second."""
-    check((1, 33, 16, 16, 64), jnp.float32, chunk=32, gamma=True)
+    check((1, 33, 16, 16, 64), jnp.float32, chunk=32, decay=True)
 
 
 def test_den_is_the_row_sum():
-    case = make_case(2, 100, 3, 16, 32, jnp.float32, gamma=True)
+    case = make_case(2, 100, 3, 16, 32, jnp.float32, decay=True)
     q, k, v = (jnp.asarray(x, jnp.float32).reshape(2, 100, -1) for x in case[:3])
     state = State(jnp.asarray(case.s, jnp.float32), jnp.asarray(case.z, jnp.float32))
     y, final, den = mosaic_tpu.forward(
-        q, k, v, h=3, scale=0.25, initial_state=state, gamma=jnp.asarray(case.gamma), return_den=True,
+        q, k, v, h=3, scale=0.25, initial_state=state, decay=jnp.asarray(case.decay), return_den=True,
         chunk_size=48, interpret=True,
     )  # fmt: skip
-    truth = oracle(*case[:5], gamma=case.gamma, scale=0.25)
+    truth = oracle(*case[:5], decay=case.decay, scale=0.25)
     assert final is None
     assert relative_l2(y.reshape(truth[0].shape), truth[0]) < 1e-5
     assert relative_l2(den.transpose(0, 2, 1), truth[3]) < 1e-5
 
 
-def test_gamma_zero_keeps_only_the_present():
+def test_decay_zero_keeps_only_the_present():
     """Kills: log 0 = -inf, whose product with a zero exponent is NaN."""
     q, k, v = (jnp.asarray(np.random.default_rng(i).standard_normal((1, 20, 2, d)), jnp.float32)
                for i, d in enumerate((16, 16, 32)))  # fmt: skip
@@ -175,10 +175,10 @@ def test_errors_name_argument_received_and_rule(shapes, dtype, kwargs, error, ma
         mosaic_tpu.forward(q, q, v, scale=1.0, **kwargs)
 
 
-def test_state_and_gamma_of_wrong_shape_are_refused():
+def test_state_and_decay_of_wrong_shape_are_refused():
     q, v = jnp.zeros((1, 8, 32)), jnp.zeros((1, 8, 64))
-    with pytest.raises(ValueError, match=r"gamma \(3,\) must be \(h,\) = \(2,\)"):
-        mosaic_tpu.forward(q, q, v, h=2, scale=1.0, gamma=jnp.ones(3), interpret=True)
+    with pytest.raises(ValueError, match=r"decay \(3,\) must be \(h,\) = \(2,\)"):
+        mosaic_tpu.forward(q, q, v, h=2, scale=1.0, decay=jnp.ones(3), interpret=True)
     state = State(jnp.zeros((1, 2, 153, 32)), jnp.zeros((1, 2, 9)))
     with pytest.raises(ValueError, match=r"z \(1, 2, 9\) must be"):
         mosaic_tpu.forward(q, q, v, h=2, scale=1.0, initial_state=state, interpret=True)

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 from pallas_kernels.taylor_attention import TaylorState, sharded_taylor_attention, taylor_attention
-from pallas_kernels.taylor_attention.specs import Spec
+from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import (
     AUTO,
     LAYOUTS,
@@ -96,14 +96,14 @@ def communication(mesh, axes, spec):
 def test_batch_and_heads_need_no_communication(layout):
     """Kills an all-gather around the op."""
     shape, axes = LAYOUTS[layout]
-    spec = Spec(b=8, t=32, h=2, k=4, v=4, dtype=jnp.float32)
+    spec = Problem(b=8, t=32, h=2, k=4, v=4, dtype=jnp.float32)
     assert communication(make_mesh(shape), axes, spec) == []
 
 
 def test_sequence_passes_only_states():
     """Kills an exchange of tokens: 8 parts exchange states of (15, 4) and (15,) at distances 1, 2, 4 and once
     more, and as much backward; tokens of a part are 512 * 4."""
-    spec = Spec(b=1, t=4096, h=1, k=4, v=4, dtype=jnp.float32)
+    spec = Problem(b=1, t=4096, h=1, k=4, v=4, dtype=jnp.float32)
     found = communication(make_mesh((8,)), {"sequence_axis": "x"}, spec)
     assert {kind for kind, _ in found} == {"collective-permute"}
     assert max(size for _, size in found) <= 15 * 4
@@ -117,7 +117,7 @@ def test_kernels_run_inside(platform):
     mesh = jax.sharding.AbstractMesh(shape, ("x", "y", "z"), axis_types=(AUTO,) * 3)
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, P("x", "z", "y")))
-        for x in Spec(b=2, t=256, h=16, k=16, v=64).inputs()
+        for x in Problem(b=2, t=256, h=16, k=16, v=64).inputs()
     ]
     run = jax.jit(lambda *x: sharded_taylor_attention(*x, mesh=mesh, **axes))
     text = run.trace(*arrays).lower(lowering_platforms=(platform,)).as_text()

@@ -48,9 +48,8 @@ def test_compiles_without_spills(tmp_path):
         assert re.search(r"Used \d+ registers", said), (name, said)
 
 
-def objection(monkeypatch, *, installed=True, backend="gpu", dtype=jnp.bfloat16, k_dim=16):
+def objection(monkeypatch, *, installed=True, dtype=jnp.bfloat16, k_dim=16):
     monkeypatch.setattr(triton.importlib.util, "find_spec", lambda name: installed or None)
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     x = jnp.zeros((1, 4, 2, k_dim), dtype)
     with pytest.raises(NotImplementedError) as error:
         taylor_attention(x, x, x, implementation="triton")
@@ -62,7 +61,7 @@ def test_refusals_say_why(monkeypatch):
     assert "triton: jax_triton and triton not installed; pip install 'jax-triton==0.3.1'" in objection(
         monkeypatch, installed=False
     )
-    assert "compiles for the GPU that is present, and there is none" in objection(monkeypatch, backend="cpu")
+    assert "runs on cuda, and this is compiled for cpu" in objection(monkeypatch)
     assert "dtypes of q, k, v are ('float32', " in objection(monkeypatch, dtype=jnp.float32)
     assert "feature_dim=17 is more than 16" in objection(monkeypatch, k_dim=17)
 

@@ -18,7 +18,7 @@ from pallas_kernels.workload import Workload
 def candidates(platform: str) -> list[Candidate]:
     dense = by_kind(lambda workload: softmax.jax_attention("cpu", int(workload.sizes["window"])))
     return [
-        *(implementation(name, platform) for name in ("auto", *IMPLEMENTATIONS)),
+        *(implementation(name) for name in ("auto", *IMPLEMENTATIONS)),
         Candidate(name="jax_nn", build=dense, kinds=SEQUENCE_KINDS),
     ]
 

@@ -20,7 +20,7 @@ EPS = 1e-12
 
 def candidates(platform: str) -> list[Candidate]:
     return [
-        *(implementation(name, platform) for name in ("auto", *IMPLEMENTATIONS)),
+        *(implementation(name) for name in ("auto", *IMPLEMENTATIONS)),
         Candidate(name="naive", build=by_kind(lambda workload: cumulative_sums), kinds=SEQUENCE_KINDS),
         Candidate(
             name="softmax", build=by_kind(lambda workload: softmax.jax_attention(platform)), kinds=SEQUENCE_KINDS,

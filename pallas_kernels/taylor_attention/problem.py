@@ -1,0 +1,43 @@
+"""What describes a call of Taylor attention, in backends, tests and benchmarks."""
+
+import dataclasses
+
+from pallas_kernels.shape import Shape
+from pallas_kernels.taylor_attention.features import n_features
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Problem(Shape):
+    """A call of Taylor attention: what an objection may depend on, and what a floor follows from."""
+
+    kv_dtypes: tuple[str, str] | None = None
+    """Of k and v, where they are others than `dtype`."""
+    chunk_size: int | None = None
+    """As asked for."""
+    segments: bool = False
+    """Whether there are segment_ids."""
+
+    @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """Of q, k, v."""
+        k, v = self.kv_dtypes or (self.dtype_name, self.dtype_name)
+        return self.dtype_name, k, v
+
+    def forward_flops(self, chunk: int = 64) -> float:
+        """2 c (k + v) in whole (c, c) blocks and 4 f v across chunks, a token and head; or one block of all t."""
+        return self._cheaper(chunk, block=2 * (self.k + self.v), across=4 * n_features(self.k) * self.v)
+
+    def backward_flops(self, chunk: int = 64) -> float:
+        """s, p v's two cotangents, dq, dk once within blocks; U, W, dv and both states across them."""
+        return self._cheaper(chunk, block=2 * (3 * self.k + 2 * self.v), across=10 * n_features(self.k) * self.v)
+
+    def _cheaper(self, chunk: int, *, block: int, across: int) -> float:
+        return float(self.b * self.t * self.h) * min(chunk * block + across, self.t * block)
+
+    def step_flops(self) -> float:
+        """Update and read of the state and of its normaliser: 4 f (v + 1) a head."""
+        return 4.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
+
+    def step_bytes(self) -> float:
+        """The float32 state, read and written."""
+        return 8.0 * self.b * self.h * n_features(self.k) * (self.v + 1)
