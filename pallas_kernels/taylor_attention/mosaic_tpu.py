@@ -15,11 +15,11 @@ become 2 a^2 p = (q.k + a)^2 + a^2 with a = 1 / scale), and everything is transp
 v + 1 padded to whole tiles, the matmuls of a chunk and head stream
 
     p^T = (K Q^T + a)^2 + a^2    c rows    Q^T stays in the MXU: in K the lanes of other heads are zeroed
-    [V|1]^T p^T                  w rows
-    [S|z]^T W phi(Q)^T           w rows
+    [V | 1 ; S | z]^T [p ; W phi(Q)]^T    w rows    2 a^2 num and 2 a^2 den
     [S|z]^T += [V|1]^T phi(K)    w rows    phi(K)^T is taken transposed
 
-Matmuls go to the MXUs in the order of the program, so each of these is written for eight heads before the next.
+Matmuls go to the MXUs in the order of the program, so each of these is written for eight heads before the next, and the
+scores of a chunk before what the chunk before it does with its state.
 
 Precision. bfloat16: one MXU pass, float32 accumulation; p, phi and the state are rounded to bfloat16 as operands, the
 carried state itself is float32. float32: precision HIGHEST, products exact to float32.
@@ -33,11 +33,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from pallas_kernels.taylor_attention import mosaic_tpu_arrays as arrays, mosaic_tpu_layout as layout
-from pallas_kernels.taylor_attention.mosaic_tpu_chunk import Chunk, Decay, matmul, matmul_nt, transposed, write_heads
+from pallas_kernels.taylor_attention.mosaic_tpu_chunk import Chunk, Decay, in_turn, matmul, transposed, write_heads
 from pallas_kernels.taylor_attention.problem import Problem
 
 CHUNK = {"bfloat16": 128, "float32": 128}
-BLOCK = 512
+BLOCK = 1024
 
 
 def objection(p: Problem) -> str | None:
@@ -107,8 +107,8 @@ def _kernel(refs, *, geometry):
         carry[...] = refs["initial"][0] if "initial" in refs else jnp.zeros_like(carry)
         decay.prepare()
 
-    for n in range(g.block // g.chunk):
-        _attend(refs, Chunk(refs, g, step, n), decay)
+    chunks = [Chunk(refs, g, step, n) for n in range(g.block // g.chunk)]
+    in_turn(chunks, functools.partial(_weigh, decay=decay), functools.partial(_attend, decay=decay))
     if "final" in refs:
 
         @pl.when(step == g.n_blocks - 1)
@@ -116,22 +116,31 @@ def _kernel(refs, *, geometry):
             refs["final"][0] = carry[...]
 
 
-def _attend(refs, chunk: Chunk, decay: Decay):
-    """One chunk: y, den, and the state after it."""
-    g, carry, y = chunk.geometry, refs["carry"], []
+def _weigh(chunk: Chunk, *, decay: Decay):
+    """2 a^2 p^T of each head, and v^T of all: what does not wait for the state."""
+    g = chunk.geometry
     q, k, v = (chunk.load(name) for name in ("q", "k", "v"))
-    qt, vt = q.T, transposed(v, g.v)
+    qt = q.T
     chunk.spread(qt, k)
+    p = {}
     for heads in g.stages:
         scores = {h: chunk.shifted_scores(k, qt, h) for h in heads}
-        p = {h: decay.between(h, x * x + g.a * g.a).astype(g.dtype) for h, x in scores.items()}
+        p |= {h: decay.between(h, x * x + g.a * g.a).astype(g.dtype) for h, x in scores.items()}
+    return p, transposed(v, g.v)
+
+
+def _attend(chunk: Chunk, weighed, *, decay: Decay):
+    """y, den, and the state after the chunk."""
+    g, refs, (p, vt), y = chunk.geometry, chunk.refs, weighed, []
+    for heads in g.stages:
         values = {h: chunk.value_operand(vt, h) for h in heads}
-        within = {h: matmul(values[h], p[h]) for h in heads}
-        before = {h: matmul(carry[h].astype(g.dtype), chunk.query_features(h)) for h in heads}
+        total = {}
         for h in heads:
-            added = matmul_nt(decay.to_end(h, values[h], chunk.length), chunk.key_features(h))
-            carry[h] = decay.whole_chunk(h, carry[h], chunk.length) + added
-        total = {h: within[h] + decay.since_start(h, before[h]) for h in heads}
+            left = [values[h], refs["carry"][h].astype(g.dtype)]
+            right = [p[h], decay.since_start(h, chunk.query_features(h))]
+            total[h] = matmul(jnp.concatenate(left, axis=1), jnp.concatenate(right))
+        for h in heads:
+            chunk.add_to_state(decay, h, values[h])
         y += [_output(total[h], g) for h in heads]
         if "den" in refs:
             for h in heads:

@@ -99,6 +99,24 @@ class Chunk:
         own = head_rows(vt, head, g.v)
         return jnp.concatenate([own, ones.astype(own.dtype)]).astype(g.dtype)
 
+    def add_to_state(self, decay: "Decay", head: int, values):
+        """carry = decay^length carry + [v | 1]^T phi(K), decayed from each token to the end."""
+        carry = self.refs["carry"]
+        added = matmul_nt(decay.to_end(head, values, self.length), self.key_features(head))
+        carry[head] = decay.whole_chunk(head, carry[head], self.length) + added
+
+
+def in_turn(chunks, start, finish):
+    """`start(chunk)` of one chunk, `finish(chunk, started)` of the one before: the MXU works on the first while the
+    second waits for the state."""
+    pending = None
+    for chunk in chunks:
+        started = chunk, start(chunk)
+        if pending is not None:
+            finish(*pending)
+        pending = started
+    finish(*pending)
+
 
 class Decay:
     """Multiplies by powers of the decay of each head; none is of a negative exponent, so that none overflows.

@@ -42,6 +42,7 @@ from pallas_kernels.taylor_attention.mosaic_tpu_chunk import (
     Chunk,
     Decay,
     head_rows,
+    in_turn,
     matmul,
     matmul_nt,
     own_lanes,
@@ -118,7 +119,7 @@ def _run(tokens, den, decay, g, interpret, kernel, blocks, state, outputs, *, na
 
 
 class _Cotangents:
-    """e of a chunk. `rows`: (heads*v, c); `dden(head)`: (1, c) float32 or 0; `operand(head)`: e~, (value rows, c)."""
+    """e of a chunk. `rows`: (heads*v, c); for each head `dden`, (1, c) float32, and `operands`, [e | dden | 0]^T."""
 
     def __init__(self, chunk: Chunk):
         g = self.geometry = chunk.geometry
@@ -127,88 +128,103 @@ class _Cotangents:
         if g.normalize:
             factor = half / (chunk.refs["den"][0, 0, :, chunk.lanes] + g.eps)
             yt = transposed(chunk.load("y"), g.v)
-            self.own = [x * factor[head : head + 1] for head, x in enumerate(own)]
-            self.dden = [
-                -jnp.sum(x * head_rows(yt, head, g.v).astype(jnp.float32), axis=0, keepdims=True)
-                for head, x in enumerate(self.own)
-            ]
+            own = [x * factor[head : head + 1] for head, x in enumerate(own)]
+            y = [head_rows(yt, head, g.v).astype(jnp.float32) for head in range(g.group)]
+            self.dden = [-jnp.sum(x * y_h, axis=0, keepdims=True) for x, y_h in zip(own, y, strict=True)]
         else:
-            self.own, self.dden = [x * half for x in own], [jnp.zeros((1, g.chunk), jnp.float32)] * g.group
-        self.rows = jnp.concatenate(self.own).astype(g.dtype)
-
-    def operand(self, head: int):
-        """[e | dden | 0]^T: (value rows, c)."""
-        g = self.geometry
-        rest = jax.lax.broadcasted_iota(jnp.int32, (g.value_rows - g.v, g.chunk), 0)
-        return jnp.concatenate([self.own[head], jnp.where(rest == 0, self.dden[head], 0.0)]).astype(g.dtype)
+            own, self.dden = [x * half for x in own], [jnp.zeros((1, g.chunk), jnp.float32)] * g.group
+        self.rows = jnp.concatenate(own).astype(g.dtype)
+        row = jax.lax.broadcasted_iota(jnp.int32, (g.value_rows - g.v, g.chunk), 0)
+        rest = [jnp.where(row == 0, dden, 0.0) for dden in self.dden]
+        self.operands = [jnp.concatenate(parts).astype(g.dtype) for parts in zip(own, rest, strict=True)]
 
     def with_values(self, v, head: int):
         """e_i . v~_j with keys j on the sublanes: (c, c) float32."""
-        own = matmul(own_lanes(v, head, self.geometry.v), self.rows[tile(head, self.geometry.v, len(self.rows))])
-        return own + self.dden[head]
+        v_dim = self.geometry.v
+        return matmul(own_lanes(v, head, v_dim), self.rows[tile(head, v_dim, len(self.rows))]) + self.dden[head]
 
 
 def _query_kernel(refs, *, geometry):
     """dq, blocks in order. refs: q k v dy [y den] [log_decay] [initial], dq, scratch; carry = S~ before a chunk."""
-    g, step, decay, carry = geometry, pl.program_id(2), Decay(refs, geometry), refs["carry"]
+    g, step, decay = geometry, pl.program_id(2), Decay(refs, geometry)
     pl.when(step == 0)(lambda: _start(refs, decay))
     for n in range(g.block // g.chunk):
-        chunk, dq = Chunk(refs, g, step, n), []
-        q, k, v = (chunk.load(name) for name in ("q", "k", "v"))
-        qt, vt, e = q.T, transposed(v, g.v), _Cotangents(chunk)
-        chunk.spread(qt, k)
-        for heads in g.stages:
-            scores = {h: chunk.shifted_scores(k, qt, h) for h in heads}
-            ds = {h: decay.between(h, scores[h] * e.with_values(v, h)).astype(g.dtype) for h in heads}
-            within = {h: matmul(chunk.k_rows[h, : g.k].astype(g.dtype), ds[h]) for h in heads}
-            u = {h: matmul(carry[h].astype(g.dtype).T, e.operand(h)) for h in heads}
-            for h in heads:
-                values = decay.to_end(h, chunk.value_operand(vt, h), chunk.length)
-                added = matmul_nt(values, chunk.key_features(h))
-                carry[h] = decay.whole_chunk(h, carry[h], chunk.length) + added
-            for h in heads:
-                before = rotations.pull_back(u[h], chunk.q_rows, h, g.k, g.a)
-                dq.append(2.0 * (within[h] + decay.since_start(h, before)))
-        write_heads(refs["dq"], chunk.lanes, dq, g)
+        chunk = Chunk(refs, g, step, n)
+        _query_gradient(chunk, _weigh(chunk, decay=decay, with_p=False), decay=decay)
 
 
 def _key_value_kernel(refs, *, geometry):
     """dk, dv, last block first. refs: as `_query_kernel`, dk dv [dinitial]; carry = dS~ after a chunk."""
-    g, step, decay, carry = geometry, pl.program_id(2), Decay(refs, geometry), refs["carry"]
-    block_id = g.n_blocks - 1 - step
+    g, step, decay = geometry, pl.program_id(2), Decay(refs, geometry)
     pl.when(step == 0)(lambda: _start(refs, decay))
-    for n in reversed(range(g.block // g.chunk)):
-        chunk, dk, dv = Chunk(refs, g, block_id, n), [], []
-        q, k, v = (chunk.load(name) for name in ("q", "k", "v"))
-        qt, vt, e = q.T, transposed(v, g.v), _Cotangents(chunk)
-        chunk.spread(qt, k)
-        for heads in g.stages:
-            scores = {h: chunk.shifted_scores(k, qt, h) for h in heads}
-            ds = {h: decay.between(h, scores[h] * e.with_values(v, h)).astype(g.dtype) for h in heads}
-            p = {h: decay.between(h, scores[h] * scores[h] + g.a * g.a).astype(g.dtype) for h in heads}
-            within_k = {h: matmul_nt(chunk.q_rows[h, : g.k].astype(g.dtype), ds[h]) for h in heads}
-            operands = {h: e.operand(h) for h in heads}
-            within_v = {h: matmul_nt(operands[h][: g.v], p[h]) for h in heads}
-            state = {h: carry[h].astype(g.dtype) for h in heads}
-            after = {h: matmul(state[h][: g.v], chunk.key_features(h)) for h in heads}
-            u = {h: matmul(state[h].T, chunk.value_operand(vt, h)) for h in heads}
-            for h in heads:
-                added = matmul_nt(decay.since_start(h, operands[h]), chunk.query_features(h))
-                carry[h] = decay.whole_chunk(h, carry[h], chunk.length) + added
-            for h in heads:
-                after_k = rotations.pull_back(u[h], chunk.k_rows, h, g.k)
-                dk.append(2.0 * within_k[h] + decay.to_end(h, after_k, chunk.length))
-                dv.append(within_v[h] + decay.to_end(h, after[h], chunk.length))
-        write_heads(refs["dk"], chunk.lanes, dk, g)
-        write_heads(refs["dv"], chunk.lanes, dv, g)
+    chunks = [Chunk(refs, g, g.n_blocks - 1 - step, n) for n in reversed(range(g.block // g.chunk))]
+    start = functools.partial(_weigh, decay=decay, with_p=True)
+    in_turn(chunks, start, functools.partial(_key_value_gradients, decay=decay))
     if "dinitial" in refs:
 
         @pl.when(step == g.n_blocks - 1)
         def _():
-            refs["dinitial"][0] = carry[...]
+            refs["dinitial"][0] = refs["carry"][...]
 
 
 def _start(refs, decay):
     carry = refs["carry"]
     carry[...] = refs["initial"][0] if "initial" in refs else jnp.zeros_like(carry)
     decay.prepare()
+
+
+class _Weighed(NamedTuple):
+    """What does not wait for the state; g and 2 a^2 p by head, (c, c), keys on the sublanes."""
+
+    g: dict
+    p: dict
+    e: _Cotangents
+    vt: jax.Array
+
+
+def _weigh(chunk: Chunk, *, decay: Decay, with_p: bool) -> _Weighed:
+    g = chunk.geometry
+    q, k, v = (chunk.load(name) for name in ("q", "k", "v"))
+    qt, e, ds, p = q.T, _Cotangents(chunk), {}, {}
+    chunk.spread(qt, k)
+    for heads in g.stages:
+        scores = {h: chunk.shifted_scores(k, qt, h) for h in heads}
+        ds |= {h: decay.between(h, scores[h] * e.with_values(v, h)).astype(g.dtype) for h in heads}
+        if with_p:
+            p |= {h: decay.between(h, x * x + g.a * g.a).astype(g.dtype) for h, x in scores.items()}
+    return _Weighed(ds, p, e, transposed(v, g.v))
+
+
+def _query_gradient(chunk: Chunk, weighed: _Weighed, *, decay: Decay):
+    """dq, and S~ after the chunk."""
+    g, refs, dq = chunk.geometry, chunk.refs, []
+    for heads in g.stages:
+        within = {h: matmul(chunk.k_rows[h, : g.k].astype(g.dtype), weighed.g[h]) for h in heads}
+        u = {h: matmul(refs["carry"][h].astype(g.dtype).T, weighed.e.operands[h]) for h in heads}
+        for h in heads:
+            chunk.add_to_state(decay, h, chunk.value_operand(weighed.vt, h))
+        for h in heads:
+            before = rotations.pull_back(u[h], chunk.q_rows, h, g.k, g.a)
+            dq.append(2.0 * (within[h] + decay.since_start(h, before)))
+    write_heads(refs["dq"], chunk.lanes, dq, g)
+
+
+def _key_value_gradients(chunk: Chunk, weighed: _Weighed, *, decay: Decay):
+    """dk, dv, and dS~ before the chunk."""
+    g, refs, dk, dv = chunk.geometry, chunk.refs, [], []
+    carry = refs["carry"]
+    for heads in g.stages:
+        within_k = {h: matmul_nt(chunk.q_rows[h, : g.k].astype(g.dtype), weighed.g[h]) for h in heads}
+        within_v = {h: matmul_nt(weighed.e.operands[h][: g.v], weighed.p[h]) for h in heads}
+        state = {h: carry[h].astype(g.dtype) for h in heads}
+        after_v = {h: matmul(state[h][: g.v], chunk.key_features(h)) for h in heads}
+        u = {h: matmul(state[h].T, chunk.value_operand(weighed.vt, h)) for h in heads}
+        for h in heads:
+            added = matmul_nt(decay.since_start(h, weighed.e.operands[h]), chunk.query_features(h))
+            carry[h] = decay.whole_chunk(h, carry[h], chunk.length) + added
+        for h in heads:
+            after_k = rotations.pull_back(u[h], chunk.k_rows, h, g.k)
+            dk.append(2.0 * within_k[h] + decay.to_end(h, after_k, chunk.length))
+            dv.append(within_v[h] + decay.to_end(h, after_v[h], chunk.length))
+    write_heads(refs["dk"], chunk.lanes, dk, g)
+    write_heads(refs["dv"], chunk.lanes, dv, g)
