@@ -52,8 +52,8 @@ from pallas_kernels.taylor_attention.mosaic_tpu_chunk import (
 )
 from pallas_kernels.taylor_attention.state import TaylorState
 
-CHUNK = {"bfloat16": 128, "float32": 128}
 BLOCK = 512
+"""Tokens of a grid step: 256 take 7 % longer by libtpu's schedule for v5e, and compile in half the time."""
 
 
 class Gradients(NamedTuple):
@@ -66,7 +66,7 @@ class Gradients(NamedTuple):
 
 
 def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial_state=None, decay=None,
-             dstate=None, chunk_size=None, block_size=BLOCK, interpret=False):  # fmt: skip
+             dstate=None, chunk_size=layout.CHUNK, block_size=BLOCK, interpret=False):  # fmt: skip
     """Packed backward pass on one device.
 
     Args:
@@ -83,8 +83,8 @@ def backward(q, k, v, y, den, dy, *, h, scale, eps=1e-6, normalize=True, initial
     """
     q, scale, q_factor = layout.within_range(q, scale)
     g = layout.make_geometry(
-        q, k, v, h=h, scale=scale, eps=eps, normalize=normalize, block_size=block_size,
-        chunk_size=CHUNK.get(q.dtype.name) if chunk_size is None else chunk_size,
+        q, k, v, h=h, scale=scale, eps=eps, normalize=normalize, chunk_size=chunk_size,
+        block_size=block_size,
     )  # fmt: skip
     if dy.shape != v.shape or dy.dtype != v.dtype:
         raise ValueError(f"dy {dy.dtype}{dy.shape} must be like v {v.dtype}{v.shape}")
