@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,8 @@ from pallas_kernels.sliding_window.backends import BACKENDS
 from tests.pallas_kernels.shared import all_shapes, assert_close
 from tests.pallas_kernels.sliding_window.cases import Call, check_contract, contract_truth, measured, problem, truth
 
-HEADS = functools.partial(Call, b=2, h=3, g=3, k=32, v=32)
+HEADS = functools.partial(Call, b=2, h=4, g=4, k=32, v=32)
+TWO_HEADS = functools.partial(HEADS, h=2, g=2)
 
 
 check = functools.partial(check_contract, mosaic_tpu)
@@ -30,12 +32,16 @@ def slow(*values):
         (127, 64),
         (129, 128),
         (300, 129),
-        *(slow(t, w) for t in (1, 63, 128, 257, 513) for w in (1, 2, 16, 64, 127, 128, 129, 255, 256)),
+        *(
+            slow(t, w)
+            for t in (1, 63, 128, 257, 513)
+            for w in (1, 2, 16, 63, 64, 65, 127, 128, 129, 192, 193, 255, 256)
+        ),
     ],
 )
 def test_values_and_gradients(t, window):
-    """Kills a window one off, a part of a tile that is taken for the other, keys of a block that does not exist, and
-    dk and dv that lose what the next block, or the last, sends."""
+    """Kills a window one off, a part of a folded tile that is taken for the other, keys of a chunk that does not exist
+    or is another distance away, and dk and dv that lose what the next chunk, the next block, or the last, sends."""
     check(HEADS(t=t, window=min(window, t)))
 
 
@@ -48,26 +54,26 @@ def test_tokens_before_some_of_which_do_not_exist(t, window, past, start):
     check(HEADS(t=t, window=window), past=past, start=start)
 
 
-@pytest.mark.parametrize(("h", "d"), [(1, 32), (24, 64), slow(16, 128), slow(3, 112), slow(80, 24)])
+@pytest.mark.parametrize(("h", "d"), [(1, 32), (24, 64), slow(16, 128), slow(3, 112), slow(80, 24), slow(6, 8)])
 def test_heads(h, d):
-    """Kills lanes or rows of lse of another head, and of another step of the grid."""
+    """Kills lanes or rows of lse of another head, of the one beside it or none, and of another step of the grid."""
     check(Call(t=150, window=40, b=1, h=h, g=h, k=d, v=d))
 
 
-@pytest.mark.parametrize("window", [64, 200])
+@pytest.mark.parametrize("window", [64, slow(200)])
 def test_bfloat16(window):
     """Kills bfloat16 sums or softmax: weights, their cotangents and the results round by 2e-3 each."""
-    check(HEADS(t=260, window=window, dtype=jnp.bfloat16), tolerances=(4e-3, 4e-3))
+    check(TWO_HEADS(t=260, window=window, dtype=jnp.bfloat16), tolerances=(4e-3, 4e-3))
 
 
 def test_large_scores():
     """Kills exponentials before the maximum is known."""
-    check(HEADS(t=150, window=64, size=6.0))
+    check(TWO_HEADS(t=150, window=64, size=6.0))
 
 
 def test_vmap():
     """Kills a grid axis, or a start of a row, that is another one's under vmap."""
-    call, past, start = HEADS(t=140, window=20), 19, jnp.array([[0, 19], [7, 3]], jnp.int32)
+    call, past, start = TWO_HEADS(t=140, window=20), 19, jnp.array([[0, 19], [7, 3]], jnp.int32)
     calls = [contract_truth(dataclasses.replace(call, seed=seed), past, row) for seed, row in enumerate(start)]
     stacked = [jnp.asarray(np.stack(x), jnp.float32) for x in zip(*(operands for operands, _ in calls), strict=True)]
     options = {"window": call.window, "scale": call.factor, "interpret": True}
@@ -109,9 +115,8 @@ def test_nothing_in_another_layout():
         y, lse = backend.forward(q, k, v, None, None, **options)
         return backend.backward(q, k, v, None, None, y, lse, y, **options)
 
-    outside = {shape for shape in all_shapes(jax.make_jaxpr(both)(*tokens).jaxpr) if len(shape) >= 3}
-    assert (2, 256, 4, 64) in outside
-    assert outside <= {(2, 256, 4, 64), (2, 256, 256), (2, 4, 256), (1, 128, 256)}
+    whole = [x for x in all_shapes(jax.make_jaxpr(both)(*tokens).jaxpr) if math.prod(x) >= 2 * 256 * 4 * 64]
+    assert set(whole) == {(2, 256, 4, 64), (2, 256, 256)}
 
 
 @pytest.mark.tpu
