@@ -24,11 +24,9 @@ from pallas_kernels.mosaic_gpu_tiles import rows_to
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
     Stationary,
     WorkTiles,
-    key_ring,
     launch_tasks,
     products,
     rows,
-    run_tiles,
     scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
@@ -44,6 +42,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     plan_kernel,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LN_2, LOG2_E, LOWEST, make_mask
+from pallas_kernels.sliding_window.mosaic_gpu_ring import key_ring, run_tiles
 
 TINY = np.float32(1e-30)
 
@@ -69,7 +68,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
             ring.wait("k", n, 0, units)
             groups, found = mask.grouped(units), []
             for group in groups:
-                parts = products(*[(q_s, r.k_s.at[ring.slot(n, 0, u)].T) for u in group])
+                parts = products(*[(q_s, r.k_s.at[ring.slot("k", n, 0, u)].T) for u in group])
                 parts = [mask.exponents(s, scale, n, u) for u, s in zip(group, parts, strict=True)]
                 found.append(mask.fold(parts))
             plgpu.commit_smem()
@@ -84,7 +83,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
 
             def accumulate(acc):
                 for u, p in zip(units, found, strict=True):
-                    mma.registers(acc, p, r.v_s.at[ring.slot(n, 0, u)])
+                    mma.registers(acc, p, r.v_s.at[ring.slot("v", n, 0, u)])
 
             def from_zero(acc):
                 accumulate(acc)

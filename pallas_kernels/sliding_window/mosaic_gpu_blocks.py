@@ -1,4 +1,4 @@
-"""Inside the Hopper kernels: shared memory, blocks in flight, and the launch.
+"""Inside the Hopper kernels: shared memory, the tasks of warpgroups, their stationary blocks, and the launch.
 
 The warpgroups of a thread block share nothing: each has its own stationary blocks in its own shared memory and issues
 its own TMA, and they hide each other's waits. They are one thread block, not several, because that is what bounds the
@@ -7,7 +7,6 @@ Geometry and legend: `mosaic_gpu_layout`.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,8 +14,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import Mma, launch
-from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, BlockWindow, Geometry, Plan
+from pallas_kernels.mosaic_gpu_tiles import PER_ROW, Mma, launch
+from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Plan
 
 # ---------------------------------------------------------------- shared memory
 
@@ -27,25 +26,28 @@ def transforms(width):
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 
 
-def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, interpret):
+def scratch_of(plan: Plan, width, *, stationary: int, results: int, ring, vectors=(), interpret):
     """Shared memory of a kernel: stationary_s, result_s where staged, the ring's NAME_s, and their barriers.
 
-    stationary, results: how many stationary operands and results there are. ring: its operands in tiles, each with the
-    (64,) operand that comes with it, or None. In interpret mode also `stage`, through which register operands of wgmma
-    pass, with the swizzle of their partner.
+    stationary, results: how many stationary operands and results there are. vectors: names of the (64,) operands that
+    come with the stationary ones, in NAME_s. ring: its operands in tiles, each with the (64,) operand that comes with
+    it, or None. In interpret mode also `stage`, through which register operands of wgmma pass, with the swizzle of
+    their partner.
     """
 
     def tiles(count, columns=width):
         return plgpu.SMEM((count, BLOCK, columns), jnp.bfloat16, transforms=transforms(width))
 
-    in_ring = plan.warpgroups * plan.slots
     scratch = {
         "stationary_s": tiles(plan.warpgroups * stationary),
-        "stationary_full": plgpu.Barrier(num_arrivals=stationary, num_barriers=plan.warpgroups),
+        "stationary_full": plgpu.Barrier(num_arrivals=stationary + len(vectors), num_barriers=plan.warpgroups),
     }
+    for name in vectors:
+        scratch[f"{name}_s"] = plgpu.SMEM((plan.warpgroups, BLOCK), jnp.float32)
     if plan.staged:
         scratch["result_s"] = tiles(plan.warpgroups * results)
-    for name, vector in ring.items():
+    for i, (name, vector) in enumerate(ring.items()):
+        in_ring = plan.warpgroups * plan.ring_slots(i)
         scratch[f"{name}_s"] = tiles(in_ring)
         scratch[f"{name}_full"] = plgpu.Barrier(num_arrivals=1 if vector is None else 2, num_barriers=in_ring)
         if vector is not None:
@@ -104,6 +106,7 @@ class Stationary:
     plan: Plan
     operands: tuple[Any, ...]  # (b, rows, heads, d) in global memory
     refs: Any  # with stationary_s, result_s, stationary_full
+    vectors: tuple[tuple[Any, Any], ...] = ()  # (b, heads, rows) float32 in global memory, and (warpgroups, 64) tiles
 
     def tile(self, n, number):
         count = len(self.operands)
@@ -121,11 +124,18 @@ class Stationary:
         for number, source in enumerate(self.operands):
             block = source.at[self.work.batch, rows(n), self.work.head]
             plgpu.copy_gmem_to_smem(block, self.tile(n, number), self.full())
+        for source, smem in self.vectors:
+            block = source.at[self.work.batch, self.work.head, rows(n)]
+            plgpu.copy_gmem_to_smem(block, smem.at[self.work.warpgroup], self.full())
 
     def wait(self, n):
         """The operands of block n."""
         plgpu.barrier_wait(self.full())
         return [self.tile(n, i) for i in range(len(self.operands))]
+
+    def vector(self, number):
+        """(64,) of the block that was waited for, by row."""
+        return plgpu.load(self.vectors[number][1].at[self.work.warpgroup], layout=PER_ROW, optimized=False)
 
     def spent(self, n):
         """Every warp has read the operands of block n. Without tiles for results they are loaded again by `store`."""
@@ -151,159 +161,8 @@ class Stationary:
             self.issue(n + 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ring:
-    """Partner blocks. A visit (n, member, u) is the meeting of stationary block n with partner u for a member of its
-    group.
-
-    Visits of one stationary block and member come in the order u = 0 (diagonal), 1 (farthest), 2, ... (between, from
-    near to far). Kept: slot of a partner is its index modulo `slots`, and one load replaces the partner that leaves the
-    window. Streamed: visits are numbered, and each load is replaced by that of `slots` visits later.
-    """
-
-    work: WorkTiles
-    plan: Plan
-    block_window: BlockWindow
-    members: int  # of a group, met one after another; 1 where kept
-    direction: int  # partners of stationary block n: n + shift + direction * {0, 1, ...}
-    shift: int
-    limit: int  # partners exist in [0, limit); the loads of others are clamped, and masked where they are used
-    loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
-    full: dict[str, Any]  # name -> barriers of the slots
-
-    def distance(self, u):
-        """Blocks between the diagonal and partner u."""
-        if isinstance(u, int):
-            return (0, self.block_window.blocks - 1)[u] if u < 2 else u - 1
-        return jnp.where(u == 0, 0, jnp.where(u == 1, self.block_window.blocks - 1, u - 1))
-
-    def partner(self, n, u):
-        """Index of a partner; it may not exist."""
-        return n + self.shift + self.direction * self.distance(u)
-
-    def existing(self, n, u):
-        return jnp.clip(self.partner(n, u), 0, self.limit - 1)
-
-    def number(self, n, member, u):
-        return ((n - self.work.first) * self.members + member) * self.block_window.blocks + u
-
-    @property
-    def visits(self):
-        return (self.work.end - self.work.first) * self.members * self.block_window.blocks
-
-    def slot(self, n, member, u):
-        number = self.number(n, member, u)
-        if self.plan.kept:
-            number = n + self.direction * self.distance(u) + self.block_window.blocks
-        return self.work.warpgroup * self.plan.slots + lax.rem(number, jnp.int32(self.plan.slots))
-
-    def load(self, name, n, member, u):
-        slot, block = self.slot(n, member, u), self.existing(n, u)
-        for source, smem in self.loads[name]:
-            plgpu.copy_gmem_to_smem(source(block, member), smem.at[slot], self.full[name].at[slot])
-
-    def load_number(self, name, number):
-        blocks, per_block = jnp.int32(self.block_window.blocks), jnp.int32(self.members * self.block_window.blocks)
-        within = lax.rem(number, per_block)
-        n = self.work.first + lax.div(number, per_block)
-        self.load(name, n, lax.div(within, blocks), lax.rem(within, blocks))
-
-    @property
-    def first_units(self):
-        """Partners that are met together: all that are kept, else the two that may share a tile of scores."""
-        return tuple(range(self.block_window.blocks if self.plan.kept else min(2, self.block_window.blocks)))
-
-    def rest(self, visit, carry):
-        """Folds visit(u, carry) over the partners after the first ones.
-
-        The one that the far edge of the window cuts comes last, by itself: the loop over the others has no mask.
-        """
-        first, last = len(self.first_units), self.block_window.blocks
-        cut = first < last and self.block_window.cuts(self.distance(last - 1))
-        if first < last - cut:
-            carry = lax.fori_loop(first, last - cut, visit, carry)
-        return visit(last - 1, carry) if cut else carry
-
-    @property
-    def newest(self):
-        """The partner that the stationary block before did not meet."""
-        return 0 if self.direction < 0 or self.block_window.blocks == 1 else 1
-
-    @property
-    def oldest(self):
-        """The partner that the next stationary block does not meet."""
-        return 0 if self.direction > 0 or self.block_window.blocks == 1 else 1
-
-    def start(self):
-        """Issues the first loads. Kept: waits for all but the newest partner, for which every visit waits."""
-
-        def issue(i, _):
-            @pl.when(i < self.visits)
-            def _():
-                for name in self.loads:
-                    self.load_number(name, i)
-
-        lax.fori_loop(0, self.plan.slots, issue, None)
-        if self.plan.kept:
-            for name in self.loads:
-                for u in set(range(self.block_window.blocks)) - {self.newest}:
-                    plgpu.barrier_wait(self.full[name].at[self.slot(self.work.first, 0, u)])
-
-    def wait(self, name, n, member, units):
-        for u in set(units) & {self.newest} if self.plan.kept else units:
-            plgpu.barrier_wait(self.full[name].at[self.slot(n, member, u)])
-
-    def spent(self, name, n, member, units):
-        """Every warp has read these partners for the last time in the visits of stationary block n and this member."""
-        if self.plan.kept:
-            if self.oldest in units:
-
-                @pl.when(n + 1 < self.work.end)
-                def _():
-                    self.load(name, n + 1, 0, self.newest)
-
-            return
-        for u in units:
-            later = self.number(n, member, u) + self.plan.slots
-
-            @pl.when(later < self.visits)
-            def _(later=later):
-                self.load_number(name, later)
-
-
-def run_tiles(work: WorkTiles, stationary: Stationary, ring: Ring, step):
-    """step(n, _) for every stationary block n."""
-
-    @pl.when(work.first < work.end)
-    def _():
-        stationary.issue(work.first)
-        ring.start()
-        lax.fori_loop(work.first, work.end, step, None)
-        plgpu.wait_smem_to_gmem(0)
-
-
 def rows(n):
     return pl.ds(n * BLOCK, BLOCK)
-
-
-def key_ring(refs, work: WorkTiles, plan: Plan, problem: Geometry) -> Ring:
-    """The key blocks that query blocks meet, from refs.k and refs.v."""
-    head = work.head // problem.group
-
-    def load(ref, smem):
-        return ((lambda block, member: ref.at[work.batch, rows(block), head], smem),)
-
-    return Ring(
-        work=work,
-        plan=plan,
-        block_window=problem.block_window,
-        members=1,
-        direction=-1,
-        shift=problem.past_blocks,
-        limit=problem.key_blocks,
-        loads={"k": load(refs.k, refs.k_s), "v": load(refs.v, refs.v_s)},
-        full={"k": refs.k_full, "v": refs.v_full},
-    )
 
 
 # ---------------------------------------------------------------- launching

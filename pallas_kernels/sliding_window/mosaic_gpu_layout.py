@@ -25,7 +25,7 @@ from pallas_kernels.sliding_window.problem import Problem
 BLOCK = 64
 CORES = 132
 SHARED_BYTES = 227 * 1024  # of a thread block
-VECTOR_BYTES = 4096  # of the rings of one (64,) operand: at most 4 slots for each of 4 warpgroups
+VECTOR_BYTES = 4096  # of one (64,) operand of a ring, or less: at most 4 slots for each of 4 warpgroups
 BARRIER_BYTES = 1024
 MOST_KEPT = 3  # partners that a ring keeps: their scores stay in registers together
 
@@ -106,9 +106,14 @@ class Plan:
 
     kept: bool  # every partner is loaded once, and kept while stationary blocks meet it; else once for each of these
     slots: int  # of a warpgroup's ring of partners
+    ahead: int  # operands of the ring, from the first, with a slot more: their loads are a stationary block early
     staged: bool  # results have tiles of their own (only where kept); else they take those of the stationary operands
     run: int  # stationary blocks of a task
     warpgroups: int  # of a thread block; each has its own task and its own shared memory
+
+    def ring_slots(self, operand: int) -> int:
+        """Of an operand of the ring, by its number."""
+        return self.slots + (operand < self.ahead)
 
     def tasks(self, heads: int, stationary_blocks: int) -> int:
         """Tasks of one batch row."""
@@ -136,6 +141,7 @@ def plan_kernel(
     heads: int,
     stationary_blocks: int,
     keep: bool = True,
+    ahead: int = 0,
     tuning: Tuning,
 ) -> Plan:
     """The `Plan` of a kernel.
@@ -146,6 +152,7 @@ def plan_kernel(
       most: warpgroups whose registers a core holds.
       heads, stationary_blocks: what there is to do in each batch row.
       keep: whether partners may be kept.
+      ahead: operands of the ring that have a slot more where they are kept and it costs no warpgroup.
       tuning: overrides.
     """
     partners, tile_bytes = problem.block_window.blocks, 2 * BLOCK * problem.d
@@ -158,10 +165,50 @@ def plan_kernel(
     tiles = stationary + 2 * slots
     staged = keep and resident(tiles + results) == resident(tiles)
     warpgroups = resident(tiles)
+    ahead = ahead if keep and resident(tiles + results * staged + ahead) == warpgroups else 0
     run = tuning.run or choose_run(problem.b * heads, stationary_blocks, CORES * warpgroups)
-    plan = Plan(keep, slots, staged, min(run, stationary_blocks), warpgroups)
+    plan = Plan(keep, slots, ahead, staged, min(run, stationary_blocks), warpgroups)
     useful = min(tuning.warpgroups or warpgroups, plan.tasks(heads, stationary_blocks))
     return dataclasses.replace(plan, warpgroups=min(warpgroups, useful))
+
+
+def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
+    """Kept partners have their scores and gradients in registers together: too many for three of them and d > 64. Keys
+    are needed up to the end of a block and first in the next, hence a slot more for them."""
+    return plan_kernel(
+        problem,
+        stationary=2,
+        results=1,
+        vectors=2,
+        most=backward_warpgroups(problem),
+        keep=problem.d <= BLOCK or problem.block_window.blocks < 3,
+        ahead=1,
+        heads=problem.h,
+        stationary_blocks=problem.query_blocks,
+        tuning=tuning,
+    )
+
+
+def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
+    """Both operands of the ring are needed up to the end of a block; three warpgroups lack registers for more."""
+    most = backward_warpgroups(problem)
+    return plan_kernel(
+        problem,
+        stationary=2,
+        results=2,
+        vectors=2,
+        most=most,
+        ahead=2 if most == 2 else 0,
+        heads=problem.g,
+        stationary_blocks=problem.key_blocks,
+        keep=problem.group == 1,
+        tuning=tuning,
+    )
+
+
+def backward_warpgroups(problem: Geometry) -> int:
+    """Warpgroups whose accumulators, scores and their gradients a core holds in registers, as found by compiling."""
+    return 3 if problem.d <= BLOCK and problem.block_window.window == BLOCK else 2
 
 
 def choose_run(chains: int, blocks: int, places: int) -> int:

@@ -13,8 +13,9 @@ import numpy as np
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, iota, rows_to
-from pallas_kernels.sliding_window.mosaic_gpu_blocks import Ring, rows
+from pallas_kernels.sliding_window.mosaic_gpu_blocks import rows
 from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK
+from pallas_kernels.sliding_window.mosaic_gpu_ring import Ring
 
 LOG2_E = np.float32(np.log2(np.e))
 LN_2 = np.float32(np.log(2))

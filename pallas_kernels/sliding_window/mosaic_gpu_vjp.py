@@ -21,30 +21,27 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, columns_to, rows_to
 from pallas_kernels.sliding_window.mosaic_gpu import check_supported, kernel_operands
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import (
-    Ring,
     Stationary,
     WorkTiles,
-    key_ring,
     launch_tasks,
     products,
     rows,
-    run_tiles,
     scratch_of,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     AUTO,
     BLOCK,
     Geometry,
-    Plan,
-    Tuning,
     pad_rows,
     pad_vectors,
-    plan_kernel,
+    plan_dkdv,
+    plan_dq,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
+from pallas_kernels.sliding_window.mosaic_gpu_ring import Ring, key_ring, run_tiles
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
@@ -59,25 +56,22 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
     def body(r):
         work = WorkTiles.of_warpgroup(problem.h, problem.query_blocks, plan)
         mma = work.mma(r.stage)
-        stationary = Stationary(work, plan, (r.q, r.dy), r)
+        vectors = ((r.lse, r.lse_s),) if delta is None else ((r.lse, r.lse_s), (r.delta, r.delta_s))
+        stationary = Stationary(work, plan, (r.q, r.dy), r, vectors)
         ring = key_ring(r, work, plan, problem)
         mask = make_mask(r, ring)
-
-        def per_row(ref, n):
-            return plgpu.load(ref.at[work.batch, work.head, rows(n)], layout=PER_ROW, optimized=False)
 
         def score_gradients(n, units, operands, lse, delta):
             """(u, dS bf16) for some partners."""
             q_s, dy_s = operands
             groups, found, dfound = mask.grouped(units), [], []
             for group in groups:
-                slots = [ring.slot(n, 0, u) for u in group]
                 ring.wait("k", n, 0, group)
-                parts = products(*[(q_s, r.k_s.at[slot].T) for slot in slots])
+                parts = products(*[(q_s, r.k_s.at[ring.slot("k", n, 0, u)].T) for u in group])
                 parts = [mask.exponents(s, scale_2, n, u, lse) for u, s in zip(group, parts, strict=True)]
                 found.append(jnp.exp2(mask.fold(parts)))
                 ring.wait("v", n, 0, group)
-                dfound.append(mask.fold(products(*[(dy_s, r.v_s.at[slot].T) for slot in slots])))
+                dfound.append(mask.fold(products(*[(dy_s, r.v_s.at[ring.slot("v", n, 0, u)].T) for u in group])))
             plgpu.commit_smem()
             ring.spent("v", n, 0, units)
             stationary.spent(n)
@@ -92,15 +86,15 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
         def accumulate(dq, n, parts):
             """dq += dS k."""
             for u, ds in parts:
-                mma.registers(dq, ds, r.k_s.at[ring.slot(n, 0, u)])
+                mma.registers(dq, ds, r.k_s.at[ring.slot("k", n, 0, u)])
             plgpu.wgmma_wait(0)
             plgpu.commit_smem()
             ring.spent("k", n, 0, tuple(u for u, _ in parts))
 
         def step(n, _):
-            lse = per_row(r.lse, n) * LOG2_E
-            delta = None if r.delta is None else per_row(r.delta, n)
             operands = stationary.wait(n)
+            lse = stationary.vector(0) * LOG2_E
+            delta = None if r.delta is None else stationary.vector(1)
             parts = score_gradients(n, ring.first_units, operands, lse, delta)
 
             def run(dq):
@@ -121,7 +115,15 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
         body,
         {"q": q, "k": k, "v": v, "start": start, "segment_ids": segment_ids, "lse": lse, "dy": dy, "delta": delta},
         outputs,
-        scratch_of(plan, d, stationary=2, results=1, ring={"k": None, "v": None}, interpret=interpret),
+        scratch_of(
+            plan,
+            d,
+            stationary=2,
+            results=1,
+            ring={"k": None, "v": None},
+            vectors=("lse",) if delta is None else ("lse", "delta"),
+            interpret=interpret,
+        ),
         batch=problem.b,
         tasks=plan.tasks(problem.h, problem.query_blocks),
         plan=plan,
@@ -169,18 +171,18 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
 
         def attend(dk, dv, n, member, u, k_s, v_s):
             """Adds the part of one partner to dk and dv."""
-            slot = ring.slot(n, member, u)
+            q_slot, dy_slot = (ring.slot(name, n, member, u) for name in ("q", "dy"))
             ring.wait("q", n, member, (u,))
-            (s,) = products((k_s, r.q_s.at[slot].T))
-            p = jnp.exp2(mask.exponents(s, scale_2, n, u, per_column(r.lse_s, slot) * LOG2_E))
+            (s,) = products((k_s, r.q_s.at[q_slot].T))
+            p = jnp.exp2(mask.exponents(s, scale_2, n, u, per_column(r.lse_s, q_slot) * LOG2_E))
             ring.wait("dy", n, member, (u,))
-            mma.registers(dv, p.astype(jnp.bfloat16), r.dy_s.at[slot])
+            mma.registers(dv, p.astype(jnp.bfloat16), r.dy_s.at[dy_slot])
             if d > BLOCK:
                 plgpu.wgmma_wait(0)  # frees the registers of p; with fewer columns the matmuls may overlap
             # An accumulator that starts from -delta takes fewer registers than one from which it is subtracted.
-            less_delta = columns_to(-per_column(r.delta_s, slot))
-            (dp,) = mma.update((less_delta,), lambda acc: plgpu.wgmma(acc, v_s, r.dy_s.at[slot].T))
-            mma.registers(dk, (p * dp).astype(jnp.bfloat16), r.q_s.at[slot])
+            less_delta = columns_to(-per_column(r.delta_s, dy_slot))
+            (dp,) = mma.update((less_delta,), lambda acc: plgpu.wgmma(acc, v_s, r.dy_s.at[dy_slot].T))
+            mma.registers(dk, (p * dp).astype(jnp.bfloat16), r.q_s.at[q_slot])
             plgpu.wgmma_wait(0)
             plgpu.commit_smem()
             ring.spent("dy", n, member, (u,))
@@ -245,36 +247,3 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpre
     dkdv = _dkdv_kernel(*operands, lse, padded_dy, delta, plan=plan_dkdv(problem, tuning), **options)
     keys = slice(problem.front, problem.front + problem.s)
     return out["dq"][:, : problem.t], dkdv["dk"][:, keys], dkdv["dv"][:, keys]
-
-
-def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
-    """Kept partners have their scores and gradients in registers together: too many for three of them and d > 64."""
-    return plan_kernel(
-        problem,
-        stationary=2,
-        results=1,
-        most=most_warpgroups(problem),
-        keep=problem.d <= BLOCK or problem.block_window.blocks < 3,
-        heads=problem.h,
-        stationary_blocks=problem.query_blocks,
-        tuning=tuning,
-    )
-
-
-def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
-    return plan_kernel(
-        problem,
-        stationary=2,
-        results=2,
-        vectors=2,
-        most=most_warpgroups(problem),
-        heads=problem.g,
-        stationary_blocks=problem.key_blocks,
-        keep=problem.group == 1,
-        tuning=tuning,
-    )
-
-
-def most_warpgroups(problem: Geometry) -> int:
-    """Warpgroups whose accumulators, scores and their gradients a core holds in registers, as found by compiling."""
-    return 3 if problem.d <= BLOCK and problem.block_window.window == BLOCK else 2
