@@ -21,11 +21,11 @@ WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # (., 64) 
 class Mma:
     """wgmma, with the two adapters that GPU interpret mode needs.
 
-    staging: None on a device. In interpret mode, where an A operand in registers is not supported, one narrow
-    and one wide shared-memory tile per warpgroup, through which such operands pass.
+    staging: None on a device. In interpret mode, where an A operand in registers is not supported, shared-memory
+    tiles (warpgroups, 64, width), one for each width of such operands, which pass through them.
     """
 
-    staging: tuple[Any, Any] | None
+    staging: tuple[Any, ...] | None
     warpgroup: int
 
     def registers(self, acc, a, b):
@@ -33,7 +33,7 @@ class Mma:
         if self.staging is None:
             plgpu.wgmma(acc, a, b)
             return
-        tile = self.staging[0 if a.shape[1] == NARROW_WIDTH else 1].at[self.warpgroup]
+        tile = next(x for x in self.staging if x is not None and x.shape[-1] == a.shape[1]).at[self.warpgroup]
         tile[...] = a
         plgpu.commit_smem()
         plgpu.wgmma(acc, tile, b)
@@ -84,10 +84,14 @@ def columns_to(x):
     return lax.broadcast_in_dim(x, (64, 64), [1])
 
 
-def launch(name, body, operands, outputs, scratch, *, grid, warpgroups, approx_math=False, interpret):
+def launch(
+    name, body, operands, outputs, scratch, *, grid, warpgroups, approx_math=False, auto_barriers=True, interpret
+):
     """Runs body(refs) in every warpgroup of a grid, a dict of sizes by name; refs is a namespace of named references.
 
     Operands that are None are not passed; their name is None in the namespace, unless scratch has it.
+    auto_barriers: False leaves out the barriers that Pallas puts around every store and before every copy; the body
+    then orders the warps of a warpgroup itself, which interpret mode cannot check (there a warpgroup is one thread).
     """
     given = {key: x for key, x in operands.items() if x is not None}
 
@@ -105,7 +109,11 @@ def launch(name, body, operands, outputs, scratch, *, grid, warpgroups, approx_m
         grid_names=tuple(grid),
         num_threads=warpgroups,
         thread_name="warpgroup",
-        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Lane, approx_math=approx_math),
+        compiler_params=plgpu.CompilerParams(
+            lowering_semantics=plgpu.LoweringSemantics.Lane,
+            approx_math=approx_math,
+            unsafe_no_auto_barriers=not auto_barriers,
+        ),
         interpret=interpret,
     )
     return dict(zip(outputs, kernel(*given.values()), strict=True))

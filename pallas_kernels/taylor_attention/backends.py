@@ -76,15 +76,14 @@ def _mosaic_gpu_forward(q, k, v, state, decay, segment_ids, options, *, interpre
         decay=decay, return_state=options.return_state, return_den=options.return_den, interpret=interpret,
     )  # fmt: skip
     last = None if out.state is None else TaylorState(*out.state)
-    return out.y, last, None if out.den is None else out.den.swapaxes(1, 2)
+    return out.y, last, out.den
 
 
 def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu_vjp
 
     gradients = mosaic_gpu_vjp.backward(
-        q, k, v, y, None if den is None else den.swapaxes(1, 2),
-        _segment_starts(q, k, v, state, decay, interpret), dy, dstate, scale=options.scale,
+        q, k, v, y, den, _segment_starts(q, k, v, state, decay, interpret), dy, dstate, scale=options.scale,
         normalize=options.normalize, decay=decay, interpret=interpret,
     )  # fmt: skip
     dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
@@ -94,19 +93,12 @@ def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate,
 def _segment_starts(q, k, v, state, decay, interpret):
     """The states at the borders of segments, again: saved, they would be residuals on every platform."""
     from pallas_kernels.taylor_attention import mosaic_gpu
-    from pallas_kernels.taylor_attention.mosaic_gpu_layout import border_states, pack_state
-    from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
+    from pallas_kernels.taylor_attention.mosaic_gpu_layout import pack_state
 
     plan = mosaic_gpu.plan_blocks(q, k, v, decay, None)
     start = None if state is None else pack_state(state.s, state.z, q.shape[3])
-    local = None
-    if plan.segments.count > 1:
-        _, k, v = mosaic_gpu.kernel_operands(q, k, v, 1.0)
-        local = local_states(
-            k, v, None, plan.decay, scale=1.0, heads=plan.heads, segments=plan.segments, reverse=False,
-            interpret=interpret,
-        )  # fmt: skip
-    return border_states(local, start, plan.block_log_decay, segments=plan.segments, reverse=False)
+    _, k, v = mosaic_gpu.kernel_operands(q, k, v, 1.0)
+    return mosaic_gpu.segment_starts(plan, k, v, start, interpret)
 
 
 def _mosaic_tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):

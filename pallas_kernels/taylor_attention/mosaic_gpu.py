@@ -18,7 +18,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     CHUNK,
-    GROUPS,
     KEY_DIM,
     VALUE_DIM,
     Heads,
@@ -38,40 +37,52 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features
 
 
 def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
     """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
-    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
+    mma, decay = chunk.mma, chunk.block.decay
     q, k, v = chunk.streams("q", "k", "v")
-    s = chunk.scaled(mma.product(q, k.transpose((1, 0))))
-    i, j = iota((64, 64), 0), iota((64, 64), 1)
-    weights = jnp.where(i >= j, 1.0 + s + 0.5 * (s * s), 0.0)
-    if decay is not None:
-        weights = weights * decay.between(i, j)
+    x = chunk.scaled(plgpu.load(q, layout=WGMMA))
     since = None if decay is None else decay.since_start(PER_ROW)
-    chunk.wait_state()
-    if normalize:
-        x = chunk.scaled(plgpu.load(q, layout=WGMMA))
-        past = (chunk.read_z(x * jnp.asarray(0.5, x.dtype)) * x.astype(jnp.float32)).sum(axis=1) + count
-        den = weights.sum(axis=1) + (past if since is None else past * since) + eps
-    weights = weights.astype(jnp.bfloat16)
 
-    def values(acc):
-        mma.registers(acc, weights, v)
-        for g in range(GROUPS):
-            left, right = chunk.factors(g, q, refs.first_q_s)
-            phi = left * right
-            if since is not None:
-                phi = phi * rows_to(since)
-            mma.registers(acc, phi.astype(jnp.bfloat16), chunk.state(g).transpose((1, 0)))
-        return acc[...]
+    def run(scores, values, *others):
+        """Products are awaited in order: scores, those of z, past values, values of the chunk."""
+        *past, z = others if normalize else (*others, None)
+        plgpu.wgmma(scores, q, k.transpose((1, 0)))
+        phi = features(mma, x, halved=True)
+        chunk.wait_state()
+        if normalize:
+            chunk.add_z(z, x * jnp.asarray(0.5, x.dtype))
+        mma.registers(past[0] if past else values, phi, chunk.state.transpose((1, 0)))
+        weights = _weights(plgpu.wgmma_accumulator_load(scores, wait_n=3 if normalize else 1), chunk)
+        mma.registers(values, weights.astype(jnp.bfloat16), v)
+        den = None
+        if normalize:
+            before = (plgpu.wgmma_accumulator_load(z, wait_n=2) * x.astype(jnp.float32)).sum(axis=1) + count
+            den = weights.sum(axis=1) + (before if since is None else before * since) + eps
+        y = values[...]
+        return (y + past[0][...] * rows_to(since) if past else y), den
 
-    y = pl.run_scoped(values, plgpu.ACC((64, VALUE_DIM), jnp.float32))
+    square, narrow = plgpu.ACC((64, 64), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32)
+    y, den = pl.run_scoped(run, *[square] * (2 if decay is None else 3), *[narrow] * normalize)
     chunk.release()
     count = count + np.float32(CHUNK) if decay is None else decay.next_count(count)
     results = {"y": y * rows_to(1.0 / den) if normalize else y}
     return results | ({"den": den} if return_den else {}), count
+
+
+def _weights(scores, chunk: ChunkStep):
+    """1 + s + s^2 / 2 = r^2 + 1/2 with r = (1 + s) / sqrt(2), two fused multiply-adds, where i >= j."""
+    root = np.float32(0.5**0.5)
+    r = scores * (root * np.float32(chunk.scale)) + root
+    i, j = iota((64, 64), 0), iota((64, 64), 1)
+    weights = jnp.where(i >= j, r * r + 0.5, 0.0)
+    return weights if chunk.block.decay is None else weights * chunk.block.decay.between(i, j)
+
+
+KEYS = Scanned("k", "v")
 
 
 class Forward(NamedTuple):
@@ -79,7 +90,7 @@ class Forward(NamedTuple):
 
     y: jax.Array  # (b, t, h, v) bf16
     state: tuple[jax.Array, jax.Array] | None  # (b, h, f, v) and (b, h, f) float32 after the last token
-    den: jax.Array | None  # (b, t, h) float32: sum of weights + eps
+    den: jax.Array | None  # (b, h, t) float32: sum of weights + eps
     borders: tuple[jax.Array, jax.Array] | None  # kernel states where segments start; None for zeros
 
 
@@ -109,6 +120,19 @@ def kernel_operands(q, k, v, before: float):
     t = q.shape[1]
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
     return tuple(pad_time(x, t) for x in (pad_minor(q, KEY_DIM), pad_minor(k, KEY_DIM), split_values(v)))
+
+
+def _key_streams(k, v, heads: Heads):
+    return {"k": (k, heads.of_key), "v": (v, heads.of_value)}
+
+
+def segment_starts(plan: Plan, k, v, boundary, interpret):
+    """Kernel states where segments start, or None for zeros; k and v of `kernel_operands`, boundary of `pack_state`."""
+    local = local_states(
+        _key_streams(k, v, plan.heads), KEYS, plan.decay, heads=plan.heads, segments=plan.segments, reverse=False,
+        interpret=interpret,
+    )  # fmt: skip
+    return border_states(local, boundary, plan.block_log_decay, segments=plan.segments, reverse=False)
 
 
 def forward(
@@ -141,31 +165,30 @@ def forward(
     boundary, count0 = None, jnp.zeros((b, h), jnp.float32)
     if initial_state is not None:
         boundary, count0 = pack_state(*initial_state, key_dim), initial_state[1][..., 0]
-    options = {"scale": inside, "heads": heads, "segments": split, "interpret": interpret}
-    local = None
-    if split.count > 1:
-        local = local_states(k, v, None, plan.decay, reverse=False, **options)
-    borders = border_states(local, boundary, plan.block_log_decay, segments=split, reverse=False)
+    borders = segment_starts(plan, k, v, boundary, interpret)
     starts = [i * split.chunks_each * CHUNK for i in range(split.count)]
     counts = jnp.stack([decayed_counts(plan.log_decay, count0, n) for n in starts], -1)
     out = paired_kernel(
         "taylor_forward",
         functools.partial(_forward_step, normalize=normalize, return_den=return_den, eps=eps),
-        streams={"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value)},
-        scanned=Scanned("k", "v"),
+        streams={"q": (q, heads.of_query)} | _key_streams(k, v, heads),
+        scanned=KEYS,
         start=borders,
         decay=plan.decay,
+        scale=inside,
         outputs={"y": VALUE_DIM} | ({"den": None} if return_den else {}),
         last=return_state,
         counts=counts,
+        heads=heads,
+        segments=split,
         reverse=False,
-        **options,
+        interpret=interpret,
     )
     state, den = None, None
     if return_state:
         state = unpack_state(out["s"], out["z"], decayed_counts(plan.log_decay, count0, t), key_dim, value_dim)
     if return_den:
-        den = jnp.swapaxes(out["den"][:, :: heads.tiles, :t], 1, 2)
+        den = out["den"][:, :: heads.tiles, :t]
     return Forward(join_values(out["y"][:, :t], h, value_dim), state, den, borders)
 
 

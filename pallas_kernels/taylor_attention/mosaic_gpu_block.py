@@ -10,18 +10,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import NARROW
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    CHUNK,
-    GROUPS,
-    KEY_DIM,
-    Heads,
-    Segments,
-    selection_matrices,
-)
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, Heads, Segments
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import tile
 
-STAGES = 3  # depth of the TMA ring
+STAGES = 4  # depth of the TMA ring: loads run STAGES - 2 chunks ahead, which must hide the latency of memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,34 +80,35 @@ class Block:
         return self.decay.whole(short), rows
 
 
-def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: int = 0) -> Block:
-    """skip: segments before the first of the grid."""
-    head, segment = lax.axis_index("h"), lax.axis_index("segment") + skip
+def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: int = 0, pieces: int = 1) -> Block:
+    """skip: segments before the first of the grid; pieces: blocks of the grid that share a segment."""
+    head, index = lax.axis_index("h"), lax.axis_index("segment")
+    segment = index // pieces + skip
     first = segment * segments.chunks_each
     count = jnp.minimum(segments.chunks - first, segments.chunks_each)
+    if pieces > 1:
+        each = segments.piece_chunks(pieces)
+        before = lax.rem(index, jnp.int32(pieces)) * each
+        first, count = first + before, jnp.clip(count - before, 0, each)
     decay = None if refs.decay is None else Decay(refs.decay_s, heads.of_query(head))
     return Block(lax.axis_index("b"), head, segment, first, count, segments, reverse, decay)
 
 
-def selections(*names, scale):
-    """The named matrices of `selection_matrices`."""
-    matrices = dict(zip(("first", "first_q", "second"), selection_matrices(scale), strict=True))
-    return {name: matrices[name] for name in names}
+def decay_scratch(decay):
+    """Shared memory of a head's powers of decay, which a block loads once."""
+    if decay is None:
+        return {}
+    return {"decay_s": plgpu.SMEM(decay.shape[1:], jnp.float32), "decay_full": plgpu.Barrier(num_arrivals=1)}
 
 
-def constant_scratch(matrices, decay):
-    """Shared memory of selection matrices and powers of decay, which a block loads once."""
-    scratch = {f"{n}_s": plgpu.SMEM((GROUPS, KEY_DIM, 64), jnp.bfloat16, transforms=NARROW) for n in matrices}
-    if decay is not None:
-        scratch["decay_s"] = plgpu.SMEM(decay.shape[1:], jnp.float32)
-    return scratch | {"constants": plgpu.Barrier(num_arrivals=len(scratch))}
-
-
-def load_constants(refs, matrices, block: Block):
-    for name in matrices:
-        plgpu.copy_gmem_to_smem(getattr(refs, name), getattr(refs, f"{name}_s"), refs.constants)
+def load_decay(refs, block: Block):
     if block.decay is not None:
-        plgpu.copy_gmem_to_smem(refs.decay.at[block.decay.head], refs.decay_s, refs.constants)
+        plgpu.copy_gmem_to_smem(refs.decay.at[block.decay.head], refs.decay_s, refs.decay_full)
+
+
+def wait_decay(refs, block: Block):
+    if block.decay is not None:
+        plgpu.barrier_wait(refs.decay_full)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,14 +134,26 @@ class Ring:
             def _(i=i):
                 self.issue(jnp.int32(i))
 
-    def refill(self, position):
-        """Loads into the slot that both warpgroups finished two scan positions ago."""
+    def _freed(self, position):
+        """The position whose slot both warpgroups have left, two positions ago, and whether it is to be refilled."""
         free = position - 2
+        return free, (free >= 0) & (free + STAGES < self.count)
 
-        @pl.when((free >= 0) & (free + STAGES < self.count))
-        def _():
-            if self.empty is not None:
+    def await_free(self, position):
+        """Waits for the other warpgroup to leave the slot that `refill` loads into."""
+        free, wanted = self._freed(position)
+        if self.empty is not None:
+
+            @pl.when(wanted)
+            def _():
                 plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(STAGES))])
+
+    def refill(self, position):
+        """Loads into a slot again; between `await_free` and this a `commit_smem` orders reads before the copies."""
+        free, wanted = self._freed(position)
+
+        @pl.when(wanted)
+        def _():
             self.issue(free + STAGES)
 
     def drain(self):

@@ -1,14 +1,10 @@
 """Layouts of the Hopper kernels, and their conversions, in plain XLA.
 
-Legend: b batch, t time, h query heads, k key dim, v value dim, c chunk (64 rows), f features, g feature
-groups of 64.
+Legend: b batch, t time, h query heads, k key dim, v value dim, c chunk (64 rows), f features.
 
-Features. phi(x) = (x A + a0) * (x B + b0) elementwise, with one-hot selection matrices A, B (16, 192): slot 0
-is 1, slots 1..16 are x_a, slots 17..152 the pairs x_a x_b with a <= b in row-major order, slots 153..191 are
-0. The query side carries the weights (scale^degree, and 1/2 on squares) in A, so that phi_q(q).phi(k) = 1 + s + s^2/2
-with s = scale q.k. A scale that is no power of two, which A could not hold, multiplies q beforehand (`split_scale`).
-Selecting a bf16 by a one-hot matmul is exact, and every operand becomes a (64, 64) tile that wgmma reads
-without register shuffles.
+Features: the 160 columns of `mosaic_gpu_features`. The query side carries the weights: x = scale q in place of q,
+and 1/2 on squares, so that phi_q(q).phi(k) = 1 + s + s^2/2 with s = scale q.k. A scale that is no power of two, by
+which bf16 would be rounded, multiplies q beforehand (`split_scale`).
 
 Key dims below 16 are padded with zeros, which changes no product. Value dims are padded to a multiple of 64
 and cut into tiles of 64 columns; a tile is a head of its own that shares q and k with its siblings, so that
@@ -17,8 +13,7 @@ kernels know v = 64 only.
 Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1) / 2 features [1, x_a, x_a x_b
 (a <= b)].
 Kernel state, per tile head, float32:
-  s (g=3, v=64, 64): s[g, v, c] = S[64 g + c, v], padded to 192 features and TRANSPOSED, so that wgmma's M = 64
-    is exactly the value dim;
+  s (v=64, 160): s[v, c] = S[c, v] in the columns of `mosaic_gpu_features`, so that wgmma's M = 64 is the value dim;
   z (64, 16): rows 0..15 are the symmetric matrix Z2 = sum_j k_j k_j^T, row 16 is z1 = sum_j k_j, the rest 0; neither
     carries weights, also in the cotangent, which sums over queries.
 The count (slot 0 of the public z) never enters the state scan: it is known in closed form.
@@ -32,14 +27,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.dispatch import hopper_objection
-from pallas_kernels.taylor_attention.features import n_features, query_coefficients, selection
+from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS, ONE, channels
 from pallas_kernels.taylor_attention.problem import Problem
 
 KEY_DIM = 16
 VALUE_DIM = 64
 CHUNK = 64
-GROUPS = 3
-SLOTS = GROUPS * 64
 
 
 def objection(p: Problem) -> str | None:
@@ -55,24 +48,13 @@ def split_scale(scale: float) -> tuple[float, float]:
     return (scale, 1.0) if math.frexp(abs(scale))[0] == 0.5 else (1.0, scale)
 
 
-def selection_matrices(scale: float) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Returns A (for keys), A with the query weights, and B, each (g, 16, 64) bf16; exact for powers of two."""
-    left, right, _, _ = selection(KEY_DIM, SLOTS)
-    weight = np.ones(SLOTS, np.float32)
-    weight[: n_features(KEY_DIM)] = query_coefficients(KEY_DIM, scale)
-
-    def grouped(m):
-        return jnp.asarray(m.reshape(KEY_DIM, GROUPS, 64).transpose(1, 0, 2), jnp.bfloat16)
-
-    return grouped(left), grouped(left * weight), grouped(right)
-
-
-def public_slots(key_dim: int) -> np.ndarray:
-    """(f,) kernel slot of every public feature."""
+def public_columns(key_dim: int) -> np.ndarray:
+    """(f,) column of every public feature."""
+    first, second = channels()
+    columns = {tuple(sorted(x for x in pair if x >= 0)): i for i, pair in enumerate(zip(first, second, strict=True))}
     rows, cols = np.triu_indices(key_dim)
-    order = np.zeros((KEY_DIM, KEY_DIM), np.int64)
-    order[np.triu_indices(KEY_DIM)] = np.arange(KEY_DIM * (KEY_DIM + 1) // 2)
-    return np.concatenate([np.arange(1 + key_dim), 1 + KEY_DIM + order[rows, cols]])
+    pairs = [columns[pair] for pair in zip(rows, cols, strict=True)]
+    return np.array([ONE, *(columns[(a,)] for a in range(key_dim)), *pairs])
 
 
 def pad_minor(x, multiple: int):
@@ -93,7 +75,7 @@ def join_values(x, heads: int, value_dim: int):
 
 
 def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, 3, 64, 64), z (b, h * tiles, 64, 16).
+    """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, 64, 160), z (b, h * tiles, 64, 16).
 
     z is repeated over the tiles of a head, or given to the first only (z_once: a cotangent must count once).
     """
@@ -101,17 +83,17 @@ def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False
     s = pad_minor(s, VALUE_DIM)
     tiles = s.shape[-1] // VALUE_DIM
     # Gathers by static indices from arrays with a zero appended: index `features` reads the zero.
-    source = np.full(SLOTS, features)
-    source[public_slots(key_dim)] = np.arange(features)
+    source = np.full(COLUMNS, features)
+    source[public_columns(key_dim)] = np.arange(features)
     s = jnp.pad(s, ((0, 0), (0, 0), (0, 1), (0, 0)))[:, :, source]
-    s = s.reshape(b, h, GROUPS, 64, tiles, VALUE_DIM).transpose(0, 1, 4, 2, 5, 3)
+    s = s.reshape(b, h, COLUMNS, tiles, VALUE_DIM).transpose(0, 1, 3, 4, 2)
     rows, cols = np.triu_indices(key_dim)
     source = np.full((64, KEY_DIM), features)
     source[rows, cols] = source[cols, rows] = np.arange(1 + key_dim, features)
     source[KEY_DIM, :key_dim] = np.arange(1, 1 + key_dim)
     z = jnp.pad(z, ((0, 0), (0, 0), (0, 1)))[:, :, source]
     z = jnp.pad(z[:, :, None], ((0, 0), (0, 0), (0, tiles - 1), (0, 0), (0, 0)), "constant" if z_once else "edge")
-    return s.reshape(b, h * tiles, GROUPS, VALUE_DIM, 64), z.reshape(b, h * tiles, 64, KEY_DIM)
+    return s.reshape(b, h * tiles, VALUE_DIM, COLUMNS), z.reshape(b, h * tiles, 64, KEY_DIM)
 
 
 def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = False) -> tuple[jax.Array, jax.Array]:
@@ -119,8 +101,8 @@ def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = Fal
     cotangent."""
     b, h = count.shape
     tiles = s.shape[1] // h
-    s = s.reshape(b, h, tiles, GROUPS, VALUE_DIM, 64).transpose(0, 1, 3, 5, 2, 4)
-    s = s.reshape(b, h, SLOTS, tiles * VALUE_DIM)[:, :, public_slots(key_dim), :value_dim]
+    s = s.reshape(b, h, tiles, VALUE_DIM, COLUMNS).transpose(0, 1, 4, 2, 3)
+    s = s.reshape(b, h, COLUMNS, tiles * VALUE_DIM)[:, :, public_columns(key_dim), :value_dim]
     z = z.reshape(b, h, tiles, 64, KEY_DIM)
     z = z.sum(2) if z_sum else z[:, :, 0]
     rows, cols = np.triu_indices(key_dim)
@@ -177,6 +159,14 @@ class Segments:
     def padded(self) -> int:
         return self.chunks * CHUNK
 
+    def piece_chunks(self, pieces: int) -> int:
+        """Chunks in each of the pieces of a segment but the last."""
+        return -(-self.chunks_each // pieces)
+
+    def pieces(self, asked: int) -> int:
+        """Pieces in use: none is empty in a whole segment, so this may be less than asked for."""
+        return -(-self.chunks_each // self.piece_chunks(max(1, min(asked, self.chunks_each))))
+
     def length(self, segment: int) -> int:
         """Tokens in a segment."""
         return min(self.t - segment * self.chunks_each * CHUNK, self.chunks_each * CHUNK)
@@ -189,6 +179,11 @@ def choose_segments(blocks: int, t: int, cores: int = 132) -> int:
     (arithmetic, not measured).
     """
     return max(1, min(cores // max(blocks, 1), -(-t // CHUNK) // 8))
+
+
+def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
+    """Pieces into which blocks of so many chunks are cut to fill the chip with two per core; at least 8 chunks each."""
+    return max(1, min(2 * cores // max(blocks, 1), chunks // 8))
 
 
 def pad_time(x, t: int):
@@ -224,6 +219,21 @@ def decayed_counts(log_decay, count0, tokens: int):
     rate = jnp.where(flat, -1.0, log_decay)  # keeps 0/0 out of the unused branch
     grown = jnp.where(flat, np.float32(tokens), jnp.expm1(tokens * rate) / jnp.expm1(rate))
     return count0 * jnp.exp(tokens * log_decay)[None] + grown[None]
+
+
+def join_pieces(x, decay, *, segments: Segments, pieces: int, reverse: bool):
+    """Sums over segments, from sums over the pieces of each: (b, blocks, n * pieces, ...) -> (b, blocks, n, ...).
+
+    decay: `decay_table` or None. What a piece sums decays over the later pieces of its segment (reverse: the earlier).
+    """
+    x = x.reshape(*x.shape[:2], -1, pieces, *x.shape[3:])
+    if decay is not None:
+        starts = np.arange(pieces + 1) * segments.piece_chunks(pieces)
+        chunks = starts[:-1] if reverse else segments.chunks_each - np.minimum(starts[1:], segments.chunks_each)
+        powers = jnp.exp2(decay[:, 3, :1] * (CHUNK * chunks[None]).astype(np.float32))
+        powers = jnp.repeat(powers, x.shape[1] // len(powers), axis=0)
+        x = x * powers.reshape(1, x.shape[1], 1, pieces, *[1] * (x.ndim - 4))
+    return x.sum(3)
 
 
 def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bool):

@@ -18,23 +18,24 @@ from pallas_kernels.mosaic_gpu_tiles import Mma, launch
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     STAGES,
     Block,
-    constant_scratch,
-    load_constants,
-    selections,
+    decay_scratch,
+    load_decay,
     stream_ring,
     stream_scratch,
     this_block,
+    wait_decay,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, GROUPS, KEY_DIM, VALUE_DIM
+from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, KEY_DIM, VALUE_DIM
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
-    STATE_BUFFERS,
+    BUFFERS,
     Scanned,
     load_state,
     scan_states,
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import feature_factors, staging_scratch, tile, write_ones
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma, tile, write_ones
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,7 @@ class ChunkStep:
 
     @property
     def buffer(self):
-        return lax.rem(self.position, jnp.int32(STATE_BUFFERS))
+        return lax.rem(self.position, jnp.int32(BUFFERS))
 
     def streams(self, *names):
         return (getattr(self.refs, f"{name}_s").at[self.slot] for name in names)
@@ -64,23 +65,16 @@ class ChunkStep:
     def wait_state(self):
         plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
 
-    def state(self, group):
-        """(64 values, 64 features) bf16."""
-        return self.refs.state_s.at[self.buffer * GROUPS + group]
+    @property
+    def state(self):
+        """(64 values, 160 features) bf16."""
+        return self.refs.state_s.at[self.buffer]
 
-    def read_z(self, x):
-        """z1 + x Z2 for x (64, 16) in registers."""
+    def add_z(self, acc, x):
+        """acc += z1 + x Z2."""
         z = self.refs.state_z.at[self.buffer]
-
-        def run(acc):
-            self.mma.registers(acc, x, z.at[0:KEY_DIM])
-            plgpu.wgmma(acc, self.refs.ones_s, z.at[KEY_DIM : 2 * KEY_DIM])
-            return acc[...]
-
-        return pl.run_scoped(run, plgpu.ACC((64, KEY_DIM), jnp.float32))
-
-    def factors(self, group, x, first):
-        return feature_factors(self.mma, group, x, first, self.refs.second_s)
+        self.mma.registers(acc, x, z.at[0:KEY_DIM])
+        plgpu.wgmma(acc, self.refs.ones_s, z.at[KEY_DIM : 2 * KEY_DIM])
 
     def release(self):
         plgpu.barrier_arrive(self.refs.empty.at[self.slot])
@@ -98,21 +92,19 @@ def paired_kernel(
     (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts:
     (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
     """
-    matrices = selections("first", "first_q", "second", scale=scale)
 
     def body(r):
         block = this_block(r, heads, segments, reverse=reverse)
-        staging = None if interpret is None else (r.stage_narrow, r.stage_wide)
         warpgroup = lax.axis_index("warpgroup")
 
         @pl.when(warpgroup == 1)
         def _():
-            load_constants(r, matrices, block)
+            load_decay(r, block)
             ring = stream_ring(r, streams, block, r.empty)
             ring.start()
-            plgpu.barrier_wait(r.constants)
+            wait_decay(r, block)
             state = load_state(r.s0, r.z0, (block.batch, block.head, block.segment))
-            state = scan_states(Mma(staging, 1), r, scanned, ring, block, state, published=True)
+            state = scan_states(this_mma(r, interpret, 1), r, scanned, ring, block, state, published=True)
             if last:
 
                 @pl.when(block.segment == (0 if reverse else segments.count - 1))
@@ -122,11 +114,11 @@ def paired_kernel(
         @pl.when(warpgroup == 0)
         def _():
             write_ones(r.ones_s)
-            plgpu.barrier_wait(r.constants)
+            wait_decay(r, block)
 
             def chunk(position, count):
                 plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
-                results, count = step(ChunkStep(r, Mma(staging, 0), block, position, scale), count)
+                results, count = step(ChunkStep(r, this_mma(r, interpret, 0), block, position, scale), count)
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for output, x in results.items():
                     staged = getattr(r, f"{output}_o")
@@ -150,22 +142,23 @@ def paired_kernel(
         for output, w in outputs.items()
     }
     if last:
-        results["s"] = shape((b, blocks, GROUPS, VALUE_DIM, 64), f32)
+        results["s"] = shape((b, blocks, VALUE_DIM, COLUMNS), f32)
         results["z"] = shape((b, blocks, 64, KEY_DIM), f32)
     operands = {name: array for name, (array, _) in streams.items()}
     return launch(
         name,
         body,
-        {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay, **matrices},
+        {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay},
         results,
         {
             **stream_scratch(streams),
             **{f"{n}_o": plgpu.SMEM((CHUNK,), f32) if w is None else tile(None, w) for n, w in outputs.items()},
             **state_scratch(published=True),
-            **constant_scratch(matrices, decay),
+            **decay_scratch(decay),
             **staging_scratch(interpret, 2),
         },
         grid={"b": b, "h": blocks, "segment": segments.count},
         warpgroups=2,
+        auto_barriers=False,
         interpret=interpret,
     )

@@ -3,23 +3,31 @@
 When b * h blocks do not fill the chip, each of n_seg segments of the sequence gets a block of its own. Phase
 1 (the kernel here) sums the state of each segment from zero; phase 2 (`border_states`, XLA) turns these into
 the state at every segment's border; phase 3 is the forward or backward kernel, started from it. Phase 1 reads
-k and v once more: its cost.
+k and v once more: its cost. Since sums need no order, phase 1 cuts segments further, into pieces for two blocks a core.
 """
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import mosaic_gpu as plgpu
+from jax import lax
 
-from pallas_kernels.mosaic_gpu_tiles import Mma, launch
+from pallas_kernels.mosaic_gpu_tiles import launch
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
-    constant_scratch,
-    load_constants,
-    selections,
+    decay_scratch,
+    load_decay,
     stream_ring,
     stream_scratch,
     this_block,
+    wait_decay,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import GROUPS, KEY_DIM, VALUE_DIM, Heads, Segments
+from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
+    KEY_DIM,
+    VALUE_DIM,
+    Heads,
+    Segments,
+    choose_pieces,
+    join_pieces,
+)
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
     load_state,
@@ -27,52 +35,50 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma
 
 
-def local_states(x, u, weight, decay, *, scale, heads: Heads, segments: Segments, reverse: bool, interpret):
-    """Sum of u_i phi(x_i) over each segment that another one needs: all but the last in time (reverse: but
-    the first).
+def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):
+    """Sum of u_i phi(x_i) over each segment that another one needs: all but the last in time (reverse: but the first).
 
-    Forward: x keys (b, t, key heads, 16), u values (b, t, value heads, 64), no weight. Reverse: x queries (b,
-    t, h, 16), with the query-side feature weights, u dnum (b, t, blocks, 64), weight dden (b, blocks, padded
-    t) float32.
-    decay: `decay_table` or None; scale: of the query-side features.
-    Returns s (b, blocks, n_seg - 1, 3, 64, 64), z (b, blocks, n_seg - 1, 64, 16) float32 in order of time.
+    streams: those of the kernel that starts from the states (`stream_ring`), of which the names in `scanned` are read;
+    decay: `decay_table` or None. Returns s (b, blocks, n_seg - 1, 64, 160), z (b, blocks, n_seg - 1, 64, 16) float32 in
+    order of time; None for one segment.
     """
-    x_head, u_head = (heads.of_query, heads.of_block) if reverse else (heads.of_key, heads.of_value)
-    streams = {"x": (x, x_head), "u": (u, u_head)} | ({} if weight is None else {"weight": (weight, None)})
-    scanned = Scanned("x", "u", "first_q" if reverse else "first", None if weight is None else "weight")
-    matrices = selections(scanned.first, "second", scale=scale)
+    if segments.count == 1:
+        return None
+    names = (scanned.x, scanned.u, scanned.u_weight, scanned.z_weight)
+    streams = {name: streams[name] for name in names if name is not None}
+    b, n = streams[scanned.x][0].shape[0], segments.count - 1
+    pieces = segments.pieces(choose_pieces(b * heads.blocks * n, segments.chunks_each))
 
     def body(r):
-        block = this_block(r, heads, segments, reverse=reverse, skip=1 if reverse else 0)
+        block = this_block(r, heads, segments, reverse=reverse, skip=1 if reverse else 0, pieces=pieces)
         ring = stream_ring(r, streams, block, None)
-        load_constants(r, matrices, block)
+        load_decay(r, block)
         ring.start()
-        plgpu.barrier_wait(r.constants)
-        mma = Mma(None if interpret is None else (r.stage_narrow, r.stage_wide), 0)
+        wait_decay(r, block)
         state = load_state(None, None, None)
-        state = scan_states(mma, r, scanned, ring, block, state, published=False)
-        store_state(r.s, r.z, (block.batch, block.head, block.segment - (1 if reverse else 0)), state)
+        state = scan_states(this_mma(r, interpret, 0), r, scanned, ring, block, state, published=False)
+        store_state(r.s, r.z, (block.batch, block.head, lax.axis_index("segment")), state)
 
-    b, n = x.shape[0], segments.count - 1
     out = launch(
         "taylor_segment_states",
         body,
-        {**{name: array for name, (array, _) in streams.items()}, "decay": decay, **matrices},
+        {**{name: array for name, (array, _) in streams.items()}, "decay": decay},
         {
-            "s": jax.ShapeDtypeStruct((b, heads.blocks, n, GROUPS, VALUE_DIM, 64), jnp.float32),
-            "z": jax.ShapeDtypeStruct((b, heads.blocks, n, 64, KEY_DIM), jnp.float32),
+            "s": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, VALUE_DIM, COLUMNS), jnp.float32),
+            "z": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, 64, KEY_DIM), jnp.float32),
         },
         {
             **stream_scratch(streams),
             **state_scratch(published=False),
-            **constant_scratch(matrices, decay),
+            **decay_scratch(decay),
             **staging_scratch(interpret, 1),
         },
-        grid={"b": b, "h": heads.blocks, "segment": n},
+        grid={"b": b, "h": heads.blocks, "segment": n * pieces},
         warpgroups=1,
+        auto_barriers=False,
         interpret=interpret,
     )
-    return out["s"], out["z"]
+    return tuple(join_pieces(out[i], decay, segments=segments, pieces=pieces, reverse=reverse) for i in "sz")

@@ -1,15 +1,15 @@
 """Gradients of Taylor attention on Hopper: two Mosaic GPU kernels that recompute the state, and store none per chunk.
 
-With s_ij = scale q_i.k_j, P = 1 + s + s^2/2 (i >= j), den = sum_j P_ij + eps, y = (P v) / den:
+With x_i = scale q_i, s_ij = x_i.k_j, P = 1 + s + s^2/2 (i >= j), den = sum_j P_ij + eps, y = (P v) / den:
   dnum = dy / den,  dden = -(dnum . y),  ds_ij = (dnum_i . v_j + dden_i) (1 + s_ij),
-  dq_i = scale sum_j ds_ij k_j,  dk_j = scale sum_i ds_ij q_i,  dv_j = sum_i P_ij dnum_i.
-Inside a chunk these are taken as written; across chunks through the state S before the chunk and its
-cotangent dS after:
-  U = dnum S^T,   dq += (U * B_q) A^T + (U * A_q) B^T + scale dden (z1 + scale Z2 q),
-  W = v dS^T,     dk += (W * B_k) A^T + (W * A_k) B^T + scale (dz1 + scale dZ2 k),      dv += phi(k) dS,
-where phi(x) = A_x * B_x are the factors of `mosaic_gpu_layout`, and dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i
-q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel `dkdv` scans backward and carries dS. Each
-block starts from the state of its segment, and nothing is stored per chunk.
+  dx_i = sum_j ds_ij k_j,  dk_j = sum_i ds_ij x_i,  dv_j = sum_i P_ij dnum_i.
+Inside a chunk these are taken as written; across chunks through the state S before the chunk and its cotangent dS
+after, with J the Jacobian of the features:
+  dx += J_q(x)^T (dnum S^T) + dden (z1 + Z2 x),
+  dk += J(k)^T (v dS^T) + scale (dz1 + scale dZ2 k),      dv += phi(k) dS,
+where dz1 = sum dden_i q_i, dZ2 = sum dden_i q_i q_i^T. Kernel `dq` scans forward in time and recomputes S; kernel
+`dkdv` scans backward and carries dS. Each block starts from the state of its segment, and nothing is stored per chunk.
+dnum is never formed: dq divides its rows by den at the end, dkdv the columns of the chunk and dy in the scan.
 """
 
 import functools
@@ -24,8 +24,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
+from pallas_kernels.taylor_attention.mosaic_gpu_features import NEAR
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    GROUPS,
     KEY_DIM,
     VALUE_DIM,
     border_states,
@@ -39,80 +39,111 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, pull_back_far, pull_back_near
+
+SQUARE = plgpu.ACC((64, 64), jnp.float32)
+NARROW = plgpu.ACC((64, KEY_DIM), jnp.float32)
+NEARBY = plgpu.ACC((64, NEAR), jnp.float32)
 
 
-def _dq_step(chunk: ChunkStep, _, *, before):
-    """dq of a chunk, times `before`."""
-    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
-    q, k, v, dnum, dden = chunk.streams("q", "k", "v", "dnum", "dden")
-    s = chunk.scaled(mma.product(q, k.transpose((1, 0))))
-    i, j = iota((64, 64), 0), iota((64, 64), 1)
-    slope = jnp.where(i >= j, 1.0 + s, 0.0)
-    if decay is not None:
-        slope = slope * decay.between(i, j)
-    dden = plgpu.load(dden, layout=PER_ROW)
-    ds = ((mma.product(dnum, v.transpose((1, 0))) + rows_to(dden)) * slope).astype(jnp.bfloat16)
-    within = chunk.scaled(mma.of_registers(ds, k))
-    chunk.wait_state()
-    past = chunk.scaled(chunk.read_z(chunk.scaled(plgpu.load(q, layout=WGMMA)))) * rows_to(dden, KEY_DIM)
+def _dq_step(chunk: ChunkStep, _, *, normalize, before):
+    """dq of a chunk, times `before`, and dden; both are divided by den last."""
+    mma, decay = chunk.mma, chunk.block.decay
+    q, k, v, dy = chunk.streams("q", "k", "v", "dy")
+    x, dy_rows = chunk.scaled(plgpu.load(q, layout=WGMMA)), plgpu.load(dy, layout=WGMMA)
+    dden = None
+    if normalize:
+        y = plgpu.load(*chunk.streams("y"), layout=WGMMA)
+        dden = -(dy_rows.astype(jnp.float32) * y.astype(jnp.float32)).sum(axis=1)
 
-    def from_state(acc):
-        for g in range(GROUPS):
-            left, right = chunk.factors(g, q, refs.first_q_s)
-            u = mma.product(dnum, chunk.state(g))
-            mma.registers(acc, (u * right).astype(jnp.bfloat16), refs.first_q_s.at[g].transpose((1, 0)))
-            mma.registers(acc, (u * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
-        return acc[...]
+    def run(scores, products, near, far, z, dx):
+        """Products are awaited in order: scores, dy v^T, those of z, near, far, ds k."""
+        plgpu.wgmma(scores, q, k.transpose((1, 0)))
+        plgpu.wgmma(products, dy, v.transpose((1, 0)))
+        chunk.wait_state()
+        chunk.add_z(z, x)
+        mma.registers(near, dy_rows, chunk.state.at[:, :NEAR])
+        mma.registers(far, dy_rows, chunk.state.at[:, NEAR:])
+        slope, power = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=5), chunk, query_axis=0)
+        slope = slope if power is None else slope * power
+        ds = plgpu.wgmma_accumulator_load(products, wait_n=4)
+        ds = ds if dden is None else ds + rows_to(dden)
+        mma.registers(dx, (ds * slope).astype(jnp.bfloat16), k)
+        past = pull_back_near(mma, x, plgpu.wgmma_accumulator_load(near, wait_n=2), halved=True)
+        if dden is not None:
+            past = past + plgpu.wgmma_accumulator_load(z, wait_n=2) * rows_to(dden, KEY_DIM)
+        past = pull_back_far(mma, x, plgpu.wgmma_accumulator_load(far, wait_n=1), past)
+        return dx[...] + (past if decay is None else past * rows_to(decay.since_start(PER_ROW), KEY_DIM))
 
-    past = past + pl.run_scoped(from_state, plgpu.ACC((64, KEY_DIM), jnp.float32))
+    dx = pl.run_scoped(run, SQUARE, SQUARE, NEARBY, SQUARE, NARROW, NARROW)
+    factor = np.float32(chunk.scale * before)
+    inverse = plgpu.load(*chunk.streams("inverse"), layout=PER_ROW)
     chunk.release()
-    if decay is not None:
-        past = past * rows_to(decay.since_start(PER_ROW), KEY_DIM)
-    return {"dq": (within + past) * np.float32(before)}, None
+    results = {"dq": dx * rows_to(inverse * factor, KEY_DIM)}
+    return results | ({} if dden is None else {"dden": dden * inverse}), None
 
 
 def _dkdv_step(chunk: ChunkStep, _):
     """dk and dv of a chunk; the state is the cotangent after it."""
-    mma, decay, refs = chunk.mma, chunk.block.decay, chunk.refs
-    q, k, v, dnum, dden = chunk.streams("q", "k", "v", "dnum", "dden")
-    s = chunk.scaled(mma.product(k, q.transpose((1, 0))))
-    j, i = iota((64, 64), 0), iota((64, 64), 1)
-    slope = jnp.where(i >= j, 1.0 + s, 0.0)
-    weights = 0.5 + 0.5 * (slope * slope)
-    if decay is None:
-        weights = jnp.where(i >= j, weights, 0.0)
-    else:
-        power = jnp.where(i >= j, decay.between(i, j), 0.0)
-        weights, slope = weights * power, slope * power
-    weights = weights.astype(jnp.bfloat16)
-    dden = columns_to(plgpu.load(dden, layout=PER_COLUMN))
-    ds = (mma.product(v, dnum.transpose((1, 0))) + dden) * chunk.scaled(slope)
-    ds = ds.astype(jnp.bfloat16)
-    until = None if decay is None else decay.until_end(chunk.block.is_short(chunk.position), PER_ROW)
+    mma, decay = chunk.mma, chunk.block.decay
+    k, v = chunk.streams("k", "v")
+    x = plgpu.load(k, layout=WGMMA)
 
-    def aged(x):
+    def aged(y):
         """Decays what the later chunks add to row j."""
-        return x if until is None else x * rows_to(until, x.shape[1])
+        if decay is None:
+            return y
+        until = decay.until_end(chunk.block.is_short(chunk.position), PER_ROW)
+        return (y.astype(jnp.float32) * rows_to(until, y.shape[1])).astype(y.dtype)
 
-    chunk.wait_state()
+    def across(dv, near, far, z):
+        """Adds to dv, returns what dk gets. Products are awaited in order: those of z, near, far, phi(k) dS."""
+        v_rows = plgpu.load(v, layout=WGMMA)
+        chunk.add_z(z, chunk.scaled(x))
+        mma.registers(near, v_rows, chunk.state.at[:, :NEAR])
+        mma.registers(far, v_rows, chunk.state.at[:, NEAR:])
+        later = pull_back_near(mma, x, plgpu.wgmma_accumulator_load(near, wait_n=1), halved=False)
+        later = later + chunk.scaled(plgpu.wgmma_accumulator_load(z, wait_n=1))
+        mma.registers(dv, aged(features(mma, x, halved=False)), chunk.state.transpose((1, 0)))
+        return aged(pull_back_far(mma, x, plgpu.wgmma_accumulator_load(far, wait_n=1), later))
 
-    def from_queries(dv, dk):
-        mma.registers(dv, weights, dnum)
-        mma.registers(dk, ds, q)
-        for g in range(GROUPS):
-            left, right = chunk.factors(g, k, refs.first_s)
-            right = aged(right)
-            mma.registers(dv, (left * right).astype(jnp.bfloat16), chunk.state(g).transpose((1, 0)))
-            w = mma.product(v, chunk.state(g))
-            mma.registers(dk, (w * right).astype(jnp.bfloat16), refs.first_s.at[g].transpose((1, 0)))
-            w = aged(w)
-            mma.registers(dk, (w * left).astype(jnp.bfloat16), refs.second_s.at[g].transpose((1, 0)))
-        return dv[...], dk[...]
+    def run(dv, dk):
+        pl.run_scoped(functools.partial(_dkdv_within, chunk, dv, dk), SQUARE, SQUARE)
+        chunk.wait_state()
+        plgpu.wgmma_wait(0)  # frees the registers of weights and ds
+        later = pl.run_scoped(functools.partial(across, dv), NEARBY, SQUARE, NARROW)
+        return dv[...], dk[...] + later
 
-    dv, dk = pl.run_scoped(from_queries, plgpu.ACC((64, VALUE_DIM), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32))
-    dk = dk + aged(chunk.scaled(chunk.read_z(chunk.scaled(plgpu.load(k, layout=WGMMA)))))
+    dv, dk = pl.run_scoped(run, SQUARE, NARROW)
     chunk.release()
     return {"dk": dk, "dv": dv}, None
+
+
+def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
+    """dv and dk from the queries of the chunk; leaves their products in flight."""
+    mma = chunk.mma
+    q, k, v, dy = chunk.streams("q", "k", "v", "dy")
+    plgpu.wgmma(scores, k, q.transpose((1, 0)))
+    plgpu.wgmma(products, v, dy.transpose((1, 0)))
+    slope, power = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=1), chunk, query_axis=1)
+    inverse, dden = (columns_to(plgpu.load(w, layout=PER_COLUMN)) for w in chunk.streams("inverse", "dden"))
+    weights = jnp.where(_later(1), 0.5 + 0.5 * (slope * slope), 0.0) * inverse
+    weights = weights if power is None else weights * power
+    mma.registers(dv, weights.astype(jnp.bfloat16), dy)
+    slope = chunk.scaled(slope if power is None else slope * power)
+    ds = (plgpu.wgmma_accumulator_load(products, wait_n=1) * inverse + dden) * slope
+    mma.registers(dk, ds.astype(jnp.bfloat16), q)
+
+
+def _later(query_axis: int):
+    return iota((64, 64), query_axis) >= iota((64, 64), 1 - query_axis)
+
+
+def _slope(scores, chunk: ChunkStep, *, query_axis: int):
+    """1 + s, 0 where the query is earlier; and decay^(i - j), or None."""
+    later, decay = _later(query_axis), chunk.block.decay
+    slope = jnp.where(later, 1.0 + chunk.scaled(scores), 0.0)
+    return slope, None if decay is None else decay.between(iota((64, 64), query_axis), iota((64, 64), 1 - query_axis))
 
 
 class Gradients(NamedTuple):
@@ -145,46 +176,41 @@ def backward(
     weights = query_coefficients(key_dim, inside).astype(np.float32)[None, None]
     plan = plan_blocks(q, k, v, decay, segments)
     heads, split, log_decay = plan.heads, plan.segments, plan.log_decay
-    dnum = dy.astype(jnp.float32) / den[..., None] if normalize else dy
-    dnum = split_values(dnum.astype(jnp.bfloat16))
-    if normalize:
-        # From the rounded dnum, so that dnum.v + dden = dnum.(v - y) cancels as it should.
-        dden = -(dnum.astype(jnp.float32) * split_values(y).astype(jnp.float32)).sum(-1)
-    else:
-        dden = jnp.zeros((b, t, heads.blocks), jnp.float32)
-    dden = jnp.pad(jnp.swapaxes(dden, 1, 2), ((0, 0), (0, 0), (0, split.padded - t)))
+    inverse = _along_time(1 / den if normalize else jnp.ones((b, h, t), jnp.float32), heads, split)
     boundary = None
     if dstate is not None:
         boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, z_once=True)
     q, k, v = kernel_operands(q, k, v, before)
-    dnum = pad_time(dnum, t)
-    options = {"scale": inside, "heads": heads, "segments": split, "interpret": interpret}
-    heads_of = {"q": heads.of_query, "k": heads.of_key, "v": heads.of_value, "dnum": heads.of_block, "dden": None}
-    arrays = {"q": q, "k": k, "v": v, "dnum": dnum, "dden": dden}
-    streams = {name: (arrays[name], head) for name, head in heads_of.items()}
-    dq = paired_kernel(
+    dy, y = (pad_time(split_values(x), t) if x is not None else None for x in (dy.astype(q.dtype), y))
+    options = {"heads": heads, "segments": split, "interpret": interpret}
+    streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value), "dy": (dy, heads.of_block)}
+    streams |= {"inverse": (inverse, None)}
+    out = paired_kernel(
         "taylor_dq",
-        functools.partial(_dq_step, before=before),
-        streams=streams,
+        functools.partial(_dq_step, normalize=normalize, before=before),
+        streams=streams | ({"y": (y, heads.of_block)} if normalize else {}),
         scanned=Scanned("k", "v"),
         start=borders,
         decay=plan.decay,
-        outputs={"dq": KEY_DIM},
+        scale=inside,
+        outputs={"dq": KEY_DIM} | ({"dden": None} if normalize else {}),
         last=False,
         reverse=False,
         **options,
-    )["dq"]
-    local = None
-    if split.count > 1:
-        local = local_states(q, dnum, dden, plan.decay, reverse=True, **options)
+    )
+    dq, dden = out["dq"], out["dden"] if normalize else jnp.zeros_like(inverse)
+    streams |= {"dden": (dden, None)}
+    scanned = Scanned("q", "dy", query_scale=inside, u_weight="inverse", z_weight="dden")
+    local = local_states(streams, scanned, plan.decay, reverse=True, **options)
     ends = border_states(local, boundary, plan.block_log_decay, segments=split, reverse=True)
     out = paired_kernel(
         "taylor_dkdv",
         _dkdv_step,
         streams=streams,
-        scanned=Scanned("q", "dnum", "first_q", "dden"),
+        scanned=scanned,
         start=ends,
         decay=plan.decay,
+        scale=inside,
         outputs={"dk": KEY_DIM, "dv": VALUE_DIM},
         last=True,
         reverse=True,
@@ -217,3 +243,8 @@ def backward(
         ds,
         dz * weights,
     )
+
+
+def _along_time(x, heads, segments):
+    """(b, h, t) -> (b, blocks, padded t), 0 beyond t."""
+    return jnp.repeat(jnp.pad(x, ((0, 0), (0, 0), (0, segments.padded - segments.t))), heads.tiles, axis=1)

@@ -23,6 +23,7 @@ from pallas_kernels.taylor_attention import (
     backends,
     mosaic_gpu,
     mosaic_gpu_layout,
+    mosaic_gpu_segments,
     mosaic_gpu_vjp,
     taylor_attention,
 )
@@ -90,6 +91,14 @@ def test_any_length_from_a_nonzero_state(t):
 def test_segments_start_from_the_prefix(t, segments):
     """Kills: outputs past segment 0 from a zero state or a local count; a short last segment."""
     check(HEAD(t=t), segments=segments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("t", "pieces", "decay"), [(321, 2, True), (448, 4, True), (330, 3, False)])
+def test_pieces_of_segments(t, pieces, decay, monkeypatch):
+    """Kills: a short or an empty piece, powers of the other pieces, in either direction."""
+    monkeypatch.setattr(mosaic_gpu_segments, "choose_pieces", lambda blocks, chunks: pieces)
+    check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
 
 
 @pytest.mark.parametrize(("t", "segments"), [(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
