@@ -33,6 +33,7 @@ from pallas_kernels.taylor_attention.problem import Problem
 KEY_DIM = 16
 VALUE_DIM = 64
 CHUNK = 64
+MIN_CHUNKS = 2
 
 
 def objection(p: Problem) -> str | None:
@@ -173,17 +174,16 @@ class Segments:
 
 
 def choose_segments(blocks: int, t: int, cores: int = 132) -> int:
-    """Segments that fill the chip in one wave of one block per core, with at least 8 chunks each.
+    """Segments that fill the chip in one wave of one block per core, with at least two chunks each.
 
-    Below 8 chunks the second pass over k and v, which segments cost, would eat what the idle cores give
-    (arithmetic, not measured).
+    Two segments read keys and values 1.5 times and cost two launches: predicted, that pays from 1024 tokens on.
     """
-    return max(1, min(cores // max(blocks, 1), -(-t // CHUNK) // 8))
+    return max(1, min(cores // max(blocks, 1), -(-t // CHUNK) // MIN_CHUNKS))
 
 
 def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
-    """Pieces into which blocks of so many chunks are cut to fill the chip with two per core; at least 8 chunks each."""
-    return max(1, min(2 * cores // max(blocks, 1), chunks // 8))
+    """Pieces that cut `blocks` of `chunks` each to fill the chip with two per core, of at least two chunks."""
+    return max(1, min(2 * cores // max(blocks, 1), chunks // MIN_CHUNKS))
 
 
 def pad_time(x, t: int):

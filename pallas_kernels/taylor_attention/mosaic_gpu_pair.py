@@ -3,6 +3,19 @@
 Warpgroup 1 issues TMA, scans the state and publishes it, in bfloat16, before each chunk. Warpgroup 0 takes
 the chunks in turn: it reads the published state and writes the results. Two, not three: each may use 255 registers
 without setmaxnreg, which ptxas ignores under jax 0.12.
+
+Pallas' own barriers, around each store to shared memory and before each copy, are off. They guard what one warp of a
+warpgroup could do to the others; here other barriers do. A store is followed by `commit_smem` (a fence towards wgmma
+and TMA, and a barrier) before anyone reads it. It follows a barrier that every warp reaches when it has left what the
+store overwrites:
+  features, x^T      two buffers; those of the next chunk are written behind the commit of this one, which follows the
+                     wait for the products of the chunk before, their last readers;
+  published states   two buffers; behind `s_empty`, on which every thread of warpgroup 0 arrives;
+  staged results     behind `wait_smem_to_gmem`, which ends in a barrier.
+A slot of the ring is filled again behind `empty`, on which every thread of warpgroup 0 arrives, and behind a commit:
+all warps of warpgroup 1 left it two chunks ago, and the commit orders reads before the copy. Every thread that reads
+what `full` or `s_full` announces waits for it. Interpret mode, with one thread a warpgroup, checks fences and the order
+of warpgroups, not this.
 """
 
 import dataclasses

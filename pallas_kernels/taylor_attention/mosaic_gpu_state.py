@@ -7,7 +7,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, WGMMA, Mma, columns_to, iota
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import STAGES, Block, Ring, wait_last
 from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import KEY_DIM
@@ -38,12 +38,15 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
     def stream(name, slot):
         return None if name is None else getattr(refs, f"{name}_s").at[slot]
 
+    def factors(position):
+        return (None, None) if block.decay is None else block.scan_factors(position)
+
     def prepare(position):
-        """Writes phi(x) and x^T of a chunk."""
+        """Writes phi(x) and [x, 1]^T diag(d w') of a chunk."""
         slot, buffer = lax.rem(position, jnp.int32(STAGES)), lax.rem(position, jnp.int32(BUFFERS))
         plgpu.barrier_wait(ring.full.at[slot])
         x = plgpu.load(stream(scanned.x, slot), layout=WGMMA)
-        refs.x_t.at[buffer, 0:KEY_DIM].T[...] = x
+        _write_transposed(refs.x_t, buffer, x, _weights(stream(scanned.z_weight, slot), factors(position)[1], PER_ROW))
         if scanned.query_scale is not None:
             x = x * jnp.asarray(scanned.query_scale, x.dtype)
         refs.phi[buffer] = features(mma, x, halved=scanned.query_scale is not None)
@@ -57,16 +60,13 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
             # Features and x^T are there, and every warp has left those before; publishing has this barrier in it.
             plgpu.commit_smem()
         ring.refill(position)
-        decays = None
-        if block.decay is not None:
-            whole, decays = block.scan_factors(position)
+        whole, decays = factors(position)
+        if whole is not None:
             state = tuple(part * whole for part in state)
-        u_weights = _column_weights(stream(scanned.u_weight, slot), decays)
-        z_weights = _column_weights(stream(scanned.z_weight, slot), decays)
-        u_t = plgpu.load(stream(scanned.u, slot).T, layout=WGMMA)
-        if u_weights is not None:
-            u_t = (u_t.astype(jnp.float32) * u_weights).astype(jnp.bfloat16)
-        x_t = _weighted(plgpu.load(refs.x_t.at[buffer], layout=WGMMA), z_weights)
+        u_t, x_t = (plgpu.load(x, layout=WGMMA) for x in (stream(scanned.u, slot).T, refs.x_t.at[buffer]))
+        weights = _weights(stream(scanned.u_weight, slot), decays, PER_COLUMN)
+        if weights is not None:
+            u_t = (u_t.astype(jnp.float32) * columns_to(weights)).astype(jnp.bfloat16)
 
         def accumulate(s, z):
             mma.registers(s, u_t, refs.phi.at[buffer])
@@ -78,7 +78,7 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
 
         return mma.update(state, accumulate)
 
-    # Row 16 of x^T is the constant 1 that sums x; chunks overwrite rows 0..15 only.
+    # Row 16 of x^T sums x: the weights, or the constant 1, which chunks do not overwrite. The rows beyond stay 0.
     for i in range(BUFFERS):
         refs.x_t[i] = jnp.where(iota((64, 64), 0) == KEY_DIM, 1.0, 0.0).astype(jnp.bfloat16)
     plgpu.commit_smem()
@@ -107,21 +107,22 @@ def _publish(refs, position, state):
     plgpu.barrier_arrive(refs.s_full.at[buffer])
 
 
-def _column_weights(weights, decays):
-    """Their product as (64, 64) values, by column; None for 1."""
-    w = None if weights is None else plgpu.load(weights, layout=PER_COLUMN)
-    if decays is not None:
-        w = decays(PER_COLUMN) if w is None else w * decays(PER_COLUMN)
-    return None if w is None else columns_to(w)
+def _weights(ref, decays, layout):
+    """The (64,) weights of rows times their decays, None for 1."""
+    w = None if ref is None else plgpu.load(ref, layout=layout)
+    if decays is None:
+        return w
+    return decays(layout) if w is None else w * decays(layout)
 
 
-def _weighted(x_t, weights):
-    """[x, 1]^T diag(weights): rows 0..15 of x_t are x^T, row 16 is 1, the rest are 0."""
-    if weights is None:
-        return x_t
-    row = iota((64, 64), 0)
-    x_t = x_t.astype(jnp.float32) * weights
-    return jnp.where(row < KEY_DIM, x_t, jnp.where(row == KEY_DIM, weights, 0.0)).astype(jnp.bfloat16)
+def _write_transposed(x_t, buffer, x, weights):
+    """Writes [x, 1]^T diag(weights) into rows 0..16 of a buffer, whose row 16 stays 1 where weights are None."""
+    if weights is not None:
+        weights = rows_to(weights, KEY_DIM)
+        x = (x.astype(jnp.float32) * weights).astype(jnp.bfloat16)
+        ones = jnp.where(iota((64, KEY_DIM), 1) == 0, weights, 0.0).astype(jnp.bfloat16)
+        x_t.at[buffer, KEY_DIM : 2 * KEY_DIM].T[...] = ones
+    x_t.at[buffer, 0:KEY_DIM].T[...] = x
 
 
 def load_state(s_ref, z_ref, index):

@@ -112,7 +112,7 @@ def _dkdv_step(chunk: ChunkStep, _):
         chunk.wait_state()
         plgpu.wgmma_wait(0)  # frees the registers of weights and ds
         later = pl.run_scoped(functools.partial(across, dv), NEARBY, SQUARE, NARROW)
-        return dv[...], dk[...] + later
+        return dv[...], chunk.scaled(dk[...]) + later
 
     dv, dk = pl.run_scoped(run, SQUARE, NARROW)
     chunk.release()
@@ -120,17 +120,18 @@ def _dkdv_step(chunk: ChunkStep, _):
 
 
 def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
-    """dv and dk from the queries of the chunk; leaves their products in flight."""
+    """dv and dk / scale from the queries of the chunk; leaves their products in flight."""
     mma = chunk.mma
     q, k, v, dy = chunk.streams("q", "k", "v", "dy")
     plgpu.wgmma(scores, k, q.transpose((1, 0)))
     plgpu.wgmma(products, v, dy.transpose((1, 0)))
     slope, power = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=1), chunk, query_axis=1)
     inverse, dden = (columns_to(plgpu.load(w, layout=PER_COLUMN)) for w in chunk.streams("inverse", "dden"))
-    weights = jnp.where(_later(1), 0.5 + 0.5 * (slope * slope), 0.0) * inverse
+    half = 0.5 * inverse
+    weights = jnp.where(_later(1), half * (slope * slope) + half, 0.0)
     weights = weights if power is None else weights * power
     mma.registers(dv, weights.astype(jnp.bfloat16), dy)
-    slope = chunk.scaled(slope if power is None else slope * power)
+    slope = slope if power is None else slope * power
     ds = (plgpu.wgmma_accumulator_load(products, wait_n=1) * inverse + dden) * slope
     mma.registers(dk, ds.astype(jnp.bfloat16), q)
 
