@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import choose, run
-from pallas_kernels.taylor_attention import reference
+from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
 from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options
 from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
 from pallas_kernels.taylor_attention.problem import Problem
@@ -136,6 +136,7 @@ def taylor_attention(
         options = Options(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
+            kernel_segments=mosaic_gpu_split.kernel_segments(problem) if "mosaic_gpu" in names else 1,
         )  # fmt: skip
         y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)
     return (y, state) if return_state else y
@@ -186,13 +187,13 @@ def _attend(q, k, v, state, decay, segment_ids, names, problem, options):
 
 def _attend_forward(q, k, v, state, decay, segment_ids, names, problem, options):
     operands = q, k, v, state, decay, segment_ids
-    y, last, den = run(BACKENDS, "forward", names, problem, *operands, options=options)
-    return (y, last), (*operands, y if options.normalize else None, den)
+    y, last, saved = run(BACKENDS, "forward", names, problem, *operands, options=options)
+    return (y, last), (*operands, y if options.normalize else None, saved)
 
 
-def _attend_backward(names, problem, options, saved, cotangents):
-    decay = saved[4]
-    gradients = run(BACKENDS, "backward", names, problem, *saved, *cotangents, options=options)
+def _attend_backward(names, problem, options, residuals, cotangents):
+    decay = residuals[4]
+    gradients = run(BACKENDS, "backward", names, problem, *residuals, *cotangents, options=options)
     return (*gradients, None if decay is None else jnp.zeros_like(decay), None)
 
 

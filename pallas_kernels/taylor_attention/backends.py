@@ -1,13 +1,15 @@
 """The implementations of Taylor attention, behind one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
-    forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, den or None
-    backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options)
+    forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, saved
+    backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options)
         -> dq, dk, dv, cotangent of the state or None
 
 t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
 segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
-den is (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it.
+saved is den (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it. With
+options.kernel_segments > 1 it is (den, borders): the states of `mosaic_gpu_split.border_shapes`, 6 MB at most, which
+mosaic_gpu saves instead of making them again. The others return zeros there.
 """
 
 import dataclasses
@@ -17,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import Backend, mesh_objection, needs_wgmma
-from pallas_kernels.taylor_attention import mosaic_gpu_layout, mosaic_tpu, mosaic_tpu_vjp, triton, xla
+from pallas_kernels.taylor_attention import mosaic_gpu_layout, mosaic_gpu_split, mosaic_tpu, mosaic_tpu_vjp, triton, xla
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 
@@ -36,6 +38,12 @@ class Options:
     return_den: bool
     """Whether `backward` will follow."""
     chunk_size: int | None
+    kernel_segments: int = 1
+    """Into how many segments mosaic_gpu splits the sequence; 1 if it may not run."""
+
+    @property
+    def saves_borders(self) -> bool:
+        return self.return_den and self.kernel_segments > 1
 
 
 def _xla_forward(q, k, v, state, decay, segment_ids, options):
@@ -73,32 +81,23 @@ def _mosaic_gpu_forward(q, k, v, state, decay, segment_ids, options, *, interpre
 
     out = mosaic_gpu.forward(
         q, k, v, scale=options.scale, eps=options.eps, normalize=options.normalize, initial_state=state,
-        decay=decay, return_state=options.return_state, return_den=options.return_den, interpret=interpret,
+        decay=decay, return_state=options.return_state, return_den=options.return_den,
+        segments=options.kernel_segments, interpret=interpret,
     )  # fmt: skip
     last = None if out.state is None else TaylorState(*out.state)
-    return out.y, last, out.den
+    return out.y, last, (out.den, out.borders) if options.saves_borders else out.den
 
 
-def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, *, interpret=None):
+def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu_vjp
 
+    den, borders = saved if options.saves_borders else (saved, mosaic_gpu_layout.one_border(state, q.shape[3]))
     gradients = mosaic_gpu_vjp.backward(
-        q, k, v, y, den, _segment_starts(q, k, v, state, decay, interpret), dy, dstate, scale=options.scale,
-        normalize=options.normalize, decay=decay, interpret=interpret,
+        q, k, v, y, den, borders, dy, dstate, scale=options.scale, normalize=options.normalize, decay=decay,
+        segments=options.kernel_segments, interpret=interpret,
     )  # fmt: skip
     dinitial = None if state is None else TaylorState(gradients.s, gradients.z)
     return gradients.q, gradients.k, gradients.v, dinitial
-
-
-def _segment_starts(q, k, v, state, decay, interpret):
-    """The states at the borders of segments, again: saved, they would be residuals on every platform."""
-    from pallas_kernels.taylor_attention import mosaic_gpu
-    from pallas_kernels.taylor_attention.mosaic_gpu_layout import pack_state
-
-    plan = mosaic_gpu.plan_blocks(q, k, v, decay, None)
-    start = None if state is None else pack_state(state.s, state.z, q.shape[3])
-    _, k, v = mosaic_gpu.kernel_operands(q, k, v, 1.0)
-    return mosaic_gpu.segment_starts(plan, k, v, start, interpret)
 
 
 def _mosaic_tpu_forward(q, k, v, state, decay, segment_ids, options, *, interpret=False):
@@ -140,11 +139,30 @@ def _triton_forward(q, k, v, state, decay, segment_ids, options):
     return y, last, den if options.return_den else None
 
 
+def _without_borders(backend: Backend) -> Backend:
+    """An implementation that saves no border states, under the contract."""
+
+    def forward(q, k, v, state, decay, segment_ids, options, **kwargs):
+        y, last, den = backend.forward(q, k, v, state, decay, segment_ids, options, **kwargs)
+        if not options.saves_borders:
+            return y, last, den
+        shapes = mosaic_gpu_split.border_shapes(q.shape[0], q.shape[2], v.shape[3], options.kernel_segments)
+        return y, last, (den, tuple(jnp.zeros(shape, jnp.float32) for shape in shapes))
+
+    def backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, **kwargs):
+        den = saved[0] if options.saves_borders else saved
+        return backend.backward(q, k, v, state, decay, segment_ids, y, den, dy, dstate, options, **kwargs)
+
+    return backend._replace(forward=forward, backward=backward)
+
+
 BACKENDS = {
-    "xla": Backend(None, lambda problem: None, _xla_forward, _xla_backward),
+    "xla": _without_borders(Backend(None, lambda problem: None, _xla_forward, _xla_backward)),
     "mosaic_gpu": Backend(
         "cuda", _kernel(mosaic_gpu_layout.objection), _mosaic_gpu_forward, _mosaic_gpu_backward, needs_wgmma
     ),
-    "mosaic_tpu": Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward),
-    "triton": Backend("cuda", _kernel(triton.objection), _triton_forward, _xla_backward),
+    "mosaic_tpu": _without_borders(
+        Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward)
+    ),
+    "triton": _without_borders(Backend("cuda", _kernel(triton.objection), _triton_forward, _xla_backward)),
 }

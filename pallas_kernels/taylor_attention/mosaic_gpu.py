@@ -21,9 +21,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     KEY_DIM,
     VALUE_DIM,
     Heads,
-    Segments,
-    border_states,
-    choose_segments,
     decay_table,
     decayed_counts,
     join_values,
@@ -33,9 +30,11 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_scale,
     split_values,
     unpack_state,
+    value_tiles,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
+from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, border_states, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features
 
@@ -82,9 +81,6 @@ def _weights(scores, chunk: ChunkStep):
     return weights if chunk.block.decay is None else weights * chunk.block.decay.between(i, j)
 
 
-KEYS = Scanned("k", "v")
-
-
 class Forward(NamedTuple):
     """Result of `forward`, with what `backward` needs."""
 
@@ -105,7 +101,7 @@ class Plan(NamedTuple):
 def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
     """Cuts the problem into thread blocks, one per batch row, query head, tile of 64 values and segment."""
     b, t, h, _ = q.shape
-    heads = Heads(h, k.shape[2], -(-v.shape[-1] // VALUE_DIM))
+    heads = Heads(h, k.shape[2], value_tiles(v.shape[-1]))
     split = Segments(t, choose_segments(b * heads.blocks, t) if segments is None else segments)
     log_decay = None if decay is None else jnp.log(decay.astype(jnp.float32))
     per_block = None if decay is None else jnp.repeat(log_decay, heads.tiles)
@@ -120,19 +116,6 @@ def kernel_operands(q, k, v, before: float):
     t = q.shape[1]
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
     return tuple(pad_time(x, t) for x in (pad_minor(q, KEY_DIM), pad_minor(k, KEY_DIM), split_values(v)))
-
-
-def _key_streams(k, v, heads: Heads):
-    return {"k": (k, heads.of_key), "v": (v, heads.of_value)}
-
-
-def segment_starts(plan: Plan, k, v, boundary, interpret):
-    """Kernel states where segments start, or None for zeros; k and v of `kernel_operands`, boundary of `pack_state`."""
-    local = local_states(
-        _key_streams(k, v, plan.heads), KEYS, plan.decay, heads=plan.heads, segments=plan.segments, reverse=False,
-        interpret=interpret,
-    )  # fmt: skip
-    return border_states(local, boundary, plan.block_log_decay, segments=plan.segments, reverse=False)
 
 
 def forward(
@@ -165,24 +148,24 @@ def forward(
     boundary, count0 = None, jnp.zeros((b, h), jnp.float32)
     if initial_state is not None:
         boundary, count0 = pack_state(*initial_state, key_dim), initial_state[1][..., 0]
-    borders = segment_starts(plan, k, v, boundary, interpret)
+    streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value)}
+    scanned, options = Scanned("k", "v"), {"heads": heads, "segments": split, "reverse": False, "interpret": interpret}
+    local = local_states(streams, scanned, plan.decay, **options)
+    borders = border_states(local, boundary, plan.block_log_decay, segments=split, reverse=False)
     starts = [i * split.chunks_each * CHUNK for i in range(split.count)]
     counts = jnp.stack([decayed_counts(plan.log_decay, count0, n) for n in starts], -1)
     out = paired_kernel(
         "taylor_forward",
         functools.partial(_forward_step, normalize=normalize, return_den=return_den, eps=eps),
-        streams={"q": (q, heads.of_query)} | _key_streams(k, v, heads),
-        scanned=KEYS,
+        streams=streams,
+        scanned=scanned,
         start=borders,
         decay=plan.decay,
         scale=inside,
         outputs={"y": VALUE_DIM} | ({"den": None} if return_den else {}),
         last=return_state,
         counts=counts,
-        heads=heads,
-        segments=split,
-        reverse=False,
-        interpret=interpret,
+        **options,
     )
     state, den = None, None
     if return_state:

@@ -10,7 +10,8 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, Heads, Segments
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import tile
 
 STAGES = 4  # depth of the TMA ring: loads run STAGES - 2 chunks ahead, which must hide the latency of memory

@@ -33,7 +33,6 @@ from pallas_kernels.taylor_attention.problem import Problem
 KEY_DIM = 16
 VALUE_DIM = 64
 CHUNK = 64
-MIN_CHUNKS = 2
 
 
 def objection(p: Problem) -> str | None:
@@ -97,6 +96,11 @@ def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False
     return s.reshape(b, h * tiles, VALUE_DIM, COLUMNS), z.reshape(b, h * tiles, 64, KEY_DIM)
 
 
+def one_border(state, key_dim: int):
+    """The kernel state where the only segment starts, (b, blocks, 1, ...); state: public (s, z) or None for zeros."""
+    return None if state is None else tuple(x[:, :, None] for x in pack_state(*state, key_dim))
+
+
 def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = False) -> tuple[jax.Array, jax.Array]:
     """Inverse of `pack_state`; count (b, h) is slot 0 of the public z. z_sum adds the tiles' z: a
     cotangent."""
@@ -135,55 +139,8 @@ class Heads:
         return block
 
 
-@dataclasses.dataclass(frozen=True)
-class Segments:
-    """How t tokens split into chunks of 64, and the chunks into `asked` runs, each scanned by its own thread
-    block."""
-
-    t: int
-    asked: int
-
-    @property
-    def chunks(self) -> int:
-        return -(-self.t // CHUNK)
-
-    @property
-    def chunks_each(self) -> int:
-        return -(-self.chunks // max(1, min(self.asked, self.chunks)))
-
-    @property
-    def count(self) -> int:
-        """Segments in use: none is empty, so this may be less than asked for."""
-        return -(-self.chunks // self.chunks_each)
-
-    @property
-    def padded(self) -> int:
-        return self.chunks * CHUNK
-
-    def piece_chunks(self, pieces: int) -> int:
-        """Chunks in each of the pieces of a segment but the last."""
-        return -(-self.chunks_each // pieces)
-
-    def pieces(self, asked: int) -> int:
-        """Pieces in use: none is empty in a whole segment, so this may be less than asked for."""
-        return -(-self.chunks_each // self.piece_chunks(max(1, min(asked, self.chunks_each))))
-
-    def length(self, segment: int) -> int:
-        """Tokens in a segment."""
-        return min(self.t - segment * self.chunks_each * CHUNK, self.chunks_each * CHUNK)
-
-
-def choose_segments(blocks: int, t: int, cores: int = 132) -> int:
-    """Segments that fill the chip in one wave of one block per core, with at least two chunks each.
-
-    Two segments read keys and values 1.5 times and cost two launches: predicted, that pays from 1024 tokens on.
-    """
-    return max(1, min(cores // max(blocks, 1), -(-t // CHUNK) // MIN_CHUNKS))
-
-
-def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
-    """Pieces that cut `blocks` of `chunks` each to fill the chip with two per core, of at least two chunks."""
-    return max(1, min(2 * cores // max(blocks, 1), chunks // MIN_CHUNKS))
+def value_tiles(value_dim: int) -> int:
+    return -(-value_dim // VALUE_DIM)
 
 
 def pad_time(x, t: int):
@@ -219,43 +176,3 @@ def decayed_counts(log_decay, count0, tokens: int):
     rate = jnp.where(flat, -1.0, log_decay)  # keeps 0/0 out of the unused branch
     grown = jnp.where(flat, np.float32(tokens), jnp.expm1(tokens * rate) / jnp.expm1(rate))
     return count0 * jnp.exp(tokens * log_decay)[None] + grown[None]
-
-
-def join_pieces(x, decay, *, segments: Segments, pieces: int, reverse: bool):
-    """Sums over segments, from sums over the pieces of each: (b, blocks, n * pieces, ...) -> (b, blocks, n, ...).
-
-    decay: `decay_table` or None. What a piece sums decays over the later pieces of its segment (reverse: the earlier).
-    """
-    x = x.reshape(*x.shape[:2], -1, pieces, *x.shape[3:])
-    if decay is not None:
-        starts = np.arange(pieces + 1) * segments.piece_chunks(pieces)
-        chunks = starts[:-1] if reverse else segments.chunks_each - np.minimum(starts[1:], segments.chunks_each)
-        powers = jnp.exp2(decay[:, 3, :1] * (CHUNK * chunks[None]).astype(np.float32))
-        powers = jnp.repeat(powers, x.shape[1] // len(powers), axis=0)
-        x = x * powers.reshape(1, x.shape[1], 1, pieces, *[1] * (x.ndim - 4))
-    return x.sum(3)
-
-
-def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bool):
-    """States at which the segments start their scan, (b, blocks, n_seg, ...), from local sums and the outer
-    boundary.
-
-    start_0 = boundary, start_{i+1} = decay^length_i start_i + local_i; reverse: from the last segment to the
-    first. local, boundary: pytrees alike, boundary None for zeros; one segment needs no local. log_decay:
-    (blocks,) or None.
-    """
-    if segments.count == 1:
-        return None if boundary is None else jax.tree.map(lambda x: x[:, :, None], boundary)
-    order = range(segments.count - 1)
-    state = jax.tree.map(lambda x: jnp.zeros_like(x[:, :, 0]), local) if boundary is None else boundary
-    states = [state]
-    for i in reversed(order) if reverse else order:
-        # local holds segments 0 .. n-2 forward, 1 .. n-1 in reverse.
-        rate = None if log_decay is None else jnp.exp(log_decay * segments.length(i + 1 if reverse else i))
-
-        if rate is not None:
-            state = jax.tree.map(lambda x, rate=rate: x * rate.reshape(1, -1, *[1] * (x.ndim - 2)), state)
-        state = jax.tree.map(lambda x, parts, i=i: x + parts[:, :, i], state, local)
-        states.append(state)
-    states = states[::-1] if reverse else states
-    return jax.tree.map(lambda *xs: jnp.stack(xs, 2), *states)

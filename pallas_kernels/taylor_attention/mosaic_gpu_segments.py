@@ -20,14 +20,8 @@ from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     wait_decay,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    KEY_DIM,
-    VALUE_DIM,
-    Heads,
-    Segments,
-    choose_pieces,
-    join_pieces,
-)
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import KEY_DIM, VALUE_DIM, Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, choose_pieces, join_pieces
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
     load_state,

@@ -28,7 +28,6 @@ from pallas_kernels.taylor_attention.mosaic_gpu_features import NEAR
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     KEY_DIM,
     VALUE_DIM,
-    border_states,
     join_values,
     pack_state,
     pad_time,
@@ -38,6 +37,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
+from pallas_kernels.taylor_attention.mosaic_gpu_split import border_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, pull_back_far, pull_back_near
 
