@@ -20,7 +20,8 @@ from pallas_kernels.registry import OPS
 from pallas_kernels.workload import Kind
 
 DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,
-remarks of ptxas, VMEM, temporaries. It says nothing about speed. pip install '.[aot]' brings what it needs."""
+remarks of ptxas, VMEM, temporaries. --model predicts times from the compilers' schedules. pip install '.[aot]' brings
+what it needs."""
 EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, a TPU program copies its inputs, or one
 does not compile; 2 something is not installed."""
 
@@ -37,7 +38,12 @@ def main(argv: list[str] | None = None) -> int:
     print(report.header())
     reports = []
     for entry in check(
-        args.op, targets=args.target, groups=args.group, kinds=args.kind, implementation=args.implementation
+        args.op,
+        targets=args.target,
+        groups=args.group,
+        kinds=args.kind,
+        implementation=args.implementation,
+        model=args.model,
     ):
         reports.append(entry)
         print("\n".join(report.lines(entry)), flush=True)
@@ -68,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     names("--kind", get_args(Kind), None)
     names("--group", tuple(dict.fromkeys(name for op in OPS for name in workload_groups(op))), ("headline",))
     parser.add_argument("--implementation", metavar="NAME", help="default: what the op chooses for the platform")
+    parser.add_argument("--model", action="store_true", help="predict the time of every kernel, and what holds it")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there too")
     return parser
 

@@ -18,6 +18,10 @@ class Kernel:
     spill_loads: int | None = None
     shared_memory: int | None = None
     vmem: int | None = None
+    calls: tuple[str, ...] = ()
+    """Instructions of the program that run it."""
+    identity: str | None = None
+    """Hash of a Mosaic GPU kernel, as the program prints it."""
 
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+?)(?:_mosaic_gpu_kernel)?' for")
@@ -44,6 +48,7 @@ def read_ptxas(text: str) -> tuple[list[Kernel], list[str]]:
 
 
 _TARGET = re.compile(r"custom_call_target=\"(\w+)\"")
+_CALL = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
 _PATH = re.compile(r"op_name=\"([^\"]*)\"")
 _HASH = re.compile(r"kernel_hash = \"([^\"]*)\"")
 _VMEM = re.compile(r"\"used_scoped_memory_configs\":\[\{\"memory_space\":\"1\",\"offset\":\"\d+\",\"size\":\"(\d+)\"")
@@ -51,18 +56,20 @@ _VMEM = re.compile(r"\"used_scoped_memory_configs\":\[\{\"memory_space\":\"1\",\
 
 def read_program(hlo: str, shared_memory: dict[str, int]) -> list[Kernel]:
     """The Pallas kernels of a compiled program in the order of its text, equal ones once."""
-    kernels = {}
+    kernels: dict[str, Kernel] = {}
     for line in hlo.splitlines():
-        target = _TARGET.search(line)
-        if target is None or target[1] not in IMPLEMENTATIONS:
+        target, call = _TARGET.search(line), _CALL.match(line)
+        if target is None or call is None or target[1] not in IMPLEMENTATIONS:
             continue
-        path, vmem, identity = _PATH.search(line), _VMEM.search(line), _HASH.search(line)
-        name = path[1].split("/")[-2] if path and "/" in path[1] else line.split("=")[0].strip(" %")
+        path, vmem, found = _PATH.search(line), _VMEM.search(line), _HASH.search(line)
+        name = path[1].split("/")[-2] if path and "/" in path[1] else call[1]
         implementation = "splash_tpu" if name.startswith("splash") else IMPLEMENTATIONS[target[1]]
-        kernels[identity[1] if identity else line] = Kernel(
+        identity = found[1] if found else None
+        kernel = kernels.get(identity or line) or Kernel(
             name=name, implementation=implementation, vmem=int(vmem[1]) if vmem else None,
-            shared_memory=shared_memory.get(identity[1]) if identity else None,
+            shared_memory=shared_memory.get(identity or ""), identity=identity,
         )  # fmt: skip
+        kernels[identity or line] = dataclasses.replace(kernel, calls=(*kernel.calls, call[1]))
     return list(kernels.values())
 
 

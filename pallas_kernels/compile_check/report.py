@@ -3,6 +3,8 @@
 import dataclasses
 
 from pallas_kernels.compile_check.compiler_text import Kernel
+from pallas_kernels.schedule_model import model_report
+from pallas_kernels.schedule_model.forecast import Call
 
 COPY = 0.05
 """Temporaries of a TPU program, as a share of inputs and outputs (and more than 1 MiB), that betray a copy of an input.
@@ -26,6 +28,10 @@ class Report:
     """Memory of the program beyond its inputs and outputs."""
     inputs_outputs: int = 0
     """Memory of its inputs and outputs."""
+    calls: list[Call] = dataclasses.field(default_factory=list)
+    """What the program runs with predicted times, where these were asked for."""
+    floor: float = 0.0
+    """Microseconds of the compulsory bytes at the memory's bandwidth, or of the useful operations at the peak."""
     seconds: float = 0.0
     """Tracing, lowering and compiling."""
     error: str | None = None
@@ -76,7 +82,9 @@ def lines(report: Report) -> list[str]:
             cells += [_number(kernel.shared_memory, 2**10), _number(kernel.vmem, 2**20)]
         cells += [_number(report.temporary, 2**20), f"{report.seconds:.1f}"] if first else ["", ""]
         table.append(_line(cells))
-    return [*table, *(f"  ! {problem}" for problem in report.problems())]
+    title = f"  {report.op} {report.kind} {report.shape} {report.target}"
+    model = model_report.lines(title, report.calls, report.floor) if report.calls else []
+    return [*table, *model, *(f"  ! {problem}" for problem in report.problems())]
 
 
 def _line(cells: list[str]) -> str:

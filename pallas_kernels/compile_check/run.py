@@ -13,7 +13,11 @@ from typing import Any
 
 from pallas_kernels.compile_check.compiler_text import read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report
+from pallas_kernels.compile_check.targets import TARGETS, Target, nvdisasm
 from pallas_kernels.registry import OPS, load
+from pallas_kernels.schedule_model.bundles import read_schedules
+from pallas_kernels.schedule_model.forecast import Dumps, floor_microseconds, forecast
+from pallas_kernels.schedule_model.launch import Launch
 from pallas_kernels.workload import Workload
 
 ENVIRONMENT = {
@@ -21,9 +25,15 @@ ENVIRONMENT = {
     "JAX_ENABLE_COMPILATION_CACHE": "0",  # what comes from a cache is not reported
     "JAX_TRACEBACK_FILTERING": "off",  # so that an error is the last line
     "MOSAIC_GPU_DUMP_PTXAS": "1",
+    "MOSAIC_GPU_DUMP_SASS_CTRL": "1",
     "TPU_SKIP_MDS_QUERY": "1",  # no question to a cloud's metadata server
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # libtpu's lock is for devices; compilations may overlap
 }
+LIBTPU_DUMPS = {
+    "xla_jf_dump_llo_text": "true", "xla_jf_dump_llo_html": "false", "xla_jf_dump_llo_static_gaps": "false",
+    "xla_jf_dump_llo_pass_label_regex": "final_.*", "xla_jf_emit_annotations": "true", "xla_jf_debug_level": "2",
+}  # fmt: skip
+"""Flags with which libtpu writes the final bundles of every kernel, and how they use the units, and little else."""
 
 
 def workload_groups(op: str) -> tuple[str, ...]:
@@ -38,12 +48,21 @@ def check(
     groups: Sequence[str] = ("headline",),
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
+    model: bool = False,
 ) -> Iterator[Report]:
-    """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all."""
+    """Reports on the workloads of `groups` of every op that has them, as they are compiled; kinds None: all.
+
+    model: with the predicted time of every call of each program.
+    """
     for op in ops:
         for group in groups:
             yield from check_module(
-                load(op, "workloads").__name__, group, targets=targets, kinds=kinds, implementation=implementation
+                load(op, "workloads").__name__,
+                group,
+                targets=targets,
+                kinds=kinds,
+                implementation=implementation,
+                model=model,
             )
 
 
@@ -54,6 +73,7 @@ def check_module(
     targets: Sequence[str],
     kinds: Sequence[str] | None = None,
     implementation: str | None = None,
+    model: bool = False,
 ) -> Iterator[Report]:
     """The same for a group of any importable module that has `GROUPS`."""
     groups: dict[str, tuple[Workload, ...]] = importlib.import_module(module).GROUPS
@@ -62,26 +82,41 @@ def check_module(
             for target in targets:
                 said, result = _compile(module, group, str(index), target, implementation or "")
                 names = {"op": workload.op, "kind": workload.kind, "shape": workload.name, "target": target}
-                yield Report(**names, **_findings(said, result))
+                floor = floor_microseconds(workload, TARGETS[target])
+                yield Report(**names, floor=floor, **_findings(said, result, TARGETS[target], model=model))
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:
-    """What the worker and the compilers said, and what the worker wrote, None if it failed."""
+    """What the worker and the compilers said, and what they wrote, None if the worker failed."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "result.json")
         command = [sys.executable, "-m", "pallas_kernels.compile_check.worker", *arguments, str(output)]
         run = subprocess.run(
-            command, env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            command, env=_environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
         said = run.stdout.decode(errors="replace")
-        return said, json.loads(output.read_text()) if run.returncode == 0 else None
+        result = json.loads(output.read_text()) if run.returncode == 0 else None
+        return said, result and result | {"schedules": read_schedules(Path(folder))}
 
 
-def _findings(said: str, result: dict[str, Any] | None) -> dict[str, Any]:
+def _environment(folder: str) -> dict[str, str]:
+    """This process's, with what makes the compilers write what is read here; the TPU's into `folder`."""
+    dumps = " ".join(f"--{flag}={value}" for flag, value in (LIBTPU_DUMPS | {"xla_jf_dump_to": folder}).items())
+    flags = f"{os.environ.get('LIBTPU_INIT_ARGS', '')} {dumps}".strip()
+    disassembler = nvdisasm()
+    root = {} if disassembler is None else {"CUDA_ROOT": str(disassembler.parent.parent)}  # where JAX looks for it
+    return os.environ | ENVIRONMENT | {"LIBTPU_INIT_ARGS": flags} | root
+
+
+def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model: bool) -> dict[str, Any]:
     """The fields of a report behind its names."""
     if result is None:
         errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", said, re.MULTILINE)
         return {"error": (errors or said.splitlines() or ["no output"])[-1][:500]}
+    hlo, schedules = result.pop("hlo"), result.pop("schedules")
+    launches = {identity: Launch.of_json(entry) for identity, entry in result.pop("launches").items()}
     assembled, notes = read_ptxas(said)
-    kernels = with_ptxas(read_program(result.pop("hlo"), result.pop("shared_memory")), assembled)
-    return {"kernels": kernels, "notes": notes, **result}
+    kernels = with_ptxas(read_program(hlo, {x: launch.shared_memory for x, launch in launches.items()}), assembled)
+    dumps = Dumps(sass=said, launches=launches, schedules=schedules)
+    calls = forecast(hlo, kernels, dumps, target) if model else []
+    return {"kernels": kernels, "notes": notes, "calls": calls, **result}

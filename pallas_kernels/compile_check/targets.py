@@ -46,6 +46,14 @@ class Target:
 
     name: str
     platform: Literal["cuda", "tpu"]
+    bandwidth: float
+    """Bytes a second between the chip and its memory."""
+    peak_flops: float
+    """Of its matmul units a second, bfloat16 in, float32 out, dense."""
+    clock: float
+    """Cycles a second."""
+    cores: int
+    """Streaming multiprocessors of a GPU, cores of a TPU chip."""
 
     def devices(self, count: int = 1) -> list[Any]:
         """Devices to compile for; nothing runs on them."""
@@ -57,7 +65,17 @@ class Target:
         return list(found[:count])
 
 
-TARGETS = {target.name: target for target in (Target("h100", "cuda"), Target("v5e", "tpu"), Target("v6e", "tpu"))}
+TARGETS = {
+    target.name: target
+    for target in (
+        Target("h100", "cuda", bandwidth=3.35e12, peak_flops=989e12, clock=1.98e9, cores=132),
+        Target("v5e", "tpu", bandwidth=819e9, peak_flops=197e12, clock=1.5e9, cores=1),
+        Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1),
+    )
+}
+"""Sources. H100 SXM: NVIDIA's data sheet; the clock is the highest, at which the peak would be 1070 TFLOP/s (the data
+sheet's is 4096 operations a cycle and multiprocessor at 1.83 GHz). v5e, v6e: cloud.google.com/tpu/docs, memory and
+peak; the clocks are those at which four matrix units of 128 x 128 and of 256 x 256 reach the peaks."""
 
 
 def missing(platform: str) -> str | None:
@@ -68,17 +86,27 @@ def missing(platform: str) -> str | None:
         return f"JAX's CUDA plugin is not installed; pip install jax-cuda13-plugin=={jax.__version__}"
     if not _installed("absl"):
         return "absl, which Mosaic GPU imports, is not installed; pip install absl-py"
-    if ptxas() is None:
-        return "ptxas is not on the PATH; pip install nvidia-cuda-nvcc, or add the bin of a CUDA toolkit to the PATH"
+    for tool, found, package in (("ptxas", ptxas(), "nvcc"), ("nvdisasm", nvdisasm(), "nvdisasm")):
+        if found is None:
+            where = "or add the bin of a CUDA toolkit to the PATH"
+            return f"{tool} is not on the PATH; pip install nvidia-cuda-{package}, {where}"
     return None
 
 
 def ptxas() -> Path | None:
     """The assembler that Mosaic GPU calls: of the PATH, of pip's nvidia-cuda-nvcc, of /usr/local/cuda."""
-    on_path = shutil.which("ptxas")
+    return _cuda_tool("ptxas")
+
+
+def nvdisasm() -> Path | None:
+    """NVIDIA's disassembler: of the PATH, of pip's nvidia-cuda-nvdisasm, of /usr/local/cuda."""
+    return _cuda_tool("nvdisasm")
+
+
+def _cuda_tool(name: str) -> Path | None:
     spec = importlib.util.find_spec("nvidia.cu13") if _installed("nvidia") else None
     roots = [*(spec.submodule_search_locations or () if spec else ()), os.environ.get("CUDA_ROOT"), "/usr/local/cuda"]
-    candidates = [on_path, *(Path(root, "bin", "ptxas") for root in roots if root)]
+    candidates = [shutil.which(name), *(Path(root, "bin", name) for root in roots if root)]
     return next((Path(path) for path in candidates if path and Path(path).exists()), None)
 
 

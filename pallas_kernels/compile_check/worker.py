@@ -4,6 +4,7 @@ Its own, because ptxas writes to the file descriptors of the process, and becaus
 before comes from a cache and is not reported again.
 """
 
+import dataclasses
 import importlib
 import json
 import sys
@@ -15,6 +16,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from pallas_kernels.compile_check.targets import TARGETS, Target
+from pallas_kernels.schedule_model.launch import read_launch
 from pallas_kernels.workload import Workload
 
 
@@ -40,15 +42,15 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
     memory: Any = compiled.memory_analysis()
     return {
         "hlo": compiled.as_text(),
-        "shared_memory": _shared_memory(lowered.compiler_ir("stablehlo")),
+        "launches": _launches(lowered.compiler_ir("stablehlo")),
         "temporary": memory.temp_size_in_bytes,
         "inputs_outputs": memory.argument_size_in_bytes + memory.output_size_in_bytes,
         "seconds": seconds,
     }
 
 
-def _shared_memory(module) -> dict[str, int]:
-    """Bytes of each Mosaic GPU kernel of a StableHLO module, by the hash of the kernel as programs print it."""
+def _launches(module) -> dict[str, dict]:
+    """The launch of each Mosaic GPU kernel of a StableHLO module, by the hash of the kernel as programs print it."""
     found = {}
     for call in _operations(module.operation):
         if call.name != "stablehlo.custom_call" or "mosaic_gpu" not in str(call.attributes["call_target_name"]):
@@ -56,9 +58,7 @@ def _shared_memory(module) -> dict[str, int]:
         config = call.attributes["mhlo.backend_config"]
         module.context.allow_unregistered_dialects = True
         kernel = type(module).parse(config["module"].value_bytes, context=module.context)
-        launch = next(op for op in _operations(kernel.operation) if op.name.endswith("gpu.launch"))
-        operands = list(launch.operands)  # grid, block, dynamic shared memory
-        found[str(config["kernel_hash"])[1:-1]] = operands[-1].owner.attributes["value"].value
+        found[str(config["kernel_hash"])[1:-1]] = dataclasses.asdict(read_launch(str(kernel)))
     return found
 
 

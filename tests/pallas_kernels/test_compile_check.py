@@ -78,7 +78,9 @@ def test_kernels_of_a_program():
         ("states", "mosaic_gpu", 226, None),
         ("states", "mosaic_gpu", 228, 76832),
     ]
-    assert read_program(TPU_CALL, {}) == [Kernel(name="forward", implementation="mosaic_tpu", vmem=4063232)]
+    assert [x.calls for x in kernels] == [("mpmd_map.0", "mpmd_map.2"), ("mpmd_map.1",)]
+    tpu = Kernel(name="forward", implementation="mosaic_tpu", vmem=4063232, calls=("forward.1",))
+    assert read_program(TPU_CALL, {}) == [tpu]
     assert read_program(OTHER_CALL, {}) == []
 
 
@@ -173,12 +175,14 @@ def test_command_line(monkeypatch, capsys, tmp_path):
         ("cuda", "jax_plugins", f"pip install jax-cuda13-plugin=={jax.__version__}"),
         ("cuda", "absl", "pip install absl-py"),
         ("cuda", "ptxas", "ptxas is not on the PATH; pip install nvidia-cuda-nvcc"),
+        ("cuda", "nvdisasm", "nvdisasm is not on the PATH; pip install nvidia-cuda-nvdisasm"),
     ],
 )
 def test_missing_tools_are_named(platform, absent, remedy, monkeypatch):
     """Kills a tool that is used and not looked for."""
     monkeypatch.setattr(targets, "_installed", lambda module: module.split(".")[0] != absent)
-    monkeypatch.setattr(targets, "ptxas", lambda: None if absent == "ptxas" else "/bin/ptxas")
+    for tool in ("ptxas", "nvdisasm"):
+        monkeypatch.setattr(targets, tool, lambda tool=tool: None if absent == tool else f"/bin/{tool}")
     assert remedy in str(missing(platform))
 
 

@@ -1,0 +1,6 @@
+"""What the compilers' own schedules say about the speed of kernels, with no device: every number is a prediction.
+
+For TPUs libtpu prints its final bundles (`bundles.py`); for Hopper GPUs the machine code (`sass.py`) and the lowered
+module (`launch.py`) go through a timing model (`pipeline.py`, `hopper.py`). `program.py` adds the kernels of a program
+up.
+"""

@@ -1,0 +1,124 @@
+"""libtpu's final schedule of a Pallas kernel, read from the text that it dumps.
+
+A TPU core issues one bundle (a VLIW instruction) a cycle and waits for little but memory. So the bundles of the loop
+over the grid, times its trips, are close to the cycles of a kernel that its memory keeps up with.
+
+A line is one bundle; `>` after its label counts the loops around it:
+
+       0xd   :  { %21 = vsyncpa ... }
+      0x12 LB: > { ... }                                                first of a loop's body
+      0x7f LB: >> { ... }                                               of a loop within it
+    0x2356   : > { %p24_p9 = scmp.ge.s32.totalorder %s27_s30, 258 /* loop exit test */ }
+"""
+
+import dataclasses
+import glob
+import re
+from pathlib import Path
+
+_BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?P<label>\w\w)?\s*:\s*(?P<loops>[>\s]*)")
+_EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (?P<bound>\S+) /\* loop exit test")
+_FILE = re.compile(r"(\d+-([A-Za-z][\w.\-]*))-\d+-final_bundles\.txt$")
+_UNCOUNTED = ("VLOAD:FILL", "VSTORE:SPILL")
+"""Columns that are parts of others: registers that did not fit, and were loaded again and stored."""
+
+
+@dataclasses.dataclass
+class Loop:
+    """A loop of a kernel: bundles `first` to `last`, both within."""
+
+    depth: int
+    first: int
+    last: int
+    trips: int | None = None
+    """None: the bound is not in the text."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A kernel on a TPU core."""
+
+    bundles: float
+    """A grid step, inner loops counted as often as they run, both sides of every branch."""
+    steps: int
+    """Trips of the loop over the grid; it has up to two more than grid points, for the pipeline to fill and drain."""
+    units: dict[str, float]
+    """Unit -> share of its slots that a step fills."""
+    fills: float
+    """Share of the slots for loads that fetch spilled registers."""
+    spills: float
+    """Share of the slots for stores that spill registers."""
+    unknown_trips: int = 0
+    """Loops counted once, because their bounds are not in the text."""
+
+    @property
+    def cycles(self) -> float:
+        return self.bundles * self.steps
+
+    @property
+    def fullest(self) -> str:
+        return max(self.units, key=self.units.__getitem__)
+
+
+def read_schedule(bundles: str, utilization: str) -> Schedule:
+    """The schedule in `*-final_bundles.txt` and `*-final_hlo-static-per-bundle-utilization.txt` of one kernel."""
+    lines = [(m, line) for line in bundles.splitlines() if (m := _BUNDLE.match(line))]
+    loops = _loops(lines)
+    grid = max(
+        (x for x in loops if x.depth == 1), key=lambda x: x.last - x.first, default=Loop(0, 0, len(lines) - 1, 1)
+    )
+    weights = [1] * len(lines)
+    for loop in loops:
+        if loop.depth > grid.depth and grid.first <= loop.first <= loop.last <= grid.last:
+            for i in range(loop.first, loop.last + 1):
+                weights[i] *= loop.trips or 1
+    inside = range(grid.first, grid.last + 1)
+    total = sum(weights[i] for i in inside)
+    units, slots, rows = read_utilization(utilization)
+    used = {u: sum(rows[i][k] * weights[i] for i in inside if i < len(rows)) for k, u in enumerate(units)}
+    shares = {u: used[u] / (total * slots[k]) for k, u in enumerate(units)}
+    fill, spill = (shares.pop(name, 0.0) for name in _UNCOUNTED)
+    unknown = sum(x.trips is None for x in loops)
+    return Schedule(bundles=total, steps=grid.trips or 1, units=shares, fills=fill, spills=spill, unknown_trips=unknown)
+
+
+def read_schedules(folder: Path) -> dict[str, Schedule]:
+    """The schedules that libtpu dumped into a folder, by the name of the instruction in the program."""
+    found = {}
+    for file in folder.glob("*-final_bundles.txt"):
+        named = _FILE.match(file.name)
+        use = (
+            next(folder.glob(f"{glob.escape(named[1])}-*-final_hlo-static-per-bundle-utilization.txt"), None)
+            if named
+            else None
+        )
+        if named and use is not None:
+            found[named[2]] = read_schedule(file.read_text(errors="replace"), use.read_text(errors="replace"))
+    return found
+
+
+def _loops(lines: list[tuple[re.Match, str]]) -> list[Loop]:
+    """Loops in the order of their first bundles."""
+    found, open_loops = [], []
+    for i, (match, line) in enumerate(lines):
+        depth = match["loops"].count(">")
+        if match["label"] == "LB":
+            open_loops = [x for x in open_loops if x.depth < depth]
+            open_loops.append(Loop(depth, i, i))
+            found.append(open_loops[-1])
+        for loop in open_loops:
+            if loop.depth <= depth:
+                loop.last = i
+        if test := _EXIT.search(line):
+            inner = [x for x in open_loops if x.depth <= depth]
+            if inner and test["bound"].isdigit():
+                inner[-1].trips = int(test["bound"])
+    return found
+
+
+def read_utilization(text: str) -> tuple[list[str], list[int], list[list[int]]]:
+    """Units, their slots in a bundle, and for each bundle the slots that it fills."""
+    lines = text.splitlines()
+    units = [unit.strip() for unit in lines[1].split(",")]
+    rows = [list(map(int, line.split())) for line in lines[4:] if line.strip()]
+    return units, list(map(int, lines[2].split())), rows

@@ -1,0 +1,80 @@
+"""The predicted time of a whole program: its kernels by their schedules, what XLA does between them by its bytes.
+
+Always a prediction. Launches of kernels, and what they wait for each other, are not in it.
+"""
+
+import dataclasses
+
+from pallas_kernels.compile_check.compiler_text import Kernel
+from pallas_kernels.compile_check.targets import Target
+from pallas_kernels.schedule_model import hopper, sass
+from pallas_kernels.schedule_model.bundles import Schedule
+from pallas_kernels.schedule_model.launch import Launch
+from pallas_kernels.schedule_model.program import Instruction, instructions
+from pallas_kernels.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Call:
+    """One instruction of a program, with its predicted time."""
+
+    name: str
+    """Of the kernel, or the opcode."""
+    bytes: float
+    microseconds: float
+    memory: float
+    """Microseconds of its bytes at the memory's bandwidth."""
+    times: int = 1
+    gpu: hopper.Prediction | None = None
+    tpu: Schedule | None = None
+
+    @property
+    def total(self) -> float:
+        """Microseconds of all its runs."""
+        return self.microseconds * self.times
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dumps:
+    """What the compilers wrote beside the program."""
+
+    sass: str = ""
+    """nvdisasm's text of every Mosaic GPU kernel, in the order of assembly."""
+    launches: dict[str, Launch] = dataclasses.field(default_factory=dict)
+    """By the hash of the kernel, as the program prints it."""
+    schedules: dict[str, Schedule] = dataclasses.field(default_factory=dict)
+    """By the name of the instruction."""
+
+
+def forecast(hlo: str, kernels: list[Kernel], dumps: Dumps, target: Target) -> list[Call]:
+    """The program's calls in order; `kernels` as `compiler_text` reads them, with the registers that ptxas said."""
+    waiting = sass.read_sass(dumps.sass)
+    models: dict[str, tuple[Kernel, sass.Kernel | None]] = {}
+    for kernel in kernels:
+        code = next((x for x in waiting if x.name == kernel.name), None)
+        if code is not None:
+            waiting.remove(code)
+        models |= dict.fromkeys(kernel.calls, (kernel, code))
+    return [_call(x, *models.get(x.name, (None, None)), dumps, target) for x in instructions(hlo)]
+
+
+def _call(x: Instruction, kernel: Kernel | None, code: sass.Kernel | None, dumps: Dumps, target: Target) -> Call:
+    memory = x.bytes / target.bandwidth * 1e6
+    name = kernel.name if kernel is not None else x.opcode
+    schedule = dumps.schedules.get(x.name) if kernel is not None else None
+    launch = dumps.launches.get(kernel.identity or "") if kernel is not None else None
+    gpu = None
+    microseconds = memory
+    if kernel is not None and code is not None and launch is not None:
+        gpu = hopper.predict(code, launch, kernel.registers or 255, x.bytes, target)
+        microseconds = gpu.microseconds
+    if schedule is not None:
+        microseconds = max(memory, schedule.cycles / target.clock * 1e6)
+    return Call(
+        name=name, bytes=x.bytes, microseconds=microseconds, memory=memory, times=x.times, gpu=gpu, tpu=schedule
+    )
+
+
+def floor_microseconds(workload: Workload, target: Target) -> float:
+    """What the compulsory bytes take at the memory's bandwidth, or the useful operations at the matmul units' peak."""
+    return max(workload.bytes / target.bandwidth, workload.flops / target.peak_flops) * 1e6

@@ -1,0 +1,169 @@
+"""A timing model of one of the four schedulers of a Hopper multiprocessor.
+
+Warpgroups have a warp on each scheduler, and the four are alike, so one warp of each warpgroup is followed. Warps
+issue in order, one instruction a cycle among them; the control codes say when the next may issue and what it waits
+for. The tensor core, shared memory (for LDSM and STSM) and the unit of MUFU are queues.
+
+Assumed, not measured: HGMMA 64 x n x 16 keeps the tensor core n/2 cycles (4096 operations a cycle and multiprocessor),
+at least 16; 30 cycles from issue to its start, 16 from its end to a waiting warp; `LATENCY`. Left out: how long TMA
+and HBM take, the shared memory that wgmma itself reads (128 bytes a cycle with both operands there and n = 64: exactly
+what there is), and barriers between warpgroups, for which a warpgroup is at most `AHEAD` rounds before the last.
+"""
+
+import collections
+import dataclasses
+import functools
+import re
+from collections.abc import Sequence
+
+from pallas_kernels.schedule_model.sass import Instruction
+
+LATENCY = {
+    "BAR": 26, "LDSM": 33, "LDS": 29, "MUFU": 22, "SHFL": 24, "SYNCS": 26, "MEMBAR": 22, "FENCE": 14, "LDG": 650,
+    "LD": 650, "UTMALDG": 24, "UTMASTG": 24, "R2UR": 12, "S2R": 20, "LDC": 40, "ULDC": 10, "I2F": 20, "CCTL": 20,
+    "DEPBAR": 10,
+}  # fmt: skip
+"""Cycles until the result of an operation is there; 0 for others, whose stall counts say it."""
+READING = {"STSM": 14, "STS": 12, "STG": 16, "ST": 16}
+"""Cycles until its operands are read; others as LATENCY, or 10."""
+START, DRAIN = 30, 16
+"""Cycles from the issue of a wgmma to its start, and from its end to a warp that waits for it."""
+TURN = 8
+"""Cycles that the branch at the end of a loop takes, at least."""
+AHEAD = 2
+"""Iterations that a warpgroup may be before the slowest one of its block."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An instruction, decoded once."""
+
+    base: str
+    waits: tuple[int, ...]
+    read: int | None
+    write: int | None
+    stall: int
+    tensor: float
+    """Cycles of the tensor core."""
+    commits: bool
+    """Whether a group of wgmmas ends here."""
+    pending: int | None
+    """Groups that a wait leaves in flight."""
+    shared: int
+    """Cycles of shared memory."""
+
+
+def decode(code: Sequence[Instruction]) -> list[Step]:
+    return [_decode(x) for x in code]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _decode(x: Instruction) -> Step:
+    base = x.base
+    pending = re.search(r"gsb0, (0x\w+)", x.text) if x.operation.startswith("WARPGROUP.DEPBAR") else None
+    matrices = 4 if ".4" in x.operation else 2 if ".2" in x.operation else 1
+    return Step(
+        base=base,
+        waits=x.waits,
+        read=x.read,
+        write=x.write,
+        stall=max(1, x.stall, LATENCY["BAR"] if base == "BAR" else 0),
+        tensor=max(x.columns / 2, 16) if base == "HGMMA" else 0,
+        commits=base == "HGMMA" and "gsb0" in x.text,
+        pending=int(pending[1], 16) if pending else None,
+        shared=4 * matrices if base in ("LDSM", "STSM") else 0,
+    )
+
+
+@dataclasses.dataclass
+class Warp:
+    """A warp that runs `steps` again and again."""
+
+    steps: list[Step]
+    next: float
+    """Cycle at which its stalls let it go on."""
+    place: int = 0
+    turns: list[float] = dataclasses.field(default_factory=list)
+    """When each iteration ended."""
+    last: float = 0.0
+    boards: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 8)
+    groups: list[float] = dataclasses.field(default_factory=list)
+    """When the wgmma groups end."""
+    waited: dict[str, float] = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
+
+    def ready(self, mufu: float) -> tuple[float, str]:
+        """The cycle at which the next instruction may issue, and what held it."""
+        step, at, why = self.steps[self.place], self.next, "issue"
+        for board in step.waits:
+            if self.boards[board] > at:
+                at, why = self.boards[board], "scoreboard"
+        if step.pending is not None:
+            done = self.groups[: len(self.groups) - step.pending]
+            if done and max(done) + DRAIN > at:
+                at, why = max(done) + DRAIN, "wgmma"
+        if step.base == "MUFU" and mufu > at:
+            at, why = mufu, "mufu"
+        return at, why
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a simulation found."""
+
+    cycles: list[float]
+    """An iteration, by warp."""
+    waits: list[dict[str, float]]
+    """Cycles an iteration that each warp waited, by reason."""
+    issue: float
+    """Share of issue slots used."""
+    tensor: float
+    """Share of the tensor core's cycles used."""
+
+
+def simulate(bodies: Sequence[Sequence[Step]], *, turns: int = 14, skip: int = 4, block: Sequence[int] = ()) -> Rates:
+    """Runs one warp for each body, `turns` times; the first `skip` iterations are not measured.
+
+    block: number of the block that each warp belongs to; warps of one block keep together as `AHEAD` says.
+    """
+    warps = [Warp(list(body), 37.0 * i) for i, body in enumerate(bodies)]
+    block = block or range(len(warps))
+    tensor = shared = mufu = now = busy = 0.0
+    issued = 0
+    while True:
+        running = [w for w in warps if len(w.turns) < turns]
+        if not running:
+            break
+        slowest = {b: min(len(w.turns) for w, c in zip(warps, block, strict=True) if c == b) for b in set(block)}
+        free = [w for w, b in zip(warps, block, strict=True) if len(w.turns) < min(turns, slowest[b] + AHEAD + 1)]
+        (at, why), warp = min(((w.ready(mufu), w) for w in free), key=lambda found: (found[0][0], found[1].last))
+        at, step = max(at, now), warp.steps[warp.place]
+        warp.waited[why] += max(0.0, at - warp.next)
+        end = at + LATENCY.get(step.base, 0)
+        if step.tensor:
+            tensor = max(tensor, at + START) + step.tensor
+            busy += step.tensor
+            if step.commits:
+                warp.groups = [*warp.groups, tensor][-8:]
+        if step.shared:
+            shared = max(shared, at) + step.shared
+            end = shared - step.shared + LATENCY.get(step.base, READING["STSM"])
+        if step.base == "MUFU":
+            mufu = at + 8
+        if step.write is not None:
+            warp.boards[step.write] = max(warp.boards[step.write], end)
+        if step.read is not None:
+            reading = READING.get(step.base, LATENCY.get(step.base, 10))
+            warp.boards[step.read] = max(warp.boards[step.read], at + reading)
+        warp.next, warp.last, now, issued = at + step.stall, at, at + 1, issued + 1
+        warp.place += 1
+        if warp.place == len(warp.steps):
+            warp.place = 0
+            warp.turns.append(at)
+            warp.next = at + max(TURN, step.stall)
+    end = max(w.turns[-1] for w in warps)
+    return Rates(
+        cycles=[(w.turns[-1] - w.turns[skip - 1]) / (turns - skip) for w in warps],
+        waits=[{why: n / turns for why, n in w.waited.items() if why != "issue"} for w in warps],
+        issue=issued / end,
+        tensor=busy / end,
+    )
