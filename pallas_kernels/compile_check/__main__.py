@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import datetime
+import functools
 import importlib.metadata
 import json
 import re
@@ -17,13 +18,15 @@ from pallas_kernels.compile_check import report
 from pallas_kernels.compile_check.run import check, workload_groups
 from pallas_kernels.compile_check.targets import TARGETS, missing, ptxas
 from pallas_kernels.registry import OPS
+from pallas_kernels.schedule_model import table
 from pallas_kernels.workload import Kind
 
 DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without either: registers, spills, shared memory,
 remarks of ptxas, VMEM, temporaries. --model predicts times from the compilers' schedules. pip install '.[aot]' brings
 what it needs."""
-EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, a TPU program copies its inputs, or one
-does not compile; 2 something is not installed."""
+EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, it writes shared memory without a
+fence, a tensor map breaks the driver's rules, a TPU program copies its inputs, one does not compile, or a prediction
+is worse than the committed one; 2 something is not installed."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,23 +46,48 @@ def main(argv: list[str] | None = None) -> int:
         groups=args.group,
         kinds=args.kind,
         implementation=args.implementation,
-        model=args.model,
+        model=args.model or args.save,
     ):
         reports.append(entry)
         print("\n".join(report.lines(entry)), flush=True)
+    predicted = {
+        table.key(x.op, x.kind, x.shape, x.target): table.entry(x.calls, x.floor, compilers(x.target))
+        for x in reports
+        if x.calls
+    }
     if args.json is not None:
         entries = [dataclasses.asdict(x) | {"problems": x.problems()} for x in reports]
         date = datetime.date.today().isoformat()
         args.json.write_text(json.dumps({"date": date, "versions": versions, "programs": entries}, indent=1) + "\n")
+    worse = [] if args.save else _worse(predicted)
+    if args.save:
+        table.save(predicted)
     bad = [entry for entry in reports if entry.problems()]
     if bad or not reports:
         print(f"FAILED: {len(bad)} of {len(reports)} programs" if reports else "FAILED: no workload is of that kind")
+        return 1
+    if worse:
+        print("\n".join(f"  ! {text}" for text in worse))
+        print(f"FAILED: {len(worse)} worse than the committed predictions")
         return 1
     kernels = sum(len(entry.kernels) for entry in reports)
     print(
         f"OK: {len(reports)} programs, {kernels} kernels: no spills, no remarks of ptxas, no copies around mosaic_tpu"
     )
     return 0
+
+
+@functools.cache
+def compilers(target: str) -> str:
+    """What makes the machine code for a target, with versions."""
+    return ", ".join(f"{name} {version}" for name, version in _versions([target]).items())
+
+
+def _worse(predicted: table.Table) -> list[str]:
+    """What is worse than in the committed table; programs that it lacks are no matter here."""
+    committed = table.read()
+    found = {name: table.regressions(entry, committed[name]) for name, entry in predicted.items() if name in committed}
+    return [f"{name}: {text}" for name, texts in found.items() for text in texts]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     names("--group", tuple(dict.fromkeys(name for op in OPS for name in workload_groups(op))), ("headline",))
     parser.add_argument("--implementation", metavar="NAME", help="default: what the op chooses for the platform")
     parser.add_argument("--model", action="store_true", help="predict the time of every kernel, and what holds it")
+    parser.add_argument("--save", action="store_true", help="write the predictions into the committed table")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there too")
     return parser
 

@@ -28,6 +28,8 @@ class Report:
     """Memory of the program beyond its inputs and outputs."""
     inputs_outputs: int = 0
     """Memory of its inputs and outputs."""
+    faults: list[str] = dataclasses.field(default_factory=list)
+    """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
     calls: list[Call] = dataclasses.field(default_factory=list)
     """What the program runs with predicted times, where these were asked for."""
     floor: float = 0.0
@@ -45,7 +47,7 @@ class Report:
         """Reasons to fail; temporaries as in `COPY`."""
         if self.error is not None:
             return [f"does not compile: {self.error}"]
-        found = [f"ptxas: {note}" for note in self.notes]
+        found = [f"ptxas: {note}" for note in self.notes] + self.faults
         for kernel in self.kernels:
             if kernel.implementation == "mosaic_gpu" and kernel.registers is None:
                 found.append(f"{kernel.name}: ptxas reported nothing")

@@ -16,8 +16,10 @@ from pallas_kernels.compile_check.report import Report
 from pallas_kernels.compile_check.targets import TARGETS, Target, nvdisasm
 from pallas_kernels.registry import OPS, load
 from pallas_kernels.schedule_model.bundles import read_schedules
+from pallas_kernels.schedule_model.fences import unfenced_writes
 from pallas_kernels.schedule_model.forecast import Dumps, floor_microseconds, forecast
 from pallas_kernels.schedule_model.launch import Launch
+from pallas_kernels.schedule_model.sass import read_sass
 from pallas_kernels.workload import Workload
 
 ENVIRONMENT = {
@@ -119,4 +121,11 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model
     kernels = with_ptxas(read_program(hlo, {x: launch.shared_memory for x, launch in launches.items()}), assembled)
     dumps = Dumps(sass=said, launches=launches, schedules=schedules)
     calls = forecast(hlo, kernels, dumps, target) if model else []
-    return {"kernels": kernels, "notes": notes, "calls": calls, **result}
+    return {"kernels": kernels, "notes": notes, "faults": _faults(said, launches), "calls": calls, **result}
+
+
+def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
+    """What would fail or race on a device: tensor maps that break the driver's rules, writes without a fence."""
+    maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
+    writes = (f"{kernel.name}: {fault}" for kernel in read_sass(said) for fault in unfenced_writes(kernel))
+    return [*(f"tensor map: {problem}" for problem in sorted(maps)), *dict.fromkeys(writes)]

@@ -54,6 +54,8 @@ class Target:
     """Cycles a second."""
     cores: int
     """Streaming multiprocessors of a GPU, cores of a TPU chip."""
+    matrix_unit: int = 0
+    """Rows and columns of a TPU's matrix unit."""
 
     def devices(self, count: int = 1) -> list[Any]:
         """Devices to compile for; nothing runs on them."""
@@ -69,8 +71,8 @@ TARGETS = {
     target.name: target
     for target in (
         Target("h100", "cuda", bandwidth=3.35e12, peak_flops=989e12, clock=1.98e9, cores=132),
-        Target("v5e", "tpu", bandwidth=819e9, peak_flops=197e12, clock=1.5e9, cores=1),
-        Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1),
+        Target("v5e", "tpu", bandwidth=819e9, peak_flops=197e12, clock=1.5e9, cores=1, matrix_unit=128),
+        Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1, matrix_unit=256),
     )
 }
 """Sources. H100 SXM: NVIDIA's data sheet; the clock is the highest, at which the peak would be 1070 TFLOP/s (the data

@@ -16,7 +16,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from pallas_kernels.compile_check.targets import TARGETS, Target
-from pallas_kernels.schedule_model.launch import read_launch
+from pallas_kernels.schedule_model.launch import Launch, read_launch
 from pallas_kernels.workload import Workload
 
 
@@ -42,15 +42,16 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
     memory: Any = compiled.memory_analysis()
     return {
         "hlo": compiled.as_text(),
-        "launches": _launches(lowered.compiler_ir("stablehlo")),
+        "launches": {name: dataclasses.asdict(launch) for name, launch in launches(lowered).items()},
         "temporary": memory.temp_size_in_bytes,
         "inputs_outputs": memory.argument_size_in_bytes + memory.output_size_in_bytes,
         "seconds": seconds,
     }
 
 
-def _launches(module) -> dict[str, dict]:
-    """The launch of each Mosaic GPU kernel of a StableHLO module, by the hash of the kernel as programs print it."""
+def launches(lowered: jax.stages.Lowered) -> dict[str, Launch]:
+    """The launch of each Mosaic GPU kernel of a program, by the hash of the kernel as compiled programs print it."""
+    module: Any = lowered.compiler_ir("stablehlo")
     found = {}
     for call in _operations(module.operation):
         if call.name != "stablehlo.custom_call" or "mosaic_gpu" not in str(call.attributes["call_target_name"]):
@@ -58,7 +59,7 @@ def _launches(module) -> dict[str, dict]:
         config = call.attributes["mhlo.backend_config"]
         module.context.allow_unregistered_dialects = True
         kernel = type(module).parse(config["module"].value_bytes, context=module.context)
-        found[str(config["kernel_hash"])[1:-1]] = dataclasses.asdict(read_launch(str(kernel)))
+        found[str(config["kernel_hash"])[1:-1]] = read_launch(str(kernel))
     return found
 
 

@@ -1,7 +1,9 @@
 """libtpu's final schedule of a Pallas kernel, read from the text that it dumps.
 
 A TPU core issues one bundle (a VLIW instruction) a cycle and waits for little but memory. So the bundles of the loop
-over the grid, times its trips, are close to the cycles of a kernel that its memory keeps up with.
+over the grid, times its trips, are close to the cycles of a kernel that its memory keeps up with. Matrix units are the
+exception: libtpu's schedule of a matmul on a v5e streams more rows a cycle than its peak allows, so the rows are
+counted too.
 
 A line is one bundle; `>` after its label counts the loops around it:
 
@@ -18,6 +20,9 @@ from pathlib import Path
 
 _BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?P<label>\w\w)?\s*:\s*(?P<loops>[>\s]*)")
 _EXIT = re.compile(r"scmp\.ge\.s32\.totalorder %\w+, (?P<bound>\S+) /\* loop exit test")
+_MATMUL = re.compile(r"\bvmatmul\.(?:[a-z]+\.)*?(bf16|f32|[su]8|f8\w*)\b")
+_ROWS = {"bf16": 16, "f32": 8}
+"""Rows of a vmatmul: eight sublanes, packed where an element has less than 32 bits."""
 _FILE = re.compile(r"(\d+-([A-Za-z][\w.\-]*))-\d+-final_bundles\.txt$")
 _UNCOUNTED = ("VLOAD:FILL", "VSTORE:SPILL")
 """Columns that are parts of others: registers that did not fit, and were loaded again and stored."""
@@ -48,6 +53,8 @@ class Schedule:
     """Share of the slots for loads that fetch spilled registers."""
     spills: float
     """Share of the slots for stores that spill registers."""
+    rows: float = 0.0
+    """Rows that a step streams through the matrix units, of all together."""
     unknown_trips: int = 0
     """Loops counted once, because their bounds are not in the text."""
 
@@ -78,8 +85,15 @@ def read_schedule(bundles: str, utilization: str) -> Schedule:
     used = {u: sum(rows[i][k] * weights[i] for i in inside if i < len(rows)) for k, u in enumerate(units)}
     shares = {u: used[u] / (total * slots[k]) for k, u in enumerate(units)}
     fill, spill = (shares.pop(name, 0.0) for name in _UNCOUNTED)
-    unknown = sum(x.trips is None for x in loops)
-    return Schedule(bundles=total, steps=grid.trips or 1, units=shares, fills=fill, spills=spill, unknown_trips=unknown)
+    return Schedule(
+        bundles=total,
+        steps=grid.trips or 1,
+        units=shares,
+        fills=fill,
+        spills=spill,
+        rows=sum(weights[i] * _ROWS.get(kind, 32) for i in inside for kind in _MATMUL.findall(lines[i][1])),
+        unknown_trips=sum(x.trips is None for x in loops),
+    )
 
 
 def read_schedules(folder: Path) -> dict[str, Schedule]:

@@ -24,6 +24,8 @@ class Call:
     microseconds: float
     memory: float
     """Microseconds of its bytes at the memory's bandwidth."""
+    matmuls: float = 0.0
+    """Microseconds of a TPU kernel's matmuls, padding and all, at the peak of the matrix units."""
     times: int = 1
     gpu: hopper.Prediction | None = None
     tpu: Schedule | None = None
@@ -68,11 +70,14 @@ def _call(x: Instruction, kernel: Kernel | None, code: sass.Kernel | None, dumps
     if kernel is not None and code is not None and launch is not None:
         gpu = hopper.predict(code, launch, kernel.registers or 255, x.bytes, target)
         microseconds = gpu.microseconds
+    matmuls = 0.0
     if schedule is not None:
-        microseconds = max(memory, schedule.cycles / target.clock * 1e6)
+        matmuls = 2 * schedule.rows * schedule.steps * target.matrix_unit**2 / target.peak_flops * 1e6
+        microseconds = max(memory, matmuls, schedule.cycles / target.clock * 1e6)
     return Call(
-        name=name, bytes=x.bytes, microseconds=microseconds, memory=memory, times=x.times, gpu=gpu, tpu=schedule
-    )
+        name=name, bytes=x.bytes, microseconds=microseconds, memory=memory, matmuls=matmuls, times=x.times, gpu=gpu,
+        tpu=schedule,
+    )  # fmt: skip
 
 
 def floor_microseconds(workload: Workload, target: Target) -> float:

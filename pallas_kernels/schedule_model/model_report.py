@@ -29,11 +29,13 @@ def lines(title: str, calls: list[Call], floor: float) -> list[str]:
 
 
 def _kernel(call: Call) -> Iterator[str]:
-    held = "memory" if call.microseconds <= call.memory else "schedule"
+    limits = {"memory": call.memory, "matmuls": call.matmuls}
+    held = next((name for name, limit in limits.items() if call.microseconds <= limit), "schedule")
     yield f"    {call.total:8.1f} us  {call.name}, held by its {held}; memory alone {call.memory:.1f} us"
     if call.gpu is not None:
         yield from (f"                 {text}" for text in _gpu(call.gpu))
     if call.tpu is not None:
+        yield f"                 matmuls alone {call.matmuls:.1f} us at the matrix units' peak"
         yield from (f"                 {text}" for text in _tpu(call.tpu))
 
 

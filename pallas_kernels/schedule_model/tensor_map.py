@@ -41,7 +41,7 @@ class TensorMap:
             (row % 16 != 0, f"a box's row of {row} bytes is no multiple of 16"),
             (
                 self.swizzle > 16 and row > self.swizzle,
-                f"a box's row of {row} bytes exceeds the swizzle, {self.swizzle}",
+                f"a box's row of {row} bytes exceeds the swizzle {self.swizzle}",
             ),
         )
         return [text for broken, text in rules if broken]

@@ -12,6 +12,7 @@ from pallas_kernels.compile_check.report import Report, header, lines
 from pallas_kernels.compile_check.targets import TARGETS, missing
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.registry import OPS
+from pallas_kernels.schedule_model import table
 from tests.pallas_kernels.aot import needs
 
 HAS_MOSAIC_GPU = jax.__version_info__ >= MOSAIC_GPU_JAX
@@ -206,9 +207,11 @@ EXPECTED = {
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("op", OPS)
 def test_headline_shapes_fit(op, name, kind, capsys):
-    """Kills a kernel that spills, is serialised by ptxas, does not compile, or that the platform does not choose."""
+    """Kills a kernel that spills, is serialised by ptxas, writes without a fence, does not compile, or that the
+    platform does not choose; one with more bundles, rounds of wgmma or barriers than the committed table says; and a
+    loop whose trips are not known."""
     needs(name)
-    entries = list(run.check([op], targets=[name], kinds=[kind]))
+    entries = list(run.check([op], targets=[name], kinds=[kind], model=True))
     with capsys.disabled():
         print("", *(line for entry in entries for line in lines(entry)), sep="\n")
     assert entries
@@ -216,8 +219,24 @@ def test_headline_shapes_fit(op, name, kind, capsys):
         assert entry.problems() == []
         assert entry.implementation == EXPECTED[op][TARGETS[name].platform]
         assert entry.seconds > 0
+        check_predictions(entry)
         sizes = {"mosaic_gpu": ("registers", "shared_memory"), "mosaic_tpu": ("vmem",)}.get(entry.implementation, ())
         assert all(getattr(kernel, size) > 0 for kernel in entry.kernels for size in sizes)
+
+
+def check_predictions(entry):
+    """The program is predicted as a whole, and no worse than in the committed table."""
+    predicted = [call for call in entry.calls if call.gpu is not None or call.tpu is not None]
+    assert {call.name for call in predicted} == {kernel.name for kernel in entry.kernels}
+    for call in predicted:
+        model = call.gpu or call.tpu
+        assert model is not None
+        assert model.unknown_trips == 0
+        assert call.microseconds >= call.memory
+    if entry.kernels:
+        names = (entry.op, entry.kind, entry.shape, entry.target)
+        found = table.entry(entry.calls, entry.floor, __main__.compilers(entry.target))
+        assert table.regressions(found, table.read().get(table.key(*names))) == []
 
 
 @pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")

@@ -1,0 +1,80 @@
+"""The lowered module says how often loops run, and what TMA is asked for."""
+
+import dataclasses
+import math
+
+import pytest
+
+from pallas_kernels.schedule_model.launch import Launch, read_launch, sample
+from pallas_kernels.schedule_model.module_text import read_module
+from pallas_kernels.schedule_model.tensor_map import TensorMap, read_tensor_maps
+from tests.pallas_kernels.schedule_model.snippets import MODULE, TENSOR_MAP
+
+
+def test_trips():
+    """Kills a warpgroup that runs the loops of another, a block's number left out of a bound, values of regions side by
+    side taken for each other, and inner loops without the outer one's counter."""
+    launch = read_launch(MODULE)
+    assert (launch.grid, launch.threads, launch.shared_memory) == (60, 256, 75808)
+    first, outer, inner = launch.loops
+    assert [x.warpgroup for x in launch.loops] == [0, 1, 1]
+    assert (first.wgmma, outer.wgmma, inner.wgmma) == ({"64": 1}, {"16": 1}, {})
+    # Warpgroup 0: block + 2 for block 0 to 29, twice. Warpgroup 1: 4, and in it 0 + 0 + 2 + 3.
+    assert first.trips == pytest.approx(14.5 + 2, rel=0.02)
+    assert first.most == 31
+    assert (outer.trips, inner.trips) == (4, 5)
+
+
+def test_a_bound_that_is_no_arithmetic():
+    """Kills a loop whose bound comes from memory and that passes for one that does not run."""
+    text = MODULE.replace('"stable_mosaic_gpu.arith.addi"(%10, %2) :', '"stable_mosaic_gpu.memref.load"(%10, %2) :')
+    first, outer, _ = read_launch(text).loops
+    assert math.isnan(first.trips)
+    assert outer.trips == 4
+
+
+def test_json():
+    """Kills a launch that loses something on its way out of the worker."""
+    launch = read_launch(MODULE)
+    assert Launch.of_json(dataclasses.asdict(launch)) == launch
+
+
+@pytest.mark.parametrize("count", [1, 24, 25, 1000])
+def test_sample(count):
+    """Kills weights that do not add to one, and borders that count for others."""
+    places = sample(count)
+    assert sum(weight for _, weight in places) == pytest.approx(1)
+    assert places[0] == (0, 1 / count)
+    assert places[-1] == (count - 1, pytest.approx(1 / count))
+    assert sum(place * weight for place, weight in places) == pytest.approx((count - 1) / 2, rel=0.02)
+
+
+def test_tensor_map():
+    """Kills sizes without the array's own strides, and a box in the wrong order."""
+    (function,) = read_module(TENSOR_MAP)
+    (found,) = read_tensor_maps(function.regions[0])
+    assert found == TensorMap(
+        sizes=[4, 1025, 8, 16], strides=[131200, 128, 16, 1], box=[1, 8, 8, 16], swizzle=32, item_bytes=2
+    )
+    assert found.problems() == []
+    dense = TENSOR_MAP.replace(", strided<[131200, 128, 16, 1]>", "")
+    assert read_tensor_maps(read_module(dense)[0].regions[0])[0].strides == [1025 * 8 * 16, 128, 16, 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"sizes": [1, 4, 8, 16, 8, 16], "strides": [8, 8, 8, 8, 8, 1], "box": [1] * 5 + [16]}, "rank 6 is not in"),
+        ({"sizes": [4, 0, 8, 16]}, "sizes"),
+        ({"strides": [131200, 128, 12, 1]}, "strides of [262400, 256, 24] bytes"),
+        ({"strides": [131200, 128, 16, 2]}, "elements of a row are 2 apart"),
+        ({"box": [1, 512, 8, 16]}, "box [1, 512, 8, 16] is not"),
+        ({"box": [1, 8, 8, 4]}, "a box's row of 8 bytes is no multiple"),
+        ({"box": [1, 8, 8, 32]}, "a box's row of 64 bytes exceeds the swizzle 32"),
+    ],
+)
+def test_rules_of_the_driver(changed, problem):
+    """Kills each rule's absence."""
+    good = {"sizes": [4, 1025, 8, 16], "strides": [131200, 128, 16, 1], "box": [1, 8, 8, 16], "swizzle": 32}
+    (found,) = TensorMap(**good | changed, item_bytes=2).problems()
+    assert found.startswith(problem)
