@@ -90,6 +90,7 @@ def schedule(**changed):
         ({}, 100.0, "schedule"),
         ({"rows": 16000.0}, 2 * 1.6e6 * 128**2 / 197e6, "matmuls"),
         ({"steps": 0}, 0.0, "memory"),
+        ({"bundles": 15.0}, 35.0, "schedule"),
     ],
 )
 def test_forecast_of_a_tpu_program(changed, microseconds, held):
