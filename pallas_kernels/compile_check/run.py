@@ -127,5 +127,6 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
     """What would fail or race on a device: tensor maps that break the driver's rules, writes without a fence."""
     maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
+    matmuls = {fault for launch in launches.values() for fault in launch.faults}
     writes = (f"{kernel.name}: {fault}" for kernel in read_sass(said) for fault in unfenced_writes(kernel))
-    return [*(f"tensor map: {problem}" for problem in sorted(maps)), *dict.fromkeys(writes)]
+    return [*(f"tensor map: {problem}" for problem in sorted(maps)), *sorted(matmuls), *dict.fromkeys(writes)]

@@ -11,7 +11,7 @@ Found with jax 0.12.0, libtpu 0.0.50, ptxas 13.0, as measured / predicted:
   which `forecast.STEP` is fitted.
 - H100: 1.35 for the matmul, whose tensor cores never rest; 1.26 to 1.30 for attention with 128 features a head, 1.15
   with 64. The clock of the model is the highest, which an H100 does not hold with busy tensor cores: 1.35 is 1.47 GHz.
-  So expect 1.15 to 1.35 times the prediction on Hopper, more the fuller the tensor cores; two predictions compare better.
+  So expect 1.15 to 1.35 times the prediction, more the fuller the tensor cores; two predictions compare better.
 
 Every branch of a TPU kernel counts as taken: splash attention with a causal mask, which skips half of its blocks, is
 predicted up to twice too slow. Memory counts at its data-sheet bandwidth, of which copies reach some 90 %.

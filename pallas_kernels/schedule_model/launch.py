@@ -11,6 +11,7 @@ import dataclasses
 import re
 from typing import Any
 
+from pallas_kernels.schedule_model.fences import unfenced_matmuls
 from pallas_kernels.schedule_model.module_text import Operation, read_module, walk
 from pallas_kernels.schedule_model.tensor_map import TensorMap, read_tensor_maps
 
@@ -68,6 +69,8 @@ class Launch:
     """Bytes a block."""
     loops: list[ModuleLoop]
     tensor_maps: list[TensorMap]
+    faults: list[str] = dataclasses.field(default_factory=list)
+    """Of `unfenced_matmuls`."""
 
     @classmethod
     def of_json(cls, entry: dict[str, Any]) -> "Launch":
@@ -90,6 +93,7 @@ def read_launch(text: str) -> Launch:
         shared_memory=numbers[-1],
         loops=_Program(host, launch).loops(grid, block),
         tensor_maps=read_tensor_maps(host),
+        faults=unfenced_matmuls(host),
     )
 
 

@@ -56,17 +56,25 @@ def read_tensor_maps(host: list[Operation]) -> list[TensorMap]:
     for operation in host:
         if operation.name == "memref.extract_strided_metadata":
             array = _ARRAY.search(operation.text)
-        elif operation.name == "memref.store" and all(operation.operands[i] in constant for i in (0, 2)):
-            value, target, place = operation.operands
-            stored[target][constant[place]] = constant[value]
+        elif operation.name in ("memref.store", "llvm.store") and operation.operands[0] in constant:
+            target, place = _element(operation, made_by, constant)
+            stored[target][place] = constant[operation.operands[0]]
         elif "@mosaic_gpu_init_tma_desc" in operation.text and operation.operands and array is not None:
             box = operation.operands[7]
-            while made_by[box].name != "memref.alloca":
+            while not made_by[box].name.endswith("alloca"):
                 box = made_by[box].operands[0]
-            found.append(
-                _tensor_map(array, [n for _, n in sorted(stored[box].items())], constant[operation.operands[6]])
-            )
+            sizes = [n for _, n in sorted(stored[box].items())]
+            found.append(_tensor_map(array, sizes, constant[operation.operands[6]]))
     return found
+
+
+def _element(store: Operation, made_by: dict, constant: dict[str, int]) -> tuple[str, int]:
+    """The array that a store goes to, and the place in it: by a memref, or (before jax 0.12) by a pointer."""
+    if store.name == "memref.store":
+        return store.operands[1], constant.get(store.operands[2], 0)
+    pointer = made_by[store.operands[1]]
+    place = re.search(r"rawConstantIndices = array<i32: (\d+)>", pointer.text)
+    return (pointer.operands[0], int(place[1])) if place else (store.operands[1], 0)
 
 
 def _tensor_map(array: re.Match, box: list[int], swizzle: int) -> TensorMap:

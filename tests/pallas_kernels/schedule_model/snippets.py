@@ -116,3 +116,34 @@ module @kernel {
   }) {sym_name = "main"} : () -> ()
 }
 """.replace("[S]", "[131200, 128, 16, 1]")
+
+FENCED = """\
+  "stable_mosaic_gpu.func.func"() ({
+  ^bb0(%arg0: index):
+    %10 = "stable_mosaic_gpu.gpu.dynamic_shared_memory"() : () -> memref<?xi8>
+    %11 = "stable_mosaic_gpu.memref.view"(%10, %arg0) : (memref<?xi8>, index) -> memref<64x64xbf16, #workgroup>
+    %12 = "stable_mosaic_gpu.memref.view"(%10, %arg0) : (memref<?xi8>, index) -> memref<64x16xbf16, #workgroup>
+    %13 = "stable_mosaic_gpu.llvm.load"(%11) : (!llvm.ptr) -> !llvm.ptr
+    "stable_mosaic_gpu.scf.for"(%arg0, %arg0, %arg0) ({
+    ^bb0(%arg1: index):
+BODY
+    }) : (index, index, index) -> ()
+  }) {sym_name = "main"} : () -> ()
+"""
+"""Two buffers of shared memory, and a loop over `FENCED_LINES` in some order."""
+
+FENCED_LINES = (
+    """\
+      %20 = "stable_mosaic_gpu.llvm.getelementptr"(%11, %arg1) : (!llvm.ptr, index) -> !llvm.ptr
+      "stable_mosaic_gpu.nvvm.stmatrix"(%20, %arg1) {layout = #nvvm.mma_layout<row>} : (!llvm.ptr, i32) -> ()
+""",
+    """\
+      "stable_mosaic_gpu.nvvm.fence.proxy"() {kind = #nvvm.proxy_kind<async.shared>} : () -> ()
+""",
+    """\
+      %30 = "stable_mosaic_gpu.llvm.ptrtoint"(%11) : (!llvm.ptr) -> i64
+      %31 = "stable_mosaic_gpu.llvm.lshr"(%30, %arg1) : (i64, i64) -> i64
+      "stable_mosaic_gpu.llvm.inline_asm"(%arg1, %31) {asm_string = "wgmma.mma_async.m64n64k16"} : (i64, i64) -> ()
+""",
+)
+"""A write to the first buffer, a fence, a matmul that reads it."""

@@ -2,13 +2,15 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 
+from pallas_kernels.schedule_model.fences import unfenced_matmuls
 from pallas_kernels.schedule_model.launch import Launch, read_launch, sample
 from pallas_kernels.schedule_model.module_text import read_module
 from pallas_kernels.schedule_model.tensor_map import TensorMap, read_tensor_maps
-from tests.pallas_kernels.schedule_model.snippets import MODULE, TENSOR_MAP
+from tests.pallas_kernels.schedule_model.snippets import FENCED, FENCED_LINES, MODULE, TENSOR_MAP
 
 
 def test_trips():
@@ -57,6 +59,16 @@ def test_tensor_map():
         sizes=[4, 1025, 8, 16], strides=[131200, 128, 16, 1], box=[1, 8, 8, 16], swizzle=32, item_bytes=2
     )
     assert found.problems() == []
+    pointers = TENSOR_MAP
+    for place, name in enumerate(("%11", "%1", "%12", "%13")):  # as before jax 0.12
+        pointers = re.sub(
+            rf'"stable_mosaic_gpu.memref.store"\((%\d+), %10, {name}\).*',
+            rf'%9{place} = "stable_mosaic_gpu.llvm.getelementptr"(%10) {{rawConstantIndices = array<i32: {place}>}}\n'
+            rf'"stable_mosaic_gpu.llvm.store"(\1, %9{place}) {{ordering = 0 : i64}}',
+            pointers,
+        )
+    assert "memref.store" not in pointers
+    assert read_tensor_maps(read_module(pointers)[0].regions[0]) == [found]
     dense = TENSOR_MAP.replace(", strided<[131200, 128, 16, 1]>", "")
     assert read_tensor_maps(read_module(dense)[0].regions[0])[0].strides == [1025 * 8 * 16, 128, 16, 1]
 
@@ -78,3 +90,24 @@ def test_rules_of_the_driver(changed, problem):
     good = {"sizes": [4, 1025, 8, 16], "strides": [131200, 128, 16, 1], "box": [1, 8, 8, 16], "swizzle": 32}
     (found,) = TensorMap(**good | changed, item_bytes=2).problems()
     assert found.startswith(problem)
+
+
+WRITE, FENCE, MATMUL = FENCED_LINES
+WRONG = ["wgmma reads a buffer of 64x64xbf16 after a write without a fence"]
+
+
+@pytest.mark.parametrize(
+    ("body", "faults"),
+    [
+        (WRITE + FENCE + MATMUL, []),
+        (WRITE + MATMUL + FENCE, WRONG),
+        (MATMUL + WRITE, WRONG),  # in the next iteration
+        (FENCE + MATMUL + WRITE, []),
+        (MATMUL + WRITE + FENCE, []),
+        (WRITE.replace("%11", "%12") + MATMUL, []),
+        (WRITE.replace("%11", "%13") + MATMUL, []),  # a pointer that was loaded from the buffer
+    ],
+)
+def test_matmuls_read_what_is_fenced(body, faults):
+    """Kills a matmul before the fence of its operand, in one iteration or across two; one of another buffer refused."""
+    assert unfenced_matmuls(read_module(FENCED.replace("BODY\n", body))) == faults
