@@ -193,7 +193,8 @@ def _block(main: list[_MainLoop], resident: int, *, mean: bool) -> tuple[float, 
     for phase in phases:
         bodies = [x.steps for x in phase] * resident
         turns = max(6, min(14, _MOST_STEPS // max(1, sum(map(len, bodies)))))
-        blocks = [i for i in range(resident) for _ in phase]
+        together = max(x.trips for x in phase) < 1.1 * min(x.trips for x in phase)  # warpgroups that share their chunks
+        blocks = [i if together else i * len(phase) + n for i in range(resident) for n in range(len(phase))]
         rates.append(simulate(bodies, turns=turns, block=blocks))
         for i, x in enumerate(phase):
             each = max(rates[-1].cycles[i :: len(phase)])

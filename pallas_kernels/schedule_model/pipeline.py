@@ -28,6 +28,8 @@ READING = {"STSM": 14, "STS": 12, "STG": 16, "ST": 16}
 """Cycles until its operands are read; others as LATENCY, or 10."""
 START, DRAIN = 30, 16
 """Cycles from the issue of a wgmma to its start, and from its end to a warp that waits for it."""
+MUFU = 8
+"""Cycles that an instruction keeps the unit of MUFU."""
 TURN = 8
 """Cycles that the branch at the end of a loop takes, at least."""
 AHEAD = 2
@@ -120,50 +122,66 @@ class Rates:
     """Share of the tensor core's cycles used."""
 
 
-def simulate(bodies: Sequence[Sequence[Step]], *, turns: int = 14, skip: int = 4, block: Sequence[int] = ()) -> Rates:
-    """Runs one warp for each body, `turns` times; the first `skip` iterations are not measured.
+class _Scheduler:
+    """The scheduler's issue slot, and the units that its warps share with those of the other three."""
 
-    block: number of the block that each warp belongs to; warps of one block keep together as `AHEAD` says.
-    """
-    warps = [Warp(list(body), 37.0 * i) for i, body in enumerate(bodies)]
-    block = block or range(len(warps))
-    tensor = shared = mufu = now = busy = 0.0
-    issued = 0
-    while True:
-        running = [w for w in warps if len(w.turns) < turns]
-        if not running:
-            break
-        slowest = {b: min(len(w.turns) for w, c in zip(warps, block, strict=True) if c == b) for b in set(block)}
-        free = [w for w, b in zip(warps, block, strict=True) if len(w.turns) < min(turns, slowest[b] + AHEAD + 1)]
-        (at, why), warp = min(((w.ready(mufu), w) for w in free), key=lambda found: (found[0][0], found[1].last))
-        at, step = max(at, now), warp.steps[warp.place]
+    def __init__(self):
+        self.now = self.tensor = self.shared = self.mufu = self.busy = 0.0
+        self.issued = 0
+
+    def issue(self, warp: Warp) -> None:
+        """Issues the warp's next instruction as soon as it may, and moves the warp on."""
+        ready, why = warp.ready(self.mufu)
+        at, step = max(ready, self.now), warp.steps[warp.place]
         warp.waited[why] += max(0.0, at - warp.next)
-        end = at + LATENCY.get(step.base, 0)
-        if step.tensor:
-            tensor = max(tensor, at + START) + step.tensor
-            busy += step.tensor
-            if step.commits:
-                warp.groups = [*warp.groups, tensor][-8:]
-        if step.shared:
-            shared = max(shared, at) + step.shared
-            end = shared - step.shared + LATENCY.get(step.base, READING["STSM"])
-        if step.base == "MUFU":
-            mufu = at + 8
+        end = self._run(step, warp, at)
         if step.write is not None:
             warp.boards[step.write] = max(warp.boards[step.write], end)
         if step.read is not None:
             reading = READING.get(step.base, LATENCY.get(step.base, 10))
             warp.boards[step.read] = max(warp.boards[step.read], at + reading)
-        warp.next, warp.last, now, issued = at + step.stall, at, at + 1, issued + 1
-        warp.place += 1
+        self.now, self.issued = at + 1, self.issued + 1
+        warp.next, warp.last, warp.place = at + step.stall, at, warp.place + 1
         if warp.place == len(warp.steps):
-            warp.place = 0
+            warp.place, warp.next = 0, at + max(TURN, step.stall)
             warp.turns.append(at)
-            warp.next = at + max(TURN, step.stall)
-    end = max(w.turns[-1] for w in warps)
+
+    def _run(self, step: Step, warp: Warp, at: float) -> float:
+        """Takes the units that the instruction needs; returns when its result is there."""
+        if step.tensor:
+            self.tensor = max(self.tensor, at + START) + step.tensor
+            self.busy += step.tensor
+            if step.commits:
+                warp.groups = [*warp.groups, self.tensor][-8:]
+        if step.base == "MUFU":
+            self.mufu = at + MUFU
+        if step.shared:
+            begin = max(self.shared, at)
+            self.shared = begin + step.shared
+            return begin + LATENCY.get(step.base, READING["STSM"])
+        return at + LATENCY.get(step.base, 0)
+
+
+def simulate(bodies: Sequence[Sequence[Step]], *, turns: int = 14, skip: int = 4, block: Sequence[int] = ()) -> Rates:
+    """Runs one warp for each body, `turns` times; the first `skip` iterations are not measured.
+
+    block: number of the block that each warp belongs to; warps of one block keep together as `AHEAD` says.
+    """
+    scheduler = _Scheduler()
+    warps = [Warp(list(body), 37.0 * i) for i, body in enumerate(bodies)]
+    blocks: dict[int, list[Warp]] = collections.defaultdict(list)
+    for number, warp in zip(block or range(len(warps)), warps, strict=True):
+        blocks[number].append(warp)
+    while any(len(warp.turns) < turns for warp in warps):
+        free = []
+        for members in blocks.values():
+            most = min(turns, min(len(warp.turns) for warp in members) + AHEAD + 1)
+            free += [warp for warp in members if len(warp.turns) < most]
+        scheduler.issue(min(free, key=lambda warp: (warp.ready(scheduler.mufu)[0], warp.last)))
+    end = max(warp.turns[-1] for warp in warps)
     return Rates(
-        cycles=[(w.turns[-1] - w.turns[skip - 1]) / (turns - skip) for w in warps],
-        waits=[{why: n / turns for why, n in w.waited.items() if why != "issue"} for w in warps],
-        issue=issued / end,
-        tensor=busy / end,
+        cycles=[(warp.turns[-1] - warp.turns[skip - 1]) / (turns - skip) for warp in warps],
+        waits=[{why: n / turns for why, n in warp.waited.items() if why != "issue"} for warp in warps],
+        issue=scheduler.issued / end,
+        tensor=scheduler.busy / end,
     )
