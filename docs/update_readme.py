@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import sweep_cpu
+from pallas_kernels.schedule_model import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
 FIGURES = Path("experiments/results")
@@ -37,6 +38,7 @@ def main() -> None:
         (README, "SAMPLE", sample),
         (README, "GENERATION", generation_table),
         (KERNELS, "COMPILED", compiled_table),
+        (KERNELS, "PREDICTED", predicted_table),
         (SWEEPS, "COST", sweep_table),
     ]
     for page, name, make in blocks:
@@ -189,6 +191,21 @@ def compiled_table() -> str:
     rows = ["| " + " | ".join((*call, *(cells[target] for target in targets))) + " |" for call, cells in calls.items()]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return "\n".join([head, *rows, "", f"({versions}, {report['date']}; `python -m pallas_kernels.compile_check`)"])
+
+
+def predicted_table() -> str:
+    """What the compilers' schedules predict: a row a call, a column a target, microseconds and share of the floor."""
+    predictions = table.read()
+    calls: dict[tuple[str, ...], dict[str, str]] = {}
+    for name, entry in predictions.items():
+        op, kind, shape, target = name.split()
+        cell = f"{entry['microseconds']:,.0f} ({entry['share_of_floor']:.0%})"
+        calls.setdefault((op, kind.replace("_", " + "), shape), {})[target] = cell
+    targets = list(dict.fromkeys(name.split()[-1] for name in predictions))
+    head = "| op | pass | shape | " + " | ".join(targets) + " |\n" + "| --- " * 3 + "| ---: " * len(targets) + "|"
+    rows = ["| " + " | ".join((*call, *(cells.get(x, "") for x in targets))) + " |" for call, cells in calls.items()]
+    compilers = "; ".join(dict.fromkeys(entry["compilers"] for entry in predictions.values()))
+    return "\n".join([head, *rows, "", f"({compilers}; `python -m pallas_kernels.compile_check --model`)"])
 
 
 def _compiled_cell(kernels: list[dict]) -> str:

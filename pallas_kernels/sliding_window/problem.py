@@ -40,6 +40,11 @@ class Problem(Shape):
         """The score again and dy.v, then dq, dk, dv, once for each pair."""
         return 2.0 * self.b * self.h * self.seen * (3 * self.k + 2 * self.v)
 
+    def backward_bytes(self) -> float:
+        """q, k, v, dy in, dq, dk, dv out, once: the weights and their sums follow from them."""
+        item = jnp.dtype(self.dtype).itemsize
+        return 2 * self.forward_bytes() - float(item * self.b * self.t * self.h * self.v)
+
     def step_flops(self) -> float:
         """As `forward_flops`, for one token and a full cache."""
         return 2.0 * self.b * self.h * self.window * (self.k + self.v)
