@@ -18,6 +18,8 @@ _FREE = (
     "copy-done", "async-done", "slice-done", "opt-barrier",
 )  # fmt: skip
 """Opcodes that move nothing, or whose beginning is counted."""
+_VMEM = "S(1)"
+"""Of a layout: an array that lies in a TPU's VMEM."""
 _SIZES = {"pred": 1, "bf16": 2}
 
 
@@ -58,11 +60,16 @@ def _run(computations: dict[str, list[re.Match]], name: str, times: int) -> list
         if match["opcode"] in ("while", "call") and (called := (_BODY.search(line) or _CALLED.search(line))):
             trips = _TRIPS.search(line)
             found += _run(computations, called[1], times * (int(trips[1]) if trips else 1))
-        elif match["opcode"] not in _FREE:
+        elif match["opcode"] not in _FREE and not _prefetches(match):
             read = sum(sizes.get(x, 0.0) for x in set(_OPERAND.findall(match["operands"])))
             moved = read * 2 if match["opcode"] == "copy-start" else read + sizes[match["name"]]
             found.append(Instruction(name=match["name"], opcode=match["opcode"], text=line, bytes=moved, times=times))
     return found
+
+
+def _prefetches(match: re.Match) -> bool:
+    """Whether an array goes to VMEM while something else runs: its bytes count where it is used."""
+    return match["opcode"] == "copy-start" and _VMEM in match["type"].split("}")[0]
 
 
 def array_bytes(types: str) -> float:

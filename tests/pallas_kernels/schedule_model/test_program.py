@@ -34,6 +34,8 @@ ENTRY %main.5 (a.1: bf16[4,8], b.1: f32[64]) -> (bf16[4,8], f32[64]) {
   %mpmd_map.1 = f32[64]{0} get-tuple-element(%mpmd_map.0), index=1
   %copy-start.1 = (f32[64]{0:S(5)}, f32[64]{0}, u32[]) copy-start(%mpmd_map.1)
   %copy-done.1 = f32[64]{0:S(5)} copy-done(%copy-start.1)
+  %copy-start.2 = (f32[64]{0:T(128)S(1)}, f32[64]{0:T(128)}, u32[]{:S(2)}) copy-start(%b.1)
+  %copy-done.2 = f32[64]{0:T(128)S(1)} copy-done(%copy-start.2)
   %while.1 = (s32[], f32[64]{0}) while(%mpmd_map.1), body=%body, backend_config={"known_trip_count":{"n":"7"}}
   ROOT %tuple.1 = (bf16[4,8]{1,0}, f32[64]{0}) tuple(%fusion.1, %mpmd_map.1)
 }
@@ -42,7 +44,7 @@ ENTRY %main.5 (a.1: bf16[4,8], b.1: f32[64]) -> (bf16[4,8], f32[64]) {
 
 def test_instructions_and_their_bytes():
     """Kills bodies of fusions counted for themselves, views that cost something, an operand read twice counted twice,
-    both ends of a copy, and loops that run once."""
+    both ends of a copy, what is fetched ahead counted before its use, and loops that run once."""
     found = {x.name: (x.bytes, x.times) for x in instructions(HLO)}
     assert found == {
         "fusion.1": (64 + 64, 1),
