@@ -31,11 +31,11 @@ def _work(argv: Sequence[str]) -> None:
 
     import jax
 
+    from jaxzoo.claims import Queue
     from jaxzoo.cli.sweep import open_sweep
     from jaxzoo.sweep.cluster import STOPPING
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.launch import as_one_program
-    from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
     from jaxzoo.train.host_memory import share_one_arena
     from jaxzoo.train.loop import StopSignals
@@ -65,9 +65,9 @@ def _follow_parent() -> None:
 
 def _follow_note(directory: Path, name: str) -> None:
     """Waits for a note that tells this worker to stop, stops, and ends the process where that does not."""
+    from jaxzoo.claims import told_to_stop
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.launch import GRACE_SECONDS
-    from jaxzoo.sweep.queue import told_to_stop
 
     while not told_to_stop(SweepDirectory(directory), name):
         time.sleep(1)

@@ -5,10 +5,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxzoo.claims import news
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import in_words
-from jaxzoo.sweep.queue import news
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.train.progress import duration

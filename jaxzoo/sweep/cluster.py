@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jaxzoo.claims import LEASE_SECONDS, has_begun, living, tell_to_stop
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.launch import worker_name
-from jaxzoo.sweep.queue import LEASE_SECONDS, has_begun, living, tell_to_stop
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Options that submitit knows for every cluster; a name that is none of these gets the cluster's before it."""

@@ -1,12 +1,11 @@
 """A sweep's directory: what lies in it, and the care that nothing is lost."""
 
 import json
-import os
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.claims import write_whole
 from jaxzoo.train.run_dir import RunDirectory
 
 REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
@@ -114,10 +113,3 @@ class SweepDirectory:
 
 def _ids(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.json")}
-
-
-def write_whole(path: Path, value: Any) -> None:
-    """Writes JSON: whole or not at all, whoever writes the same file besides."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    unfinished.write_text(json.dumps(value) + "\n")
-    os.replace(unfinished, path)

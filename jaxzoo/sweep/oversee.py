@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
+from jaxzoo.claims import bury, newest_claims
 from jaxzoo.sweep.board import Board
 from jaxzoo.sweep.launch import Worker, stop_all
-from jaxzoo.sweep.queue import bury, newest_claims
 from jaxzoo.sweep.sweep import Sweep
 
 LOOK_SECONDS = 1.0

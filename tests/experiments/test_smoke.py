@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
+from jaxzoo.claims import Queue
 from jaxzoo.cli.sweep import open_sweep
 from jaxzoo.cli.sweep_report import report
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session

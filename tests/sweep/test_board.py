@@ -2,10 +2,9 @@
 
 import io
 
+from jaxzoo.claims import Queue, write_whole
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.board import Board
-from jaxzoo.sweep.directory import write_whole
-from jaxzoo.sweep.queue import Queue
 from tests.sweep.small import open_small
 
 RESULT = {"steps": 6, "seconds": 12.0}

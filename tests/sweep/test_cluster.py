@@ -9,13 +9,13 @@ import types
 
 import pytest
 
+from jaxzoo.claims import Queue, bury, told_to_stop
 from jaxzoo.cli.flags import ArgumentParser
 from jaxzoo.cli.runner import run as run_command
 from jaxzoo.cli.sweep_cluster import add_cluster_flags, cluster_of
 from jaxzoo.sweep import cluster as cluster_module
 from jaxzoo.sweep.cluster import STOPPING, Cluster, ClusterWorker, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.queue import Queue, bury, told_to_stop
 from jaxzoo.train.loop import StopSignals
 from tests.sweep.slurm import install
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from submitit.core.utils import DelayedSubmission
 
+from jaxzoo.claims import Claim, newest_claims
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.queue import Claim, newest_claims
 from tests.sweep.slurm import install
 
 pytestmark = [

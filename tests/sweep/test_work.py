@@ -10,9 +10,9 @@ import signal
 import jax
 import pytest
 
+from jaxzoo.claims import Queue
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
