@@ -28,6 +28,8 @@ MACHINE_MADE = ("_sysconfigdata", "config-")
 """Beginnings of names in the standard library whose content was generated on the machine: without them, the
 corpus of one Python version is the same everywhere."""
 
+_FIELD = "TextDataConfig.path"
+
 
 class Document(NamedTuple):
     """One file, or one end of it where the corpus is a single file."""
@@ -109,11 +111,12 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
     )
 
 
-def find_files(path: str = "") -> dict[str, Path]:
+def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
     """Relative POSIX name -> regular file, sorted by name; hidden ones are left out unless `path` names them.
 
     Args:
         path: as in `read_corpus`; what exists under this very name wins over its reading as a glob.
+        field: what errors call `path`.
 
     Raises:
         ValueError: `path` neither exists nor is a glob.
@@ -130,13 +133,13 @@ def find_files(path: str = "") -> dict[str, Path]:
     elif _is_glob(place):
         root, found = _glob_root(place), map(Path, glob.iglob(place, recursive=True))
     else:
-        raise _path_error(path, "must be a directory, a file or a glob that exists", "check the spelling")
+        raise _path_error(path, "must be a directory, a file or a glob that exists", "check the spelling", field)
     named = {file.relative_to(root).as_posix(): file for file in found if file.is_file()}
     return dict(sorted(named.items()))
 
 
-def _path_error(path: str, rule: str, remedy: str) -> ValueError:
-    return ValueError(f"TextDataConfig.path={path!r} {rule}; {remedy}")
+def _path_error(path: str, rule: str, remedy: str, field: str = _FIELD) -> ValueError:
+    return ValueError(f"{field}={path!r} {rule}; {remedy}")
 
 
 def _walk(root: Path, left_out: Iterable[str] = (), prefixes: tuple[str, ...] = ()) -> Iterator[Path]:

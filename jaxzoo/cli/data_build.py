@@ -1,0 +1,102 @@
+"""`python -m jaxzoo.data.build`: a corpus on disk as a tensorflow-datasets directory."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.checked import PositiveInt
+from jaxzoo.cli.flags import flags_of, parse_flags
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import run, say
+from jaxzoo.data.corpus_request import BuildConfig
+
+if TYPE_CHECKING:
+    from jaxzoo.data.corpus_build import Build, Built
+
+PROGRAM = "python -m jaxzoo.data.build"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(BuildConfig):
+    """Makes a tensorflow-datasets directory with array_record shards (features text and subset) of a corpus on disk.
+
+    A build that was stopped or killed goes on where it was when the same command is started again. Several of these
+    commands, on machines that share the directory, share the work.
+    """
+
+    out: Path
+    """Directory of the build."""
+    workers: PositiveInt = 1
+    """Processes on this machine; nothing but the time depends on it."""
+    skip_bad: bool = False
+    """Counts and leaves out damaged lines, and the rest of a file whose compression is damaged."""
+    allow_low_disk: bool = False
+    """Starts even where the disk seems too small."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _build,
+        argv,
+        interrupted="interrupted; the same command goes on from here",
+        out_of_memory="out of memory; take fewer --workers",
+    )
+
+
+def _build(argv: Sequence[str]) -> None:
+    command = parse_command(argv)
+
+    from jaxzoo.data.corpus_build import Build
+
+    fields = {field.name: getattr(command, field.name) for field in dataclasses.fields(BuildConfig)}
+    build = Build(BuildConfig(**fields), command.out)
+    if not (command.allow_low_disk or build.is_finished):
+        build.check_disk()
+    with show_progress(_progress(build)):
+        built = build.run(workers=command.workers, skip_bad=command.skip_bad)
+    _tell(built)
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Reads the command line; prints help and exits with 0 where asked to.
+
+    Raises:
+      ValueError: a mistake in it, in one line.
+    """
+    known = flags_of(Command(source="pile", paths="", out=Path()))
+    return parse_flags(Command, argv, prog=PROGRAM, known=known)
+
+
+def _progress(build: "Build") -> Callable[[float], str]:
+    """What the line about progress says after some seconds."""
+    before = build.progress()
+
+    def line(seconds: float) -> str:
+        done = build.progress()
+        return (
+            f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
+            f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before.bytes) / 1e6 / seconds:,.1f} MB/s"
+        )
+
+    return line
+
+
+def _tell(built: "Built") -> None:
+    print(f"{built.directory}: {'built' if built.is_new else 'is finished already'}")
+    for split, subsets in built.subsets.items():
+        counts = f"{built.total(split, 'documents'):,} documents, {built.total(split, 'bytes'):,} bytes of text"
+        print(f"  {split}: {counts}")
+        for subset, held in subsets.items():
+            if subset:
+                print(f"    {subset}: {held['documents']:,} documents, {held['bytes']:,} bytes")
+    left_out = built.skipped
+    if left_out.empty:
+        print(f"  left out: {left_out.empty:,} empty documents")
+    if left_out.lines or left_out.files:
+        print(f"  skipped: {left_out.lines:,} damaged lines, the rest of {left_out.files:,} damaged files, such as")
+        for place in left_out.places:
+            print(f"    {place}")
+    if "valid" not in built.subsets:
+        say("warning: no document is in the split valid; --valid-fraction or --valid-paths give some")

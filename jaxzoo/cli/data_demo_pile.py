@@ -1,0 +1,42 @@
+"""`python -m jaxzoo.data.demo_pile`: a small real corpus in the Pile's format."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.checked import Checked
+from jaxzoo.cli.flags import flags_of, parse_flags
+from jaxzoo.cli.runner import run
+
+PROGRAM = "python -m jaxzoo.data.demo_pile"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Writes a small real corpus that every Python brings along, in the Pile's format: jsonl.zst files of two subsets,
+    the standard library's sources and the language reference.
+
+    The bytes depend on the versions of Python and of the packages alone.
+    """
+
+    out: Path
+    """Directory of the corpus: train/00.jsonl.zst, train/01.jsonl.zst, val.jsonl.zst."""
+    packages: tuple[str, ...] = ()
+    """Installed packages, such as numpy, whose sources are a third subset."""
+    overwrite: bool = False
+    """Replaces these files where they exist."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_write, argv)
+
+
+def _write(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(out=Path())))
+
+    from jaxzoo.data.python_pile import write_python_pile
+
+    for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
+        counts = "; ".join(f"{subset}: {n:,} documents, {n_bytes:,} bytes" for subset, (n, n_bytes) in subsets.items())
+        print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
