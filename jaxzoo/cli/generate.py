@@ -14,7 +14,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.printer import Printer
 from jaxzoo.cli.runner import run, say, use_compilation_cache
-from jaxzoo.cli.text_output import TextOutput, check_stops
+from jaxzoo.data.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:
     from jaxzoo.generation import Generation
@@ -57,6 +57,8 @@ class Command(Checked):
     """Step of the checkpoint; 0: the newest."""
     config: Path | None = None
     """The run's config file; needed where it defines mixers of its own."""
+    tokenizer: str = ""
+    """The run's tokenizer, where it is not in the place that its config names: bytes, a tokenizer.json, a directory."""
     echo: bool = False
     """Prints each prompt before its continuation."""
 
@@ -80,6 +82,7 @@ def _generate(argv: Sequence[str]) -> None:
 
     import jax
 
+    from jaxzoo.data.tokenizer import load_tokenizer
     from jaxzoo.generation import Generation, Sampling
     from jaxzoo.models.accounting import count_parameters
     from jaxzoo.train.trained import load_trained
@@ -88,7 +91,8 @@ def _generate(argv: Sequence[str]) -> None:
     if command.config is not None:
         load_config(command.config)
     use_compilation_cache()
-    model, tokenizer, step = load_trained(command.run, command.checkpoint or None)
+    given = load_tokenizer(command.tokenizer) if command.tokenizer else None
+    model, tokenizer, step = load_trained(command.run, command.checkpoint or None, tokenizer=given)
     device = jax.devices()[0].device_kind
     say(f"{command.run}: {count_parameters(model):,} parameters, checkpoint {step}, {device}")
     generation = Generation(

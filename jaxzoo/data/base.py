@@ -12,7 +12,7 @@ import jax
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.checked import Checked
-from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 
 UNLABELLED = -100
 """Target of a position that is neither learned nor scored."""
@@ -119,10 +119,13 @@ class DataConfig(Checked, abc.ABC):
           ValueError: there are no such data, or too few for one batch.
         """
 
-    def tokenizer(self) -> ByteTokenizer | None:
+    def tokenizer(self) -> Tokenizer | None:
         """What turns text into the tokens of these data and back; None: they are no text.
 
         Text is generated from runs on text alone. To say which tokens a checkpoint knows, the cursor of a stream
         with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
+
+        Raises:
+          ValueError: it is not where the config says.
         """
         return None

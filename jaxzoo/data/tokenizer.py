@@ -1,10 +1,66 @@
-"""Bytes as tokens: nothing to download, nothing to train, and bits per byte without a conversion."""
+"""What turns text into tokens and back; bytes as tokens, which need no training; and where tokenizers come from."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
-from jaxtyping import Integer, UInt16
+from jaxtyping import Integer, UInt, UInt16
+
+from jaxzoo.data.whole_files import write_whole
 
 END_OF_TEXT = "<|endoftext|>"
 """How `decode` shows the end-of-text token; the same characters in a text stay 13 bytes."""
+
+
+class Tokenizer(Protocol):
+    """Text into token ids and back. Ids are in `[0, vocab_size)`."""
+
+    @property
+    def name(self) -> str:
+        """What the user knows it by."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+        ...
+
+    @property
+    def end_of_text(self) -> int:
+        """The id that ends a document; it stands for no byte."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when an id gets another meaning: a saved cursor, and token shards, are valid under one meaning only.
+        No colon in it."""
+        ...
+
+    def encode(self, text: str) -> UInt[np.ndarray, "t"]:
+        """The ids of a text, without end-of-text; what looks like a special token in it is text."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[UInt[np.ndarray, "t"]]:
+        """The ids of each text, as `encode` gives them."""
+        ...
+
+    def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
+        """The text of ids, end-of-text shown as `END_OF_TEXT`, U+FFFD where bytes are no UTF-8.
+
+        Raises:
+            ValueError: an id is outside `[0, vocab_size)`.
+        """
+        ...
+
+    def to_bytes(self, ids: Integer[np.ndarray, "t"]) -> bytes:
+        """The bytes that ids stand for: a part of a text, which may begin and end inside a character."""
+        ...
+
+    def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
+        """How many bytes of text ids stand for."""
+        ...
 
 
 class ByteTokenizer:
@@ -20,6 +76,10 @@ class ByteTokenizer:
         """The bytes of `text` (a str as UTF-8), without an end-of-text token."""
         data = text.encode("utf-8") if isinstance(text, str) else text
         return np.frombuffer(data, np.uint8).astype(np.uint16)
+
+    def encode_batch(self, texts: Sequence[str | bytes]) -> list[UInt16[np.ndarray, "t"]]:
+        """The bytes of each text."""
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
         """The text of `ids` (any one-dimensional array or list of integers).
@@ -48,3 +108,59 @@ class ByteTokenizer:
     def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
         """How many bytes of text `ids` stand for: all but end-of-text count one."""
         return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))
+
+
+def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokenizer:
+    """The tokenizer at a place.
+
+    Args:
+        place: `bytes`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token shards.
+        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` beside it, else
+            `<|endoftext|>`, `</s>` and the like.
+
+    Raises:
+        ValueError: there is no tokenizer, or none whose tokens stand for bytes; it is not the one that made the token
+            shards beside it; or the library is missing.
+        OSError: a file cannot be read.
+    """
+    from jaxzoo.data.bpe import BPETokenizer  # a library that bytes do not need
+    from jaxzoo.data.tokenizer_files import read_definition
+
+    path = Path(place).expanduser()
+    made = _made_by(path)
+    if str(place) == "bytes" or (made == ByteTokenizer.fingerprint and not (path / "tokenizer.json").exists()):
+        if end_of_text is not None:
+            raise ValueError(f"--end-of-text {end_of_text!r} is for BPE; bytes have an end-of-text of their own")
+        return ByteTokenizer()
+    tokenizer = BPETokenizer(read_definition(path, end_of_text))
+    if made not in (None, tokenizer.fingerprint):
+        raise ValueError(
+            f"{path} holds tokens of the tokenizer {made!r}, and the tokenizer there is {tokenizer.fingerprint!r}; "
+            "restore its tokenizer.json and tokenizer_config.json, or tokenize again"
+        )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    from jaxzoo.data.bpe import BPETokenizer
+
+    if isinstance(tokenizer, BPETokenizer):
+        content = tokenizer.definition.content
+        config = {"eos_token": tokenizer.definition.end_of_text}
+        write_whole(directory / "tokenizer_config.json", json.dumps(config, ensure_ascii=False) + "\n")
+        write_whole(directory / "tokenizer.json", json.dumps(content, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def _made_by(path: Path) -> str | None:
+    """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
+    from jaxzoo.data.tokenizer_files import read_json
+
+    for name in ("manifest.json", "request.json"):
+        if (path / name).is_file():
+            return read_json(path / name).get("tokenizer", {}).get("fingerprint")
+    return None

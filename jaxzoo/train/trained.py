@@ -10,7 +10,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
-from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.digest import digests
@@ -26,13 +26,13 @@ class Trained(NamedTuple):
 
     model: LanguageModel
     """The model, on the first device."""
-    tokenizer: ByteTokenizer
+    tokenizer: Tokenizer
     """What made its tokens."""
     step: int
     """Step of the checkpoint."""
 
 
-def load_trained(directory: Path, step: int | None = None) -> Trained:
+def load_trained(directory: Path, step: int | None = None, *, tokenizer: Tokenizer | None = None) -> Trained:
     """Reads the model of a run on text, whatever mesh it was trained on.
 
     Only checkpoints that are complete are seen: Orbax gives one its name when it is. The run may be going on.
@@ -40,20 +40,21 @@ def load_trained(directory: Path, step: int | None = None) -> Trained:
     Args:
       directory: the run's.
       step: that of the checkpoint; None: the newest that can be used, with a warning for each that is newer.
+      tokenizer: the one of its tokens; None: the one that its config names.
 
     Raises:
-      ValueError: there is no run, no (such) checkpoint, no text, or another tokenizer; the checkpoint is of another
-        model than config.json; or config.json names a class that has not been imported.
+      ValueError: there is no run, no (such) checkpoint, no text, no tokenizer or another one; the checkpoint is of
+        another model than config.json; or config.json names a class that has not been imported.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
     run, config = read_run(directory)
-    tokenizer = _tokenizer_of(config, run)
+    tokenizer = _tokenizer_of(config, run, tokenizer)
     blueprint, variables, seal = load_variables(run, config, step)
-    made_by = seal.cursor["fingerprint"]
+    made_by = str(seal.cursor.get("fingerprint"))
     if not made_by.startswith(f"{tokenizer.fingerprint}:"):
         raise ValueError(
             f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
-            f"{tokenizer.fingerprint!r}; use the version of jaxzoo that trained it"
+            f"{tokenizer.fingerprint!r}; name the one that made them with --tokenizer PLACE"
         )
     return Trained(blueprint.model(variables), tokenizer, seal.step)
 
@@ -109,8 +110,11 @@ def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
         raise ValueError(f"{run.config}: {error}") from error
 
 
-def _tokenizer_of(config: ExperimentConfig, run: RunDirectory) -> ByteTokenizer:
-    tokenizer = config.data.tokenizer()
+def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer | None) -> Tokenizer:
+    try:
+        tokenizer = given or config.data.tokenizer()
+    except ValueError as error:
+        raise ValueError(f"{run.path}: {error}; or name the run's tokenizer with --tokenizer PLACE") from error
     if tokenizer is None:
         name = type(config.data).__name__
         raise ValueError(f"{run.path}: its data, {name}, have no tokenizer; generate from a run on text")

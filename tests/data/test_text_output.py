@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxzoo.cli.text_output import TextOutput
+from jaxzoo.data.text_output import TextOutput
 from jaxzoo.data.tokenizer import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Integer
 
-from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 
 
 class TextOutput:
@@ -24,7 +24,7 @@ class TextOutput:
       stops: strings that end the text, none of them empty.
     """
 
-    def __init__(self, tokenizer: ByteTokenizer, stops: Sequence[str] = ()):
+    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str] = ()):
         check_stops(stops)
         self.ended_by: str | None = None
         self._tokenizer, self._stops = tokenizer, tuple(stops)

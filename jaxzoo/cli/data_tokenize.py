@@ -1,0 +1,112 @@
+"""`python -m jaxzoo.data.tokenize`: documents as token shards."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import run
+
+if TYPE_CHECKING:
+    from jaxzoo.data.token_shards import TokenDirectory
+    from jaxzoo.data.tokenization import Tokenization
+
+PROGRAM = "python -m jaxzoo.data.tokenize"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Makes token shards of the documents that python -m jaxzoo.data.build has made, all splits of them.
+
+    Work that was stopped or killed goes on where it was when the same command is started again. Several of these
+    commands, on machines that share the directory, share the work.
+    """
+
+    data: Path
+    """Directory of the documents."""
+    tokenizer: str
+    """bytes; a tokenizer.json; or a directory with one, or with GPT-2's encoder.json and vocab.bpe (or vocab.json and
+    merges.txt)."""
+    out: Path
+    """Directory of the token shards."""
+    end_of_text: str = ""
+    """Token that ends a document; default: eos_token of a tokenizer_config.json, else <|endoftext|>, </s> and the
+    like."""
+    workers: PositiveInt = 1
+    """Processes; nothing but the time depends on it."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _tokenize,
+        argv,
+        interrupted="interrupted; the same command goes on from here",
+        out_of_memory="out of memory; take fewer --workers",
+    )
+
+
+def _tokenize(argv: Sequence[str]) -> None:
+    command = parse_command(argv)
+
+    from jaxzoo.data.tokenization import Tokenization
+    from jaxzoo.data.tokenizer import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(command.tokenizer, command.end_of_text or None)
+    except (ValueError, OSError) as error:
+        raise UsageError(f"--tokenizer {command.tokenizer}: {error}") from error
+    work = Tokenization(command.data, tokenizer, command.out)
+    if work.is_finished:
+        print(f"{command.out}: is finished already")
+        return
+    began = time.monotonic()
+    with show_progress(_progress(work)):
+        directory = work.run(workers=command.workers)
+    print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
+    _tell(directory)
+
+
+def parse_command(argv: Sequence[str]) -> Command:
+    """Reads the command line; prints help and exits with 0 where asked to.
+
+    Raises:
+      ValueError: a mistake in it, in one line.
+    """
+    known = flags_of(Command(data=Path(), tokenizer="", out=Path()))
+    return parse_flags(Command, argv, prog=PROGRAM, known=known)
+
+
+def _progress(work: "Tokenization") -> Callable[[float], str]:
+    """What the line about progress says after some seconds."""
+    before = work.progress()
+
+    def line(seconds: float) -> str:
+        now = work.progress()
+        rate = (now.tokens - before.tokens) / seconds
+        text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
+        if now.finished_tokens:
+            text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
+        return text
+
+    return line
+
+
+def _tell(directory: "TokenDirectory") -> None:
+    for split in directory.manifest["splits"]:
+        counts = directory.counts(split)
+        documents, n_bytes, tokens = (sum(column) for column in zip(*counts.values(), strict=True))
+        ratio = n_bytes / max(tokens - documents, 1)
+        print(f"  {split}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes a token")
+        for name, each in counts.items():
+            if name:
+                print(f"    {name}: {each.documents:,} documents, {each.tokens:,} tokens, {each.bytes:,} bytes")
+        empty, repaired = directory.odd(split)
+        if empty:
+            print(f"    {empty:,} of its documents are empty: an end-of-text alone")
+        if repaired:
+            print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")

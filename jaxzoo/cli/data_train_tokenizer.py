@@ -1,0 +1,92 @@
+"""`python -m jaxzoo.data.train_tokenizer`: byte-level BPE learnt from documents."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.runner import run, say
+
+PROGRAM = "python -m jaxzoo.data.train_tokenizer"
+
+REPORT_SECONDS = 5.0
+"""Shortest time between two lines about the reading."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Learns byte-level BPE from documents that python -m jaxzoo.data.build has made.
+
+    Writes tokenizer.json and tokenizer_config.json, which python -m jaxzoo.data.tokenize takes; the same data give the
+    same bytes.
+    """
+
+    data: Path
+    """Directory of the documents; those of its split train are learnt from."""
+    out: Path
+    """Directory of the tokenizer, or a file of the name tokenizer.json in it."""
+    vocab_size: PositiveInt = 4096
+    """Ids: end-of-text, 256 bytes, and what is merged of them."""
+    max_bytes: PositiveInt = 100_000_000
+    """Text to learn from, in evenly spaced documents. Memory is some times that."""
+    overwrite: bool = False
+    """Replaces a tokenizer that is there."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _learn,
+        argv,
+        interrupted="interrupted; nothing was written",
+        out_of_memory="out of memory; take fewer --max-bytes",
+    )
+
+
+def _learn(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(data=Path(), out=Path())))
+    directory = _place(command)
+
+    from jaxzoo.data.built_data import BuiltData
+    from jaxzoo.data.tokenizer import save_tokenizer
+    from jaxzoo.data.tokenizer_training import learn_tokenizer
+
+    data = BuiltData(command.data)
+    began = said = time.monotonic()
+
+    def report(n_bytes: int, is_all: bool) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if is_all or now - said > REPORT_SECONDS:
+            rate = f"{n_bytes / 1e6 / (now - began):,.1f} MB/s"
+            say(f"read {n_bytes:,} bytes, {rate}" + (f"; merging to {command.vocab_size:,} ids" if is_all else ""))
+            said = now
+
+    learnt = learn_tokenizer(data, vocab_size=command.vocab_size, max_bytes=command.max_bytes, report=report)
+    directory.mkdir(parents=True, exist_ok=True)
+    save_tokenizer(learnt.tokenizer, directory)
+    seconds = time.monotonic() - began
+    print(
+        f"{directory / 'tokenizer.json'}: {learnt.tokenizer.fingerprint}, {learnt.tokenizer.vocab_size:,} ids learnt "
+        f"from {learnt.documents:,} documents, {learnt.bytes:,} bytes, in {seconds:,.1f} s"
+    )
+    if learnt.tokenizer.vocab_size < command.vocab_size:
+        say(
+            f"warning: --vocab-size {command.vocab_size} was not reached: no pair of tokens is left that is seen "
+            "twice; give more text"
+        )
+
+
+def _place(command: Command) -> Path:
+    """The directory to write to; refused where a tokenizer, or a file, is in the way."""
+    out = command.out.parent if command.out.name == "tokenizer.json" else command.out
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {command.out} must be a directory, or end in tokenizer.json")
+    if any((out / name).exists() for name in ("request.json", "manifest.json")):
+        raise UsageError(f"--out {out} holds token shards, whose tokenizer must not change; choose another place")
+    found = [name for name in ("tokenizer.json", "tokenizer_config.json") if (out / name).exists()]
+    if found and not command.overwrite:
+        raise UsageError(f"--out {out} holds {found[0]}; replace it with --overwrite, or choose another place")
+    return out
