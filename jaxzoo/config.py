@@ -19,6 +19,7 @@ from jaxzoo.checked import (
 )
 from jaxzoo.data.base import DataConfig
 from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.data.token_data import TokenDataConfig, TokenSourceConfig
 from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
@@ -45,6 +46,8 @@ __all__ = [
     "RecallDataConfig",
     "SelectiveCopyConfig",
     "TextDataConfig",
+    "TokenDataConfig",
+    "TokenSourceConfig",
     "TrainConfig",
 ]
 

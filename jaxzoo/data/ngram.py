@@ -13,6 +13,7 @@ with an end-of-text token count like any others, as the model sees them.
 """
 
 import math
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
@@ -21,6 +22,21 @@ from jaxzoo.data.base import Score
 
 CHUNK = 2**22
 """Training pairs counted at once: bounds the memory of the int64 copies to some 100 MB."""
+
+LARGEST_TABLE = 512
+"""Ids of the largest vocabulary whose bigrams are counted: a table has 8 bytes for each pair of them."""
+
+
+class Tokens(Protocol):
+    """An array of token ids, or what gives its slices as such."""
+
+    def __len__(self) -> int:
+        """Tokens in all."""
+        ...
+
+    def __getitem__(self, index: slice, /) -> Integer[np.ndarray, "t"]:
+        """A part of them."""
+        ...
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
@@ -37,26 +53,29 @@ def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
 
 
 def ngram_baselines(
-    train: Integer[np.ndarray, "t"],
+    train: Tokens,
     tokens: Integer[np.ndarray, "..."],
     targets: Integer[np.ndarray, "..."],
     *,
     vocab_size: int,
     n_bytes: int,
 ) -> dict[str, Score]:
-    """Scores of the baselines, `{"unigram": ..., "bigram": ...}`.
+    """Scores of the baselines, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
 
     Args:
-        train: training tokens, at least 1, ids in `[0, vocab_size)`.
+        train: training tokens, at least 1, ids in `[0, vocab_size)`; read once, in parts.
         tokens: input tokens of the validation windows.
         targets: the token after each of `tokens`, of the same shape.
-        vocab_size: V; memory is `8 V^2` bytes a table, meant for bytes (0.5 MB) and small vocabularies.
+        vocab_size: V.
         n_bytes: how many bytes of text `targets` stand for, positive.
     """
     bytes_per_token = n_bytes / targets.size
+    if vocab_size > LARGEST_TABLE:
+        unigram = (_count(train, vocab_size) + 1) / (len(train) + vocab_size)
+        return {"unigram": _score(unigram[targets], bytes_per_token)}
     pairs = _count_pairs(train, vocab_size)
     counts = pairs.sum(axis=0)
-    counts[train[0]] += 1  # the only token that is no pair's second
+    counts[train[:1]] += 1  # the only token that is no pair's second
     unigram = (counts + 1) / (len(train) + vocab_size)
     bigram = _witten_bell(pairs, unigram)
     return {
@@ -65,7 +84,15 @@ def ngram_baselines(
     }
 
 
-def _count_pairs(train: Integer[np.ndarray, "t"], vocab_size: int) -> Int64[np.ndarray, "vocab vocab"]:
+def _count(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
+    """How often each token occurs."""
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(train), CHUNK):
+        counts += np.bincount(train[start : start + CHUNK], minlength=vocab_size)
+    return counts
+
+
+def _count_pairs(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab vocab"]:
     """How often each token (column) follows each token (row)."""
     counts = np.zeros(vocab_size**2, np.int64)
     for start in range(0, len(train) - 1, CHUNK):
