@@ -1,0 +1,70 @@
+"""`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: how much of a text repeats what stands in it."""
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.checked import Checked, PositiveInt
+from jaxzoo.cli.data_progress import PieceProgress
+from jaxzoo.cli.flags import parse_flags
+from jaxzoo.cli.runner import run
+from jaxzoo.screen import Screen
+
+PROGRAM = "python -m jaxzoo.data.recall_statistics"
+
+DESCRIPTION = """Counts the n-grams that stood earlier in their sequence, by the distance to where they were last and by
+source, fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
+documents of one source are joined, within a shard, and cut into sequences. A command that was stopped goes on where it
+was when it is given again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """The flags."""
+
+    data: Path
+    """Token directory, as python -m jaxzoo.data.tokenize writes it."""
+    out: Path
+    """Where the results go; need not exist."""
+    split: str = "train"
+    """Which split."""
+    length: PositiveInt = 2048
+    """Tokens of a sequence."""
+    n: tuple[PositiveInt, ...] = (2, 3)
+    """Lengths of n-grams."""
+    stop_words: Path | None = None
+    """Text file, one word a line: n-grams with a token that is one of them, or punctuation, are left out where sources
+    are compared. Default: English function words."""
+    sequences: PositiveInt | None = None
+    """Take at most so many sequences of each source, evenly spread over the split; default: all."""
+    workers: PositiveInt = 1
+    """Processes; each counts one shard at a time."""
+
+    def __post_init__(self) -> None:
+        self.require("n", bool(self.n), "must name at least one length")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_count, argv, interrupted="interrupted; the same command goes on from here")
+
+
+def _count(argv: Sequence[str]) -> None:
+    known = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Command)]
+    command = parse_flags(Command, argv, prog=PROGRAM, known=known, description=DESCRIPTION)
+
+    from jaxzoo.data.corpus_recall import make_recall_statistics
+    from jaxzoo.data.recall_histograms import Cut
+
+    out = command.out.expanduser()
+    is_new = make_recall_statistics(
+        Cut(command.data.expanduser(), command.split, command.length, command.n, command.sequences),
+        out,
+        stop_words=command.stop_words and command.stop_words.expanduser(),
+        workers=command.workers,
+        report=PieceProgress("shards"),
+    )
+    screen = Screen(sys.stdout)
+    screen.write((out / "table.md").read_text(encoding="utf-8"))
+    screen.say(f"{'written' if is_new else 'was written before'}: {out}")
