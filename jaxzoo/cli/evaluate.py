@@ -33,6 +33,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(argv: Sequence[str]) -> None:
+    asked = {word.split("=")[0] for word in argv}
+    if "--slices" in asked and "--tasks" in asked:
+        raise UsageError("--slices and --tasks are two commands; give one of them")
+    if "--slices" in asked:
+        from jaxzoo.cli.evaluate_slices import evaluate_slices
+
+        evaluate_slices(argv)
+        return
+    if "--tasks" in asked:
+        from jaxzoo.cli.evaluate_tasks import evaluate_tasks
+
+        evaluate_tasks(argv)
+        return
     options, flags = _options().parse_known_args(argv)
     if options.help:
         print(_options().format_help())
@@ -59,7 +72,7 @@ def _evaluate(argv: Sequence[str]) -> None:
     use_compilation_cache()
     session = Session(config, limited=True)
     blueprint, variables, seal = load_variables(directory, trained, options.checkpoint)
-    _check_variables(blueprint, session.blueprint)
+    check_variables(blueprint, session.blueprint)
     n = count_parameters(blueprint.model(variables))
     say(f"{options.run}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
     with jax.set_mesh(session.mesh):
@@ -71,8 +84,12 @@ def _evaluate(argv: Sequence[str]) -> None:
         say(f"written to {out}")
 
 
-def _check_variables(trained: "Blueprint", asked: "Blueprint") -> None:
-    """Refuses a model that has other variables than the trained one, by the name of the first."""
+def check_variables(trained: "Blueprint", asked: "Blueprint") -> None:
+    """Refuses a model that has other variables than the trained one, by the name of the first.
+
+    Raises:
+      UsageError: which variable, and its shapes.
+    """
     import jax
 
     shapes = [
@@ -100,5 +117,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
     )
+    parser.add_argument(
+        "--slices", metavar="recall", help="measures associative recall instead; see --slices recall --help"
+    )
+    parser.add_argument("--tasks", metavar="NAME", nargs="+", help="runs recall and lm_eval tasks; see --tasks --help")
     parser.add_argument("--out", metavar="FILE", help="also writes config and metrics there, as JSON")
     return parser

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -76,13 +76,17 @@ def pad_rows(batch: Batch, rows: int) -> Batch:
     return dataclasses.replace(jax.tree.map(pad, batch), targets=pad(batch.targets, UNLABELLED))
 
 
-def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multiple: int) -> Total:
+def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
+    """The batches of a set, each with as many rows as the first, rounded up to a multiple of `row_multiple`."""
     rows = 0
-    scores: list[Scores] = []
     for i in range(valid_set.n_batches):
         batch = valid_set.batch(i)
         rows = rows or -(-batch.tokens.shape[0] // row_multiple) * row_multiple
-        scores.append(score(pad_rows(batch, rows)))
+        yield pad_rows(batch, rows)
+
+
+def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multiple: int) -> Total:
+    scores = [score(batch) for batch in padded_batches(valid_set, row_multiple)]
     return _sum([Total(*map(float, s)) for s in jax.device_get(scores)])
 
 

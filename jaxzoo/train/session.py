@@ -1,22 +1,23 @@
 """What a run needs before it has a directory: mesh, data, compiled steps; nothing here is written to disk."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh
-from jaxzoo.train.evaluate import evaluate
+from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, init_state, state_shardings
-from jaxzoo.train.step import Metrics, make_eval_step, make_train_step
+from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
 
 
 class PerShape:
@@ -119,6 +120,13 @@ class Session:
                 out_shardings=self.everywhere,
             )
         )
+        self.target_nats_step = PerShape(
+            jax.jit(
+                make_target_nats_step(self.blueprint),
+                in_shardings=(self.state_shardings.variables, self.row_sharding),
+                out_shardings=self.everywhere,
+            )
+        )
 
     def init_state(self, seed: int | None = None) -> TrainState:
         """The state before the first update, born where it stays; `seed` None: that of the config."""
@@ -148,6 +156,17 @@ class Session:
             row_multiple=self._row_devices,
             bytes_per_token=self.dataset.bytes_per_token,
         )
+
+    def target_nats(self, variables: Variables) -> Iterator[tuple[Batch, Float[Array, "b m"]]]:
+        """All batches of all validation sets, and the nats of each target; any placing of the variables will do.
+
+        The last batch of a set may end with rows that have no labels. The nats are on their way: what is done with the
+        batch before they are read costs no time of the device.
+        """
+        placed = jax.device_put(variables, self.state_shardings.variables)
+        for valid_set in self.dataset.valid():
+            for batch in padded_batches(valid_set, self._row_devices):
+                yield batch, self.target_nats_step(placed, self.place(batch))
 
     def _init(self, key_data: jax.Array) -> TrainState:
         return init_state(self.config.model, self._optimizer, key_data)

@@ -113,3 +113,17 @@ def make_eval_step(blueprint: Blueprint) -> Callable[[Variables, Batch], Scores]
         return Scores(jnp.sum(nats), jnp.sum(labels), jnp.sum(accuracy), examples)
 
     return eval_step
+
+
+def make_target_nats_step(blueprint: Blueprint) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
+    """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
+
+    They are the summands of `Scores.nats`: 0 where the target is `UNLABELLED`.
+    """
+
+    def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
+        logits, _ = labelled_logits(blueprint.model(variables), batch)
+        nats, _, _ = cross_entropy(logits, batch.targets)
+        return nats
+
+    return target_nats_step

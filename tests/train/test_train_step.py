@@ -11,7 +11,7 @@ from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state
-from jaxzoo.train.step import cross_entropy, labelled_logits, make_eval_step, make_train_step
+from jaxzoo.train.step import cross_entropy, labelled_logits, make_eval_step, make_target_nats_step, make_train_step
 
 
 def without_dropout(config):
@@ -116,6 +116,20 @@ def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
     assert len(nats) == 11
     _, metrics = jax.jit(step)(state, batch)
     np.testing.assert_allclose(metrics["loss"], np.mean(nats), rtol=1e-5)
+
+
+def test_nats_of_each_target(tiny_config):
+    """Kills: nats of the wrong position or row, of targets without label, with dropout, and sums that differ."""
+    blueprint, _, state = make_step(tiny_config)
+    batch = spread(recall_batch())
+    nats = jax.jit(make_target_nats_step(blueprint))(state.variables, batch)
+    logits, _ = labelled_logits(blueprint.model(state.variables), batch)
+    rows, targets = np.asarray(logits, np.float64), np.asarray(batch.targets)
+    assert (nats.shape, nats.dtype) == (targets.shape, jnp.float32)
+    for b, i in np.ndindex(targets.shape):
+        expected = np.log(np.exp(rows[b, i]).sum()) - rows[b, i, targets[b, i]] if targets[b, i] != -100 else 0.0
+        np.testing.assert_allclose(nats[b, i], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(nats.sum(), make_eval_step(blueprint)(state.variables, batch).nats, rtol=1e-6)
 
 
 def test_dropout_follows_step_and_key_alone(tiny_config):

@@ -1,0 +1,73 @@
+"""How much of the gap between a model and a baseline is due to associative recall (Zoology, App. C.1).
+
+    share = min((l_H^m - l_H^M) p_H / (l^m - l^M), 1)
+
+with m the model, M the baseline (attention in the paper), l the mean log-probability of all tokens, l_H that of the AR
+hits and p_H their share of all tokens. Ours are nats, -l, which leave the ratio as it is.
+
+The sentence below the formula ascribes 100 % to recall where m is better overall and M on the hits; there the formula
+is negative. Both are given.
+"""
+
+from typing import NamedTuple
+
+from jaxzoo.evals.recall_slices import Score
+
+
+class GapShare(NamedTuple):
+    """The share of a gap, and what it is made of."""
+
+    gap: float
+    """Nats a token that the model is behind the baseline; negative where it is ahead."""
+    due_to_hits: float
+    """Part of it: nats behind on the hits, times their share of all tokens."""
+    formula: float | None
+    """What the formula gives, 1 at most; None without gap."""
+    sentence: float | None
+    """The same, but 1 where the sentence below the formula says 100 %."""
+    case: str
+    """Who is better where, in words."""
+
+
+def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits: str = "AR hits") -> GapShare:
+    """The share of a model's gap to a baseline that is due to the hits.
+
+    Args:
+        model: scores of all tokens and of the hits.
+        baseline: the same on the same tokens.
+        hits: what they are called.
+
+    Raises:
+        ValueError: the two were not scored on the same tokens, or on none.
+    """
+    (ours, our_hits), (theirs, their_hits) = model, baseline
+    if (ours.tokens, our_hits.tokens) != (theirs.tokens, their_hits.tokens) or ours.nats is None or theirs.nats is None:
+        raise ValueError(
+            f"gap_share: {ours.tokens} tokens with {our_hits.tokens} hits and {theirs.tokens} with {their_hits.tokens} "
+            "must be the same tokens, at least one"
+        )
+    gap = ours.nats - theirs.nats
+    if our_hits.nats is None or their_hits.nats is None:
+        return GapShare(gap, 0.0, None, None, f"there are no {hits}")
+    behind = our_hits.nats - their_hits.nats
+    due = behind * our_hits.share
+    if gap == 0:
+        return GapShare(gap, due, None, None, "there is no gap overall")
+    formula = min(due / gap, 1.0)
+    if gap < 0 < behind:
+        case = (
+            f"the model is ahead overall and behind on {hits}: the paper's sentence says 100 %, its formula is negative"
+        )
+        return GapShare(gap, due, formula, 1.0, case)
+    return GapShare(gap, due, formula, formula, _case(gap, behind, due, hits))
+
+
+def _case(gap: float, behind: float, due: float, hits: str) -> str:
+    """Where formula and sentence agree."""
+    if gap < 0:
+        return f"the model is ahead overall and not behind on {hits}: this is the share of its lead"
+    if behind <= 0:
+        return f"the model is behind overall, but not on {hits}: none of the gap is due to them"
+    if due > gap:
+        return f"the model is behind overall and on {hits}, but ahead on other tokens: cut at 100 %"
+    return f"the model is behind overall and on {hits}"

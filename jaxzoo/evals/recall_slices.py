@@ -1,0 +1,221 @@
+"""Associative recall on real text: which next tokens a model could recall, and how well it predicts these and others.
+
+Zoology (Arora et al. 2023), sec. 3.1 and App. C.1. A target that ends an n-gram (n = 2 but where said otherwise) is
+
+- repeated: the same n-gram stands earlier in what the model sees;
+- rare: its bigram was seen at most 1250 times in training, so that it can hardly have been memorised;
+- an AR hit: both. The slices of Table 1 are the AR hits and all other tokens; Figure 1 has repeated and other tokens by
+  how often the bigram was seen in training.
+
+What a model sees of a row is its tokens, and where there are segments, those of the segment of the position that
+predicts the target. So a target belongs to the segment of the position before it: end-of-text that opens the next
+document (`packing="segments"`) is as a target the last of the document before, and as a token the first of its own.
+
+Deviations. Sec. 3.1 says "at most" 1250 times, App. C.1 "fewer than": ours is the former. The paper speaks of 1250
+occurrences in 10B tokens of training, and does not scale the number. Counts are those of the training tokens on disk,
+however many of these a run has read, or how often. An AR hit of n = 3 is a repeated trigram whose bigram is rare: then
+the trigram is rare too, being seen no more often. Repeats are of token ids, as the paper's.
+"""
+
+import itertools
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Int64, Integer
+
+from jaxzoo.array_typing import Array
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.data.bigram_counts import THRESHOLD
+from jaxzoo.data.repeats import repeat_distances
+
+FREQUENCY_EDGES = (1, 2, *(10**k for k in range(1, 16)))
+"""Beginnings of the bins of frequency but for the first, which is 0: 1, 2-9, 10-99, ..."""
+DISTANCE_EDGES = (1, *(4**k for k in range(2, 12)))
+"""Beginnings of the bins of distance: 1-15, 16-63, 64-255, ...; bin 0 is of no repeat."""
+_SHAPE = (len(FREQUENCY_EDGES) + 1, 2, len(DISTANCE_EDGES) + 1, 2)
+
+ALL = "all tokens"
+HITS = "AR hits"
+REPEATS = "repeated bigrams"
+"""The hits where nothing is known of training."""
+
+
+class Bigrams(Protocol):
+    """How often bigrams were seen in training: `BigramCounts`, or a table in memory."""
+
+    def counts(self, previous: Integer[np.ndarray, "n"], following: Integer[np.ndarray, "n"], /) -> np.ndarray:
+        """How often each `following` stood behind its `previous`, (n,)."""
+        ...
+
+
+class Score(NamedTuple):
+    """How well a model predicts the tokens of a slice."""
+
+    tokens: int
+    """How many there are."""
+    share: float
+    """Of all tokens."""
+    nats: float | None
+    """Mean of `-log p(token)`; None where there are no tokens."""
+    standard_error: float | None
+    """Of this mean, as if tokens were independent, which those of a document are not; None below two tokens."""
+
+    @property
+    def perplexity(self) -> float | None:
+        """`exp(nats)`; None where there are no tokens."""
+        return None if self.nats is None else math.exp(min(self.nats, 700.0))
+
+
+class Sections(NamedTuple):
+    """The slices of a model, each a `Score` by its name; of bins those that hold tokens, rising."""
+
+    slices: dict[str, Score]
+    """All tokens, AR hits, other tokens, frequent repeats and AR hits of n = 3."""
+    repeated_by_frequency: dict[str, Score]
+    """Repeated bigrams by how often they were seen in training; empty where nothing is known of it."""
+    others_by_frequency: dict[str, Score]
+    """The same of tokens whose bigram is not repeated."""
+    hits_by_distance: dict[str, Score]
+    """AR hits by the distance to their bigram's last occurrence, in tokens."""
+
+
+class RecallSums:
+    """Sums of nats over targets, by what a model could have recalled of them; memory does not grow with the targets.
+
+    Args:
+        bigrams: of training; None: every bigram counts as rare, and an AR hit is a repeated bigram.
+        at_most: occurrences in training up to which a bigram is rare, not negative.
+
+    Raises:
+        ValueError: `at_most` is negative.
+    """
+
+    def __init__(self, bigrams: Bigrams | None, *, at_most: int = THRESHOLD):
+        if at_most < 0:
+            raise ValueError(f"RecallSums.at_most={at_most} must not be negative")
+        self.bigrams, self.at_most = bigrams, at_most
+        # By bin of frequency, whether it is rare, bin of distance (0: not repeated), whether its trigram is repeated.
+        self._tokens = np.zeros(_SHAPE, np.int64)
+        self._nats, self._squares = np.zeros(_SHAPE), np.zeros(_SHAPE)
+
+    def add(self, batch: Batch, nats: Float[np.ndarray | Array, "b t"]) -> None:
+        """Takes up the targets of a batch that have a label.
+
+        Args:
+            batch: text; rows may be padded by rows without labels.
+            nats: of each target; they are read last, so that the device may still be at work on them.
+
+        Raises:
+            ValueError: the targets are not the next tokens.
+        """
+        cells = self.cells_of(batch)
+        values = np.asarray(nats, np.float64)[np.asarray(batch.targets) != UNLABELLED]
+        size = math.prod(_SHAPE)
+        self._tokens += np.bincount(cells, minlength=size).reshape(_SHAPE)
+        self._nats += np.bincount(cells, values, size).reshape(_SHAPE)
+        self._squares += np.bincount(cells, values**2, size).reshape(_SHAPE)
+
+    def sections(self) -> Sections:
+        """The scores of all slices."""
+        frequency, rare, distance, trigram = np.indices(_SHAPE)
+        repeated, is_rare = distance > 0, rare == 1
+        hits = repeated & is_rare
+        known = self.bigrams is not None
+        slices = {
+            ALL: distance >= 0,
+            HITS if known else REPEATS: hits,
+            "other tokens": ~hits,
+            **({"frequent repeats": repeated & ~is_rare} if known else {}),
+            f"{HITS}, n = 3" if known else "repeated trigrams": is_rare & (trigram == 1),
+        }
+        frequencies = {name: frequency == i for i, name in enumerate(bin_names(FREQUENCY_EDGES))} if known else {}
+        distances = {name: distance == i for i, name in enumerate(bin_names(DISTANCE_EDGES)) if i > 0}
+        return Sections(
+            {name: self._score(cells) for name, cells in slices.items()},
+            self._bins(frequencies, repeated),
+            self._bins(frequencies, ~repeated),
+            self._bins(distances, hits),
+        )
+
+    def cells_of(self, batch: Batch) -> Int64[np.ndarray, "n"]:
+        """Which sum each labelled target of a batch belongs to, row by row."""
+        tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
+        _check_next_tokens(batch, tokens, targets)
+        segment_ids = None if batch.segment_ids is None else np.asarray(batch.segment_ids)
+        labelled = targets != UNLABELLED
+        bigram, trigram = (target_repeats(tokens, targets, n, segment_ids)[labelled] for n in (2, 3))
+        seen = np.zeros(bigram.shape, np.int64)
+        if self.bigrams is not None:
+            seen = np.asarray(self.bigrams.counts(tokens[labelled], targets[labelled]))
+        places = (
+            np.searchsorted(FREQUENCY_EDGES, seen, side="right"),
+            (seen <= self.at_most).astype(np.int64),
+            np.searchsorted(DISTANCE_EDGES, bigram, side="right"),
+            (trigram > 0).astype(np.int64),
+        )
+        return np.ravel_multi_index(places, _SHAPE)
+
+    def _bins(self, bins: dict[str, Bool[np.ndarray, "..."]], of: Bool[np.ndarray, "..."]) -> dict[str, Score]:
+        scores = {name: self._score(cells & of) for name, cells in bins.items()}
+        return {name: score for name, score in scores.items() if score.tokens}
+
+    def _score(self, cells: Bool[np.ndarray, "..."]) -> Score:
+        n, total = int(self._tokens[cells].sum()), max(1, int(self._tokens.sum()))
+        if n == 0:
+            return Score(0, 0.0, None, None)
+        mean = float(self._nats[cells].sum()) / n
+        variance = max(0.0, float(self._squares[cells].sum()) / n - mean**2)
+        return Score(n, n / total, mean, math.sqrt(variance / (n - 1)) if n > 1 else None)
+
+
+def target_repeats(
+    tokens: Integer[np.ndarray, "b t"],
+    targets: Integer[np.ndarray, "b t"],
+    n: int,
+    segment_ids: Integer[np.ndarray, "b t"] | None = None,
+) -> Int[np.ndarray, "b t"]:
+    """How far back, in tokens, the n-gram that ends with each target ended before, in what the model sees; 0: nowhere.
+
+    All of both n-grams but the target itself is among the tokens of its row, and of the segment of the position that
+    predicts the target.
+
+    Args:
+        tokens: ids, not negative.
+        targets: the next token at every position, or `UNLABELLED`, whose distance means nothing.
+        n: length of the n-grams, 2 or more.
+        segment_ids: as those of `Batch`.
+    """
+    b, t = tokens.shape
+    segments = np.zeros((b, t), np.int64) if segment_ids is None else segment_ids
+    ends = np.ones((b, t), bool)
+    ends[:, :-1] = segments[:, 1:] != segments[:, :-1]
+    # Each segment becomes a sequence of its own, the target at its last token behind it; the next one moves up by one.
+    behind = np.cumsum(ends, axis=1)
+    places = np.arange(t)[None, :] + behind - ends
+    sequence = np.zeros((b, t + int(behind[:, -1].max(initial=0))), np.int64)
+    runs = np.full(sequence.shape, t + 1, np.int64)  # of the padding
+    for where, what in ((places + 1, np.maximum(targets, 0)), (places, tokens)):
+        np.put_along_axis(sequence, where, what, axis=1)
+        np.put_along_axis(runs, where, behind - ends, axis=1)
+    return np.take_along_axis(repeat_distances(sequence, n, runs), places + 1, axis=1)
+
+
+def bin_names(edges: tuple[int, ...]) -> list[str]:
+    """Names of the bins that begin at 0 and at each edge: `0`, `1`, `2-9`, ..., `1,000-9,999`, `10,000 or more`."""
+    begins = (0, *edges)
+    names = [f"{low}" if high == low + 1 else f"{low:,}-{high - 1:,}" for low, high in itertools.pairwise(begins)]
+    return [*names, f"{begins[-1]:,} or more"]
+
+
+def _check_next_tokens(batch: Batch, tokens: np.ndarray, targets: np.ndarray) -> None:
+    """Refuses tasks with labels of their own."""
+    is_text = batch.positions is None and targets.shape == tokens.shape
+    if is_text:
+        following = targets[:, :-1]
+        is_text = bool(np.all((following == tokens[:, 1:]) | (following == UNLABELLED)))
+    if not is_text:
+        raise ValueError(
+            "recall slices need text, whose targets are the next tokens at every position; these data have labels of "
+            "their own: take a run on text"
+        )

@@ -1,0 +1,66 @@
+"""Whether two runs are scored on the same validation tokens."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxzoo.config_io import to_json
+from jaxzoo.data.base import DataConfig, Dataset
+from jaxzoo.train.session import Session
+
+
+def check_same_tokens(sessions: Mapping[str, Session]) -> str:
+    """Checks that the validation tokens of some runs, by name, are the same, and cut the same way.
+
+    Returns:
+        Their `valid_digest`.
+
+    Raises:
+        ValueError: those of a run differ from the first's, and in which fields of its data.
+    """
+    (first, session), *others = sessions.items()
+    digest = valid_digest(session.dataset)
+    for name, other in others:
+        if valid_digest(other.dataset) != digest:
+            raise ValueError(
+                f"{name} and {first} are not scored on the same validation tokens: "
+                f"{_what_differs(name, other.config.data, first, session.config.data)}"
+            )
+    return digest
+
+
+def valid_digest(dataset: Dataset) -> str:
+    """A hash of the rows of all validation sets, tokens, targets and segments, however they are cut into batches.
+
+    Raises:
+        ValueError: there are sets of several lengths, which score every target more than once.
+    """
+    sets = dataset.valid()
+    lengths = sorted({s.slices["length"] for s in sets if "length" in s.slices})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"the validation sets of several lengths, {', '.join(map(str, lengths))}, score every token more than "
+            f"once; take one, such as --data.valid-lengths {lengths[0]}"
+        )
+    digest = hashlib.sha256()
+    for valid_set in sets:
+        for i in range(valid_set.n_batches):
+            batch = valid_set.batch(i)
+            fields = (batch.tokens, batch.targets, *(() if batch.segment_ids is None else (batch.segment_ids,)))
+            for row in zip(*(np.asarray(field) for field in fields), strict=True):
+                digest.update(repr([part.shape for part in row]).encode())
+                for part in row:
+                    digest.update(part.tobytes())
+    return digest.hexdigest()
+
+
+def _what_differs(name: str, data: DataConfig, first: str, data_of_first: DataConfig) -> str:
+    """The fields in which the data of two runs differ, in words."""
+    if type(data) is not type(data_of_first):
+        return f"data are {type(data).__name__} in {name}, {type(data_of_first).__name__} in {first}"
+    ours, theirs = to_json(data), to_json(data_of_first)
+    keys = [key for key in ours if ours[key] != theirs[key]]
+    if not keys:
+        return "their configs are the same, but the text has changed between the two readings"
+    return "; ".join(f"data.{key} is {ours[key]!r} in {name}, {theirs[key]!r} in {first}" for key in keys)
