@@ -12,11 +12,20 @@ import pytest
 import benchmarks.generation.__main__
 import benchmarks.mixers_cpu
 import benchmarks.sweep_cpu
+import benchmarks.token_input
+import jaxzoo.cli.data_bigrams
+import jaxzoo.cli.data_build
+import jaxzoo.cli.data_demo_pile
+import jaxzoo.cli.data_recall_statistics
+import jaxzoo.cli.data_tokenize
+import jaxzoo.cli.data_train_tokenizer
 import jaxzoo.cli.generate
 import jaxzoo.cli.tasks
+import jaxzoo.cli.tasks_records
 from jaxzoo.checked import Checked, PositiveInt, Seed
-from jaxzoo.config import ExperimentConfig, OptimizerConfig, TextDataConfig
+from jaxzoo.config import ExperimentConfig, OptimizerConfig, TextDataConfig, TokenDataConfig, TokenSourceConfig
 from jaxzoo.config_io import from_json, to_json
+from jaxzoo.data.corpus_request import BuildConfig
 from jaxzoo.generation import Sampling
 from jaxzoo.layers.head_filters import HeadFiltersConfig
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
@@ -33,6 +42,7 @@ from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.presets import based_figure2
 from jaxzoo.tasks.recall_data import Examples
+from jaxzoo.tasks.record_documents import RecordsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
 EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig(),)), data=based_figure2())
@@ -40,12 +50,24 @@ EXPERIMENT = ExperimentConfig(model=LanguageModelConfig(pattern=(AttentionConfig
 ONES_OWN = [
     jaxzoo.cli.generate.Command(run=Path()),
     jaxzoo.cli.tasks.Command(),
+    jaxzoo.cli.data_bigrams.Command(data=Path(), out=Path()),
+    jaxzoo.cli.data_build.Command(source="pile", paths="x", out=Path()),
+    jaxzoo.cli.data_demo_pile.Command(out=Path()),
+    jaxzoo.cli.data_recall_statistics.Command(data=Path(), out=Path()),
+    jaxzoo.cli.data_tokenize.Command(data=Path(), tokenizer="bytes", out=Path()),
+    jaxzoo.cli.data_train_tokenizer.Command(data=Path(), out=Path()),
+    jaxzoo.cli.tasks_records.Command(out=Path()),
+    BuildConfig(source="pile", paths="x"),
+    RecordsConfig(),
     *[demo() for demo in DEMOS.values()],
     benchmarks.generation.__main__.Command(),
     benchmarks.mixers_cpu.Command(),
     benchmarks.sweep_cpu.Command(),
+    benchmarks.token_input.Command(),
     Sampling(),
     TextDataConfig(),
+    TokenDataConfig(path="x"),
+    TokenSourceConfig(path="x"),
     MQARConfig(),
     Examples(task=MQARConfig(), n_examples=1),
     EXPERIMENT,

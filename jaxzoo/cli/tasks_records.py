@@ -1,0 +1,177 @@
+"""`python -m jaxzoo.tasks.records --out DIR`: an extraction task from the packages that are installed here."""
+
+import collections
+import dataclasses
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.runner import run, say
+from jaxzoo.screen import Screen
+from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
+from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
+
+PROGRAM = "python -m jaxzoo.tasks.records"
+
+MANIFEST = "manifest.json"
+MADE_BY = "jaxzoo.tasks.records"
+
+FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
+"""Of the training text, by source."""
+
+REPORT_SECONDS = 2.0
+"""Shortest time between two lines about the progress."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(RecordsConfig):
+    """Makes an extraction task, a small FDA (Based, sec. 6), from metadata of installed packages.
+
+    A directory gets records.jsonl (evaluation: python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
+    (text that ends in questions and answers), valid/*.jsonl (the same from the packages of evaluation) and
+    manifest.json (counts, and what a guess scores). A file FILE.jsonl gets the evaluation alone. On one machine, the
+    same flags give the same bytes as long as the same packages are installed.
+    """
+
+    out: Path
+    """Directory or FILE.jsonl to be made."""
+    dpkg_status: Path = DPKG_STATUS
+    """Debian's list of packages; left out where there is none."""
+    overwrite: bool = False
+    """Replaces what this command has made there before."""
+
+    @property
+    def records(self) -> RecordsConfig:
+        """What the documents depend on."""
+        fields = dataclasses.fields(RecordsConfig)
+        return RecordsConfig(**{field.name: getattr(self, field.name) for field in fields})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_make, argv)
+
+
+def _make(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=list(flags_of(Command(out=Path()))))
+    out = command.out.expanduser()
+    _check_out(out, overwrite=command.overwrite)
+    records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
+    examples = records.examples()
+    if not examples:
+        raise UsageError(f"--document-bytes {command.document_bytes} leaves no room for a question; take more")
+    manifest = _manifest(records, examples, command.records)
+    if out.suffix == ".jsonl":
+        _write_rows(out, examples)
+    else:
+        _write_directory(out, records, examples, manifest)
+    Screen(sys.stdout).say(_summary(manifest, examples))
+    say(f"written to {command.out}")
+
+
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    """Refuses to replace what is there, unless it is ours and that is asked for."""
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: its directory does not exist")
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    ours = out.is_file() and out.suffix == ".jsonl"
+    if (out / MANIFEST).is_file():
+        ours = MADE_BY in (out / MANIFEST).read_text()
+    if not (overwrite and ours):
+        raise UsageError(f"--out {out} exists; " + ("add --overwrite to replace it" if ours else "name another"))
+
+
+def _write_directory(
+    out: Path, records: RecordSet, examples: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]
+) -> None:
+    """Writes everything beside the directory, which then takes its name: it is whole or not there."""
+    unfinished = out.with_name(f".{out.name}.jaxzoo-unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    for split in ("train", "valid"):
+        (unfinished / split).mkdir(parents=True)
+        rows = records.training_documents(held_out=split == "valid")
+        _write_by_source(unfinished / split, _reported(rows, f"{split} documents"))
+    _write_rows(unfinished / "records.jsonl", examples)
+    (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    if out.exists():
+        shutil.rmtree(out)
+    os.replace(unfinished, out)
+
+
+def _reported(rows: Iterable[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
+    """The rows; says now and then how many there were, and how fast they come."""
+    began = said = time.monotonic()
+    for n, row in enumerate(rows, 1):
+        yield row
+        now = time.monotonic()
+        if now - said > REPORT_SECONDS:
+            said = now
+            say(f"{n:,} {what}, {n / (now - began):,.0f}/s")
+
+
+def _write_by_source(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    files = {source: (folder / name).open("w", encoding="utf-8", newline="\n") for source, name in FILES.items()}
+    try:
+        for row in rows:
+            files[row["meta"]["pile_set_name"]].write(json.dumps(row, ensure_ascii=False) + "\n")
+    finally:
+        for file in files.values():
+            file.close()
+    for name in FILES.values():
+        if not (folder / name).stat().st_size:
+            (folder / name).unlink()
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Writes JSON lines: the file is whole or not there."""
+    unfinished = path.with_name(f"{path.name}.tmp")
+    with unfinished.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config: RecordsConfig) -> dict[str, Any]:
+    counts = {
+        source: {
+            "train": sum(record.source == source for record in records.train),
+            "valid": sum(record.source == source for record in records.valid),
+            "examples": sum(example["doc_id"].startswith(f"{source}/") for example in examples),
+        }
+        for source in FILES
+    }
+    return {
+        "made_by": MADE_BY,
+        "config": dataclasses.asdict(config),
+        "records": {source: count for source, count in counts.items() if any(count.values())},
+        "keys": dict(collections.Counter(example["key"] for example in examples).most_common()),
+        "baselines": records.baselines(examples),
+    }
+
+
+def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]]) -> str:
+    lines = [
+        f"{source}: {count['train']:,} records for training, {count['valid']:,} for evaluation, which ask "
+        f"{count['examples']:,} questions"
+        for source, count in manifest["records"].items()
+    ]
+    length = statistics.median(len(example["text"].encode()) for example in examples)
+    baselines = manifest["baselines"]
+    return "\n".join(
+        [
+            *lines,
+            f"a question has {length:.0f} bytes (median); values of more than {MAX_SHARE:.0%} of the records are not "
+            "asked for",
+            f"right without reading: {baselines['most_frequent']:.2%} by the most frequent value of the key, "
+            f"{baselines['random_field']:.2%} by any field of the document",
+        ]
+    )

@@ -1,0 +1,197 @@
+"""Tasks of lm_eval on a model of ours: by name, with the hub's data or with files of our own.
+
+Local data of a task are `DIR/TASK.jsonl`: the rows of the split that the task scores (test, or validation where it has
+no test split), with the columns of its set on the hub. Any other split that a task reads, for examples of a few-shot
+prompt, is the same file. `COLUMNS` lists what is read of them.
+"""
+
+import collections
+import functools
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxzoo.config_io import nearest
+from jaxzoo.evals.recall_tasks import MAX_TOKENS, RECALL_TASKS, STOPS, read_examples, read_rows
+from jaxzoo.evals.text_model import TextModel
+
+Results = dict[str, dict[str, float]]
+"""By task: each metric, its standard error as `METRIC_stderr`, and `n`, the number of examples."""
+
+COLUMNS = {
+    **dict.fromkeys(RECALL_TASKS, ("text", "value")),
+    "lambada_openai": ("text",),
+    "hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+    "piqa": ("goal", "sol1", "sol2", "label"),
+    **dict.fromkeys(("arc_easy", "arc_challenge"), ("question", "choices", "answerKey")),
+    "winogrande": ("sentence", "option1", "option2", "answer"),
+    "boolq": ("passage", "question", "label"),
+    **dict.fromkeys(("cb", "sglue_rte"), ("premise", "hypothesis", "label")),
+    "copa": ("premise", "choice1", "choice2", "question", "label"),
+    "multirc": ("paragraph", "question", "answer", "label"),
+    "record": ("passage", "query", "entities", "answers"),
+    "wic": ("sentence1", "sentence2", "start1", "end1", "label"),
+    "wsc": ("text", "span1_text", "span2_text", "span2_index", "label"),
+    "wikitext": ("page",),
+}
+"""The columns that a task reads. `endings`, `entities` and `answers` are lists of strings, `choices` an object of the
+lists `text` and `label`; `label` is an index from 0, in HellaSwag as a string; `answer` of WinoGrande is "1" or "2",
+`question` of COPA "cause" or "effect"."""
+
+FEWSHOT_SEED = 1234
+"""lm_eval's own."""
+
+
+def task_names(names: Sequence[str]) -> list[str]:
+    """The tasks behind names of tasks and tags, such as `super-glue-lm-eval-v1`, in the order given.
+
+    Raises:
+      ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean.
+    """
+    found = []
+    for name in names:
+        if name in RECALL_TASKS or name in _manager().all_subtasks:
+            found.append(name)
+        elif name in _manager().all_tags:
+            found += sorted(_manager().task_index[name].tags)
+        elif name in _manager().all_groups:
+            raise ValueError(f"task {name!r} is a group of lm_eval; name its tasks")
+        else:
+            raise ValueError(f"task {name!r} is unknown to lm_eval{nearest(name, _manager().all_tasks)}")
+    return list(dict.fromkeys(found))
+
+
+def score_tasks(
+    model: TextModel, names: Sequence[str], *, data: Path | None = None, limit: int | None = None
+) -> Results:
+    """Runs tasks through lm_eval, each with the number of examples in the prompt that it says itself, 0 as a rule.
+
+    Args:
+      model: answers.
+      names: of `task_names`.
+      data: directory with a file for each task; None: the Hugging Face hub.
+      limit: the first examples of each task alone; None: all.
+
+    Raises:
+      ValueError: a file, or what a task asks of a model, is not as it must be.
+      OSError: a file, or a set on the hub, cannot be read.
+    """
+    from lm_eval.evaluator import evaluate
+
+    from jaxzoo.evals.lm_eval_model import LMEvalModel
+
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a bootstrap in forked processes may deadlock on JAX's threads
+    for name in ("lm_eval", "datasets", "huggingface_hub", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    tasks = _local_tasks(names, data, limit) if data else _hub_tasks(names)
+    for task in tasks.values():
+        task.set_config("num_fewshot", task.config.num_fewshot or 0)
+        task.set_fewshot_seed(FEWSHOT_SEED)
+    if "squad_completion" in tasks:  # else defaults of all configs hide the task's own
+        own = {"until": list(STOPS), "max_gen_toks": MAX_TOKENS, "do_sample": False}
+        tasks["squad_completion"].set_config("generation_kwargs", own)
+    found: Any = evaluate(
+        lm=LMEvalModel(model), task_dict={"tasks": tasks}, limit=limit, bootstrap_iters=100, log_samples=False
+    )
+    return {name: {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]} for name in names}
+
+
+def _metrics(result: dict[str, Any]) -> dict[str, float]:
+    """`acc,none` as `acc`, a metric behind a filter as `acc,filter`; what is no finite number is left out."""
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float) and "," in name}
+    return {name.removesuffix(",none"): float(value) for name, value in numbers.items() if math.isfinite(value)}
+
+
+def _hub_tasks(names: Sequence[str]) -> dict[str, Any]:
+    tasks: dict[str, Any] = {}
+    for name in names:
+        if RECALL_TASKS.get(name) == "":
+            raise ValueError(f"task {name!r} has no set on the hub; make one by python -m jaxzoo.tasks.records")
+        try:
+            tasks |= _load(name)
+        except OSError as error:
+            reason = " ".join(str(error).split())[:200]
+            raise OSError(
+                f"the data of task {name!r} cannot be had from the Hugging Face hub ({reason}); give --data DIR with "
+                f"DIR/{name}.jsonl"
+            ) from error
+    return tasks
+
+
+def _local_tasks(names: Sequence[str], data: Path, limit: int | None) -> dict[str, Any]:
+    tasks: dict[str, Any] = {name: _local_recall_task(name, data, limit) for name in names if name in RECALL_TASKS}
+    for name in names:
+        tasks |= {} if name in tasks else _local_task(name, data)
+    return {name: tasks[name] for name in names}
+
+
+def _local_task(name: str, data: Path) -> dict[str, Any]:
+    """A task that is a config; lm_eval tries its first row at once."""
+    import jinja2
+
+    try:
+        return _load(name, custom_dataset=_dataset(data, name))
+    except (LookupError, TypeError, jinja2.UndefinedError) as error:
+        raise ValueError(
+            f"{data / name}.jsonl: the rows must have the columns of the task's set on the hub "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+@functools.cache
+def _manager() -> Any:
+    """Knows all tasks by name; reads thousands of files, which takes a while."""
+    from lm_eval.tasks import TaskManager
+
+    return TaskManager()
+
+
+def _load(name: str, **own: Any) -> dict[str, Any]:
+    """A task by name, with fields of our own in its config."""
+    try:
+        return _manager().load([{"group": "one", "task": [{"task": name, **own}]}])["tasks"]
+    except ModuleNotFoundError as error:  # such as transformers, for SuperGLUE's record
+        raise ValueError(
+            f"lm_eval's code for task {name!r} needs the library {error.name!r}; pip install it"
+        ) from error
+
+
+def _local_recall_task(name: str, data: Path, limit: int | None) -> Any:
+    """lm_eval's task, whose class says itself where its data are; `records` is scored as `fda`."""
+    from lm_eval.tasks.fda.task import FDA
+    from lm_eval.tasks.squad_completion.task import SQUADCompletion
+    from lm_eval.tasks.swde.task import SWDE
+
+    read_examples(data / f"{name}.jsonl", limit)
+    dataset = _dataset(data, name)()
+
+    def download(self: Any, dataset_kwargs: Any = None, **options: Any) -> None:
+        self.dataset = dataset
+
+    base = {"swde": SWDE, "squad_completion": SQUADCompletion}.get(name, FDA)
+    task = type(f"Local{base.__name__}", (base,), {"download": download})()
+    task.config.task = name
+    return task
+
+
+def _dataset(data: Path, name: str) -> Callable[..., Any]:
+    """Makes what lm_eval takes for the task's set: every split is the file."""
+
+    def make(**options: Any) -> Any:
+        import datasets
+
+        rows = read_rows(data / f"{name}.jsonl")
+        for number, row in enumerate(rows, 1):
+            missing = [column for column in COLUMNS.get(name, ()) if column not in row]
+            if missing:
+                raise ValueError(f"{data / name}.jsonl:{number}: {missing[0]} is missing, which the task reads")
+        try:
+            dataset = datasets.Dataset.from_list(rows)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{data / name}.jsonl: all rows must have columns of the same types ({error})") from error
+        return collections.defaultdict(lambda: dataset)
+
+    return make

@@ -1,0 +1,108 @@
+"""The recall tasks of Based (sec. 6, Tables 1 to 3; App. E.3) scored without lm_eval, and `records`, which is ours.
+
+A task is a file of JSON lines, each an object with two strings (others are ignored, and the hub's sets have some):
+
+    text   the document and what asks for the value, such as "...\nType of Test:"
+    value  what the model should say
+
+The model continues the text greedily until a newline or 48 tokens; the example is right where what it says contains the
+value, upper and lower case alike. Prompts, limits and score are those of lm_eval's tasks of the same names (version 1),
+so that the numbers are equal; `jaxzoo.tasks.records` makes the files of `records`.
+
+Left to itself, lm_eval 0.4.13 gives squad_completion 256 tokens, up to an empty line: general defaults of its configs
+hide the 48 tokens and the newline that the task asks for. Through `jaxzoo.evals.lm_eval_tasks` the task gets its own.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxzoo.evals.text_model import TextModel
+
+RECALL_TASKS = {
+    "fda": "hazyresearch/based-fda",
+    "swde": "hazyresearch/based-swde-v2",
+    "squad_completion": "hazyresearch/based-squad",
+    "records": "",
+}
+"""Each task's set on the Hugging Face hub, whose split `validation` is scored; none of ours."""
+
+MAX_TOKENS = 48
+STOPS = ("\n",)
+"""Where a continuation ends, beside end-of-text."""
+
+
+class RecallExample(NamedTuple):
+    """One question."""
+
+    prompt: str
+    """Document and question, without white space at either end."""
+    value: str
+    """The answer, likewise."""
+
+
+class RecallScore(NamedTuple):
+    """What a model reached on a task."""
+
+    contains: float
+    """Share of the examples whose continuation contains the value."""
+    stderr: float
+    """Standard error of that mean; NaN of a single example."""
+    n: int
+    """Examples."""
+
+    def metrics(self) -> dict[str, float]:
+        """As `jaxzoo.evals.lm_eval_tasks` names them."""
+        stderr = {} if math.isnan(self.stderr) else {"contains_stderr": self.stderr}
+        return {"contains": self.contains, **stderr, "n": self.n}
+
+
+def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
+    """The first `limit` examples of a file; None: all.
+
+    Raises:
+      ValueError: there is none, or a line is not an object with the strings `text` and `value`.
+      OSError: the file cannot be read.
+    """
+    rows = read_rows(path, limit)
+    for number, row in enumerate(rows, 1):
+        wrong = [name for name in ("text", "value") if not isinstance(row.get(name), str)]
+        if wrong:
+            raise ValueError(f"{path}:{number}: {wrong[0]} must be a string; it is {row.get(wrong[0])!r}")
+    return [RecallExample(row["text"].strip(), row["value"].strip()) for row in rows]
+
+
+def read_rows(path: Path, limit: int | None = None) -> list[dict]:
+    """The first `limit` objects of a file of JSON lines; None: all. Raises what `read_examples` does."""
+    rows = []
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, 1):
+            if limit is not None and len(rows) == limit:
+                break
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: must be a JSON object ({error})") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"{path}:{number}: must be a JSON object; it is {line.strip()[:40]!r}")
+            rows.append(row)
+    if not rows:
+        raise ValueError(f"{path}: must have at least one line")
+    return rows
+
+
+def score_recall(model: TextModel, examples: Sequence[RecallExample]) -> RecallScore:
+    """Asks the model all examples."""
+    said = model.continuations([example.prompt for example in examples], max_tokens=MAX_TOKENS, stops=STOPS)
+    right = [contains(text, example.value) for text, example in zip(said, examples, strict=True)]
+    mean, n = sum(right) / len(right), len(right)
+    return RecallScore(mean, math.sqrt(mean * (1 - mean) / (n - 1)) if n > 1 else math.nan, n)
+
+
+def contains(text: str, value: str) -> bool:
+    """Whether the value occurs in the text, in any case: the regular expression of lm_eval's tasks, character by
+    character (so a small sharp s is not two s)."""
+    return re.search(re.escape(value), text, re.IGNORECASE) is not None

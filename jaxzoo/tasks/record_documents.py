@@ -1,0 +1,248 @@
+"""An extraction task of real text that every machine has, after FDA as Based uses it (sec. 6, App. E.3); ours.
+
+A document lists fields of a package, in random order, as its metadata have them; one field is asked at its end, and the
+model must copy its value. An example of evaluation, with the fields of lm_eval's task `fda`:
+
+    {"doc_id": "Debian packages/apt", "key": "Installed-Size", "value": "4232",
+     "text": "Replaces: apt-transport-https (<< 1.5~alpha4~), apt-utils (<< 1.3~exp2~)\\nPackage: apt\\n…\\n
+              Installed-Size: 4232\\nRecommends: ca-certificates\\nSection: admin\\nInstalled-Size:"}
+
+A training document is such a document, followed by some of its fields once more, so that a small model can learn the
+form (`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is that of another
+record drawn at random: some thousand packages can be learnt by heart, and a model that has done so answers with what it
+knows; of a mixed document nothing can be known that does not stand in it.
+
+    {"text": "Section: admin\\n…\\nVersion: 3.134\\nInstalled-Size: 686\\nDepends: passwd\\nVersion: 3.134",
+     "meta": {"pile_set_name": "Debian packages"}}
+
+With several records to a document, each is a block of its own, its name first, and a question names field and record:
+`Version of apt:`.
+
+What makes the answers a matter of recall, and not of knowledge:
+
+- a package, and all that it shares a source with, is on one side: training or evaluation;
+- no value asked for in evaluation is a value of the same key in a record of training;
+- no value is asked for that more than 5 % of the records of its source have under its key;
+- a value stands once in its document, under its key alone (in evaluation);
+- values of 4 to 40 bytes alone: not too short to be hit by chance, not too long for the 48 tokens of an answer.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from jaxzoo.checked import Checked, PositiveInt, Rule, Seed
+from jaxzoo.tasks.record_sources import Record
+
+MAX_SHARE = 0.05
+"""Of the records with a key, how many may have a value that is asked for."""
+
+VALUE_BYTES = (4, 40)
+"""Shortest and longest value that is asked for."""
+
+MIN_RECORDS = 50
+"""Fewest records, with at least one question each, that make a set."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RecordsConfig(Checked):
+    """How documents are made of records."""
+
+    documents: PositiveInt = 20_000
+    """Training documents; the records of training take turns, so that each is seen in many forms."""
+    fields_per_document: PositiveInt = 12
+    """Most fields of a record in a document."""
+    records_per_document: PositiveInt = 1
+    """Records in a document; a question about one of several names it."""
+    questions: PositiveInt = 8
+    """Most fields asked of a document: at the end of one of training, one an example in evaluation."""
+    document_bytes: PositiveInt = 640
+    """Longest document, without questions and answers."""
+    mixed: bool = True
+    """Gives each field of a training document the value that another record has; evaluation has true records alone."""
+    valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.2
+    """Share of the groups of records, chosen by a hash, that are kept for evaluation."""
+    seed: Seed = 0
+    """Seed of the split and of the documents."""
+
+
+class RecordSet:
+    """Training documents and evaluation examples of some records: a pure function of these and the config.
+
+    Attributes:
+      train: records of training.
+      valid: records of evaluation.
+
+    Args:
+      records: all of them; their order does not matter.
+      config: how to make documents.
+
+    Raises:
+      ValueError: there are too few records with values that can be asked for.
+    """
+
+    def __init__(self, records: Sequence[Record], config: RecordsConfig):
+        self._config = config
+        self._counts = _value_counts(records)
+        usable = [record for record in sorted(records, key=_order) if self._askable(record)]
+        if len(usable) < MIN_RECORDS:
+            raise ValueError(
+                f"{len(usable)} records with values to ask for must be at least {MIN_RECORDS}; run it where more "
+                "Python or Debian packages are installed, such as in an environment with jaxzoo's extras"
+            )
+        is_valid = [_share(config.seed, record.group) < config.valid_fraction for record in usable]
+        self.train = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
+        self.valid = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
+        rule = "must leave records on both sides, and a document's on each"
+        config.require("valid_fraction", min(len(self.train), len(self.valid)) >= config.records_per_document, rule)
+        self._train_counts = _value_counts(self.train)
+        self._values = {held_out: _values(side) for held_out, side in ((False, self.train), (True, self.valid))}
+
+    def training_documents(self, *, held_out: bool = False) -> Iterator[dict[str, Any]]:
+        """Rows of the training text; `held_out`: of text of the same form from the records of evaluation, as many as
+        its share."""
+        config, side = self._config, self.valid if held_out else self.train
+        n = max(round(config.documents * config.valid_fraction), 1) if held_out else config.documents
+        for index in range(n):
+            rng = random.Random(f"{config.seed}/{'valid' if held_out else 'train'}/{index}")
+            record = side[index % len(side)]
+            others = self._others(record, side, rng)
+            if config.mixed:
+                record, *others = (self._mixed(each, held_out, rng) for each in (record, *others))
+            blocks = self._blocks(record, others, rng)
+            asked = [(each, key) for each, keys in blocks for key in keys if key in self._askable(each)]
+            asked = rng.sample(asked, min(config.questions, len(asked)))
+            answers = [f"{self._question(each, key)} {each.fields[key]}" for each, key in asked]
+            yield {"text": "\n".join([_document(blocks), *answers]), "meta": {"pile_set_name": record.source}}
+
+    def examples(self) -> list[dict[str, str]]:
+        """Rows of evaluation, with the fields `doc_id`, `key`, `value` and `text`."""
+        rows = []
+        for record in self.valid:
+            rng = random.Random(f"{self._config.seed}/questions/{record.source}/{record.name}")
+            keys = [key for key in self._askable(record) if self._is_new(record, key)]
+            for key in rng.sample(keys, min(self._config.questions, len(keys))):
+                blocks = self._blocks(record, self._others(record, self.valid, rng), rng, asked=key)
+                document, value = _document(blocks), record.fields[key]
+                is_shown = any(each is record and key in kept for each, kept in blocks)
+                if is_shown and document.lower().count(value.lower()) == 1:
+                    text, doc_id = f"{document}\n{self._question(record, key)}", f"{record.source}/{record.name}"
+                    rows.append({"doc_id": doc_id, "key": key, "value": value, "text": text})
+        return rows
+
+    def baselines(self, examples: Sequence[Mapping[str, str]]) -> dict[str, float]:
+        """Share of examples that are right (as the task is scored) without reading the question or the document.
+
+        `most_frequent`: the value that most records of training have under the key. `random_field`: the value of any
+        field of the document, which the model has read but not found.
+        """
+        scores = {"most_frequent": 0.0, "random_field": 0.0}
+        for example in examples:
+            source = example["doc_id"].split("/")[0]
+            guesses = self._train_counts[source, example["key"]]
+            guess = min(guesses, key=lambda value: (-guesses[value], value)) if guesses else ""
+            lines = [line.partition(": ")[2] for line in example["text"].split("\n")[:-1] if line]
+            scores["most_frequent"] += example["value"].lower() in guess.lower()
+            scores["random_field"] += sum(example["value"].lower() in value.lower() for value in lines) / len(lines)
+        return {name: round(score / len(examples), 4) for name, score in scores.items()}
+
+    def _askable(self, record: Record) -> list[str]:
+        """The keys of a record whose values are neither too common nor of a wrong length."""
+        low, high = VALUE_BYTES
+        found = []
+        for key, value in record.fields.items():
+            counts = self._counts[record.source, key]
+            rare = counts[value] <= max(MAX_SHARE * counts.total(), 1)
+            if rare and low <= len(value.encode()) <= high and not (self._is_name(record, key) and self._has_blocks):
+                found.append(key)
+        return found
+
+    def _is_new(self, record: Record, key: str) -> bool:
+        return record.fields[key] not in self._train_counts[record.source, key]
+
+    @property
+    def _has_blocks(self) -> bool:
+        return self._config.records_per_document > 1
+
+    @staticmethod
+    def _is_name(record: Record, key: str) -> bool:
+        return key == next(iter(record.fields))
+
+    def _others(self, record: Record, side: Sequence[Record], rng: random.Random) -> list[Record]:
+        """The other records of a document: of the same source and side, no two of a name."""
+        if not self._has_blocks:
+            return []
+        same_source = {each.name: each for each in side if each.source == record.source}
+        others = [each for name, each in same_source.items() if name != record.name]
+        return rng.sample(others, min(self._config.records_per_document - 1, len(others)))
+
+    def _mixed(self, record: Record, held_out: bool, rng: random.Random) -> Record:
+        """A record with the same keys, each with a value from the same side and source; where questions name records,
+        it keeps its name."""
+        values = self._values[held_out]
+        fields = {key: rng.choice(values[record.source, key]) for key in record.fields}
+        if self._has_blocks:
+            fields[next(iter(fields))] = record.name
+        return record._replace(name=next(iter(fields.values())), fields=fields)
+
+    def _blocks(
+        self, record: Record, others: Sequence[Record], rng: random.Random, asked: str | None = None
+    ) -> list[tuple[Record, list[str]]]:
+        """Records and the keys that the document shows of each, in order; the asked one among them."""
+        room = self._config.document_bytes // (1 + len(others))
+        blocks = [
+            (record, self._keys(record, rng, room, asked)),
+            *((each, self._keys(each, rng, room)) for each in others),
+        ]
+        rng.shuffle(blocks)
+        return blocks
+
+    def _keys(self, record: Record, rng: random.Random, room: int, asked: str | None = None) -> list[str]:
+        name, *rest = record.fields
+        first = [name] if asked in (None, name) else [name, asked]
+        rest = [key for key in rest if key != asked]
+        kept: list[str] = []
+        for key in [*first, *rng.sample(rest, len(rest))]:
+            size = len(f"{key}: {record.fields[key]}\n".encode())
+            if len(kept) < max(self._config.fields_per_document, len(first)) and size <= room:
+                kept.append(key)
+                room -= size
+        order = rng.sample(kept, len(kept))
+        return [name, *(key for key in order if key != name)] if self._has_blocks and name in kept else order
+
+    def _question(self, record: Record, key: str) -> str:
+        return f"{key} of {record.name}:" if self._has_blocks else f"{key}:"
+
+
+def _document(blocks: Sequence[tuple[Record, Sequence[str]]]) -> str:
+    return "\n\n".join("\n".join(f"{key}: {record.fields[key]}" for key in keys) for record, keys in blocks)
+
+
+def _order(record: Record) -> tuple[str, str, list[tuple[str, str]]]:
+    return record.source, record.name, sorted(record.fields.items())
+
+
+def _value_counts(records: Sequence[Record]) -> dict[tuple[str, str], collections.Counter[str]]:
+    """How many records have each value, by source and key."""
+    counts: dict[tuple[str, str], collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    for record in records:
+        for key, value in record.fields.items():
+            counts[record.source, key][value] += 1
+    return counts
+
+
+def _values(records: Sequence[Record]) -> dict[tuple[str, str], list[str]]:
+    """The values of all records, by source and key."""
+    values: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for record in records:
+        for key, value in record.fields.items():
+            values[record.source, key].append(value)
+    return values
+
+
+def _share(seed: int, group: str) -> float:
+    """Uniform in [0, 1): a hash."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{group}".encode()).digest()[:6]) / 2**48

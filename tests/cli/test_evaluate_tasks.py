@@ -1,0 +1,129 @@
+"""`python -m jaxzoo.evaluate --tasks` from the run directory to the table."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.cli.evaluate import main
+from jaxzoo.cli.evaluate_tasks import table
+from jaxzoo.evals.recall_tasks import read_examples, score_recall
+from jaxzoo.evals.text_model import TextModel
+from jaxzoo.train.trained import load_trained
+from tests.cli.test_generate import files_of
+
+needs_lm_eval = pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs pip install -e '.[eval]'")
+
+
+@pytest.fixture
+def data(trained_run: Path, tmp_path: Path) -> Path:
+    """Files of two tasks whose answers are in part what the model says; half of the prompts are too long for it."""
+    model = TextModel(*load_trained(trained_run)[:2])
+    texts = [f"{i} never odd " * (i % 2 or 4) for i in range(6)]
+    said = model.continuations(texts, max_tokens=48, stops=("\n",))
+    rows = [
+        {"text": t, "value": s.strip()[:2] if i < 2 else "absent"}
+        for i, (t, s) in enumerate(zip(texts, said, strict=True))
+    ]
+    for name in ("fda", "records"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+@pytest.mark.parametrize("scorer", ["own", pytest.param("lm_eval", marks=needs_lm_eval)])
+def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp_path, capsys):
+    """Kills: another checkpoint, tasks that are left out, prompts cut in silence, a directory that is written to, a
+    scorer that is not the one asked for."""
+    before, out = files_of(trained_run), tmp_path / "out.json"
+    flags = f"--run {trained_run} --tasks fda records --data {data} --scorer {scorer} --out {out} --batch-size 4"
+    assert main(flags.split()) == 0
+    captured = capsys.readouterr()
+    report = json.loads(out.read_text())
+    model = TextModel(*load_trained(trained_run)[:2])
+    truth = score_recall(model, read_examples(data / "fda.jsonl"))
+    assert truth.n == 6
+    for name in ("fda", "records"):
+        assert report["results"][name]["contains"] == truth.contains
+        assert f"{name}" in captured.out
+    assert f"{truth.contains:.4f}" in captured.out
+    assert (report["scorer"], report["step"], report["max_length"], report["limit"]) == (scorer, 4, 16, None)
+    assert report["requests"] == {"total": 12, "truncated": 12}
+    assert "12 of 12 requests lost their beginning; the model reads 16 tokens" in captured.err
+    assert files_of(trained_run) == before
+
+
+def test_config_fields_are_flags(trained_run, data, tmp_path):
+    """Kills: flags of the model that nobody reads; --data DIR that swallows --data.length; a limit that is ignored."""
+    out = tmp_path / "out.json"
+    flags = f"--run {trained_run} --tasks fda --data {data} --scorer own --out {out} --limit 2"
+    assert main([*flags.split(), "--model.max-length", "200", "--data.length", "8"]) == 0
+    report = json.loads(out.read_text())
+    assert (report["max_length"], report["config"]["data"]["length"]) == (200, 8)
+    assert report["requests"] == {"total": 2, "truncated": 0}
+    assert report["results"]["fda"]["n"] == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--tasks fda --data DATA", "--run DIR is required"),
+        ("--run RUN --tasks --data DATA", "--tasks must name at least one"),
+        (
+            "--run RUN --tasks fda swde --data DATA",
+            "swde.jsonl does not exist; it must hold the rows of hazyresearch/based",
+        ),
+        ("--run RUN --tasks records --scorer own", "--data DIR is required: DIR/records.jsonl would be read"),
+        ("--run RUN --tasks hellaswag --scorer own --data DATA", "task 'hellaswag' must be one of fda, swde"),
+        ("--run RUN --tasks fda --data DATA --limit 0", "--limit 0 must be positive"),
+        ("--run RUN --tasks fda --data DATA --batch-size x", "invalid int value: 'x'"),
+        ("--run RUN --tasks fda --data DATA --scorer mine", "invalid choice: 'mine'"),
+        ("--run RUN --tasks fda --data DATA --out none/out.json", "its directory does not exist"),
+        ("--run RUN --tasks fda --data DATA --modell.norm rms", "unknown option --modell.norm"),
+        ("--run RUN --tasks fda --data DATA --model.d-model 16", "may change what is computed, not which variables"),
+        ("--run none --tasks fda --data DATA", "none does not exist"),
+    ],
+)
+def test_mistakes_are_one_line(flags, message, trained_run, data, capsys):
+    """Kills: a traceback; a mistake that is found only after the model has run."""
+    words = flags.replace("RUN", str(trained_run)).replace("DATA", str(data)).split()
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_lm_eval_the_recall_tasks_run(trained_run, data, tmp_path, capsys, monkeypatch):
+    """Kills: an extra that is needed where it is not, and a missing one that is not named."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    out = tmp_path / "out.json"
+    assert main(f"--run {trained_run} --tasks fda --data {data} --limit 2 --out {out}".split()) == 0
+    assert json.loads(out.read_text())["scorer"] == "own"
+    assert main(f"--run {trained_run} --tasks piqa --data {data}".split()) == 2
+    assert "needs the library 'lm_eval'; pip install -e '.[eval]'" in capsys.readouterr().err
+
+
+def test_table_lines_up():
+    """Kills: a standard error beside another metric, columns out of line."""
+    results = {
+        "records": {"contains": 0.5, "contains_stderr": 0.25, "n": 1234},
+        "gsm8k": {"exact_match,strict": 0.125, "exact_match_stderr,strict": 0.5, "n": 8},
+    }
+    assert [line.split() for line in table(results).splitlines()] == [
+        ["task", "metric", "value", "stderr", "n"],
+        ["records", "contains", "0.5000", "0.2500", "1,234"],
+        ["gsm8k", "exact_match,strict", "0.1250", "0.5000", "8"],
+    ]
+    assert len({len(line) for line in table(results).splitlines()}) == 1
+
+
+def test_help_waits_for_nothing():
+    """Kills: help that waits for JAX or lm_eval, or does not say what the files must hold."""
+    code = (
+        "import sys; from jaxzoo.cli.evaluate import main; main(['--tasks', '--help']); "
+        "assert not {'jax', 'lm_eval'} & set(sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert "TASK.jsonl" in shown

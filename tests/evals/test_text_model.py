@@ -1,0 +1,187 @@
+"""Texts scored and continued in batches: against one row at a time without padding."""
+
+import numpy as np
+import pytest
+
+from jaxzoo.evals.text_model import TextModel, score_batch, windows
+from jaxzoo.generation.decode import decode_block, first_rows, read_chunk
+from jaxzoo.mixers import NystromFormerConfig
+from jaxzoo.models import LanguageModel
+from tests.evals.letters import (
+    MAX_LENGTH,
+    Letters,
+    letters_model,
+    some_text,
+    true_continuation,
+    true_likelihood,
+)
+from tests.models.hybrids import hybrid_config, make_model
+
+TOKENIZER = Letters()
+PAIRS = [
+    ("abc", " d"),
+    ("abc ", "def"),
+    ("", "cab"),
+    ("   ", "a"),
+    ("head", ""),
+    (some_text(2, 66), some_text(3, 4)),
+    ("a", some_text(4, 69)),
+]
+"""All of them fit into the window."""
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return letters_model()
+
+
+def text_model(model: LanguageModel, **options) -> TextModel:
+    return TextModel(model, TOKENIZER, **{"batch_size": 3, **options})
+
+
+def test_scores_are_those_of_single_rows_without_padding(model):
+    """Kills: padding that is seen or scored, rows given to others, a window off by one, probability that leaks to ids
+    that are none of the tokenizer's, white space at the end of a context that is scored or lost."""
+    scores = text_model(model).log_likelihoods(PAIRS)
+    for (context, continuation), score in zip(PAIRS, scores, strict=True):
+        before = context.rstrip()
+        ids = list(TOKENIZER.encode(before)) or [TOKENIZER.end_of_text]
+        rest = TOKENIZER.encode((context + continuation)[len(before) :])
+        log_prob, is_greedy = true_likelihood(model, ids, rest)
+        assert score.log_prob == pytest.approx(log_prob, rel=1e-5, abs=1e-5)
+        assert score.is_greedy == is_greedy
+
+
+def test_what_the_model_would_say_is_greedy_and_nothing_else_is(model):
+    """Kills: a greedy flag that looks at one token alone, or at ids that the tokenizer lacks."""
+    said = TOKENIZER.decode(true_continuation(model, TOKENIZER.encode("abc.h"), 6))
+    assert len(set(said)) > 1
+    other = said[:-1] + ("a" if said[-1] != "a" else "b")
+    first = ("a" if said[0] != "a" else "b") + said[1:]
+    scores = text_model(model).log_likelihoods([("abc.h", text) for text in (said, other, first)])
+    assert [score.is_greedy for score in scores] == [True, False, False]
+
+
+def test_a_long_context_loses_its_beginning_and_is_counted(model):
+    """Kills: truncation on the right, by one token too many or too few, or in silence."""
+    asked = text_model(model)
+    text = some_text(5, 100)
+    exact = text[-(MAX_LENGTH + 1) :]
+    scores = asked.log_likelihoods([(text[:90], text[90:]), (exact[:-10], exact[-10:])])
+    ids = TOKENIZER.encode(exact)
+    truth = true_likelihood(model, ids[:-10], ids[-10:])[0]
+    assert [score.log_prob for score in scores] == pytest.approx([truth, truth], rel=1e-5)
+    assert asked.requests == (2, 1)
+
+
+@pytest.mark.parametrize(("n_context", "n"), [(1, 10), (1, 4), (1, 1), (3, 9), (6, 2), (2, 0)])
+def test_windows_score_every_token_once_with_most_before_it(n_context, n):
+    """Kills: tokens that are left out or counted twice, windows that are too long, context thrown away."""
+    ids, seen = np.arange(n_context + n), []
+    for window in windows(ids[:n_context], ids[n_context:], 4):
+        read, end = window.tokens[:-1], window.tokens[-1] + 1
+        assert list(window.tokens) == list(range(end - len(window.tokens), end))
+        assert len(read) == min(4, end - 1)
+        seen += list(range(end - window.n_scored, end))
+    assert seen == list(range(n_context, n_context + n))
+
+
+def test_windows_of_lm_eval_s_own_example():
+    """Kills: windows other than those in the docstring of its `loglikelihood_rolling`: -1 is the prefix."""
+    found = [(list(w.tokens[:-1]), list(w.tokens[-w.n_scored :])) for w in windows(np.array([-1]), np.arange(10), 4)]
+    assert found == [([-1, 0, 1, 2], [0, 1, 2, 3]), ([3, 4, 5, 6], [4, 5, 6, 7]), ([5, 6, 7, 8], [8, 9])]
+
+
+def test_whole_texts_are_scored_window_by_window(model):
+    """Kills: a first token that nobody scores, texts that run into each other, windows added to the wrong text."""
+    asked = text_model(model)
+    texts = ["bad", some_text(6, 2 * MAX_LENGTH + 13), "", "h"]
+    ids = [TOKENIZER.end_of_text, *TOKENIZER.encode(texts[1])]
+    truths = [true_likelihood(model, [TOKENIZER.end_of_text], TOKENIZER.encode(text))[0] for text in ("bad", "h")]
+    n = MAX_LENGTH
+    long = sum(
+        true_likelihood(model, ids[start:scored], ids[scored:end])[0]
+        for start, scored, end in ((0, 1, n + 1), (n, n + 1, 2 * n + 1), (n + 13, 2 * n + 1, 2 * n + 14))
+    )
+    assert asked.text_log_likelihoods(texts) == pytest.approx([truths[0], long, 0.0, truths[1]], rel=1e-5)
+    assert asked.requests == (0, 0)
+
+
+def test_continuations_are_the_greedy_ones(model):
+    """Kills: rows given to others, ids that the tokenizer lacks, text behind end-of-text or beyond the limit, an empty
+    prompt that fails, rows that fill up a batch and answer."""
+    prompts = ["abc", "", some_text(7, 33), "h", some_text(8, 9)]
+    truths = []
+    for prompt in prompts:
+        ids = list(TOKENIZER.encode(prompt)) or [TOKENIZER.end_of_text]
+        truths.append(TOKENIZER.decode(true_continuation(model, ids, 20)))
+    assert len(set(truths)) == len(truths)
+    assert text_model(model).continuations(prompts, max_tokens=20) == truths
+
+
+def test_a_continuation_ends_before_its_stop_string(model):
+    """Kills: a stop string that is kept, or found only where a token begins with it."""
+    whole = text_model(model).continuations(["abc.h"], max_tokens=20)[0]
+    stop = whole[5:8]
+    cut = whole[: whole.index(stop)]
+    assert text_model(model).continuations(["abc.h", "d"], max_tokens=20, stops=(stop, ",,"))[0] == cut
+
+
+def test_a_long_prompt_keeps_its_end(model):
+    """Kills: a prompt that leaves no room for what is generated, and one that is cut in silence."""
+    asked = text_model(model)
+    text = some_text(9, 90)
+    kept = text[-(MAX_LENGTH - 20) :]
+    assert asked.continuations([text, kept], max_tokens=20) == [asked.continuations([kept], max_tokens=20)[0]] * 2
+    assert asked.requests == (3, 1)
+
+
+def test_learned_positions_bound_the_window():
+    """Kills: a window by max_length that learned positions do not have."""
+    asked = text_model(letters_model(max_positions=40))
+    assert asked.max_length == 40
+    assert len(asked.continuations([some_text(0, 60)], max_tokens=10)) == 1
+    assert np.isfinite(asked.log_likelihoods([(some_text(0, 60), "abc")])[0].log_prob)
+
+
+def test_batches_change_nothing(model):
+    """Kills: answers that depend on the neighbours."""
+    one, three = text_model(model, batch_size=1), text_model(model, batch_size=3)
+    pairs = [("abc", " d"), ("abc h.ad", "def"), ("", "cab"), ("a", some_text(4, 40))]
+    prompts = [context for context, _ in pairs if context]
+    assert one.continuations(prompts, max_tokens=12) == three.continuations(prompts, max_tokens=12)
+    alone, together = (np.array([s.log_prob for s in each.log_likelihoods(pairs)]) for each in (one, three))
+    np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
+
+
+def test_few_programs_serve_many_requests(model):
+    """Kills: a compilation for every length, for a batch that is not full, or for every stop string and limit."""
+    asked = text_model(model)
+    functions = (score_batch, read_chunk, decode_block, first_rows)
+
+    def ask(seed: int, n: int) -> None:
+        texts = [some_text(seed + i, 2 + (7 * i + seed) % 50) for i in range(n)]
+        asked.log_likelihoods([(text[:-1], text[-1:]) for text in texts])
+        asked.continuations(texts, max_tokens=5 + seed, stops=("abc",) * (seed % 2))
+
+    ask(0, 7)
+    before = [function._cache_size() for function in functions]
+    for seed in range(1, 6):
+        ask(seed, 5 + seed)
+    assert [function._cache_size() for function in functions] == before
+
+
+def test_progress_counts_requests(model):
+    """Kills: an evaluation that says nothing, or ends before its last request."""
+    said: list[tuple[str, int, int]] = []
+    text_model(model, report=lambda *what: said.append(what)).continuations(["a", "b", "c", "d"], max_tokens=2)
+    assert said == [("continued", 3, 4), ("continued", 4, 4)]
+
+
+def test_refusals():
+    """Kills: scores of a model that sees what it is asked for."""
+    seeing = make_model(hybrid_config(pattern=(NystromFormerConfig(n_heads=2),), n_layers=1))
+    with pytest.raises(ValueError, match="layer 0: NystromFormerConfig sees the future"):
+        TextModel(seeing, TOKENIZER)
+    with pytest.raises(ValueError, match="batch_size=0 must be positive"):
+        text_model(letters_model(), batch_size=0)

@@ -1,0 +1,292 @@
+"""The extraction task of package metadata: what is asked, what must not leak, and the command."""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jaxzoo.cli.tasks_records import main
+from jaxzoo.tasks.record_documents import RecordsConfig, RecordSet
+from jaxzoo.tasks.record_sources import DEBIAN, PYTHON, Record, debian_records, python_records
+
+STATUS = """Package: libz1
+Status: install ok installed
+Maintainer: Mark Brown <broonie@debian.org>
+Source: zlib (1:1.2)
+Version: 1:1.2.13.dfsg-1
+Conffiles:
+ /etc/z 0123
+Description: compression library - runtime
+ zlib is a library: it compresses.
+ Key: no field
+
+Package: broken
+Depends:
+Version: 2
+
+Package: python3-PyYAML
+Version: 6.0-3
+"""
+
+
+def packages(n: int = 120, families: int = 60) -> list[Record]:
+    """Packages of which two and two come of one source and share their version; one section for nearly all."""
+    records = []
+    for i in range(n):
+        family = i % families
+        version = hashlib.sha256(f"v{family}".encode()).hexdigest()[:8]
+        fields = {
+            "Package": f"package-{i:03d}",
+            "Section": "libs" if i % 10 else f"section-{i}",
+            "Version": version,
+            "Size": hashlib.sha256(f"s{i}".encode()).hexdigest()[:6],
+            "Tag": "no",
+            "Homepage": f"https://example.org/{version}" if i % 7 == 0 else f"https://example.org/{i}",
+            "Priority": ("optional", "required")[i % 2],
+            "Description": f"about {i} " + "many words " * 10,
+        }
+        records.append(Record(DEBIAN, fields["Package"], f"family-{family}", fields))
+    return records
+
+
+def record_set(**fields: Any) -> RecordSet:
+    return RecordSet(packages(), RecordsConfig(**{"documents": 200, "seed": 3, **fields}))
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Key and value of every line, by a regular expression of its own."""
+    return re.findall(r"^([^:\n]+): (.*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("n_records", [1, 3])
+def test_the_answer_stands_in_the_document_under_its_key(n_records):
+    """Kills: questions without an answer, or with several; another record's value; the answer in the question."""
+    records = record_set(records_per_document=n_records)
+    values = {(r.name, key): value for r in records.valid for key, value in r.fields.items()}
+    examples = records.examples()
+    assert len(examples) > 20
+    for example in examples:
+        document, question = example["text"].rsplit("\n", 1)
+        name = example["doc_id"].removeprefix(f"{DEBIAN}/")
+        assert example["value"] == values[name, example["key"]]
+        assert question == f"{example['key']}:" if n_records == 1 else question == f"{example['key']} of {name}:"
+        block = next(block for block in document.split("\n\n") if ("Package", name) in pairs(block))
+        assert (example["key"], example["value"]) in pairs(block)
+        assert document.lower().count(example["value"].lower()) == 1
+        assert len(document.split("\n\n")) == n_records
+        assert len(document.encode()) <= 640
+
+
+def test_nothing_asked_can_be_known_from_training():
+    """Kills: a package, or one of its family, on both sides; a value of evaluation that training holds under its key;
+    values that most records have, or that chance hits."""
+    records = record_set()
+    assert not {r.name for r in records.train} & {r.name for r in records.valid}
+    assert not {r.group for r in records.train} & {r.group for r in records.valid}
+    train = {line for row in records.training_documents() for line in row["text"].split("\n")}
+    assert not any(f"{example['key']}: {example['value']}" in train for example in records.examples())
+    assert {example["key"] for example in records.examples()} == {"Package", "Version", "Size", "Homepage", "Section"}
+    assert not any(example["value"] in ("libs", "no") for example in records.examples())
+
+
+def test_training_documents_end_in_answers():
+    """Kills: answers that are not the document's, always in its order, or of fields that guessing finds."""
+    orders = set()
+    for row in record_set().training_documents():
+        lines = row["text"].split("\n")
+        n = next(i for i, line in enumerate(lines) if line in lines[:i])
+        shown, answers = lines[:n], lines[n:]
+        assert 1 <= len(answers) <= 8
+        assert set(answers) <= set(shown)
+        assert not {key for key, _ in pairs("\n".join(answers))} & {"Priority", "Tag", "Description"}
+        orders.add(tuple(shown.index(answer) < shown.index(answers[0]) for answer in answers[1:]))
+        assert row["meta"] == {"pile_set_name": DEBIAN}
+    assert len(orders) > 4
+
+
+def test_held_out_text_is_of_the_records_of_evaluation():
+    """Kills: validation text that training has seen."""
+    records = record_set()
+    lines = {f"{key}: {value}" for r in records.valid for key, value in r.fields.items()}
+    rows = list(records.training_documents(held_out=True))
+    assert len(rows) == 40
+    assert {line for row in rows for line in row["text"].split("\n")} <= lines
+    names = {r.name for r in records.valid}
+    rows = list(record_set(mixed=False).training_documents(held_out=True))
+    assert {dict(pairs(row["text"]))["Package"] for row in rows} == names
+
+
+def test_a_mixed_document_is_of_many_records():
+    """Kills: documents of which a model that knows the package by heart knows the values; keys of two sources."""
+    owners = {(key, value): r.name for r in packages() for key, value in r.fields.items() if key in ("Package", "Size")}
+    for mixed in (True, False):
+        rows = list(record_set(mixed=mixed).training_documents())
+        known = [{owners[pair] for pair in pairs(row["text"]) if pair in owners} for row in rows]
+        both = [names for row, names in zip(rows, known, strict=True) if "Size: " in row["text"] and names]
+        assert len(both) > 100
+        assert sum(len(names) == 1 for names in both) < 20 if mixed else all(len(names) == 1 for names in both)
+
+
+def test_a_record_takes_many_forms():
+    """Kills: a document that a model can learn by heart because it is always the same."""
+    texts = [row["text"] for row in record_set(documents=400).training_documents()]
+    assert len(set(texts)) == len(texts)
+
+
+def test_documents_depend_on_seed_and_records_alone():
+    """Kills: an order that depends on the directory listing or on hash randomisation; a seed that nobody reads."""
+    one, other = record_set(), record_set(seed=4)
+    backwards = RecordSet(packages()[::-1], RecordsConfig(documents=200, seed=3))
+    for same in (RecordSet.examples, lambda each: list(each.training_documents())):
+        assert same(one) == same(backwards)
+        assert same(one) != same(other)
+
+
+def test_baselines_by_hand():
+    """Kills: a guess from the evaluation's own values, a score that is not the task's."""
+    records = record_set()
+    document = "Size: abcdef\nVersion: V-0001\nSection: libs"
+    examples = [
+        {"doc_id": f"{DEBIAN}/x", "key": "Version", "value": "v-0001", "text": f"{document}\nVersion:"},
+        {"doc_id": f"{DEBIAN}/x", "key": "Section", "value": "LIBS", "text": f"{document}\nSection:"},
+    ]
+    assert records.baselines(examples) == {"most_frequent": 0.5, "random_field": pytest.approx(1 / 3, abs=1e-4)}
+
+
+def test_too_few_records_are_refused():
+    """Kills: an evaluation of ten questions that looks like a result."""
+    with pytest.raises(ValueError, match="10 records with values to ask for must be at least 50"):
+        RecordSet(packages(10), RecordsConfig())
+
+
+class Distribution:
+    """An installed package, as importlib has it."""
+
+    def __init__(self, *fields: tuple[str, str]):
+        self.metadata = Message()
+        for key, value in fields:
+            self.metadata[key] = value
+
+
+def test_python_metadata_as_fields():
+    """Kills: fields of many lines, dependencies of extras, unknown values, the long description, nameless packages."""
+    package: Any = Distribution(
+        ("Metadata-Version", "2.1"),
+        ("Version", "1.0"),
+        ("Name", "Py_YAML"),
+        ("Summary", "loads\n  and dumps"),
+        ("License", "UNKNOWN"),
+        ("Project-URL", "homepage, https://a.org"),
+        ("Classifier", "Topic :: Text"),
+        ("Classifier", "Topic :: Markup"),
+        ("Requires-Dist", "six>=1; python_version < '4'"),
+        ("Requires-Dist", "pytest; extra == 'dev'".replace("'", '"')),
+        ("Description", "long"),
+    )
+    nameless: Any = Distribution(("Version", "2"))
+    (record,) = python_records([nameless, package, package])
+    assert record == Record(PYTHON, "Py_YAML", "py-yaml", record.fields)
+    assert next(iter(record.fields.items())) == ("Name", "Py_YAML")
+    assert record.fields == {
+        "Name": "Py_YAML",
+        "Version": "1.0",
+        "Summary": "loads and dumps",
+        "Homepage": "https://a.org",
+        "Topic": "Text, Markup",
+        "Requires-Dist": "six>=1",
+    }
+
+
+def test_debian_status_as_fields(tmp_path):
+    """Kills: continuation lines and empty fields taken for fields, a source with its version, a Python package that is
+    one group by one name and another by Debian's."""
+    (tmp_path / "status").write_text(STATUS)
+    broken, libz, yaml = debian_records(tmp_path / "status")
+    assert broken.fields == {"Package": "broken", "Version": "2"}
+    assert (libz.name, libz.group, yaml.group) == ("libz1", "zlib", "pyyaml")
+    assert list(libz.fields) == ["Package", "Maintainer", "Source", "Version", "Description"]
+    assert libz.fields["Description"] == "compression library - runtime"
+    assert debian_records(tmp_path / "none") == []
+
+
+@pytest.fixture
+def status(tmp_path: Path) -> Path:
+    """A file of Debian's packages."""
+    stanzas = ["\n".join(f"{key}: {value}" for key, value in record.fields.items()) for record in packages()]
+    (tmp_path / "status").write_text("\n\n".join(stanzas) + "\n")
+    return tmp_path / "status"
+
+
+@pytest.fixture
+def no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine without Python packages: the test's own have other names everywhere."""
+    monkeypatch.setattr("jaxzoo.cli.tasks_records.python_records", list)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.usefixtures("no_python")
+def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, capsys):
+    """Kills: a path or a time in the output, a set that is replaced unasked, an unfinished one that is kept, empty
+    files of a source that the machine lacks."""
+    out = tmp_path / "set"
+    flags = ["--out", str(out), "--dpkg-status", str(status), "--documents", "60"]
+    unfinished = tmp_path / ".set.jaxzoo-unfinished"
+    (unfinished / "train").mkdir(parents=True)
+    (unfinished / "train" / "python.jsonl").write_text("half a li")
+    assert main(flags) == 0
+    first = files(out)
+    assert not unfinished.exists()
+    assert sorted(first) == ["manifest.json", "records.jsonl", "train/debian.jsonl", "valid/debian.jsonl"]
+    assert str(tmp_path).encode() not in b"".join(first.values())
+    assert "Debian packages: " in capsys.readouterr().out
+    assert main(flags) == 2
+    assert "exists; add --overwrite to replace it" in capsys.readouterr().err
+    assert main([*flags, "--overwrite"]) == 0
+    assert files(out) == first
+    rows = [json.loads(line) for line in first["records.jsonl"].decode().splitlines()]
+    manifest = json.loads(first["manifest.json"])
+    assert manifest["records"][DEBIAN]["examples"] == len(rows)
+    assert len(first["train/debian.jsonl"].splitlines()) == 60
+    assert main([*flags[2:], "--out", str(tmp_path / "fda.jsonl")]) == 0
+    assert (tmp_path / "fda.jsonl").read_bytes() == first["records.jsonl"]
+
+
+@pytest.mark.usefixtures("no_python")
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--documents", "0"], "documents=0 must be positive"),
+        (["--valid-fraction", "1"], "valid_fraction=1.0 must be in (0, 1)"),
+        (["--document-bytes", "5"], "--document-bytes 5 leaves no room for a question"),
+        (["--dpkg-status", "none"], "0 records with values to ask for must be at least 50"),
+        (["--record-per-document", "2"], "did you mean --records-per-document?"),
+        (["--out", "none/set"], "its directory does not exist"),
+        (["--out", "."], "exists; name another"),
+    ],
+)
+def test_mistakes_are_one_line(flags, message, status, tmp_path, capsys, monkeypatch):
+    """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    assert main(["--out", "set", "--dpkg-status", str(status), "--overwrite", *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+def test_the_module_is_a_command():
+    """Kills: a door that is missing, help that waits for JAX."""
+    shown = subprocess.run([sys.executable, "-m", "jaxzoo.tasks.records", "--help"], check=True, capture_output=True)
+    assert b"--records-per-document" in shown.stdout
+    code = "import sys; import jaxzoo.cli.tasks_records; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
