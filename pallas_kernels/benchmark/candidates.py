@@ -31,7 +31,7 @@ class Candidate:
 
 
 class Op(Protocol):
-    """What a module beside this one says of its op (`taylor.py`, `window.py`)."""
+    """What a module beside this one says of its op (`taylor_attention.py`, `sliding_window.py`)."""
 
     def candidates(self, platform: str) -> list[Candidate]:
         """Everything but peers, on "cpu", "gpu" or "tpu"."""

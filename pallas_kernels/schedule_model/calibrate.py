@@ -7,8 +7,8 @@ is not published; the nearest are libraries that do the same work, cuBLAS and Fl
 
 Found with jax 0.12.0, libtpu 0.0.50, ptxas 13.0, as measured / predicted:
 
-- v5e: 1.05 to 1.07 with large blocks, less 0.1 ms of dispatch from Python in the measurement; 1.03 with small ones, to
-  which `forecast.STEP` is fitted.
+- v5e: 1.05 with large blocks (1.21 at 4096^3, where the measurement has its dispatch from Python in it); 1.03 with
+  small ones, to which `forecast.STEP` is fitted.
 - H100: 1.35 for the matmul, whose tensor cores never rest; 1.26 to 1.30 for attention with 128 features a head, 1.15
   with 64. The clock of the model is the highest, which an H100 does not hold with busy tensor cores: 1.35 is 1.47 GHz.
   So expect 1.15 to 1.35 times the prediction, more the fuller the tensor cores; two predictions compare better.

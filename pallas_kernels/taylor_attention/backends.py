@@ -8,7 +8,7 @@
 t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None means zeros, decay None means 1.
 segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
 saved is den (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it. With
-options.kernel_segments > 1 it is (den, borders): the states of `mosaic_gpu_split.border_shapes`, 6 MB at most, which
+options.kernel_segments > 1 it is (den, borders): the states of `mosaic_gpu_split.border_shapes`, 11 MB at most, which
 mosaic_gpu saves instead of making them again. The others return zeros there.
 """
 
@@ -146,7 +146,7 @@ def _without_borders(backend: Backend) -> Backend:
         y, last, den = backend.forward(q, k, v, state, decay, segment_ids, options, **kwargs)
         if not options.saves_borders:
             return y, last, den
-        shapes = mosaic_gpu_split.border_shapes(q.shape[0], q.shape[2], v.shape[3], options.kernel_segments)
+        shapes = mosaic_gpu_split.border_shapes(q.shape[0], q.shape[2], q.shape[3], v.shape[3], options.kernel_segments)
         return y, last, (den, tuple(jnp.zeros(shape, jnp.float32) for shape in shapes))
 
     def backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, **kwargs):

@@ -15,11 +15,9 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, iota, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, rows_to
+from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    CHUNK,
-    KEY_DIM,
-    VALUE_DIM,
     Heads,
     decay_table,
     decayed_counts,
@@ -30,18 +28,19 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_scale,
     split_values,
     unpack_state,
-    value_tiles,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, border_states, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, MAX_KEY_DIM, value_tiles, widths
 
 
 def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
     """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
     mma, decay = chunk.mma, chunk.block.decay
+    sizes = chunk.widths
+    products = len(sizes.read)
     q, k, v = chunk.streams("q", "k", "v")
     x = chunk.scaled(plgpu.load(q, layout=WGMMA))
     since = None if decay is None else decay.since_start(PER_ROW)
@@ -50,25 +49,26 @@ def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
         """Products are awaited in order: scores, those of z, past values, values of the chunk."""
         *past, z = others if normalize else (*others, None)
         plgpu.wgmma(scores, q, k.transpose((1, 0)))
-        phi = features(mma, x, halved=True)
+        phi = chunk.features(x, sizes.read[0], halved=True)
         chunk.wait_state()
         if normalize:
             chunk.add_z(z, x * jnp.asarray(0.5, x.dtype))
-        mma.registers(past[0] if past else values, phi, chunk.state.transpose((1, 0)))
-        weights = _weights(plgpu.wgmma_accumulator_load(scores, wait_n=3 if normalize else 1), chunk)
+        chunk.add_past(past[0] if past else values, x, halved=True, first=phi)
+        wait = products + 2 if normalize else products
+        weights = _weights(plgpu.wgmma_accumulator_load(scores, wait_n=wait), chunk)
         mma.registers(values, weights.astype(jnp.bfloat16), v)
         den = None
         if normalize:
-            before = (plgpu.wgmma_accumulator_load(z, wait_n=2) * x.astype(jnp.float32)).sum(axis=1) + count
+            before = (plgpu.wgmma_accumulator_load(z, wait_n=products + 1) * x.astype(jnp.float32)).sum(axis=1) + count
             den = weights.sum(axis=1) + (before if since is None else before * since) + eps
         y = values[...]
-        return (y + past[0][...] * rows_to(since) if past else y), den
+        return (y + past[0][...] * rows_to(since, sizes.values) if past else y), den
 
-    square, narrow = plgpu.ACC((64, 64), jnp.float32), plgpu.ACC((64, KEY_DIM), jnp.float32)
-    y, den = pl.run_scoped(run, *[square] * (2 if decay is None else 3), *[narrow] * normalize)
+    square, narrow, wide = (plgpu.ACC((CHUNK, n), jnp.float32) for n in (CHUNK, sizes.keys, sizes.values))
+    y, den = pl.run_scoped(run, square, *[wide] * (1 if decay is None else 2), *[narrow] * normalize)
     chunk.release()
     count = count + np.float32(CHUNK) if decay is None else decay.next_count(count)
-    results = {"y": y * rows_to(1.0 / den) if normalize else y}
+    results = {"y": y * rows_to(1.0 / den, sizes.values) if normalize else y}
     return results | ({"den": den} if return_den else {}), count
 
 
@@ -76,9 +76,9 @@ def _weights(scores, chunk: ChunkStep):
     """1 + s + s^2 / 2 = r^2 + 1/2 with r = (1 + s) / sqrt(2), two fused multiply-adds, where i >= j."""
     root = np.float32(0.5**0.5)
     r = scores * (root * np.float32(chunk.scale)) + root
-    i, j = iota((64, 64), 0), iota((64, 64), 1)
-    weights = jnp.where(i >= j, r * r + 0.5, 0.0)
-    return weights if chunk.block.decay is None else weights * chunk.block.decay.between(i, j)
+    met, powers = chunk.meets(query_axis=0)
+    weights = jnp.where(met, r * r + 0.5, 0.0)
+    return weights if powers is None else weights * powers
 
 
 class Forward(NamedTuple):
@@ -99,9 +99,9 @@ class Plan(NamedTuple):
 
 
 def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
-    """Cuts the problem into thread blocks, one per batch row, query head, tile of 64 values and segment."""
-    b, t, h, _ = q.shape
-    heads = Heads(h, k.shape[2], value_tiles(v.shape[-1]))
+    """Cuts the problem into thread blocks, one per batch row, query head, tile of values and segment."""
+    b, t, h, key_dim = q.shape
+    heads = Heads(h, k.shape[2], value_tiles(key_dim, v.shape[-1]), widths(key_dim))
     split = Segments(t, choose_segments(b * heads.blocks, t) if segments is None else segments)
     log_decay = None if decay is None else jnp.log(decay.astype(jnp.float32))
     per_block = None if decay is None else jnp.repeat(log_decay, heads.tiles)
@@ -109,13 +109,14 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
 
 
 def kernel_operands(q, k, v, before: float):
-    """q times `before`, q and k padded to 16 features, v cut into tiles of 64, all padded in time where TMA needs it.
+    """q times `before`, q and k padded to `Widths.keys` channels, v cut into tiles, all padded in time for TMA.
 
-    Nothing is copied where before = 1, k = 16, and v and t are multiples of 64 and 8.
+    Nothing is copied where before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
     """
-    t = q.shape[1]
+    t, sizes = q.shape[1], widths(q.shape[3])
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
-    return tuple(pad_time(x, t) for x in (pad_minor(q, KEY_DIM), pad_minor(k, KEY_DIM), split_values(v)))
+    q, k = pad_minor(q, sizes.keys), pad_minor(k, sizes.keys)
+    return tuple(pad_time(x, t) for x in (q, k, split_values(v, sizes.values)))
 
 
 def forward(
@@ -125,9 +126,9 @@ def forward(
     """Taylor attention on Hopper and later.
 
     Args:
-      q: (b, t, h, k) bf16, t >= 1, k <= 16.
+      q: (b, t, h, k) bf16, t >= 1, k <= 32.
       k: (b, t, g, k) bf16, g dividing h; query head i reads key head i // (h // g).
-      v: (b, t, g, v) bf16; computed in tiles of 64 values, each of which repeats the work on the weights.
+      v: (b, t, g, v) bf16; computed in tiles of 64 values, 32 where k > 16, each of which repeats the work on weights.
       scale: s = scale * q.k; default k^-1/2. One that is no power of two rounds scale * q to bf16.
       eps: added to the sum of weights.
       normalize: False leaves out the division, and `den`.
@@ -162,7 +163,7 @@ def forward(
         start=borders,
         decay=plan.decay,
         scale=inside,
-        outputs={"y": VALUE_DIM} | ({"den": None} if return_den else {}),
+        outputs={"y": heads.widths.values} | ({"den": None} if return_den else {}),
         last=return_state,
         counts=counts,
         **options,
@@ -178,8 +179,8 @@ def forward(
 def check_supported(q, k, v):
     """Raises NotImplementedError for what these kernels do not take."""
     rule = None
-    if q.shape[-1] > KEY_DIM:
-        rule = f"feature_dim={q.shape[-1]} is more than {KEY_DIM}, whose state fills the registers of a warpgroup"
+    if q.shape[-1] > MAX_KEY_DIM:
+        rule = f"feature_dim={q.shape[-1]} is more than {MAX_KEY_DIM}, whose state fills the registers of a warpgroup"
     elif any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
         rule = f"dtypes {q.dtype}, {k.dtype}, {v.dtype} are not all bfloat16"
     elif q.shape[1] < 1:

@@ -10,11 +10,10 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import tile
-
-STAGES = 4  # depth of the TMA ring: loads run STAGES - 2 chunks ahead, which must hide the latency of memory
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,8 +24,8 @@ class Decay:
     head: Any
 
     def between(self, later, earlier):
-        """decay^(later - earlier), for later >= earlier."""
-        return jnp.exp2(self.table[3, 0] * jnp.maximum(later - earlier, 0).astype(jnp.float32))
+        """decay^(later - earlier), for later >= earlier, float32."""
+        return jnp.exp2(self.table[3, 0] * jnp.maximum(later - earlier, 0.0))
 
     def next_count(self, count):
         """Decayed number of tokens after one more whole chunk."""
@@ -55,6 +54,7 @@ class Block:
     first_chunk: Any
     count: Any
     segments: Segments
+    widths: Widths
     reverse: bool
     decay: Decay | None
 
@@ -92,7 +92,7 @@ def this_block(refs, heads: Heads, segments: Segments, *, reverse: bool, skip: i
         before = lax.rem(index, jnp.int32(pieces)) * each
         first, count = first + before, jnp.clip(count - before, 0, each)
     decay = None if refs.decay is None else Decay(refs.decay_s, heads.of_query(head))
-    return Block(lax.axis_index("b"), head, segment, first, count, segments, reverse, decay)
+    return Block(lax.axis_index("b"), head, segment, first, count, segments, heads.widths, reverse, decay)
 
 
 def decay_scratch(decay):
@@ -119,17 +119,18 @@ class Ring:
     loads: tuple[tuple[Any, Callable, Any], ...]
     row: Callable  # scan position -> first row in time
     count: Any  # chunks in this scan, traced
+    stages: int
     full: Any
     empty: Any | None  # arrivals of the other warpgroup; None without one
 
     def issue(self, position):
-        slot = lax.rem(position, jnp.int32(STAGES))
+        slot = lax.rem(position, jnp.int32(self.stages))
         row = self.row(position)
         for gmem, index, smem in self.loads:
             plgpu.copy_gmem_to_smem(gmem.at[index(row)], smem.at[slot], self.full.at[slot])
 
     def start(self):
-        for i in range(STAGES):
+        for i in range(self.stages):
 
             @pl.when(i < self.count)
             def _(i=i):
@@ -138,7 +139,7 @@ class Ring:
     def _freed(self, position):
         """The position whose slot both warpgroups have left, two positions ago, and whether it is to be refilled."""
         free = position - 2
-        return free, (free >= 0) & (free + STAGES < self.count)
+        return free, (free >= 0) & (free + self.stages < self.count)
 
     def await_free(self, position):
         """Waits for the other warpgroup to leave the slot that `refill` loads into."""
@@ -147,7 +148,7 @@ class Ring:
 
             @pl.when(wanted)
             def _():
-                plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(STAGES))])
+                plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(self.stages))])
 
     def refill(self, position):
         """Loads into a slot again; between `await_free` and this a `commit_smem` orders reads before the copies."""
@@ -155,11 +156,11 @@ class Ring:
 
         @pl.when(wanted)
         def _():
-            self.issue(free + STAGES)
+            self.issue(free + self.stages)
 
     def drain(self):
         if self.empty is not None:
-            wait_last(self.empty, self.count, STAGES)
+            wait_last(self.empty, self.count, self.stages)
 
 
 def stream_ring(refs, streams, block: Block, empty) -> Ring:
@@ -171,16 +172,16 @@ def stream_ring(refs, streams, block: Block, empty) -> Ring:
         return getattr(refs, name), index, getattr(refs, f"{name}_s")
 
     loads = tuple(load(name, head) for name, (_, head) in streams.items())
-    return Ring(loads, row=block.row, count=block.count, full=refs.full, empty=empty)
+    return Ring(loads, row=block.row, count=block.count, stages=block.widths.stages, full=refs.full, empty=empty)
 
 
-def stream_scratch(streams):
+def stream_scratch(streams, stages: int):
     """Shared memory of `stream_ring`: a ring of slots `NAME_s` for each stream, and its barrier."""
     rings = {
-        f"{name}_s": plgpu.SMEM((STAGES, CHUNK), jnp.float32) if head is None else tile(STAGES, array.shape[-1])
+        f"{name}_s": plgpu.SMEM((stages, CHUNK), jnp.float32) if head is None else tile(stages, array.shape[-1])
         for name, (array, head) in streams.items()
     }
-    return rings | {"full": plgpu.Barrier(num_arrivals=len(streams), num_barriers=STAGES)}
+    return rings | {"full": plgpu.Barrier(num_arrivals=len(streams), num_barriers=stages)}
 
 
 def wait_last(barrier, count, depth):

@@ -1,27 +1,28 @@
-"""Features of (64, 16) tiles in registers, and their derivative, by exchanges within quads of lanes: no matmul.
+"""Features of (64, 16) and (64, 32) tiles in registers, and their derivative, by exchanges within quads of lanes.
 
-In the layout of wgmma the four lanes l = 0 .. 3 of a quad hold a row x of 16 channels between them, two pairs each:
-a = x[2l, 2l + 1] and b = x[8 + 2l, 9 + 2l]. Features come in tiles of 8 columns, one pair a lane:
+In the layout of wgmma the four lanes l = 0 .. 3 of a quad hold a row x between them; of every 8 channels, a group, a
+lane has the pair 2l, 2l + 1. So has it of 8 columns of features, a tile. With a, b .. the pairs of the groups, 2, 3 or
+4 of them, and c_e the pair c of lane l ^ e, the tiles are
 
-  a,  b,  a a,  b b,  a b,  a b~,  (a0 a1, b0 b1),  a tile with 1 in its first column, else 0;
-  for e = 1, 2, 3, with c and d the pairs a and b of lane l ^ e:  a c',  b d',  a d,  a d~
+  a;  a a;  a b and a b~ for every two groups;  (a0 a1, b0 b1) for groups 1 and 2, and 3 and 4;  1 in the first column,
+  and 0 where tiles are odd so far;
+  for e = 1, 2, 3:  a a_e';  a b_e and a b_e~ for every two groups
 
 with ~ for a swapped pair, and ' for one swapped in the upper of the lanes l and l ^ e alone. So every product of two
-channels is made once: those of a with c straight in the lower lane and crossed in the upper one, those of a with d in
-the lane of a. 153 features in 160 columns.
+channels is made once: those of two groups in the lane of the first, those of one group straight in the lower lane and
+crossed in the upper one. 153 features in 160 columns, 325 in 344, 561 in 576.
 
 The scheme is written once, for lanes that are arrays (interpret mode), channel numbers (`channels`) or registers
 (`mosaic_gpu_lanes.RegisterLanes`).
 """
 
 import functools
+import itertools
+from typing import NamedTuple
 
 import numpy as np
 
-COLUMNS = 160
-NEAR = 96  # columns up to e = 1; those of e = 2, 3 are the far ones
 TILE = 8
-ONE = 56  # the column of the constant
 
 
 class ArrayLanes:
@@ -54,6 +55,9 @@ class ArrayLanes:
     def half(self, x):
         return x * x.dtype.type(0.5)
 
+    def zero(self, like):
+        return self.numpy.zeros_like(like)
+
     def one(self, like):
         """1 in the first column, else 0."""
         first = self.numpy.arange(TILE) == 0
@@ -82,69 +86,170 @@ class ArrayLanes:
         return self.pack(x, x, i)
 
 
-def _factors(lanes, a, b):
-    """The factors of each tile of products from tile 2 on, in order; None for the tile of the constant."""
-    factors = [(a, a), (b, b), (a, b), (a, lanes.swap(b)), (lanes.pack(a, b, 0), lanes.pack(a, b, 1)), None]
-    for e in (1, 2, 3):
-        c, d = lanes.exchange(a, e), lanes.exchange(b, e)
-        factors += [(a, lanes.choose(c, e)), (b, lanes.choose(d, e)), (a, d), (a, lanes.swap(d))]
-    return factors
+class Tile(NamedTuple):
+    """What a tile multiplies: the pair of group `first`, and that of group `second` of lane l ^ exchange."""
+
+    kind: str
+    """channel (no second factor), product, crossed (the second swapped), halves (swapped in the upper lane), inner
+    (each group's own two, second None for a group alone), one, zero."""
+    first: int = 0
+    second: int | None = None
+    exchange: int = 0
 
 
 @functools.cache
-def channels() -> tuple[np.ndarray, np.ndarray]:
-    """The channels (160,) that each column multiplies: -1 for the second where there is one, for both where none."""
+def scheme(groups: int) -> tuple[Tile, ...]:
+    """The tiles of the features of `groups` groups of 8 channels, in order."""
+    each, two = range(groups), tuple(itertools.combinations(range(groups), 2))
+    tiles = [Tile("channel", g) for g in each] + [Tile("product", g, g) for g in each]
+    tiles += [Tile(kind, *pair) for pair in two for kind in ("product", "crossed")]
+    tiles += [Tile("inner", g, g + 1 if g + 1 < groups else None) for g in each[::2]] + [Tile("one")]
+    tiles += [Tile("zero")] * (len(tiles) % 2)
+    for e in (1, 2, 3):
+        tiles += [Tile("halves", g, g, e) for g in each]
+        tiles += [Tile(kind, *pair, e) for pair in two for kind in ("product", "crossed")]
+    return tuple(tiles)
+
+
+def tiles_between(groups: int, start: int, stop: int) -> tuple[Tile, ...]:
+    """The tiles of columns start .. stop, multiples of 8; those beyond the features are zero."""
+    tiles = scheme(groups)[start // TILE : stop // TILE]
+    return tiles + (Tile("zero"),) * ((stop - start) // TILE - len(tiles))
+
+
+class _Pairs:
+    """The pairs of a row's groups, and those of other lanes, each exchanged once."""
+
+    def __init__(self, lanes, x):
+        self.lanes, self.own, self.others = lanes, lanes.tiles(x), {}
+
+    def second(self, tile: Tile):
+        """The second factor, before it is swapped."""
+        if tile.exchange == 0:
+            return self.own[tile.second]
+        at = tile.second, tile.exchange
+        if at not in self.others:
+            self.others[at] = self.lanes.exchange(self.own[tile.second], tile.exchange)
+        return self.others[at]
+
+    def factors(self, tile: Tile):
+        """Both, of a tile that has two."""
+        lanes, x = self.lanes, self.own[tile.first]
+        if tile.kind == "inner":
+            y = lanes.zero(x) if tile.second is None else self.own[tile.second]
+            return lanes.pack(x, y, 0), lanes.pack(x, y, 1)
+        y = self.second(tile)
+        if tile.kind == "crossed":
+            y = lanes.swap(y)
+        return x, lanes.choose(y, tile.exchange) if tile.kind == "halves" else y
+
+
+@functools.cache
+def channels(groups: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """The channels (columns,) that each column multiplies: -1 for the second where there is one, both where none."""
     lanes = ArrayLanes(np)
-    a, b = lanes.tiles(np.arange(16)[None])
-    none = np.full_like(a, -1)
-    pairs = [(a, none), (b, none), *((none, none) if f is None else f for f in _factors(lanes, a, b))]
-    first, second = (lanes.join([pair[i] for pair in pairs])[0] for i in range(2))
+    pairs = _Pairs(lanes, 1 + np.arange(groups * TILE)[None])  # from 1 on, for 0 is no channel
+    none = lanes.zero(pairs.own[0])
+    found = []
+    for tile in tiles_between(groups, 0, columns):
+        if tile.kind == "channel":
+            found.append((pairs.own[tile.first], none))
+        else:
+            found.append((none, none) if tile.kind in ("one", "zero") else pairs.factors(tile))
+    first, second = (lanes.join([pair[i] for pair in found])[0] - 1 for i in range(2))
     return first, second
 
 
-def features(lanes, x, *, halved: bool):
-    """phi(x), (64, 160), of x (64, 16), both bf16; halved: squares are x_a^2 / 2, as on the query side."""
-    a, b = lanes.tiles(x)
-    factors = _factors(lanes, a, b)
-    if halved:
-        factors[0], factors[1] = (a, lanes.half(a)), (b, lanes.half(b))
-    return lanes.join([a, b, *(lanes.one(a) if f is None else lanes.multiply(*f) for f in factors)])
+def constant_column(groups: int) -> int:
+    """That which is 1."""
+    return TILE * scheme(groups).index(Tile("one"))
 
 
-def near_pull_back(lanes, x, u, *, halved: bool):
-    """sum_f u_f d phi_f / d x over the first 96 columns: x (64, 16) bf16, u (64, 96) float32 -> (64, 16) float32."""
-    pairs = lanes.tiles(x)
-    a, b = map(lanes.wide, pairs)
-    da, db, aa, bb, ab, across, inner, _, *others = lanes.tiles(u)
-    if not halved:
-        aa, bb = lanes.add(aa, aa), lanes.add(bb, bb)
-    other_a, other_b = lanes.swap(a), lanes.swap(b)
-    da = lanes.multiply_add(ab, b, lanes.multiply_add(aa, a, da))
-    db = lanes.multiply_add(ab, a, lanes.multiply_add(bb, b, db))
-    da = lanes.multiply_add(across, other_b, da)
-    db = lanes.multiply_add(lanes.swap(across), other_a, db)
-    da = lanes.multiply_add(lanes.spread(inner, 0), other_a, da)
-    db = lanes.multiply_add(lanes.spread(inner, 1), other_b, db)
-    return lanes.join(_exchanged(lanes, pairs, others, 1, (da, db)))
+def features(lanes, x, *, tiles: tuple[Tile, ...], halved: bool):
+    """Columns of phi(x), (64, 8 tiles), of x (64, 16 or 32), both bf16.
+
+    halved: squares are x_a^2 / 2, as on the query side.
+    """
+    pairs = _Pairs(lanes, x)
+
+    def feature(tile: Tile):
+        if tile.kind in ("one", "zero"):
+            return getattr(lanes, tile.kind)(pairs.own[0])
+        if tile.kind == "channel":
+            return pairs.own[tile.first]
+        first, second = pairs.factors(tile)
+        square = tile.exchange == 0 and tile.first == tile.second
+        return lanes.multiply(first, lanes.half(second) if square and halved else second)
+
+    return lanes.join([feature(tile) for tile in tiles])
 
 
-def far_pull_back(lanes, x, u, start):
-    """start (64, 16) + the same sum over the other 64 columns, u (64, 64)."""
-    pairs, u, sums = lanes.tiles(x), lanes.tiles(u), lanes.tiles(start)
-    for i, e in enumerate((2, 3)):
-        sums = _exchanged(lanes, pairs, u[4 * i : 4 * i + 4], e, sums)
-    return lanes.join(sums)
+def pull_back(lanes, x, u, start=None, *, tiles: tuple[Tile, ...], halved: bool):
+    """start + sum_f u_f d phi_f / d x over the columns of `tiles`.
+
+    x (64, 16 or 32) bf16, u (64, 8 tiles) float32, start as x, None for zeros -> as x, in float32.
+    """
+    derivative = _Derivative(lanes, x, start)
+    for tile, part in zip(tiles, lanes.tiles(u), strict=True):
+        if tile.kind not in ("one", "zero"):
+            getattr(derivative, tile.kind)(tile, lanes.add(part, part) if _doubled(tile, halved) else part)
+    return derivative.result()
 
 
-def _exchanged(lanes, pairs, u, e, sums):
-    """Adds the derivatives of the four tiles of e: those by the pairs of the other lane go back to it."""
-    (a, b), (c, d), (da, db) = map(lanes.wide, pairs), (lanes.exchange(x, e) for x in pairs), sums
-    ac, bd, ad, across = u
-    wide_d = lanes.wide(d)
-    da = lanes.multiply_add(ac, lanes.wide(lanes.choose(c, e)), da)
-    db = lanes.multiply_add(bd, lanes.wide(lanes.choose(d, e)), db)
-    da = lanes.multiply_add(across, lanes.swap(wide_d), lanes.multiply_add(ad, wide_d, da))
-    dc = lanes.choose(lanes.multiply(ac, a), e)
-    dd = lanes.multiply_add(ad, a, lanes.choose(lanes.multiply(bd, b), e))
-    dd = lanes.multiply_add(lanes.swap(across), lanes.swap(a), dd)
-    return lanes.add(da, lanes.exchange(dc, e)), lanes.add(db, lanes.exchange(dd, e))
+def _doubled(tile: Tile, halved: bool) -> bool:
+    """Whether the derivative of a tile of squares is twice the factor."""
+    return not halved and tile.kind == "product" and tile.exchange == 0 and tile.first == tile.second
+
+
+class _Derivative:
+    """Sums the derivatives of tiles. What belongs to another lane is summed here and goes there once, in `result`."""
+
+    def __init__(self, lanes, x, start):
+        self.lanes, self.pairs = lanes, _Pairs(lanes, x)
+        self.own = [lanes.wide(pair) for pair in self.pairs.own]
+        self.sums = dict(enumerate(lanes.tiles(start))) if start is not None else {}
+        self.elsewhere = {}
+
+    def _add(self, sums, at, x, y):
+        """sums[at] += x y."""
+        lanes = self.lanes
+        sums[at] = lanes.multiply_add(x, y, sums[at]) if at in sums else lanes.multiply(x, y)
+
+    def _second(self, tile: Tile, x, y):
+        """Adds x y to what the second factor gets."""
+        if tile.exchange:
+            self._add(self.elsewhere, (tile.second, tile.exchange), x, y)
+        else:
+            self._add(self.sums, tile.second, x, y)
+
+    def channel(self, tile: Tile, u):
+        at = tile.first
+        self.sums[at] = self.lanes.add(self.sums[at], u) if at in self.sums else u
+
+    def product(self, tile: Tile, u):
+        self._add(self.sums, tile.first, u, self.lanes.wide(self.pairs.second(tile)))
+        if tile.exchange or tile.first != tile.second:
+            self._second(tile, u, self.own[tile.first])
+
+    def crossed(self, tile: Tile, u):
+        swap = self.lanes.swap
+        self._add(self.sums, tile.first, u, swap(self.lanes.wide(self.pairs.second(tile))))
+        self._second(tile, swap(u), swap(self.own[tile.first]))
+
+    def halves(self, tile: Tile, u):
+        lanes, at, e = self.lanes, (tile.second, tile.exchange), tile.exchange
+        self._add(self.sums, tile.first, u, lanes.wide(lanes.choose(self.pairs.second(tile), e)))
+        other = lanes.choose(lanes.multiply(u, self.own[tile.first]), e)
+        self.elsewhere[at] = lanes.add(self.elsewhere[at], other) if at in self.elsewhere else other
+
+    def inner(self, tile: Tile, u):
+        for i, group in enumerate((tile.first, tile.second)):
+            if group is not None:
+                self._add(self.sums, group, self.lanes.spread(u, i), self.lanes.swap(self.own[group]))
+
+    def result(self):
+        lanes = self.lanes
+        for (group, e), other in self.elsewhere.items():
+            other = lanes.exchange(other, e)
+            self.sums[group] = lanes.add(self.sums[group], other) if group in self.sums else other
+        return lanes.join([self.sums[i] if i in self.sums else lanes.zero(own) for i, own in enumerate(self.own)])

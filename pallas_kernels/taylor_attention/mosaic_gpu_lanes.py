@@ -101,6 +101,10 @@ class RegisterLanes:
     def half(self, x: Packed):
         return self.multiply(x, Packed((_i32(0x3F003F00),) * 2))
 
+    def zero(self, like):
+        zero = utils.c(0.0, ir.F32Type.get()) if isinstance(like, Wide) else _i32(0)
+        return like.map(lambda _: zero)
+
     def one(self, like: Packed):
         del like
         first = arith.cmpi(arith.CmpIPredicate.eq, self.lane, _i32(0))

@@ -2,20 +2,20 @@
 
 Legend: b batch, t time, h query heads, k key dim, v value dim, c chunk (64 rows), f features.
 
-Features: the 160 columns of `mosaic_gpu_features`. The query side carries the weights: x = scale q in place of q,
+Features: the columns of `mosaic_gpu_features`. The query side carries the weights: x = scale q in place of q,
 and 1/2 on squares, so that phi_q(q).phi(k) = 1 + s + s^2/2 with s = scale q.k. A scale that is no power of two, by
 which bf16 would be rounded, multiplies q beforehand (`split_scale`).
 
-Key dims below 16 are padded with zeros, which changes no product. Value dims are padded to a multiple of 64
-and cut into tiles of 64 columns; a tile is a head of its own that shares q and k with its siblings, so that
-kernels know v = 64 only.
+Key dims are padded with zeros to `Widths.keys`, which changes no product. Value dims are padded to a multiple of
+`Widths.values` and cut into tiles; a tile is a head of its own that shares q and k with its siblings, so that kernels
+know one v only.
 
 Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1) / 2 features [1, x_a, x_a x_b
 (a <= b)].
 Kernel state, per tile head, float32:
-  s (v=64, 160): s[v, c] = S[c, v] in the columns of `mosaic_gpu_features`, so that wgmma's M = 64 is the value dim;
-  z (64, 16): rows 0..15 are the symmetric matrix Z2 = sum_j k_j k_j^T, row 16 is z1 = sum_j k_j, the rest 0; neither
-    carries weights, also in the cotangent, which sums over queries.
+  s `Widths.state`: S[c, v] or its transpose, in the columns c of `mosaic_gpu_features`;
+  z (64, keys): the first rows are the symmetric matrix Z2 = sum_j k_j k_j^T, row `keys` is z1 = sum_j k_j, the rest 0;
+    neither carries weights, also in the cotangent, which sums over queries.
 The count (slot 0 of the public z) never enters the state scan: it is known in closed form.
 """
 
@@ -27,12 +27,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pallas_kernels.dispatch import hopper_objection
-from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS, ONE, channels
+from pallas_kernels.taylor_attention.mosaic_gpu_features import channels, constant_column
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, MAX_KEY_DIM, Widths, widths
 from pallas_kernels.taylor_attention.problem import Problem
-
-KEY_DIM = 16
-VALUE_DIM = 64
-CHUNK = 64
 
 
 def objection(p: Problem) -> str | None:
@@ -40,7 +37,7 @@ def objection(p: Problem) -> str | None:
     reason = hopper_objection(p.dtypes)
     if reason is not None:
         return reason
-    return f"feature_dim={p.k} is more than {KEY_DIM}" if p.k > KEY_DIM else None
+    return f"feature_dim={p.k} is more than {MAX_KEY_DIM}" if p.k > MAX_KEY_DIM else None
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -50,11 +47,12 @@ def split_scale(scale: float) -> tuple[float, float]:
 
 def public_columns(key_dim: int) -> np.ndarray:
     """(f,) column of every public feature."""
-    first, second = channels()
+    sizes = widths(key_dim)
+    first, second = channels(sizes.groups, sizes.columns)
     columns = {tuple(sorted(x for x in pair if x >= 0)): i for i, pair in enumerate(zip(first, second, strict=True))}
     rows, cols = np.triu_indices(key_dim)
     pairs = [columns[pair] for pair in zip(rows, cols, strict=True)]
-    return np.array([ONE, *(columns[(a,)] for a in range(key_dim)), *pairs])
+    return np.array([constant_column(sizes.groups), *(columns[(a,)] for a in range(key_dim)), *pairs])
 
 
 def pad_minor(x, multiple: int):
@@ -63,10 +61,10 @@ def pad_minor(x, multiple: int):
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, pad)]) if pad else x
 
 
-def split_values(x):
-    """(b, t, heads, v) -> (b, t, heads * tiles, 64); free where v is a multiple of 64."""
-    x = pad_minor(x, VALUE_DIM)
-    return x.reshape(*x.shape[:2], -1, VALUE_DIM)
+def split_values(x, width: int):
+    """(b, t, heads, v) -> (b, t, heads * tiles, width); free where v is a multiple of it."""
+    x = pad_minor(x, width)
+    return x.reshape(*x.shape[:2], -1, width)
 
 
 def join_values(x, heads: int, value_dim: int):
@@ -75,25 +73,31 @@ def join_values(x, heads: int, value_dim: int):
 
 
 def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, 64, 160), z (b, h * tiles, 64, 16).
+    """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, *Widths.state), z (b, h * tiles, 64, keys).
 
     z is repeated over the tiles of a head, or given to the first only (z_once: a cotangent must count once).
     """
     b, h, features = z.shape
-    s = pad_minor(s, VALUE_DIM)
-    tiles = s.shape[-1] // VALUE_DIM
+    sizes = widths(key_dim)
+    s = pad_minor(s, sizes.values)
+    tiles = s.shape[-1] // sizes.values
     # Gathers by static indices from arrays with a zero appended: index `features` reads the zero.
-    source = np.full(COLUMNS, features)
+    source = np.full(sizes.columns, features)
     source[public_columns(key_dim)] = np.arange(features)
     s = jnp.pad(s, ((0, 0), (0, 0), (0, 1), (0, 0)))[:, :, source]
-    s = s.reshape(b, h, COLUMNS, tiles, VALUE_DIM).transpose(0, 1, 3, 4, 2)
+    s = s.reshape(b, h, sizes.columns, tiles, sizes.values).transpose(0, 1, *_state_axes(sizes))
     rows, cols = np.triu_indices(key_dim)
-    source = np.full((64, KEY_DIM), features)
+    source = np.full((CHUNK, sizes.keys), features)
     source[rows, cols] = source[cols, rows] = np.arange(1 + key_dim, features)
-    source[KEY_DIM, :key_dim] = np.arange(1, 1 + key_dim)
+    source[sizes.keys, :key_dim] = np.arange(1, 1 + key_dim)
     z = jnp.pad(z, ((0, 0), (0, 0), (0, 1)))[:, :, source]
     z = jnp.pad(z[:, :, None], ((0, 0), (0, 0), (0, tiles - 1), (0, 0), (0, 0)), "constant" if z_once else "edge")
-    return s.reshape(b, h * tiles, VALUE_DIM, COLUMNS), z.reshape(b, h * tiles, 64, KEY_DIM)
+    return s.reshape(b, h * tiles, *sizes.state), z.reshape(b, h * tiles, CHUNK, sizes.keys)
+
+
+def _state_axes(sizes: Widths) -> tuple[int, int, int]:
+    """Where the axes of (b, h, tiles, *Widths.state) from 2 on are in (b, h, columns, tiles, values)."""
+    return (3, 4, 2) if sizes.values_first else (3, 2, 4)
 
 
 def one_border(state, key_dim: int):
@@ -105,22 +109,24 @@ def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = Fal
     """Inverse of `pack_state`; count (b, h) is slot 0 of the public z. z_sum adds the tiles' z: a
     cotangent."""
     b, h = count.shape
+    sizes = widths(key_dim)
     tiles = s.shape[1] // h
-    s = s.reshape(b, h, tiles, VALUE_DIM, COLUMNS).transpose(0, 1, 4, 2, 3)
-    s = s.reshape(b, h, COLUMNS, tiles * VALUE_DIM)[:, :, public_columns(key_dim), :value_dim]
-    z = z.reshape(b, h, tiles, 64, KEY_DIM)
+    s = s.reshape(b, h, tiles, *sizes.state).transpose(0, 1, *(2 + np.argsort(_state_axes(sizes))))
+    s = s.reshape(b, h, sizes.columns, tiles * sizes.values)[:, :, public_columns(key_dim), :value_dim]
+    z = z.reshape(b, h, tiles, CHUNK, sizes.keys)
     z = z.sum(2) if z_sum else z[:, :, 0]
     rows, cols = np.triu_indices(key_dim)
-    return s, jnp.concatenate([count[..., None], z[:, :, KEY_DIM, :key_dim], z[:, :, rows, cols]], -1)
+    return s, jnp.concatenate([count[..., None], z[:, :, sizes.keys, :key_dim], z[:, :, rows, cols]], -1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Heads:
-    """Which head of each operand a block reads; a block is one (query head, value tile)."""
+    """Which head of each operand a block reads, and how wide; a block is one (query head, value tile)."""
 
     query: int
     key: int
     tiles: int
+    widths: Widths
 
     @property
     def blocks(self) -> int:
@@ -137,10 +143,6 @@ class Heads:
 
     def of_block(self, block):
         return block
-
-
-def value_tiles(value_dim: int) -> int:
-    return -(-value_dim // VALUE_DIM)
 
 
 def pad_time(x, t: int):

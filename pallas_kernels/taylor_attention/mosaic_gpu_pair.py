@@ -8,8 +8,8 @@ Pallas' own barriers, around each store to shared memory and before each copy, a
 warpgroup could do to the others; here other barriers do. A store is followed by `commit_smem` (a fence towards wgmma
 and TMA, and a barrier) before anyone reads it. It follows a barrier that every warp reaches when it has left what the
 store overwrites:
-  features, x^T      two buffers; those of the next chunk are written behind the commit of this one, which follows the
-                     wait for the products of the chunk before, their last readers;
+  features, x^T, u   two buffers; those of the next chunk, or piece of features, are written behind the commit of this
+                     one, which follows the wait for the products of the one before, their last readers;
   published states   two buffers; behind `s_empty`, on which every thread of warpgroup 0 arrives;
   staged results     behind `wait_smem_to_gmem`, which ends in a barrier.
 A slot of the ring is filled again behind `empty`, on which every thread of warpgroup 0 arrives, and behind a commit:
@@ -18,19 +18,14 @@ what `full` or `s_full` announces waits for it. Interpret mode, with one thread 
 of warpgroups, not this.
 """
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import Mma, launch
+from pallas_kernels.mosaic_gpu_tiles import launch
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
-    STAGES,
-    Block,
     decay_scratch,
     load_decay,
     stream_ring,
@@ -38,60 +33,16 @@ from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     this_block,
     wait_decay,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import CHUNK, KEY_DIM, VALUE_DIM
+from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
-    BUFFERS,
     Scanned,
     load_state,
     scan_states,
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma, tile, write_ones
-
-
-@dataclasses.dataclass(frozen=True)
-class ChunkStep:
-    """One chunk, for warpgroup 0: the state may be read between `wait_state` and `release`, streams until then."""
-
-    refs: Any
-    mma: Mma
-    block: Block
-    position: Any
-    scale: float  # a power of two
-
-    @property
-    def slot(self):
-        return lax.rem(self.position, jnp.int32(STAGES))
-
-    @property
-    def buffer(self):
-        return lax.rem(self.position, jnp.int32(BUFFERS))
-
-    def streams(self, *names):
-        return (getattr(self.refs, f"{name}_s").at[self.slot] for name in names)
-
-    def scaled(self, x):
-        return x if self.scale == 1 else x * jnp.asarray(self.scale, x.dtype)
-
-    def wait_state(self):
-        plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
-
-    @property
-    def state(self):
-        """(64 values, 160 features) bf16."""
-        return self.refs.state_s.at[self.buffer]
-
-    def add_z(self, acc, x):
-        """acc += z1 + x Z2."""
-        z = self.refs.state_z.at[self.buffer]
-        self.mma.registers(acc, x, z.at[0:KEY_DIM])
-        plgpu.wgmma(acc, self.refs.ones_s, z.at[KEY_DIM : 2 * KEY_DIM])
-
-    def release(self):
-        plgpu.barrier_arrive(self.refs.empty.at[self.slot])
-        plgpu.barrier_arrive(self.refs.s_empty.at[self.buffer])
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma, tile, write_constants
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
 
 def paired_kernel(
@@ -106,6 +57,8 @@ def paired_kernel(
     (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
     """
 
+    widths = heads.widths
+
     def body(r):
         block = this_block(r, heads, segments, reverse=reverse)
         warpgroup = lax.axis_index("warpgroup")
@@ -116,22 +69,22 @@ def paired_kernel(
             ring = stream_ring(r, streams, block, r.empty)
             ring.start()
             wait_decay(r, block)
-            state = load_state(r.s0, r.z0, (block.batch, block.head, block.segment))
-            state = scan_states(this_mma(r, interpret, 1), r, scanned, ring, block, state, published=True)
+            state = load_state(widths, r.s0, r.z0, (block.batch, block.head, block.segment))
+            state = scan_states(this_mma(r, interpret, widths, 1), r, scanned, ring, block, state, published=True)
             if last:
 
                 @pl.when(block.segment == (0 if reverse else segments.count - 1))
                 def _():
-                    store_state(r.s, r.z, (block.batch, block.head), state)
+                    store_state(widths, r.s, r.z, (block.batch, block.head), state)
 
         @pl.when(warpgroup == 0)
         def _():
-            write_ones(r.ones_s)
+            write_constants(r)
             wait_decay(r, block)
 
             def chunk(position, count):
-                plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(STAGES))])
-                results, count = step(ChunkStep(r, this_mma(r, interpret, 0), block, position, scale), count)
+                plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(widths.stages))])
+                results, count = step(ChunkStep(r, this_mma(r, interpret, widths, 0), block, position, scale), count)
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for output, x in results.items():
                     staged = getattr(r, f"{output}_o")
@@ -155,8 +108,8 @@ def paired_kernel(
         for output, w in outputs.items()
     }
     if last:
-        results["s"] = shape((b, blocks, VALUE_DIM, COLUMNS), f32)
-        results["z"] = shape((b, blocks, 64, KEY_DIM), f32)
+        results["s"] = shape((b, blocks, *widths.state), f32)
+        results["z"] = shape((b, blocks, CHUNK, widths.keys), f32)
     operands = {name: array for name, (array, _) in streams.items()}
     return launch(
         name,
@@ -164,11 +117,11 @@ def paired_kernel(
         {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay},
         results,
         {
-            **stream_scratch(streams),
+            **stream_scratch(streams, widths.stages),
             **{f"{n}_o": plgpu.SMEM((CHUNK,), f32) if w is None else tile(None, w) for n, w in outputs.items()},
-            **state_scratch(published=True),
+            **state_scratch(widths, published=True, weighted=scanned.u_weight is not None or decay is not None),
             **decay_scratch(decay),
-            **staging_scratch(interpret, 2),
+            **staging_scratch(interpret, widths, 2),
         },
         grid={"b": b, "h": blocks, "segment": segments.count},
         warpgroups=2,

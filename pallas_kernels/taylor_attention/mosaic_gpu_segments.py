@@ -19,8 +19,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     this_block,
     wait_decay,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import KEY_DIM, VALUE_DIM, Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, choose_pieces, join_pieces
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
@@ -30,19 +29,21 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     store_state,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
 
 def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):
     """Sum of u_i phi(x_i) over each segment that another one needs: all but the last in time (reverse: but the first).
 
     streams: those of the kernel that starts from the states (`stream_ring`), of which the names in `scanned` are read;
-    decay: `decay_table` or None. Returns s (b, blocks, n_seg - 1, 64, 160), z (b, blocks, n_seg - 1, 64, 16) float32 in
-    order of time; None for one segment.
+    decay: `decay_table` or None. Returns kernel states s and z (b, blocks, n_seg - 1, ., .)
+    in order of time; None for one segment.
     """
     if segments.count == 1:
         return None
     names = (scanned.x, scanned.u, scanned.u_weight, scanned.z_weight)
     streams = {name: streams[name] for name in names if name is not None}
+    widths = heads.widths
     b, n = streams[scanned.x][0].shape[0], segments.count - 1
     pieces = segments.pieces(choose_pieces(b * heads.blocks * n, segments.chunks_each))
 
@@ -52,23 +53,23 @@ def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Se
         load_decay(r, block)
         ring.start()
         wait_decay(r, block)
-        state = load_state(None, None, None)
-        state = scan_states(this_mma(r, interpret, 0), r, scanned, ring, block, state, published=False)
-        store_state(r.s, r.z, (block.batch, block.head, lax.axis_index("segment")), state)
+        state = load_state(widths, None, None, None)
+        state = scan_states(this_mma(r, interpret, widths, 0), r, scanned, ring, block, state, published=False)
+        store_state(widths, r.s, r.z, (block.batch, block.head, lax.axis_index("segment")), state)
 
     out = launch(
         "taylor_segment_states",
         body,
         {**{name: array for name, (array, _) in streams.items()}, "decay": decay},
         {
-            "s": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, VALUE_DIM, COLUMNS), jnp.float32),
-            "z": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, 64, KEY_DIM), jnp.float32),
+            "s": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, *widths.state), jnp.float32),
+            "z": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, CHUNK, widths.keys), jnp.float32),
         },
         {
-            **stream_scratch(streams),
-            **state_scratch(published=False),
+            **stream_scratch(streams, widths.stages),
+            **state_scratch(widths, published=False, weighted=scanned.u_weight is not None or decay is not None),
             **decay_scratch(decay),
-            **staging_scratch(interpret, 1),
+            **staging_scratch(interpret, widths, 1),
         },
         grid={"b": b, "h": heads.blocks, "segment": n * pieces},
         warpgroups=1,

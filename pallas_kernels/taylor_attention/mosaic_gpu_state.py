@@ -1,6 +1,7 @@
 """Inside the Hopper kernels: the warpgroup that scans the state. Layouts: `mosaic_gpu_layout`."""
 
 import dataclasses
+import functools
 
 import jax.numpy as jnp
 from jax import lax
@@ -8,10 +9,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, rows_to
-from pallas_kernels.taylor_attention.mosaic_gpu_block import STAGES, Block, Ring, wait_last
-from pallas_kernels.taylor_attention.mosaic_gpu_features import COLUMNS
-from pallas_kernels.taylor_attention.mosaic_gpu_layout import KEY_DIM
+from pallas_kernels.taylor_attention.mosaic_gpu_block import Block, Ring, wait_last
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, tile, zeros
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
 
 BUFFERS = 2  # of states that the two warpgroups pass to each other, and of features
 
@@ -20,8 +20,8 @@ BUFFERS = 2  # of states that the two warpgroups pass to each other, and of feat
 class Scanned:
     """What a state scan sums, by the names of its streams."""
 
-    x: str  # (64, 16) keys, or queries in the reverse scan
-    u: str  # (64, 64) values, or dy in the reverse scan
+    x: str  # (64, keys) keys, or queries in the reverse scan
+    u: str  # (64, values) values, or dy in the reverse scan
     query_scale: float | None = None  # x are queries: features of query_scale * x, with the query weights
     u_weight: str | None = None  # (64,) row weights of u (1 / den in the reverse scan); None: 1
     z_weight: str | None = None  # ... of z (dden in the reverse scan)
@@ -30,10 +30,14 @@ class Scanned:
 def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, state, *, published: bool):
     """Scans the chunks of one segment: publishes the state before each chunk, then adds the chunk to it.
 
-    S^T <- g^L S^T + (diag(d w) u)^T phi(x),  Z <- g^L Z + [x, 1]^T diag(d w') x, over the L rows of the chunk, with row
-    decays d and weights w, w'. The features of the next chunk form while the products of this one are in flight.
-    refs: the namespace of `launch`, with the scratch of `state_scratch`; state: (s, z) float32. Returns the last state.
+    S <- g^L S + phi(x)^T diag(d w) u,  Z <- g^L Z + [x, 1]^T diag(d w') x, over the L rows of the chunk, with row
+    decays d and weights w, w'. The features that come next, those of the next piece or of the next chunk, form while
+    the products of these are in flight.
+    refs: the namespace of `launch`, with the scratch of `state_scratch`; state: (pieces of s, z) float32. Returns the
+    last state.
     """
+    widths = block.widths
+    pieces = len(widths.scanned)
 
     def stream(name, slot):
         return None if name is None else getattr(refs, f"{name}_s").at[slot]
@@ -41,21 +45,34 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
     def factors(position):
         return (None, None) if block.decay is None else block.scan_factors(position)
 
-    def prepare(position):
-        """Writes phi(x) and [x, 1]^T diag(d w') of a chunk."""
-        slot, buffer = lax.rem(position, jnp.int32(STAGES)), lax.rem(position, jnp.int32(BUFFERS))
-        plgpu.barrier_wait(ring.full.at[slot])
+    def phi_of(position, piece):
+        """Where a piece of phi(x) is."""
+        buffer = lax.rem(position if pieces == 1 else position * pieces + piece, jnp.int32(BUFFERS))
+        start, stop = widths.scanned[piece]
+        whole = refs.phi.at[buffer]
+        return whole if stop - start == whole.shape[1] else whole.at[:, 0 : stop - start]
+
+    def prepare(position, piece):
+        """Writes a piece of phi(x), and before the first [x, 1]^T diag(d w') of a chunk, and u where it is weighted."""
+        slot, buffer = lax.rem(position, jnp.int32(ring.stages)), lax.rem(position, jnp.int32(BUFFERS))
+        if piece == 0:
+            plgpu.barrier_wait(ring.full.at[slot])
         x = plgpu.load(stream(scanned.x, slot), layout=WGMMA)
-        _write_transposed(refs.x_t, buffer, x, _weights(stream(scanned.z_weight, slot), factors(position)[1], PER_ROW))
+        if piece == 0:
+            decays = factors(position)[1]
+            _write_transposed(refs.x_t, buffer, x, _weights(stream(scanned.z_weight, slot), decays, PER_ROW))
+            if not widths.values_first:
+                _write_weighted(refs, buffer, stream(scanned.u, slot), stream(scanned.u_weight, slot), decays)
         if scanned.query_scale is not None:
             x = x * jnp.asarray(scanned.query_scale, x.dtype)
-        refs.phi[buffer] = features(mma, x, halved=scanned.query_scale is not None)
+        halved = scanned.query_scale is not None
+        phi_of(position, piece)[...] = features(mma, x, widths, widths.scanned[piece], halved=halved)
 
     def chunk(position, state):
-        slot, buffer = lax.rem(position, jnp.int32(STAGES)), lax.rem(position, jnp.int32(BUFFERS))
+        slot, buffer = lax.rem(position, jnp.int32(ring.stages)), lax.rem(position, jnp.int32(BUFFERS))
         ring.await_free(position)
         if published:
-            _publish(refs, position, state)
+            _publish(refs, widths, position, state)
         else:
             # Features and x^T are there, and every warp has left those before; publishing has this barrier in it.
             plgpu.commit_smem()
@@ -63,29 +80,43 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
         whole, decays = factors(position)
         if whole is not None:
             state = tuple(part * whole for part in state)
-        u_t, x_t = (plgpu.load(x, layout=WGMMA) for x in (stream(scanned.u, slot).T, refs.x_t.at[buffer]))
-        weights = _weights(stream(scanned.u_weight, slot), decays, PER_COLUMN)
-        if weights is not None:
-            u_t = (u_t.astype(jnp.float32) * columns_to(weights)).astype(jnp.bfloat16)
+        u_t = None
+        if widths.values_first:
+            u_t = _transposed(stream(scanned.u, slot), stream(scanned.u_weight, slot), decays)
+        x_t = plgpu.load(refs.x_t.at[buffer], layout=WGMMA)
 
-        def accumulate(s, z):
-            mma.registers(s, u_t, refs.phi.at[buffer])
-            mma.registers(z, x_t, stream(scanned.x, slot))
+        def accumulate(piece, s, z=None):
+            phi = phi_of(position, piece)
+            if u_t is not None:
+                mma.registers(s, u_t, phi)
+            else:
+                weighted = hasattr(refs, "u_w")
+                plgpu.wgmma(s, phi.T, refs.u_w.at[buffer] if weighted else stream(scanned.u, slot))
+            if z is not None:
+                mma.registers(z, x_t, stream(scanned.x, slot))
+            if piece + 1 < pieces:
+                prepare(position, piece + 1)
+                return
 
             @pl.when(position + 1 < ring.count)
             def _():
-                prepare(position + 1)
+                prepare(position + 1, 0)
 
-        return mma.update(state, accumulate)
+        *parts, z = state
+        parts[0], z = mma.update((parts[0], z), functools.partial(accumulate, 0))
+        for piece in range(1, pieces):
+            plgpu.commit_smem()  # as that of the first piece
+            (parts[piece],) = mma.update((parts[piece],), functools.partial(accumulate, piece))
+        return (*parts, z)
 
-    # Row 16 of x^T sums x: the weights, or the constant 1, which chunks do not overwrite. The rows beyond stay 0.
+    # The row of x^T behind x sums x: the weights, or the constant 1, which chunks do not overwrite. Others stay 0.
     for i in range(BUFFERS):
-        refs.x_t[i] = jnp.where(iota((64, 64), 0) == KEY_DIM, 1.0, 0.0).astype(jnp.bfloat16)
+        refs.x_t[i] = jnp.where(iota((64, 64), 0) == widths.keys, 1.0, 0.0).astype(jnp.bfloat16)
     plgpu.commit_smem()
 
     @pl.when(ring.count > 0)
     def _():
-        prepare(jnp.int32(0))
+        prepare(jnp.int32(0), 0)
 
     state = lax.fori_loop(0, ring.count, chunk, state)
     ring.drain()
@@ -94,7 +125,7 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
     return state
 
 
-def _publish(refs, position, state):
+def _publish(refs, widths: Widths, position, state):
     """Rounds the state into the buffer of this position, once the other warpgroup has left it."""
     buffer = lax.rem(position, jnp.int32(BUFFERS))
 
@@ -102,9 +133,27 @@ def _publish(refs, position, state):
     def _():
         plgpu.barrier_wait(refs.s_empty.at[buffer])
 
-    refs.state_s[buffer], refs.state_z[buffer] = (x.astype(jnp.bfloat16) for x in state)
+    *parts, z = (x.astype(jnp.bfloat16) for x in state)
+    for cut, part in zip(widths.scanned, parts, strict=True):
+        refs.state_s[buffer, *widths.part(cut)] = part
+    refs.state_z[buffer] = z
     plgpu.commit_smem()
     plgpu.barrier_arrive(refs.s_full.at[buffer])
+
+
+def _transposed(u, weight, decays):
+    """u^T diag(d w), (values, 64) bf16 in registers."""
+    u_t = plgpu.load(u.T, layout=WGMMA)
+    weights = _weights(weight, decays, PER_COLUMN)
+    return u_t if weights is None else (u_t.astype(jnp.float32) * columns_to(weights)).astype(jnp.bfloat16)
+
+
+def _write_weighted(refs, buffer, u, weight, decays):
+    """Writes diag(d w) u, (64, values), where there are weights: else wgmma takes u as it came."""
+    weights = _weights(weight, decays, PER_ROW)
+    if weights is not None:
+        u = plgpu.load(u, layout=WGMMA)
+        refs.u_w[buffer] = (u.astype(jnp.float32) * rows_to(weights, u.shape[1])).astype(jnp.bfloat16)
 
 
 def _weights(ref, decays, layout):
@@ -116,36 +165,49 @@ def _weights(ref, decays, layout):
 
 
 def _write_transposed(x_t, buffer, x, weights):
-    """Writes [x, 1]^T diag(weights) into rows 0..16 of a buffer, whose row 16 stays 1 where weights are None."""
+    """Writes [x, 1]^T diag(weights) into the rows of a buffer; row `keys` stays 1 where weights are None."""
+    keys = x.shape[1]
     if weights is not None:
-        weights = rows_to(weights, KEY_DIM)
+        weights = rows_to(weights, keys)
         x = (x.astype(jnp.float32) * weights).astype(jnp.bfloat16)
-        ones = jnp.where(iota((64, KEY_DIM), 1) == 0, weights, 0.0).astype(jnp.bfloat16)
-        x_t.at[buffer, KEY_DIM : 2 * KEY_DIM].T[...] = ones
-    x_t.at[buffer, 0:KEY_DIM].T[...] = x
+        ones = jnp.where(iota((64, keys), 1) == 0, weights, 0.0).astype(jnp.bfloat16)
+        x_t.at[buffer, keys : 2 * keys].T[...] = ones
+    x_t.at[buffer, 0:keys].T[...] = x
 
 
-def load_state(s_ref, z_ref, index):
-    """Reads a kernel state from global memory, or makes a zero one where s_ref is None."""
+def load_state(widths: Widths, s_ref, z_ref, index):
+    """Reads a kernel state from global memory, in the parts of `scan_states`; zeros where s_ref is None."""
     if s_ref is None:
-        return zeros(COLUMNS), zeros(KEY_DIM)
-    return tuple(plgpu.load(ref.at[*index], layout=WGMMA, optimized=False) for ref in (s_ref, z_ref))
+        sizes = [stop - start for start, stop in widths.scanned]
+        shapes = [(widths.values, n) if widths.values_first else (n, widths.values) for n in sizes]
+        return tuple(zeros(*shape) for shape in (*shapes, (CHUNK, widths.keys)))
+    parts = [s_ref.at[*index, *widths.part(cut)] for cut in widths.scanned]
+    return tuple(plgpu.load(ref, layout=WGMMA, optimized=False) for ref in (*parts, z_ref.at[*index]))
 
 
-def store_state(s_ref, z_ref, index, state):
-    s_ref[*index], z_ref[*index] = state
+def store_state(widths: Widths, s_ref, z_ref, index, state):
+    *parts, z = state
+    for cut, part in zip(widths.scanned, parts, strict=True):
+        s_ref[*index, *widths.part(cut)] = part
+    z_ref[*index] = z
 
 
-def state_scratch(published):
-    """Shared memory of a state scan besides its operands, and of the states that it publishes."""
-    scratch = {"phi": tile(BUFFERS, COLUMNS), "x_t": tile(BUFFERS, 64)}
+def state_scratch(widths: Widths, *, published: bool, weighted: bool):
+    """Shared memory of a state scan besides its operands, and of the states that it publishes; weighted: u has weights,
+    or decays."""
+    start, stop = widths.scanned[0]
+    scratch = {"phi": tile(BUFFERS, stop - start), "x_t": tile(BUFFERS, 64)}
+    if weighted and not widths.values_first:
+        scratch |= {"u_w": tile(BUFFERS, widths.values)}
     if published:
+        rows, columns = widths.state
         scratch |= {
-            "state_s": tile(BUFFERS, COLUMNS),
-            "state_z": tile(BUFFERS, KEY_DIM),
-            "ones_s": tile(None, KEY_DIM),
+            "state_s": tile(BUFFERS, columns, rows),
+            "state_z": tile(BUFFERS, widths.keys),
+            "ones_s": tile(None, widths.keys),
+            "index_s": plgpu.SMEM((CHUNK,), jnp.float32),
             "s_full": plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS),
             "s_empty": plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS),
-            "empty": plgpu.Barrier(num_arrivals=1, num_barriers=STAGES),
+            "empty": plgpu.Barrier(num_arrivals=1, num_barriers=widths.stages),
         }
     return scratch

@@ -21,13 +21,11 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, iota, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
-from pallas_kernels.taylor_attention.mosaic_gpu_features import NEAR
+from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep, PullBack, pulled_accumulators
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
-    KEY_DIM,
-    VALUE_DIM,
     join_values,
     pack_state,
     pad_time,
@@ -35,15 +33,13 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import border_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, pull_back_far, pull_back_near
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
-SQUARE = plgpu.ACC((64, 64), jnp.float32)
-NARROW = plgpu.ACC((64, KEY_DIM), jnp.float32)
-NEARBY = plgpu.ACC((64, NEAR), jnp.float32)
+SQUARE = plgpu.ACC((CHUNK, CHUNK), jnp.float32)
 
 
 def _dq_step(chunk: ChunkStep, _, *, normalize, before):
@@ -56,36 +52,39 @@ def _dq_step(chunk: ChunkStep, _, *, normalize, before):
         y = plgpu.load(*chunk.streams("y"), layout=WGMMA)
         dden = -(dy_rows.astype(jnp.float32) * y.astype(jnp.float32)).sum(axis=1)
 
-    def run(scores, products, near, far, z, dx):
-        """Products are awaited in order: scores, dy v^T, those of z, near, far, ds k."""
+    keys = chunk.widths.keys
+
+    def run(scores, products, z, dx, *pulled):
+        """Products are awaited in order: scores, dy v^T, those of z, the first two of the state, ds k, the others."""
         plgpu.wgmma(scores, q, k.transpose((1, 0)))
         plgpu.wgmma(products, dy, v.transpose((1, 0)))
         chunk.wait_state()
         chunk.add_z(z, x)
-        mma.registers(near, dy_rows, chunk.state.at[:, :NEAR])
-        mma.registers(far, dy_rows, chunk.state.at[:, NEAR:])
-        slope, power = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=5), chunk, query_axis=0)
+        pull = PullBack(chunk, x, dy_rows, pulled, halved=True)
+        later, power = chunk.meets(query_axis=0)
+        slope = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=5), chunk, later)
         slope = slope if power is None else slope * power
         ds = plgpu.wgmma_accumulator_load(products, wait_n=4)
         ds = ds if dden is None else ds + rows_to(dden)
         mma.registers(dx, (ds * slope).astype(jnp.bfloat16), k)
-        past = pull_back_near(mma, x, plgpu.wgmma_accumulator_load(near, wait_n=2), halved=True)
+        past = pull.first(others=1)
         if dden is not None:
-            past = past + plgpu.wgmma_accumulator_load(z, wait_n=2) * rows_to(dden, KEY_DIM)
-        past = pull_back_far(mma, x, plgpu.wgmma_accumulator_load(far, wait_n=1), past)
-        return dx[...] + (past if decay is None else past * rows_to(decay.since_start(PER_ROW), KEY_DIM))
+            past = past + plgpu.wgmma_accumulator_load(z, wait_n=2) * rows_to(dden, keys)
+        past = pull.rest(past, others=1)
+        return dx[...] + (past if decay is None else past * rows_to(decay.since_start(PER_ROW), keys))
 
-    dx = pl.run_scoped(run, SQUARE, SQUARE, NEARBY, SQUARE, NARROW, NARROW)
+    narrow = plgpu.ACC((CHUNK, keys), jnp.float32)
+    dx = pl.run_scoped(run, SQUARE, SQUARE, narrow, narrow, *pulled_accumulators(chunk.widths))
     factor = np.float32(chunk.scale * before)
     inverse = plgpu.load(*chunk.streams("inverse"), layout=PER_ROW)
     chunk.release()
-    results = {"dq": dx * rows_to(inverse * factor, KEY_DIM)}
+    results = {"dq": dx * rows_to(inverse * factor, keys)}
     return results | ({} if dden is None else {"dden": dden * inverse}), None
 
 
 def _dkdv_step(chunk: ChunkStep, _):
     """dk and dv of a chunk; the state is the cotangent after it."""
-    mma, decay = chunk.mma, chunk.block.decay
+    decay = chunk.block.decay
     k, v = chunk.streams("k", "v")
     x = plgpu.load(k, layout=WGMMA)
 
@@ -96,25 +95,25 @@ def _dkdv_step(chunk: ChunkStep, _):
         until = decay.until_end(chunk.block.is_short(chunk.position), PER_ROW)
         return (y.astype(jnp.float32) * rows_to(until, y.shape[1])).astype(y.dtype)
 
-    def across(dv, near, far, z):
-        """Adds to dv, returns what dk gets. Products are awaited in order: those of z, near, far, phi(k) dS."""
+    def across(dv, z, *pulled):
+        """Adds to dv, returns what dk gets. Awaited in order: z, the first two of the state, phi(k) dS, the others."""
         v_rows = plgpu.load(v, layout=WGMMA)
         chunk.add_z(z, chunk.scaled(x))
-        mma.registers(near, v_rows, chunk.state.at[:, :NEAR])
-        mma.registers(far, v_rows, chunk.state.at[:, NEAR:])
-        later = pull_back_near(mma, x, plgpu.wgmma_accumulator_load(near, wait_n=1), halved=False)
+        pull = PullBack(chunk, x, v_rows, pulled, halved=False)
+        later = pull.first(others=0)
         later = later + chunk.scaled(plgpu.wgmma_accumulator_load(z, wait_n=1))
-        mma.registers(dv, aged(features(mma, x, halved=False)), chunk.state.transpose((1, 0)))
-        return aged(pull_back_far(mma, x, plgpu.wgmma_accumulator_load(far, wait_n=1), later))
+        chunk.add_past(dv, x, halved=False, factor=aged)
+        return aged(pull.rest(later, others=len(chunk.widths.read)))
 
     def run(dv, dk):
         pl.run_scoped(functools.partial(_dkdv_within, chunk, dv, dk), SQUARE, SQUARE)
         chunk.wait_state()
         plgpu.wgmma_wait(0)  # frees the registers of weights and ds
-        later = pl.run_scoped(functools.partial(across, dv), NEARBY, SQUARE, NARROW)
+        later = pl.run_scoped(functools.partial(across, dv), narrow, *pulled_accumulators(chunk.widths))
         return dv[...], chunk.scaled(dk[...]) + later
 
-    dv, dk = pl.run_scoped(run, SQUARE, NARROW)
+    narrow, wide = (plgpu.ACC((CHUNK, n), jnp.float32) for n in (chunk.widths.keys, chunk.widths.values))
+    dv, dk = pl.run_scoped(run, wide, narrow)
     chunk.release()
     return {"dk": dk, "dv": dv}, None
 
@@ -125,10 +124,11 @@ def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
     q, k, v, dy = chunk.streams("q", "k", "v", "dy")
     plgpu.wgmma(scores, k, q.transpose((1, 0)))
     plgpu.wgmma(products, v, dy.transpose((1, 0)))
-    slope, power = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=1), chunk, query_axis=1)
+    later, power = chunk.meets(query_axis=1)
+    slope = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=1), chunk, later)
     inverse, dden = (columns_to(plgpu.load(w, layout=PER_COLUMN)) for w in chunk.streams("inverse", "dden"))
     half = 0.5 * inverse
-    weights = jnp.where(_later(1), half * (slope * slope) + half, 0.0)
+    weights = jnp.where(later, half * (slope * slope) + half, 0.0)
     weights = weights if power is None else weights * power
     mma.registers(dv, weights.astype(jnp.bfloat16), dy)
     slope = slope if power is None else slope * power
@@ -136,15 +136,9 @@ def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
     mma.registers(dk, ds.astype(jnp.bfloat16), q)
 
 
-def _later(query_axis: int):
-    return iota((64, 64), query_axis) >= iota((64, 64), 1 - query_axis)
-
-
-def _slope(scores, chunk: ChunkStep, *, query_axis: int):
-    """1 + s, 0 where the query is earlier; and decay^(i - j), or None."""
-    later, decay = _later(query_axis), chunk.block.decay
-    slope = jnp.where(later, 1.0 + chunk.scaled(scores), 0.0)
-    return slope, None if decay is None else decay.between(iota((64, 64), query_axis), iota((64, 64), 1 - query_axis))
+def _slope(scores, chunk: ChunkStep, later):
+    """1 + s, 0 where the query is earlier."""
+    return jnp.where(later, 1.0 + chunk.scaled(scores), 0.0)
 
 
 class Gradients(NamedTuple):
@@ -177,12 +171,13 @@ def backward(
     weights = query_coefficients(key_dim, inside).astype(np.float32)[None, None]
     plan = plan_blocks(q, k, v, decay, segments)
     heads, split, log_decay = plan.heads, plan.segments, plan.log_decay
+    sizes = heads.widths
     inverse = _along_time(1 / den if normalize else jnp.ones((b, h, t), jnp.float32), heads, split)
     boundary = None
     if dstate is not None:
         boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, z_once=True)
     q, k, v = kernel_operands(q, k, v, before)
-    dy, y = (pad_time(split_values(x), t) if x is not None else None for x in (dy.astype(q.dtype), y))
+    dy, y = (pad_time(split_values(x, sizes.values), t) if x is not None else None for x in (dy.astype(q.dtype), y))
     options = {"heads": heads, "segments": split, "interpret": interpret}
     streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value), "dy": (dy, heads.of_block)}
     streams |= {"inverse": (inverse, None)}
@@ -194,7 +189,7 @@ def backward(
         start=borders,
         decay=plan.decay,
         scale=inside,
-        outputs={"dq": KEY_DIM} | ({"dden": None} if normalize else {}),
+        outputs={"dq": sizes.keys} | ({"dden": None} if normalize else {}),
         last=False,
         reverse=False,
         **options,
@@ -212,7 +207,7 @@ def backward(
         start=ends,
         decay=plan.decay,
         scale=inside,
-        outputs={"dk": KEY_DIM, "dv": VALUE_DIM},
+        outputs={"dk": sizes.keys, "dv": sizes.values},
         last=True,
         reverse=True,
         **options,

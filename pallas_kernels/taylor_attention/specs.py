@@ -1,5 +1,6 @@
 """Named workload shapes, shared by tests, benchmarks and compile checks."""
 
+import dataclasses
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,6 +12,9 @@ PAPER: dict[str, Any] = {"h": 16, "k": 16, "v": 64}
 
 HEADLINE = {"b4_h16_t8192": Problem(b=4, t=8192, **PAPER)}
 """The shape of the floors in README.md."""
+
+KEY_DIMS = {f"b4_h16_t8192_k{k}": dataclasses.replace(HEADLINE["b4_h16_t8192"], k=k) for k in (24, 32)}
+"""The headline's with the wider features of Based's ablations."""
 
 FIGURE_5_BATCH = {f"fig5_b{b}_t1024": Problem(b=b, t=1024, **PAPER) for b in (1, 4, 16, 64, 128, 256)}
 """Based, Fig. 5 left: batch, at 1024 tokens."""
@@ -37,4 +41,4 @@ TINY = {
 }
 """For tests."""
 
-SPECS = HEADLINE | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | CPU_LENGTH | TINY
+SPECS = HEADLINE | KEY_DIMS | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | CPU_LENGTH | TINY

@@ -55,7 +55,17 @@ def test_window(t, d, window, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("t", "k", "v"), [(1, 16, 64), (65, 8, 64), (1000, 16, 64), (1000, 8, 96), (1001, 16, 96), (1001, 5, 40)]
+    ("t", "k", "v"),
+    [
+        (1, 16, 64),
+        (65, 8, 64),
+        (1000, 16, 64),
+        (1000, 8, 96),
+        (1001, 16, 96),
+        (1001, 5, 40),
+        (1001, 24, 64),
+        (1000, 32, 40),
+    ],
 )
 def test_taylor(t, k, v, monkeypatch):
     """Kills the same where time, features or values are padded."""

@@ -56,7 +56,7 @@ def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
     """Kills a refusal where nobody asked for a kernel: float32 on GPU, k = 5 anywhere, an explicit chunk."""
     for platform, spec, options in [
         ("cuda", Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32), {}),
-        ("cuda", Problem(b=1, t=64, h=2, k=24, v=64), {}),
+        ("cuda", Problem(b=1, t=64, h=2, k=33, v=64), {}),
         ("tpu", Problem(b=1, t=64, h=2, k=5, v=64), {}),
         ("tpu", SERVED, {"chunk_size": 16}),
     ]:
@@ -70,8 +70,8 @@ def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
     [
         pytest.param(
             "mosaic_gpu",
-            Problem(b=1, t=64, h=2, k=24, v=64),
-            "feature_dim=24 is more than 16",
+            Problem(b=1, t=64, h=2, k=33, v=64),
+            "feature_dim=33 is more than 32",
             marks=needs_mosaic_gpu,
         ),
         pytest.param(

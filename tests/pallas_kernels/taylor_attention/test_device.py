@@ -29,6 +29,8 @@ GRID = {
     "stateless": HEAD(b=5, h=1, g=1, state=False),
     "narrow": HEAD(k=8, v=32),
     "wide": HEAD(v=128),
+    "keys_24": HEAD(k=24, g=1, decay=True),
+    "keys_32": HEAD(k=32, v=96),
     "large_scores": HEAD(size=2.5, state=False),
 }
 # (outputs and states, gradients): bfloat16 as in interpret mode, `test_mosaic_gpu.py` and `test_mosaic_tpu.py`, where
@@ -38,6 +40,8 @@ REAL = {
     **HEADLINE,
     "b3_h5_t4097": Problem(b=3, t=4097, h=5, k=16, v=64),
     "b2_h16_g4_v128_t2048": Problem(b=2, t=2048, h=16, g=4, k=16, v=128),
+    "b2_h16_k24_t4097": Problem(b=2, t=4097, h=16, k=24, v=64),
+    "b4_h16_k32_t2048": Problem(b=4, t=2048, h=16, k=32, v=64),
 }
 
 

@@ -108,6 +108,23 @@ def test_decay(t, segments):
     check(HEAD(t=t, h=2, g=2, decay=True), segments=segments)
 
 
+@pytest.mark.parametrize(
+    ("key_dim", "t", "segments"), [slow(24, 65, 1), slow(32, 65, 1), slow(20, 200, 2), slow(30, 330, 1)]
+)
+def test_key_dims_above_16(key_dim, t, segments):
+    """Kills: a piece of the features, of the state or of a product that is missing, late, in another's buffer (330:
+    pieces are odd, chunks more than slots), or scaled twice; channels beyond the key dim."""
+    check(HEAD(t=t, k=key_dim, v=32), segments=segments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key_dim", [24, 32])
+def test_key_dims_above_16_with_everything(key_dim):
+    """Kills: weights of rows on the wrong operand; a normaliser's gradient counted once per tile of 32 values; heads
+    that share keys; starts of segments in the other orientation."""
+    check(Call(t=130, h=2, g=1, k=key_dim, v=40, decay=True), segments=2)
+
+
 @pytest.mark.slow
 def test_heads_are_indexed_not_repeated():
     check(HEAD(t=70, b=3, h=3), segments=2)
@@ -201,7 +218,7 @@ def test_no_tokens():
 
 def test_state_layout_round_trip():
     rng = np.random.default_rng(0)
-    for key_dim, value_dim in ((16, 64), (8, 96)):
+    for key_dim, value_dim in ((16, 64), (8, 96), (24, 64), (32, 40)):
         f = 1 + key_dim + key_dim * (key_dim + 1) // 2
         s, z = (jnp.asarray(rng.standard_normal(x), jnp.float32) for x in ((2, 3, f, value_dim), (2, 3, f)))
         s1, z1 = mosaic_gpu_layout.pack_state(s, z, key_dim)
@@ -211,7 +228,7 @@ def test_state_layout_round_trip():
 
 
 @pytest.mark.parametrize(
-    ("key_dim", "dtype", "rule"), [(24, jnp.bfloat16, "feature_dim=24"), (16, jnp.float32, "float32")]
+    ("key_dim", "dtype", "rule"), [(40, jnp.bfloat16, "feature_dim=40"), (16, jnp.float32, "float32")]
 )
 def test_refuses_what_it_cannot_run(key_dim, dtype, rule):
     q, v = jnp.zeros((1, 64, 1, key_dim), dtype), jnp.zeros((1, 64, 1, 64), dtype)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import WIDTHS
 
 if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
@@ -19,37 +20,69 @@ from pallas_kernels.taylor_attention import mosaic_gpu_lanes
 LANES = np.arange(32)
 
 
-def test_every_product_is_made_once():
-    """Kills a pair of channels that is missing, or counted twice and so weighted double."""
-    first, second = scheme.channels()
-    assert sorted(x for x, y in zip(first, second, strict=True) if x >= 0 > y) == list(range(16))
+SIZES = pytest.mark.parametrize("sizes", WIDTHS, ids=lambda x: f"{8 * x.groups}")
+
+
+@SIZES
+def test_every_product_is_made_once(sizes):
+    """Kills a pair of channels that is missing, or counted twice and so weighted double; features behind the last
+    column that outputs read."""
+    key_dim, last = 8 * sizes.groups, sizes.read[-1][1]
+    first, second = scheme.channels(sizes.groups, sizes.columns)
+    assert sorted(x for x, y in zip(first, second, strict=True) if x >= 0 > y) == list(range(key_dim))
     products = sorted(tuple(sorted(p)) for p in zip(first, second, strict=True) if min(p) >= 0)
-    assert products == list(itertools.combinations_with_replacement(range(16), 2))
+    assert products == list(itertools.combinations_with_replacement(range(key_dim), 2))
+    assert scheme.constant_column(sizes.groups) < last
+    assert np.all(first[last:] < 0)
 
 
-def test_features_are_the_products_of_the_table():
-    """Kills a table of columns, which lays out states, that is not what the kernels multiply."""
-    x = np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)
-    first, second = scheme.channels()
+@SIZES
+def test_cuts_are_whole(sizes):
+    """Kills columns that no piece has, or two, and pieces that the tiles, the rows and the K of a wgmma do not fit."""
+    for cuts, stop, unit in ((sizes.scanned, sizes.columns, 8 if sizes.values_first else 64), (sizes.read, None, 32)):
+        starts, stops = zip(*cuts, strict=True)
+        assert starts == (0, *stops[:-1])
+        assert stop in (None, stops[-1])
+        assert all(x % unit == 0 for x in stops)
+    starts, stops = zip(*sizes.pulled, strict=True)
+    assert starts == (0, *stops[:-1])
+    assert stops[-1] == sizes.read[-1][1]
+    assert all(x % 8 == 0 for x in stops)
+
+
+@SIZES
+def test_features_are_the_products_of_the_table(sizes):
+    """Kills a table of columns, which lays out states, that is not what the kernels multiply; a piece that depends on
+    the others."""
+    x = np.random.default_rng(0).standard_normal((64, 8 * sizes.groups)).astype(np.float32)
+    first, second = scheme.channels(sizes.groups, sizes.columns)
     expected = np.where(first < 0, 0, x[:, first] * np.where(second < 0, 1, x[:, second]))
-    expected[:, scheme.ONE] = 1
-    np.testing.assert_array_equal(scheme.features(scheme.ArrayLanes(np), x, halved=False), expected)
+    expected[:, scheme.constant_column(sizes.groups)] = 1
+    for start, stop in (*sizes.scanned, *sizes.read):
+        tiles = scheme.tiles_between(sizes.groups, start, stop)
+        found = scheme.features(scheme.ArrayLanes(np), x, tiles=tiles, halved=False)
+        np.testing.assert_array_equal(found, expected[:, start:stop])
 
 
 @pytest.mark.parametrize("halved", [False, True])
-def test_pull_back_is_the_transposed_jacobian(halved):
+@SIZES
+def test_pull_back_is_the_transposed_jacobian(sizes, halved):
     """Kills a derivative that stays in the wrong lane, or misses one of the two factors."""
     lanes = scheme.ArrayLanes(jnp)
     rng = np.random.default_rng(0)
-    x, u = (rng.standard_normal((64, n)).astype(np.float32) for n in (16, scheme.COLUMNS))
+    x, u = (rng.standard_normal((64, n)).astype(np.float32) for n in (8 * sizes.groups, sizes.pulled[-1][1]))
 
     @jax.jit
     def both(x, u):
-        near = scheme.near_pull_back(lanes, x, u[:, : scheme.NEAR], halved=halved)
-        _, pull_back = jax.vjp(lambda x: scheme.features(lanes, x, halved=halved), x)
-        return scheme.far_pull_back(lanes, x, u[:, scheme.NEAR :], near), pull_back(u)[0]
+        found = None
+        for start, stop in sizes.pulled:
+            tiles = scheme.tiles_between(sizes.groups, start, stop)
+            found = scheme.pull_back(lanes, x, u[:, start:stop], found, tiles=tiles, halved=halved)
+        tiles = scheme.tiles_between(sizes.groups, 0, u.shape[1])
+        _, pull_back = jax.vjp(lambda x: scheme.features(lanes, x, tiles=tiles, halved=halved), x)
+        return found, pull_back(u)[0]
 
-    np.testing.assert_allclose(*both(x, u), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(*both(x, u), rtol=1e-4, atol=2e-5)
 
 
 class Bf16Pairs(np.ndarray):
@@ -70,7 +103,9 @@ def emulated_utils():
         return x.view({"i32": np.uint32, "f32": np.float32}[kind])
 
     return types.SimpleNamespace(
-        c=lambda value, kind: I32(np.full(32, value % 2**32, np.uint32)),
+        c=lambda value, kind: (
+            np.full(32, value, np.float32) if kind == "f32" else I32(np.full(32, value % 2**32, np.uint32))
+        ),
         thread_idx=lambda: LANES.astype(np.uint32) + 96,
         prmt=prmt,
         bitcast=bitcast,
@@ -124,15 +159,16 @@ def fragment_of(x):
 
 
 @pytest.mark.parametrize("halved", [False, True])
-def test_registers_hold_what_arrays_do(halved, monkeypatch):
+@SIZES
+def test_registers_hold_what_arrays_do(sizes, halved, monkeypatch):
     """Kills a selector of prmt, a lane, a half of a register or a row that is not the one of the scheme."""
     for name, module in emulated_modules().items():
         monkeypatch.setattr(mosaic_gpu_lanes, name, module)
     layout = types.SimpleNamespace(registers_shape=lambda shape: (shape[1] // 8, 2))
     lanes, arrays = mosaic_gpu_lanes.RegisterLanes(layout), scheme.ArrayLanes(np)
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((16, 16)).astype(ml_dtypes.bfloat16)
-    u, v = (rng.standard_normal((16, n)).astype(np.float32) for n in (scheme.NEAR, 64))
+    x = rng.standard_normal((16, sizes.keys)).astype(ml_dtypes.bfloat16)
+    start = rng.standard_normal(x.shape).astype(np.float32)
 
     def check(function, *given, exact=False, **options):
         found = function(lanes, *map(fragment_of, given), **options)
@@ -145,6 +181,8 @@ def test_registers_hold_what_arrays_do(halved, monkeypatch):
                 atol=0 if exact else 1e-5,
             )
 
-    check(scheme.features, x, halved=halved, exact=True)
-    check(scheme.near_pull_back, x, u, halved=halved)
-    check(scheme.far_pull_back, x, v, u[:, :16])
+    for i, cut in enumerate(sizes.pulled):
+        tiles = scheme.tiles_between(sizes.groups, *cut)
+        u = rng.standard_normal((16, cut[1] - cut[0])).astype(np.float32)
+        check(scheme.features, x, tiles=tiles, halved=halved, exact=True)
+        check(scheme.pull_back, x, u, *[start] * (i > 0), tiles=tiles, halved=halved)
