@@ -1,8 +1,9 @@
 """Renews tables and pictures of the pages from runs and benchmark results: `python -m docs.update_readme`.
 
 Reads `runs/mqar-based`, `runs/mqar-attention`, `runs/mqar-base_conv`, `runs/lm-based_tiny`, from
-`benchmarks/results` the CPU's and the compilers' reports, and the figures in `experiments/results`; what is missing
-keeps its old text. A block stands between the comments `<!-- NAME -->` and `<!-- /NAME -->`.
+`benchmarks/results` the CPU's and the compilers' reports, the figures in `experiments/results`, and what the commands
+of docs/recall.md have written; what is missing keeps its old text. A block stands between the comments `<!-- NAME -->`
+and `<!-- /NAME -->`.
 """
 
 import json
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import sweep_cpu
+from docs import text_tables
 from pallas_kernels.schedule_model import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
@@ -24,6 +26,7 @@ SHOWN = {
     "based_figure2": "Based, Figure 2 at a laptop's scale: accuracy by the bytes of the state",
 }
 README, KERNELS, SWEEPS = Path("README.md"), Path("pallas_kernels/README.md"), Path("docs/sweeps.md")
+DATA, RECALL = Path("docs/data.md"), Path("docs/recall.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
@@ -40,6 +43,9 @@ def main() -> None:
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "PREDICTED", predicted_table),
         (SWEEPS, "COST", sweep_table),
+        (DATA, "TOKEN_INPUT", text_tables.token_input_rate),
+        (RECALL, "RECALL_SLICES", text_tables.recall_slices),
+        (RECALL, "RECALL_STATISTICS", text_tables.recall_statistics),
     ]
     for page, name, make in blocks:
         try:

@@ -1,0 +1,45 @@
+"""Tables and pictures of docs/data.md and docs/recall.md, from what the commands in docs/recall.md have written.
+
+Reads `corpora/recall`, `corpora/demo_statistics` and `benchmarks/results/token-input-cpu.json`.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from benchmarks import token_input
+
+CORPORA, IMAGES = Path("corpora"), Path("docs/images")
+RESULT = Path("benchmarks/results/token-input-cpu.json")
+
+
+def recall_slices() -> str:
+    """The slices of the three models and the shares of the gaps, with their picture."""
+    return _with_pictures(CORPORA / "recall", {"recall.png": "Log-perplexity of repeated and other bigrams"})
+
+
+def recall_statistics() -> str:
+    """How often and how far apart n-grams are repeated, with the pictures after Figures 3 and 4."""
+    pictures = {
+        "distances.png": "Distances between repeated n-grams",
+        "repeats_by_source.png": "Repeated bigrams by subset",
+    }
+    return _with_pictures(CORPORA / "demo_statistics", pictures)
+
+
+def token_input_rate() -> str:
+    """Tokens a second of the stream of batches."""
+    report = json.loads(RESULT.read_text())
+    where = f"{report['machine']}, {report['date']}, {report['commit']}"
+    return f"{token_input.table(report)}\n\n({where}; `python -m benchmarks.token_input`)"
+
+
+def _with_pictures(folder: Path, pictures: dict[str, str]) -> str:
+    """`table.md` of a folder, and its pictures, copied beside the pages."""
+    text = (folder / "table.md").read_text().strip()
+    lines = []
+    for name, what in pictures.items():
+        copy = IMAGES / f"recall-{name}" if not name.startswith("recall") else IMAGES / name
+        shutil.copyfile(folder / name, copy)
+        lines += ["", f"![{what}](images/{copy.name})"]
+    return "\n".join([text, *lines])
