@@ -1,7 +1,7 @@
 """From source files to a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
 
     OUT/build.json                              what is built; another request is refused
-    OUT/work/                                   shards and notes of an unfinished build (`corpus_shards`)
+    OUT/work                                    shards and notes of an unfinished build (`corpus_shards`)
     OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, what was skipped
     OUT/the_pile/1.0.0/the_pile-train.array_record-00000-of-00012
 
