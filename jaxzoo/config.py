@@ -90,6 +90,12 @@ class TrainConfig(Checked):
     """Examples a step, over all devices."""
     valid_batch_size: PositiveInt = 256
     """Examples a validation step."""
+    accumulate: PositiveInt = 1
+    """Parts that a batch is cut into, one after the other; their gradients add up to those of the batch."""
+    loss_chunk: NonNegativeInt = 0
+    """Tokens of a row whose logits are in memory at once, for large vocabularies; 0: all."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the mean squared log-normaliser of the predictions in the loss (PaLM: 1e-4)."""
     seed: Seed = 0
     """Seed of parameters and dropout; the data have their own."""
     log_every: PositiveInt = 10

@@ -39,7 +39,7 @@ def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metri
     def step(rated: Rated, batch: Batch) -> tuple[Rated, Metrics]:
         schedule = make_schedule(config.optimizer, config.train.steps, peak=rated.peak)
         optimizer = make_optimizer(config.optimizer, schedule, session.blueprint.traits.params)
-        state, metrics = make_train_step(session.blueprint, optimizer, schedule)(rated.state, batch)
+        state, metrics = make_train_step(session.blueprint, optimizer, schedule, config.train)(rated.state, batch)
         return Rated(state, rated.peak), metrics
 
     return step

@@ -107,7 +107,7 @@ class Session:
         self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         self.train_step = PerShape(
             jax.jit(
-                make_train_step(self.blueprint, self._optimizer, schedule),
+                make_train_step(self.blueprint, self._optimizer, schedule, config.train),
                 donate_argnums=0,
                 in_shardings=(self.state_shardings, self.row_sharding),
                 out_shardings=(self.state_shardings, self.everywhere),
@@ -115,14 +115,14 @@ class Session:
         )
         self.eval_step = PerShape(
             jax.jit(
-                make_eval_step(self.blueprint),
+                make_eval_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
                 out_shardings=self.everywhere,
             )
         )
         self.target_nats_step = PerShape(
             jax.jit(
-                make_target_nats_step(self.blueprint),
+                make_target_nats_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
                 out_shardings=self.everywhere,
             )
@@ -172,12 +172,13 @@ class Session:
         return init_state(self.config.model, self._optimizer, key_data)
 
     def _check_batch_size(self) -> None:
-        size, n = self.config.train.batch_size, self._row_devices
+        size, devices, parts = self.config.train.batch_size, self._row_devices, self.config.train.accumulate
+        n = devices * parts
         if size % n:
-            raise ValueError(
-                f"TrainConfig.batch_size={size} must be divisible by {n}, the devices that share it out "
-                f"(mesh data x fsdp); take {-(-size // n) * n}"
-            )
+            what = f"{n}, the devices that share it out (mesh data x fsdp)"
+            if parts > 1:
+                what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
+            raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
 
     def _check_data(self) -> None:
         model, data = self.config.model, self.dataset

@@ -7,74 +7,49 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Float, PRNGKeyArray
+from jaxzoo.config import TrainConfig
 from jaxzoo.data.base import UNLABELLED, Batch
-from jaxzoo.mixers.base import Losses
 from jaxzoo.models.blueprint import Blueprint, Variables
-from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.sharding import constrain
+from jaxzoo.train.loss import score_targets
 from jaxzoo.train.state import TrainState
 
 Metrics = dict[str, Array]
 
 
-def labelled_logits(
-    model: LanguageModel, batch: Batch, key: PRNGKeyArray | None = None
-) -> tuple[Float[Array, "b m vocab"], Losses]:
-    """Logits for the targets of the batch, and what the mixers add to the training loss.
-
-    Where the batch names `positions`, features are gathered there before the head: the head is most of a
-    recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
-    positions with the others unlabelled.
-    """
-    features, losses = model.features_with_losses(batch.tokens, segment_ids=batch.segment_ids, key=key)
-    if batch.positions is not None:
-        features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
-    return model.logits(features), losses
-
-
-def cross_entropy(
-    logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"]
-) -> tuple[Float[Array, "b m"], Bool[Array, "b m"], Bool[Array, "b m"]]:
-    """Nats, hits (no token is likelier), and which positions count; the first two are 0 and False elsewhere.
-
-    Args:
-      logits: float32.
-      targets: ids, or `UNLABELLED`.
-    """
-    labelled = targets != UNLABELLED
-    wanted = jnp.where(labelled, targets, jnp.zeros_like(targets))
-    picked = jnp.take_along_axis(logits, wanted[:, :, None], axis=-1)[:, :, 0]
-    # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
-    peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
-    nats = jnp.log(jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)) + peak - picked
-    hits = labelled & (picked >= peak)  # argmax would cost as much as the head on a CPU
-    return jnp.where(labelled, nats, jnp.zeros_like(nats)), hits, labelled
-
-
 def make_train_step(
-    blueprint: Blueprint, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+    blueprint: Blueprint, optimizer: optax.GradientTransformation, schedule: optax.Schedule, config: TrainConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """`train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
 
+    With `config.accumulate` parts of the rows go one after the other, and their gradients add up to those of the whole
+    batch (each part draws its own dropout; what mixers add to the loss is the mean over the parts).
+
     Metrics are float32 scalars of the parameters before the update: `loss` (what is minimised, nats), `accuracy` over
-    labelled positions, `grad_norm` (before clipping), `learning_rate`. Where mixers add to the loss, its parts too:
-    `loss/cross_entropy`, and `loss/<term>` for each of theirs.
+    labelled positions, `grad_norm` (before clipping), `learning_rate`. Where mixers or a z-loss add to the loss, its
+    parts too: `loss/cross_entropy`, and `loss/<term>` for each of theirs.
     """
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+        n = jnp.maximum(jnp.sum(batch.targets != UNLABELLED, dtype=jnp.float32), 1.0)
 
-        def loss_of(params: dict) -> tuple[Array, Metrics]:
-            logits, losses = labelled_logits(blueprint.model(Variables(params, state.buffers)), batch, key)
-            nats, hits, labelled = cross_entropy(logits, batch.targets)
-            n = jnp.maximum(jnp.sum(labelled, dtype=jnp.float32), 1.0)
-            loss, accuracy = jnp.sum(nats) / n, jnp.sum(hits, dtype=jnp.float32) / n
-            if not losses:
+        def loss_of(params: dict, part: Batch, key: PRNGKeyArray) -> tuple[Array, Metrics]:
+            model = blueprint.model(Variables(params, state.buffers))
+            scores, losses = score_targets(model, part, key, chunk=config.loss_chunk)
+            loss, accuracy = jnp.sum(scores.nats) / n, jnp.sum(scores.hits, dtype=jnp.float32) / n
+            terms = {name: term / config.accumulate for name, term in losses.items()}
+            if config.z_loss:
+                terms["z"] = config.z_loss * jnp.sum(jnp.square(scores.log_normalizer)) / n
+            if not terms:
                 return loss, {"accuracy": accuracy}
-            parts = {f"loss/{name}": term for name, term in losses.items()}
-            return sum(losses.values(), loss), {"accuracy": accuracy, "loss/cross_entropy": loss, **parts}
+            parts = {f"loss/{name}": term for name, term in terms.items()}
+            return sum(terms.values(), loss), {"accuracy": accuracy, "loss/cross_entropy": loss, **parts}
 
-        (loss, others), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+        (loss, others), gradients = _accumulated(
+            jax.value_and_grad(loss_of, has_aux=True), state.params, batch, key, config.accumulate
+        )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params: Any = optax.apply_updates(state.params, updates)
         metrics = {
@@ -86,6 +61,26 @@ def make_train_step(
         return state._replace(params=params, opt_state=opt_state, step=state.step + 1), metrics
 
     return train_step
+
+
+def _accumulated(function: Callable, params: dict, batch: Batch, key: PRNGKeyArray, n_parts: int) -> Any:
+    """The sum of `function(params, part, key)` over parts of the rows, one after the other.
+
+    A part takes every n-th row, so that each device of a mesh keeps its own.
+    """
+    if n_parts == 1:
+        return function(params, batch, key)
+    parts = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(-1, n_parts, *x.shape[1:]), 0, 1), batch)
+    keys = jax.random.split(key, n_parts)
+
+    def add(total: Any, part_and_key: tuple[Batch, PRNGKeyArray]) -> tuple[Any, None]:
+        part, part_key = part_and_key
+        part = jax.tree.map(lambda x: constrain(x, "batch", *(None,) * (x.ndim - 1)), part)
+        return jax.tree.map(jnp.add, total, function(params, part, part_key)), None
+
+    shapes = jax.eval_shape(function, params, jax.tree.map(lambda x: x[0], parts), key)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(add, zeros, (parts, keys))[0]
 
 
 class Scores(NamedTuple):
@@ -101,29 +96,28 @@ class Scores(NamedTuple):
     """Number of examples with a label."""
 
 
-def make_eval_step(blueprint: Blueprint) -> Callable[[Variables, Batch], Scores]:
+def make_eval_step(blueprint: Blueprint, config: TrainConfig) -> Callable[[Variables, Batch], Scores]:
     """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
     def eval_step(variables: Variables, batch: Batch) -> Scores:
-        logits, _ = labelled_logits(blueprint.model(variables), batch)
-        nats, hits, labelled = cross_entropy(logits, batch.targets)
-        labels = jnp.sum(labelled, axis=1, dtype=jnp.float32)
-        accuracy = jnp.sum(hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
+        scores, _ = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
+        labels = jnp.sum(scores.labelled, axis=1, dtype=jnp.float32)
+        accuracy = jnp.sum(scores.hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
         examples = jnp.sum(labels > 0, dtype=jnp.float32)
-        return Scores(jnp.sum(nats), jnp.sum(labels), jnp.sum(accuracy), examples)
+        return Scores(jnp.sum(scores.nats), jnp.sum(labels), jnp.sum(accuracy), examples)
 
     return eval_step
 
 
-def make_target_nats_step(blueprint: Blueprint) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
+def make_target_nats_step(
+    blueprint: Blueprint, config: TrainConfig
+) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
     """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
 
     They are the summands of `Scores.nats`: 0 where the target is `UNLABELLED`.
     """
 
     def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
-        logits, _ = labelled_logits(blueprint.model(variables), batch)
-        nats, _, _ = cross_entropy(logits, batch.targets)
-        return nats
+        return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)[0].nats
 
     return target_nats_step

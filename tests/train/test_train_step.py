@@ -9,9 +9,10 @@ import pytest
 
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.train.loss import cross_entropy, score_targets
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state
-from jaxzoo.train.step import cross_entropy, labelled_logits, make_eval_step, make_target_nats_step, make_train_step
+from jaxzoo.train.step import make_eval_step, make_target_nats_step, make_train_step
 
 
 def without_dropout(config):
@@ -25,7 +26,7 @@ def make_step(config):
     optimizer = make_optimizer(config.optimizer, schedule, blueprint.traits.params)
     state = init_state(config.model, optimizer, jax.random.key_data(jax.random.key(3)))
     shifted = jax.tree.map(lambda x: x * 5.0, state.params)
-    return blueprint, make_train_step(blueprint, optimizer, schedule), state._replace(params=shifted)
+    return blueprint, make_train_step(blueprint, optimizer, schedule, config.train), state._replace(params=shifted)
 
 
 def recall_batch():
@@ -52,7 +53,7 @@ def test_cross_entropy_equals_numpy():
     logits = rng.normal(size=(2, 3, 7)) * 50
     targets = np.array([[1, -100, 6], [0, 3, -100]])
     logits[1, 1, 3] = 400.0
-    nats, hits, labelled = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32))
+    nats, _, hits, labelled = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32))
     for b, m in np.ndindex(2, 3):
         row, target = logits[b, m], targets[b, m]
         if target == -100:
@@ -95,7 +96,7 @@ def test_model_learns_which_document_a_token_belongs_to():
     batch = recall_batch()
     ids = jnp.cumsum(batch.tokens == 3, axis=1)
     for each in (batch, dataclasses.replace(batch, segment_ids=ids)):
-        assert labelled_logits(Spy(), each)[0].shape == (4, 3, 2)
+        assert score_targets(Spy(), each)[0].nats.shape == (4, 3)
     assert seen[0] is None
     np.testing.assert_array_equal(seen[1], ids)
 
@@ -122,14 +123,15 @@ def test_nats_of_each_target(tiny_config):
     """Kills: nats of the wrong position or row, of targets without label, with dropout, and sums that differ."""
     blueprint, _, state = make_step(tiny_config)
     batch = spread(recall_batch())
-    nats = jax.jit(make_target_nats_step(blueprint))(state.variables, batch)
-    logits, _ = labelled_logits(blueprint.model(state.variables), batch)
-    rows, targets = np.asarray(logits, np.float64), np.asarray(batch.targets)
+    train = tiny_config.train
+    nats = jax.jit(make_target_nats_step(blueprint, train))(state.variables, batch)
+    rows = np.asarray(blueprint.model(state.variables)(batch.tokens), np.float64)
+    targets = np.asarray(batch.targets)
     assert (nats.shape, nats.dtype) == (targets.shape, jnp.float32)
     for b, i in np.ndindex(targets.shape):
         expected = np.log(np.exp(rows[b, i]).sum()) - rows[b, i, targets[b, i]] if targets[b, i] != -100 else 0.0
         np.testing.assert_allclose(nats[b, i], expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(nats.sum(), make_eval_step(blueprint)(state.variables, batch).nats, rtol=1e-6)
+    np.testing.assert_allclose(nats.sum(), make_eval_step(blueprint, train)(state.variables, batch).nats, rtol=1e-6)
 
 
 def test_dropout_follows_step_and_key_alone(tiny_config):
@@ -143,7 +145,7 @@ def test_dropout_follows_step_and_key_alone(tiny_config):
 
     assert loss(4, 7) == loss(4, 7)
     assert len({loss(4, 7), loss(5, 7), loss(4, 8)}) == 3
-    scores = [jax.jit(make_eval_step(blueprint))(state.variables, batch).nats for _ in range(2)]
+    scores = [jax.jit(make_eval_step(blueprint, tiny_config.train))(state.variables, batch).nats for _ in range(2)]
     assert scores[0] == scores[1] != 11 * loss(4, 7)
 
 
