@@ -161,8 +161,8 @@ def taken(fields: Mapping[str, Any], rows: int, length: int, seconds: float, cor
 
 def write_corpus(path: Path, n_tokens: int, *, seed: int) -> Path:
     """A token directory of random bytes."""
-    from jaxzoo.data.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
     from jaxzoo.data.tokenizer import ByteTokenizer
+    from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 
     rng = np.random.default_rng(seed)
     path.mkdir()

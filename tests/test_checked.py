@@ -25,7 +25,7 @@ import jaxzoo.cli.tasks_records
 from jaxzoo.checked import Checked, PositiveInt, Seed
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TextDataConfig, TokenDataConfig, TokenSourceConfig
 from jaxzoo.config_io import from_json, to_json
-from jaxzoo.data.corpus_request import BuildConfig
+from jaxzoo.data.corpus.request import BuildConfig
 from jaxzoo.generation import Sampling
 from jaxzoo.layers.head_filters import HeadFiltersConfig
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig

@@ -48,8 +48,8 @@ def _count(argv: Sequence[str]) -> None:
     known = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Command)]
     command = parse_flags(Command, argv, prog=PROGRAM, known=known, description=DESCRIPTION)
 
-    from jaxzoo.data.bigram_counts import BigramCounts
-    from jaxzoo.data.count_bigrams import count_bigrams
+    from jaxzoo.data.statistics.bigram_counts import BigramCounts
+    from jaxzoo.data.statistics.count_bigrams import count_bigrams
 
     shards, entries = PieceProgress("shards"), PieceProgress("entries")
     out = command.out.expanduser()

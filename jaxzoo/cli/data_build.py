@@ -9,10 +9,10 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import run, say
-from jaxzoo.data.corpus_request import BuildConfig
+from jaxzoo.data.corpus.request import BuildConfig
 
 if TYPE_CHECKING:
-    from jaxzoo.data.corpus_build import Build, Built
+    from jaxzoo.data.corpus.building import Build, Built
 
 PROGRAM = "python -m jaxzoo.data.build"
 
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _build(argv: Sequence[str]) -> None:
     command = parse_command(argv)
 
-    from jaxzoo.data.corpus_build import Build
+    from jaxzoo.data.corpus.building import Build
 
     fields = {field.name: getattr(command, field.name) for field in dataclasses.fields(BuildConfig)}
     build = Build(BuildConfig(**fields), command.out)

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write(argv: Sequence[str]) -> None:
     command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(out=Path())))
 
-    from jaxzoo.data.python_pile import write_python_pile
+    from jaxzoo.data.corpus.python_pile import write_python_pile
 
     for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
         counts = "; ".join(f"{subset}: {n:,} documents, {n_bytes:,} bytes" for subset, (n, n_bytes) in subsets.items())

@@ -54,8 +54,8 @@ def _count(argv: Sequence[str]) -> None:
     known = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Command)]
     command = parse_flags(Command, argv, prog=PROGRAM, known=known, description=DESCRIPTION)
 
-    from jaxzoo.data.corpus_recall import make_recall_statistics
-    from jaxzoo.data.recall_histograms import Cut
+    from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
+    from jaxzoo.data.statistics.recall_histograms import Cut
 
     out = command.out.expanduser()
     is_new = make_recall_statistics(

@@ -12,8 +12,8 @@ from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import run
 
 if TYPE_CHECKING:
-    from jaxzoo.data.token_shards import TokenDirectory
-    from jaxzoo.data.tokenization import Tokenization
+    from jaxzoo.data.tokens.token_shards import TokenDirectory
+    from jaxzoo.data.tokens.tokenization import Tokenization
 
 PROGRAM = "python -m jaxzoo.data.tokenize"
 
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tokenize(argv: Sequence[str]) -> None:
     command = parse_command(argv)
 
-    from jaxzoo.data.tokenization import Tokenization
     from jaxzoo.data.tokenizer import load_tokenizer
+    from jaxzoo.data.tokens.tokenization import Tokenization
 
     try:
         tokenizer = load_tokenizer(command.tokenizer, command.end_of_text or None)

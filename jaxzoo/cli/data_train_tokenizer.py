@@ -49,9 +49,9 @@ def _learn(argv: Sequence[str]) -> None:
     command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(data=Path(), out=Path())))
     directory = _place(command)
 
-    from jaxzoo.data.built_data import BuiltData
+    from jaxzoo.data.corpus.built import BuiltData
     from jaxzoo.data.tokenizer import save_tokenizer
-    from jaxzoo.data.tokenizer_training import learn_tokenizer
+    from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 
     data = BuiltData(command.data)
     began = said = time.monotonic()

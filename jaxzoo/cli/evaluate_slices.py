@@ -14,7 +14,7 @@ from jaxzoo.cli.data_progress import PieceProgress
 from jaxzoo.cli.evaluate import PROGRAM, check_variables
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override
 from jaxzoo.cli.runner import say, use_compilation_cache
-from jaxzoo.data.bigram_counts import THRESHOLD, BigramCounts
+from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read_bigrams(directory: str, data: Sequence["DataConfig"]) -> BigramCounts:
         no token shards, by another tokenizer.
     """
     from jaxzoo.data.token_data import TokenDataConfig
-    from jaxzoo.data.token_shards import TokenDirectory
+    from jaxzoo.data.tokens.token_shards import TokenDirectory
 
     bigrams = BigramCounts(Path(directory).expanduser())
     for each in data:

@@ -14,7 +14,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.printer import Printer
 from jaxzoo.cli.runner import run, say, use_compilation_cache
-from jaxzoo.data.text_output import TextOutput, check_stops
+from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:
     from jaxzoo.generation import Generation

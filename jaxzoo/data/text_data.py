@@ -15,8 +15,8 @@ from jaxtyping import UInt16
 
 from jaxzoo.checked import Rule, Seed
 from jaxzoo.data.base import Score, ValidSet
-from jaxzoo.data.corpus import Document, read_corpus
-from jaxzoo.data.ngram import ngram_baselines
+from jaxzoo.data.corpus.files import Document, read_corpus
+from jaxzoo.data.statistics.ngram import ngram_baselines
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.windows import WindowsConfig, WindowStream, require_batch_sizes, valid_sets
 

@@ -14,11 +14,11 @@ from jaxtyping import UInt
 
 from jaxzoo.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score, ValidSet
-from jaxzoo.data.ngram import ngram_baselines
-from jaxzoo.data.token_shards import TokenDirectory
-from jaxzoo.data.token_sources import describe, fingerprint_of, open_directories, tokenizer_of
-from jaxzoo.data.token_windows import Concatenation, Share, ShuffledText, ShuffledWindows, as_integers, source_of
+from jaxzoo.data.statistics.ngram import ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer, load_tokenizer
+from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.data.tokens.token_sources import describe, fingerprint_of, open_directories, tokenizer_of
+from jaxzoo.data.tokens.token_windows import Concatenation, Share, ShuffledText, ShuffledWindows, as_integers, source_of
 from jaxzoo.data.windows import WindowsConfig, WindowStream, require_batch_sizes, valid_sets
 
 TRAIN = "train"

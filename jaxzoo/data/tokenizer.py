@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Integer, UInt, UInt16
 
-from jaxzoo.data.whole_files import write_whole
+from jaxzoo.data.pieces.whole_files import write_whole
 
 END_OF_TEXT = "<|endoftext|>"
 """How `decode` shows the end-of-text token; the same characters in a text stay 13 bytes."""
@@ -123,8 +123,8 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
             shards beside it; or the library is missing.
         OSError: a file cannot be read.
     """
-    from jaxzoo.data.bpe import BPETokenizer  # a library that bytes do not need
-    from jaxzoo.data.tokenizer_files import read_definition
+    from jaxzoo.data.tokens.bpe import BPETokenizer  # a library that bytes do not need
+    from jaxzoo.data.tokens.tokenizer_files import read_definition
 
     path = Path(place).expanduser()
     made = _made_by(path)
@@ -147,7 +147,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     Raises:
         OSError: they cannot be written.
     """
-    from jaxzoo.data.bpe import BPETokenizer
+    from jaxzoo.data.tokens.bpe import BPETokenizer
 
     if isinstance(tokenizer, BPETokenizer):
         content = tokenizer.definition.content
@@ -158,7 +158,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
 
 def _made_by(path: Path) -> str | None:
     """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
-    from jaxzoo.data.tokenizer_files import read_json
+    from jaxzoo.data.tokens.tokenizer_files import read_json
 
     for name in ("manifest.json", "request.json"):
         if (path / name).is_file():

@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Int32, Integer
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
-from jaxzoo.data.text_output import TextOutput
 from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.text_output import TextOutput
 from jaxzoo.generation import Generation, Sampling
 from jaxzoo.generation.generate import cache_capacity
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, split_variables

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.data.base import UNLABELLED, Batch, ValidSet
-from jaxzoo.data.ngram import bits_per_byte
+from jaxzoo.data.statistics.ngram import bits_per_byte
 from jaxzoo.train.step import Scores
 
 

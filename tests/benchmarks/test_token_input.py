@@ -37,7 +37,7 @@ def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, monkeyp
 
 def test_the_corpus_has_the_tokens_that_the_tables_name(tmp_path):
     """Kills: memory held against a corpus of another size."""
-    from jaxzoo.data.token_shards import TokenDirectory
+    from jaxzoo.data.tokens.token_shards import TokenDirectory
 
     directory = TokenDirectory(token_input.write_corpus(tmp_path / "corpus", 60_000, seed=0))
     assert sum(len(shard.tokens) for shard in directory.shards("train")) == 60_000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.cli.data_bigrams import main
-from jaxzoo.data.bigram_counts import BigramCounts
+from jaxzoo.data.statistics.bigram_counts import BigramCounts
 from tests.data.shards import random_documents, write_tokens
 
 

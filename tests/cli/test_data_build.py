@@ -19,8 +19,9 @@ from jaxzoo.cli import progress
 from jaxzoo.cli.data_build import Command, main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
 from jaxzoo.cli.flags import flags_of
-from jaxzoo.data import corpus_build, extras
-from jaxzoo.data.sources import SOURCES
+from jaxzoo.data.corpus import building
+from jaxzoo.data.corpus.sources import SOURCES
+from jaxzoo.data.pieces import extras
 
 
 @pytest.fixture
@@ -110,8 +111,8 @@ def test_refuses_in_one_line(corpus, capsys, flags, message):
 
 def test_low_disk(corpus, capsys, monkeypatch):
     """Kills: a build that fills the disk; a check that cannot be overridden."""
-    usage = type(corpus_build.shutil.disk_usage("/"))
-    monkeypatch.setattr(corpus_build.shutil, "disk_usage", lambda _: usage(0, 0, 10))
+    usage = type(building.shutil.disk_usage("/"))
+    monkeypatch.setattr(building.shutil, "disk_usage", lambda _: usage(0, 0, 10))
     flags = f"--source jsonl --paths {corpus}/in/a* --out {corpus}/out".split()
     assert main(flags) == 2
     assert "are free; free some, choose another place, or try with --allow-low-disk" in capsys.readouterr().err

@@ -14,9 +14,9 @@ import pytest
 from jaxzoo.cli.data_tokenize import Command, main
 from jaxzoo.cli.data_train_tokenizer import Command as Learn, main as learn
 from jaxzoo.cli.flags import flags_of
-from jaxzoo.data.token_shards import TokenDirectory
-from jaxzoo.data.tokenization import Tokenization
 from jaxzoo.data.tokenizer import load_tokenizer
+from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.data.tokens.tokenization import Tokenization
 from tests.data.built import build
 
 DOCUMENTS = [(f"never odd or even, {i} times a word; " * (i % 9), "ab"[i % 2]) for i in range(90)]

@@ -9,10 +9,10 @@ import pytest
 
 from jaxzoo.cli.generate import main
 from jaxzoo.cli.train import main as train
-from jaxzoo.data.built_data import BuiltData
-from jaxzoo.data.tokenization import Tokenization
+from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.tokenizer import load_tokenizer, save_tokenizer
-from jaxzoo.data.tokenizer_training import learn_tokenizer
+from jaxzoo.data.tokens.tokenization import Tokenization
+from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.generation import Sampling, generate
 from jaxzoo.train.trained import load_trained
 from tests.data.built import build
@@ -26,7 +26,7 @@ CONFIG = """
 
     from jaxzoo.config import ExperimentConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, ValidSet
-    from jaxzoo.data.token_shards import TokenDirectory
+    from jaxzoo.data.tokens.token_shards import TokenDirectory
     from jaxzoo.data.tokenizer import load_tokenizer
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig

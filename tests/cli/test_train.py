@@ -14,7 +14,7 @@ import pytest
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
-from jaxzoo.data.ngram import ngram_baselines
+from jaxzoo.data.statistics.ngram import ngram_baselines
 from jaxzoo.screen import Screen
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import StopSignals

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxzoo.data.token_shards import TokenDirectory, TokenizedDocument, shard_name, write_manifest, write_shard
 from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokens.token_shards import TokenDirectory, TokenizedDocument, shard_name, write_manifest, write_shard
 from tests.data.shards import Documents
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 def repeat_distances(
     tokens: Sequence[Sequence[int]], n: int, segment_ids: Sequence[Sequence[int]] | None = None
 ) -> list[list[int]]:
-    """`jaxzoo.data.repeats.repeat_distances` of lists."""
+    """`jaxzoo.data.statistics.repeats.repeat_distances` of lists."""
     result = []
     for row, ids in enumerate(tokens):
         segments = [0] * len(ids) if segment_ids is None else list(segment_ids[row])

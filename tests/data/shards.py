@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxzoo.data.token_shards import TokenDirectory, TokenizedDocument, shard_name, write_manifest, write_shard
+from jaxzoo.data.tokens.token_shards import TokenDirectory, TokenizedDocument, shard_name, write_manifest, write_shard
 
 Documents = Sequence[tuple[Sequence[int], str]]
 """Token ids, without end-of-text, and the subset of each document."""

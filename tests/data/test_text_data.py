@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
-from jaxzoo.data.corpus import read_corpus
+from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextData, TextDataConfig
 
 LENGTH = 7

@@ -15,10 +15,10 @@ from jaxzoo.config import TokenDataConfig, TokenSourceConfig
 from jaxzoo.config_io import from_json, to_json
 from jaxzoo.data import token_data
 from jaxzoo.data.base import DataConfig
-from jaxzoo.data.open_files import allow_open_files
+from jaxzoo.data.pieces.open_files import allow_open_files
 from jaxzoo.data.token_data import TokenData
-from jaxzoo.data.token_shards import write_manifest
-from jaxzoo.data.token_windows import MOST_WINDOWS, Concatenation, ShuffledText, as_integers, source_of
+from jaxzoo.data.tokens.token_shards import write_manifest
+from jaxzoo.data.tokens.token_windows import MOST_WINDOWS, Concatenation, ShuffledText, as_integers, source_of
 from tests.data.shards import write_tokens
 
 LENGTH = 7
@@ -289,7 +289,7 @@ def test_baselines_are_exact_up_to_a_bound(tokens, monkeypatch):
     p = [(text.count(w) + 1) / (len(text) + 257) for w in targets]
     scores = data.baselines()
     assert scores["unigram"].nats_per_token == pytest.approx(-np.mean(np.log(p)), rel=1e-12)
-    monkeypatch.setattr("jaxzoo.data.ngram.LARGEST_TABLE", 256)
+    monkeypatch.setattr("jaxzoo.data.statistics.ngram.LARGEST_TABLE", 256)
     assert data.baselines() == {"unigram": scores["unigram"]}
     monkeypatch.setattr(token_data, "MOST_COUNTED", len(text) - 1)
     assert data.baselines() == {}

@@ -1,0 +1,1 @@
+"""Corpora: files of text, read as documents, and built into tensorflow-datasets directories."""

@@ -1,0 +1,69 @@
+"""Corpora as tensorflow-datasets builders with array_record and without TensorFlow.
+
+`python -m jaxzoo.data.build` takes name, version, features and description from here, and writes the shards itself: in
+parallel, and so that a killed build goes on. `download_and_prepare` of these classes makes the same documents in one
+process, shuffled and without a validation split. This module imports tensorflow_datasets: import it where it is needed.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from jaxzoo.data.corpus.sources import SOURCES, Fields, Skipped, read_documents
+
+
+def features() -> tfds.features.FeaturesDict:
+    """Of every corpus: `text`, and `subset`, which is empty where the corpus has no parts."""
+    return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
+
+
+class TextCorpus(tfds.core.GeneratorBasedBuilder):
+    """Documents in files of the user's own.
+
+    Args:
+        paths: the files of each split.
+        fields: where text and subset stand in a line of JSON; None: every file is one document.
+        **options: of `tfds.core.DatasetBuilder`, such as `data_dir` and `file_format="array_record"`.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "Documents with text and subset."}  # noqa: RUF012 declared so by the base class
+    fields: Fields | None = None
+    summary = "Documents in files of text or lines of JSON."
+
+    def __init__(
+        self, *, paths: Mapping[str, list[Path]] | None = None, fields: Fields | None = None, **options: Any
+    ) -> None:
+        self._paths = dict(paths or {})
+        self._fields = fields or self.fields
+        super().__init__(**options)
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return tfds.core.DatasetInfo(builder=self, description=self.summary, features=features())
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        return {split: self._generate_examples(files) for split, files in self._paths.items()}
+
+    def _generate_examples(self, files: list[Path]) -> Iterator[tuple[str, dict[str, str]]]:
+        for (file, line), document in read_documents(files, self._fields, Skipped()):
+            yield f"{file}:{line}", document._asdict()
+
+
+class ThePile(TextCorpus):
+    """The Pile (Gao et al., 2020) from local `jsonl.zst` files; a subset is a `pile_set_name`."""
+
+    fields = SOURCES["pile"].fields
+    summary = "The Pile (Gao et al., 2020, arXiv 2101.00027), with the name of the subset of every document."
+
+
+class SlimPajama(TextCorpus):
+    """SlimPajama (Soboleva et al., 2023) from local `jsonl.zst` files; a subset is a `redpajama_set_name`."""
+
+    fields = SOURCES["slimpajama"].fields
+    summary = "SlimPajama (Soboleva et al., 2023), with the name of the subset of every document."
+
+
+BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama)}
+"""By the name of the data set."""

@@ -1,0 +1,207 @@
+"""From source files to a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
+
+    OUT/build.json                              what is built; another request is refused
+    OUT/work                                    shards and notes of an unfinished build (`shards`)
+    OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, what was skipped
+    OUT/the_pile/1.0.0/the_pile-train.array_record-00000-of-00012
+
+The files of a split are joined to pieces of about a shard's size in their order, a larger file being a piece of its
+own; workers share the pieces out. The bytes of the result depend on the inputs and the request alone.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxzoo.config_io import first_difference
+from jaxzoo.data.corpus.finish import finish
+from jaxzoo.data.corpus.request import BuildConfig, find_inputs, pieces_of, request
+from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, write_piece
+from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
+from jaxzoo.data.pieces.extras import need
+from jaxzoo.data.pieces.share_out import Piece, share_out
+from jaxzoo.data.pieces.whole_files import write_json
+
+VERSION = "1.0.0"
+"""Of the data sets."""
+ZST_FACTOR = 2.0
+"""Bytes of shards for a byte of zst input, at most: shards compress each document by itself."""
+
+
+class Progress(NamedTuple):
+    """How far a build is."""
+
+    documents: int
+    bytes: int
+    """Of text."""
+    files: int
+    """Inputs that are done."""
+
+
+class Built(NamedTuple):
+    """A finished data set."""
+
+    directory: Path
+    """What `tensorflow_datasets.builder_from_directory` takes."""
+    subsets: dict[str, dict[str, dict[str, int]]]
+    """`documents` and `bytes` of text, by split and subset."""
+    skipped: Skipped
+    """What was left out."""
+    is_new: bool
+    """Whether this call has made any of it."""
+
+    def total(self, split: str, what: str) -> int:
+        """`documents` or `bytes` of a split."""
+        return sum(counts[what] for counts in self.subsets.get(split, {}).values())
+
+
+class Build:
+    """A build in a directory. Finds the inputs, and refuses what could not work, before anything is written.
+
+    Args:
+        config: what is built.
+        out: the directory, which need not exist.
+
+    Raises:
+        ValueError: no input, or `out` holds something else; with the first difference.
+        OSError: something cannot be read.
+    """
+
+    def __init__(self, config: BuildConfig, out: Path):
+        for library in ("tensorflow_datasets", "array_record", "zstandard"):
+            need(library, "building a corpus")
+        self.config, self.out = config, out
+        self.files = find_inputs(config)
+        dataset = SOURCES[config.source].dataset
+        self.directory = out / dataset / VERSION
+        self.work = WorkDirectory(out / "work")
+        self._about = out / "build.json"
+        self._request = request(config, self.files)
+        self._check_place()
+
+    @property
+    def n_files(self) -> int:
+        """Number of inputs."""
+        return sum(map(len, self.files.values()))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the data set is there."""
+        return (self.directory / "dataset_info.json").is_file()
+
+    def estimate(self) -> int:
+        """Bytes of disk that the data set needs: `ZST_FACTOR` for compressed inputs, 1 for others."""
+        files = [file for files in self.files.values() for file in files.values()]
+        return round(sum(file.stat().st_size * (ZST_FACTOR if file.suffix == ".zst" else 1) for file in files))
+
+    def check_disk(self) -> None:
+        """Raises `ValueError` where the disk has too little space for what is left to write."""
+        place = next(p for p in (self.out, *self.out.absolute().parents) if p.exists())
+        free = shutil.disk_usage(place).free
+        held = sum(map(_size, self.work.path.rglob("*.array_record")))
+        need = max(self.estimate() - held, 0)
+        if need > free:
+            raise ValueError(
+                f"--out {self.out}: about {need / 1e9:,.1f} GB are needed ({ZST_FACTOR:g} times the size of .zst "
+                f"inputs, the size of others) and {free / 1e9:,.1f} GB are free; free some, choose another place, or "
+                "try with --allow-low-disk"
+            )
+
+    def progress(self) -> Progress:
+        """How far all that work on it are together."""
+        found = []
+        for file in self.work.progress.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # another command has ended the build
+                found.append(json.loads(file.read_text()))
+        return Progress(*(sum(each[field] for each in found) for field in Progress._fields))
+
+    def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
+        """Makes what is missing.
+
+        Args:
+            workers: processes; several such calls, on machines that share the directory, share the work.
+            skip_bad: whether damaged lines, and the rest of damaged files, are counted and left out.
+
+        Raises:
+            ValueError: an input is damaged, or holds no document to train on.
+            OSError: the data set cannot be written, or a worker was killed.
+        """
+        if self.is_finished:
+            self._remove_work()
+            return self._read(is_new=False)
+        pieces = list(pieces_of(self.config, self.files, skip_bad))
+        if not self._about.exists():
+            _probe(pieces)
+            self.out.mkdir(parents=True, exist_ok=True)
+            write_json(self._about, self._request)
+        self.work.create()
+        share_out(
+            write_piece,
+            [Piece(p.name, self.work.note(p.name), (os.fspath(self.work.path), p)) for p in pieces],
+            workers=workers,
+            report=lambda *_: None,
+            claims=self.work.claims,
+        )
+        names = [piece.name for piece in pieces]
+        arguments = (os.fspath(self.out), SOURCES[self.config.source].dataset, VERSION, names)
+        last = Piece("the data set's metadata", self.directory / "dataset_info.json", arguments)
+        share_out(finish, [last], workers=1, report=lambda *_: None, claims=self.work.claims)
+        self._remove_work()
+        return self._read(is_new=True)
+
+    def _remove_work(self) -> None:
+        """Removes what the data set does not need, unless another command still looks at it."""
+        if not self.work.claims.exists():
+            shutil.rmtree(self.work.path, ignore_errors=True)
+            for file in self.out.glob(f"{self._about.name}.*.tmp"):
+                file.unlink(missing_ok=True)
+
+    def _read(self, *, is_new: bool) -> Built:
+        found = json.loads((self.directory / "metadata.json").read_text())
+        return Built(self.directory, found["subsets"], Skipped(**found["skipped"]), is_new)
+
+    def _check_place(self) -> None:
+        about = self._about
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"--out {self.out} is a file; choose another place")
+        if not about.exists():
+            found = [path.name for path in self.out.iterdir()] if self.out.exists() else []
+            strangers = sorted(name for name in found if not name.startswith(f"{about.name}."))
+            if strangers:
+                raise ValueError(f"--out {self.out} holds {strangers[0]!r}, which no build wrote; choose another place")
+            return
+        try:
+            found = json.loads(about.read_text())
+            found = {field: found[field] for field in self._request}  # in the order of importance
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(f"{about} must say what is built: {error}; remove {self.out} and build again") from error
+        difference = first_difference(found, json.loads(json.dumps(self._request)))
+        if difference:
+            field, old, new = difference
+            raise ValueError(
+                f"--out {self.out} holds another build: {field} is {json.dumps(old)} there and {json.dumps(new)} here; "
+                "choose another place, or remove it"
+            )
+
+
+def build(config: BuildConfig, out: Path, *, workers: int = 1, skip_bad: bool = False) -> Built:
+    """Makes a data set, or finishes one, or finds it finished; `Build` says what it raises."""
+    return Build(config, out).run(workers=workers, skip_bad=skip_bad)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # renamed by another command
+        return 0
+
+
+def _probe(pieces: Iterable[FilePiece]) -> None:
+    """Reads the first document of every split, so that a wrong source is refused before anything is written."""
+    for piece in pieces:
+        if piece.number == 0:
+            next(read_documents(piece.files, piece.fields, Skipped(), skip_bad=piece.skip_bad), None)

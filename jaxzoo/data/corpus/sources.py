@@ -1,0 +1,211 @@
+"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, and folders of text.
+
+The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` files with the keys `text` and
+`meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxzoo.data.corpus.files import find_files
+from jaxzoo.data.corpus.lines import DamagedFileError, read_lines
+
+LINES = (".jsonl", ".jsonl.zst")
+"""Endings of what is read in a directory of JSON lines."""
+MOST_REMEMBERED = 5
+"""Of the places that were skipped."""
+
+
+class Fields(NamedTuple):
+    """Where text and subset stand in a line of JSON: keys joined by dots."""
+
+    text: str = "text"
+    subset: str = ""
+    """Empty: the documents are of no subset."""
+
+
+class Source(NamedTuple):
+    """A kind of corpus."""
+
+    dataset: str
+    """Name of its tensorflow-datasets builder."""
+    fields: Fields | None
+    """Of its lines; None: every file is one document."""
+    summary: str
+    """For help texts and the data set's description."""
+
+
+SOURCES = {
+    "pile": Source("the_pile", Fields("text", "meta.pile_set_name"), "The Pile, from its jsonl.zst files"),
+    "slimpajama": Source(
+        "slim_pajama", Fields("text", "meta.redpajama_set_name"), "SlimPajama, from its jsonl.zst files"
+    ),
+    "text": Source("text_corpus", None, "UTF-8 text, a file a document"),
+    "jsonl": Source("text_corpus", Fields(), "Documents in JSON lines, compressed with zstd or plain"),
+}
+
+
+class TextDocument(NamedTuple):
+    """One document."""
+
+    text: str
+    """Not empty."""
+    subset: str
+    """Which part of the corpus it is of; empty where there are no parts."""
+
+
+class Position(NamedTuple):
+    """What is read next."""
+
+    file: int
+    """Index among the files."""
+    line: int
+    """Lines of it that are behind."""
+
+
+BEGINNING = Position(0, 0)
+
+
+@dataclasses.dataclass
+class Skipped:
+    """What reading has left out."""
+
+    lines: int = 0
+    """Damaged ones; a file of text counts as one."""
+    files: int = 0
+    """Damaged ones, of which the rest was left out."""
+    empty: int = 0
+    """Documents without a character."""
+    places: list[str] = dataclasses.field(default_factory=list)
+    """The first damaged ones, each `file name:line: what is wrong`."""
+
+    def plus(self, other: "Skipped") -> "Skipped":
+        """The sums over both."""
+        places = [*self.places, *other.places][:MOST_REMEMBERED]
+        return Skipped(self.lines + other.lines, self.files + other.files, self.empty + other.empty, places)
+
+    def take(self) -> "Skipped":
+        """What was counted since the last call."""
+        taken = dataclasses.replace(self)
+        self.lines = self.files = self.empty = 0
+        self.places = []
+        return taken
+
+    def remember(self, place: str) -> None:
+        """Keeps a place, if there is room."""
+        if len(self.places) < MOST_REMEMBERED:
+            self.places.append(place)
+
+
+class DamagedLineError(ValueError):
+    """A line holds no document; the message is what is wrong with it, without file and line."""
+
+
+def find_source_files(source: str, path: str, *, option: str = "--paths") -> dict[str, Path]:
+    """Relative POSIX name -> file, sorted by name, of what `path` names for a source.
+
+    Args:
+        source: a key of `SOURCES`.
+        path: directory, file or glob, as in `corpus.find_files`. Of a directory of JSON lines, files with the endings
+            `LINES` are taken; of a glob, all.
+        option: what errors call `path`.
+
+    Raises:
+        ValueError: it names no file.
+        OSError: a directory cannot be listed.
+    """
+    files = find_files(path, field=option)
+    if SOURCES[source].fields is not None and Path(path).expanduser().is_dir():
+        files = {name: file for name, file in files.items() if name.endswith(LINES)}
+    if not files:
+        kind = f"files named {' or '.join('*' + ending for ending in LINES)}" if SOURCES[source].fields else "files"
+        raise ValueError(f"{option}={path!r} must name {kind}, but there is none; check the spelling")
+    return files
+
+
+def read_documents(
+    files: Sequence[Path],
+    fields: Fields | None,
+    skipped: Skipped,
+    *,
+    start: Position = BEGINNING,
+    skip_bad: bool = False,
+) -> Iterator[tuple[Position, TextDocument]]:
+    """The documents of files, each with the position behind it.
+
+    Args:
+        files: in this order; those named `.zst` are decompressed.
+        fields: of their lines; None: every file is one document.
+        skipped: counts what is left out. Empty lines count as nothing.
+        start: a position that this function gave.
+        skip_bad: whether damage is counted and left out; behind damaged compression, the rest of its file is.
+
+    Raises:
+        ValueError: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, what is wrong.
+        OSError: a file cannot be read.
+    """
+    for i in range(start.file, len(files)):
+        n_behind = start.line if i == start.file else 0
+        line = n_behind
+        lines = _enumerated(files[i], fields is not None, n_behind)
+        while True:
+            try:
+                line, data = next(lines, (line, None))
+                if data is None:
+                    break
+                document = _parsed(data, fields)
+                if document.text:
+                    yield Position(i, line), document
+                else:
+                    skipped.empty += 1
+            except (DamagedLineError, DamagedFileError) as error:
+                rest = isinstance(error, DamagedFileError)
+                where = f"after line {line}" if rest else f"{line}"
+                if not skip_bad:
+                    effect = "leave out the rest of the file" if rest else "leave out such lines"
+                    raise ValueError(f"{files[i]}:{where}: {error}; --skip-bad to {effect}") from error
+                skipped.lines, skipped.files = skipped.lines + (not rest), skipped.files + rest
+                skipped.remember(f"{files[i].name}:{where}: {error}")
+
+
+def _enumerated(file: Path, is_lines: bool, n_behind: int) -> Iterator[tuple[int, bytes]]:
+    """Number and content of each line that is not blank, the first `n_behind` left out; or of the file, as line 1."""
+    if not is_lines:
+        if n_behind == 0:
+            yield 1, file.read_bytes()
+        return
+    for number, line in enumerate(read_lines(file), start=1):
+        if number > n_behind and line.strip():
+            yield number, line
+
+
+def _parsed(data: bytes, fields: Fields | None) -> TextDocument:
+    try:
+        text = data.decode("utf-8")
+        if fields is None:
+            return TextDocument(text, "")
+        record = json.loads(text)
+        document = TextDocument(_field(record, fields.text), _field(record, fields.subset) if fields.subset else "")
+        for part in document:  # JSON may spell out half a character, such as "\ud800"
+            part.encode("utf-8")
+    except DamagedLineError:
+        raise
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise DamagedLineError(f"not UTF-8: {error.reason}") from error
+    except (ValueError, RecursionError) as error:
+        raise DamagedLineError(f"not JSON: {error}") from error
+    return document
+
+
+def _field(record: Any, keys: str) -> str:
+    value = record
+    for key in keys.split("."):
+        if not isinstance(value, dict) or key not in value:
+            raise DamagedLineError(f"no field {keys!r}")
+        value = value[key]
+    if not isinstance(value, str):
+        raise DamagedLineError(f"field {keys!r} must be a string, got {json.dumps(value)[:40]}")
+    return value

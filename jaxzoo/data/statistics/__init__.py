@@ -1,0 +1,1 @@
+"""What is counted in tokens: n-grams, repeats, bigrams, distances."""

@@ -1,0 +1,116 @@
+"""What the histograms of repeated n-grams say, as JSON and as a table (Zoology App. D)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int64
+
+from jaxzoo.data.statistics.power_law import fit_power_law
+from jaxzoo.data.statistics.recall_histograms import KINDS, Histograms
+
+NEAR = 100
+"""Tokens within which the paper finds most of the repeats."""
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+TOGETHER = "all subsets"
+_BINS = 40
+
+Json = dict[str, Any]
+
+
+class DistanceBins(NamedTuple):
+    """Distances in bins of equal width in their logarithm, as the pictures show them."""
+
+    first: Int64[np.ndarray, "bins"]
+    last: Int64[np.ndarray, "bins"]
+    share: Float[np.ndarray, "bins"]
+    """Of all repeats, that at one distance of the bin, on average."""
+
+
+def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
+    """Numbers of each subset and of all together.
+
+    Args:
+        histograms: of `count_repeats`.
+        n: lengths of n-grams.
+
+    Returns:
+        `{subset: {"sequences", "tokens", kind: {n: numbers}}}`. The numbers of a kind and n: `repeats`; `share`, of all
+        tokens; `per_sequence`, their mean and quantiles; `within_100`, the share of repeats that were last at most 100
+        tokens earlier; `power_law`, None where nothing can be fitted; `distances`, the bins of the picture.
+    """
+    together = Histograms(*(np.sum(each, axis=0) for each in zip(*histograms.values(), strict=True)))
+    return {name: _subset(each, n) for name, each in {**histograms, TOGETHER: together}.items()}
+
+
+def _subset(histograms: Histograms, n: Sequence[int]) -> Json:
+    sequences, length = int(histograms.sequences[0, 0].sum()), histograms.distances.shape[-1]
+    result: Json = {"sequences": sequences, "tokens": sequences * length}
+    for k, kind in enumerate(KINDS):
+        result[kind] = {
+            str(size): _numbers(Histograms(histograms.distances[k, i], histograms.sequences[k, i]))
+            for i, size in enumerate(n)
+        }
+    return result
+
+
+def _numbers(histograms: Histograms) -> Json:
+    by_distance, length = histograms.distances[1:], len(histograms.distances)
+    repeats, sequences = int(by_distance.sum()), int(histograms.sequences.sum())
+    cumulative = np.cumsum(histograms.sequences)
+    quantiles = {f"{q:g}": int(np.searchsorted(cumulative, q * sequences)) for q in QUANTILES}
+    law, bins = fit_power_law(by_distance), distance_bins(by_distance)
+    return {
+        "repeats": repeats,
+        "share": repeats / (sequences * length),
+        "per_sequence": {"mean": repeats / sequences, **quantiles},
+        "within_100": float(by_distance[:NEAR].sum() / repeats) if repeats else None,
+        "power_law": law and {key: float(f"{value:.8g}") for key, value in law._asdict().items()},
+        "distances": {key: value.tolist() for key, value in bins._asdict().items()},
+    }
+
+
+def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> DistanceBins:
+    """Bins of the counts at distances 1 .. m."""
+    edges = np.unique(np.geomspace(1, len(by_distance) + 1, _BINS + 1).round().astype(np.int64))
+    counts = np.add.reduceat(by_distance, edges[:-1] - 1)
+    return DistanceBins(edges[:-1], edges[1:] - 1, counts / np.diff(edges) / max(by_distance.sum(), 1))
+
+
+def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> str:
+    """The numbers as Markdown; below it the subsets of which there is no sequence."""
+    lines = [
+        "| n-grams | source | sequences | repeats a sequence: mean | median (quartiles) | of all tokens | within "
+        f"{NEAR} tokens | alpha | misfit |",
+        "| --- | --- " + "| ---: " * 7 + "|",
+    ]
+    for kind, label in zip(KINDS, ("all", "without stop words"), strict=True):
+        for n in summary[TOGETHER][kind]:
+            lines += [_row(f"{n}, {label}", name, each, each[kind][n]) for name, each in summary.items()]
+    return "\n".join([*lines, "", *_legend(without_sequence)]) + "\n"
+
+
+def _legend(without_sequence: Sequence[str]) -> list[str]:
+    lines = [
+        "alpha: of the power law p(d) ~ d^-alpha that is fitted to the distances; its standard error supposes that",
+        "repeats are independent. misfit: the largest difference between the cumulative shares of distances and law.",
+    ]
+    if without_sequence:
+        lines += ["", f"Too short for one sequence in any shard: {', '.join(without_sequence)}."]
+    return lines
+
+
+def _row(label: str, name: str, subset: Json, numbers: Json) -> str:
+    per, law = numbers["per_sequence"], numbers["power_law"]
+    cells = [
+        label,
+        name or "(no name)",
+        f"{subset['sequences']:,}",
+        f"{per['mean']:,.1f}",
+        f"{per['0.5']:,} ({per['0.25']:,} to {per['0.75']:,})",
+        f"{numbers['share']:.2%}",
+        f"{numbers['within_100']:.1%}" if numbers["repeats"] else "",
+        f"{law['alpha']:.3f} ± {law['standard_error']:.3f}" if law else "",
+        f"{law['misfit']:.3f}" if law else "",
+    ]
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,44 @@
+"""Tokens that say little about recall: function words, punctuation, white space, the end of a text."""
+
+from collections.abc import Collection
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool
+
+from jaxzoo.data.tokenizer import Tokenizer
+
+
+def read_stop_words(path: Path | None = None) -> frozenset[str]:
+    """The words of a text file, one a line, lower-cased; lines that begin with # are comments.
+
+    Args:
+        path: the file; None: this package's `stop_words.txt`.
+
+    Raises:
+        ValueError: it is no UTF-8.
+        OSError: it cannot be read.
+    """
+    file = resources.files("jaxzoo.data.statistics") / "stop_words.txt" if path is None else path
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be UTF-8 text: {error}") from error
+    words = (line.strip().lower() for line in text.splitlines())
+    return frozenset(word for word in words if word and not word.startswith("#"))
+
+
+def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray, "vocab"]:
+    """Which tokens are stop words, or have neither letter nor digit, or end a document.
+
+    A token is compared by its text alone, without case and the space around it: that of a tokenizer of bytes is one
+    character, and one that is a piece of a longer word counts as the word that it spells. A token that holds a part of
+    a character is no punctuation.
+    """
+    result = np.zeros(tokenizer.vocab_size, bool)
+    for i in range(tokenizer.vocab_size):
+        text = tokenizer.decode(np.array([i])).strip().lower()
+        result[i] = text in words or not any(c.isalnum() or c == "\ufffd" for c in text)
+    result[tokenizer.end_of_text] = True
+    return result

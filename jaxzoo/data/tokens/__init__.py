@@ -1,0 +1,1 @@
+"""From documents to token shards, and from these to windows."""

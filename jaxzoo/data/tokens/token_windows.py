@@ -1,0 +1,162 @@
+"""Windows of token shards in a global random order, read from disk as they are needed.
+
+An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they stand one behind the
+other from the first token on, and cover the text but for a remainder that is shorter than a window. In every later
+epoch they begin at another random token, the text taken as a ring whose end joins its beginning, so that documents are
+cut at other places. The order of an epoch is a permutation that is computed index by index (grain's global shuffle) and
+not stored: memory does not grow with the text.
+
+Several texts are mixed row by row. Which of them gives row k follows from k alone: after any number of rows, each has
+given its share to within fewer rows than there are texts, and exactly its share after a multiple of the sum of the
+weights (as the smallest integers in their proportion). A text that is at its end begins its next epoch. grain's own
+`mix` cuts the weights to integers: 0.7 and 0.3 become 233 and 100.
+"""
+
+import bisect
+import functools
+import itertools
+import math
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple, cast
+
+import grain
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.data.statistics.ngram import Tokens
+
+MOST_WINDOWS = 2**32 - 1
+"""Of an epoch: grain's permutation is of 32 bits."""
+
+
+class Concatenation:
+    """Arrays of tokens one behind the other, none of them copied: their length, and their slices.
+
+    Args:
+      parts: memory-mapped arrays, or what gives slices as they do; of one dtype, none empty, at least one.
+    """
+
+    def __init__(self, parts: Sequence[Tokens]):
+        self._parts = parts
+        self._starts = list(itertools.accumulate((len(part) for part in parts), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __getitem__(self, rows: slice) -> UInt[np.ndarray, "t"]:
+        """The tokens of a slice with step 1; a copy where it spans two parts or more."""
+        start, stop, _ = rows.indices(len(self))
+        index = max(bisect.bisect_right(self._starts, start, hi=len(self._parts)) - 1, 0)
+        pieces = []
+        while index < len(self._parts):
+            begin, end = self._starts[index : index + 2]
+            pieces.append(np.asarray(self._parts[index][max(start - begin, 0) : stop - begin]))
+            if end >= stop:
+                break
+            index += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+class ShuffledText:
+    """The windows of one text in the order of its epochs; number i is a pure function of (text, length, seed, i).
+
+    Attributes:
+      n_windows: of an epoch.
+
+    Args:
+      tokens: the text, longer than `length`.
+      length: tokens of a window, its last target not counted.
+      seed: of the orders and of the epochs' first tokens; one or more numbers that are not negative.
+
+    Raises:
+      ValueError: there are more than `MOST_WINDOWS` windows.
+    """
+
+    def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int]):
+        self.n_windows = (len(tokens) - 1) // length
+        if self.n_windows > MOST_WINDOWS:
+            raise ValueError(
+                f"length={length} makes {self.n_windows:,} windows, which must be at most {MOST_WINDOWS:,}; "
+                f"take a length of at least {-(-len(tokens) // MOST_WINDOWS)}"
+            )
+        self._tokens, self._length, self._seed = tokens, length, tuple(seed)
+        # grain's own seed of epoch e is seed + e: seeds next to each other would share their orders.
+        mixed = int(np.random.SeedSequence(self._seed).generate_state(1)[0])
+        self._order = grain.MapDataset.range(self.n_windows).shuffle(seed=mixed).repeat()
+
+    def window(self, number: int) -> UInt[np.ndarray, "t+1"]:
+        """Window `number`, counted over all epochs, with the target of its last token."""
+        first = _first_token(self._seed, number // self.n_windows, len(self._tokens))
+        place = cast(int, self._order[number])
+        start = (first + place * self._length) % len(self._tokens)
+        window = self._tokens[start : start + self._length + 1]
+        missing = self._length + 1 - len(window)
+        return np.concatenate([window, self._tokens[:missing]]) if missing else window
+
+
+class Share(NamedTuple):
+    """One text of a mixture."""
+
+    text: ShuffledText
+    weight: float
+    """Positive; its share of the rows is this over the sum of all."""
+
+
+class ShuffledWindows:
+    """A source for `WindowStream`: element i is what one process makes of global batch i.
+
+    Args:
+      shares: the mixture.
+      batch_size: rows of a global batch, a multiple of `n_processes`.
+      process: which process, from 0 on: it makes rows `[process, process + 1) * batch_size / n_processes`.
+      n_processes: how many there are.
+    """
+
+    def __init__(self, shares: Sequence[Share], *, batch_size: int, process: int, n_processes: int):
+        self._texts = [share.text for share in shares]
+        self._weights = as_integers([share.weight for share in shares])
+        self._batch_size = batch_size
+        self._rows = range(process * batch_size // n_processes, (process + 1) * batch_size // n_processes)
+
+    def __len__(self) -> int:
+        return sys.maxsize // self._batch_size
+
+    def __getitem__(self, index: int) -> UInt[np.ndarray, "b t+1"]:
+        windows = []
+        for row in self._rows:
+            source, number = source_of(index * self._batch_size + row, self._weights)
+            windows.append(self._texts[source].window(number))
+        return np.stack(windows)
+
+
+def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
+    """The smallest integers in the proportion of positive weights, taken as the decimal numbers that they print as."""
+    fractions = [Fraction(repr(float(weight))) for weight in weights]
+    denominator = math.lcm(*(fraction.denominator for fraction in fractions))
+    integers = [int(fraction * denominator) for fraction in fractions]
+    divisor = math.gcd(*integers)
+    return tuple(integer // divisor for integer in integers)
+
+
+def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
+    """Which source gives a row, and which of its own rows that is.
+
+    Of the first k rows, the first source gives `k - floor(k r / w)`, w being the sum of all weights and r that of the
+    others; the others share out what is left among them in the same way.
+    """
+    total = sum(weights)
+    for source, weight in enumerate(weights):
+        rest = total - weight
+        before, after = row * rest // total, (row + 1) * rest // total
+        if before == after:
+            return source, row - before
+        row, total = before, rest
+    raise AssertionError("the last source gives what the others leave")
+
+
+@functools.lru_cache(maxsize=256)
+def _first_token(seed: tuple[int, ...], epoch: int, n_tokens: int) -> int:
+    """Where the windows of an epoch begin."""
+    return int(np.random.default_rng((*seed, epoch)).integers(n_tokens)) if epoch else 0

@@ -1,0 +1,79 @@
+"""Tokenizers as they lie on disk: a `tokenizer.json`, or GPT-2's vocabulary and merges."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxzoo.data.tokens.tokenizer_definition import Definition
+
+PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+"""Names of GPT-2's two files, as its authors and as others publish them."""
+
+
+def gpt2_content(vocab: Mapping[str, int], merges: str) -> dict[str, Any]:
+    """The `tokenizer.json` of GPT-2's two files: its vocabulary, and the text of its merges."""
+    lines = merges.split("\n")
+    pairs = [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "vocab": dict(vocab), "merges": pairs},
+    }
+
+
+def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
+    """The tokenizer of a file `tokenizer.json`, of a directory that holds one, or GPT-2's two files.
+
+    Args:
+        place: the file or the directory.
+        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` in the directory,
+            else as `Definition` finds it.
+
+    Raises:
+        ValueError: there is none, or it is none that we take.
+        OSError: a file cannot be read.
+    """
+    file = place / "tokenizer.json" if place.is_dir() else place
+    if file.is_file():
+        content = read_json(file)
+    else:
+        pair = next(((place / a, place / b) for a, b in PAIRS if (place / a).is_file() and (place / b).is_file()), None)
+        if pair is None:
+            what = "holds no tokenizer" if place.exists() else "does not exist"
+            raise ValueError(
+                f"{place} {what}; a tokenizer is 'bytes', a tokenizer.json, or a directory with that file, with "
+                "encoder.json and vocab.bpe, or with vocab.json and merges.txt"
+            )
+        content = gpt2_content(read_json(pair[0]), _text(pair[1]))
+        file = pair[0]
+    config = file.parent / "tokenizer_config.json"
+    if end_of_text is None and config.is_file():
+        end_of_text = read_json(config).get("eos_token")
+        end_of_text = end_of_text.get("content") if isinstance(end_of_text, dict) else end_of_text
+    return Definition(content, end_of_text, str(file))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object of a JSON file.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    try:
+        content = json.loads(_text(file))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{file} must be JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} must hold a JSON object, not {type(content).__name__}")
+    return content
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} must be UTF-8, but byte {error.start} is not") from error

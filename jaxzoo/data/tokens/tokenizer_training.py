@@ -1,0 +1,93 @@
+"""Byte-level BPE (Sennrich et al. 2016; over bytes as GPT-2, Radford et al. 2019) learnt from documents."""
+
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from jaxzoo.data.corpus.built import BuiltData
+from jaxzoo.data.pieces.extras import need
+from jaxzoo.data.tokenizer import END_OF_TEXT
+from jaxzoo.data.tokens.bpe import BPETokenizer
+from jaxzoo.data.tokens.tokenizer_definition import Definition
+
+SMALLEST = 257
+"""Ids: the bytes and end-of-text."""
+
+LEAST_COUNT = 2
+"""Times that a pair must be seen to be merged."""
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Learnt(NamedTuple):
+    """A tokenizer, and what it was learnt from."""
+
+    tokenizer: BPETokenizer
+    documents: int
+    bytes: int
+
+
+class _Sample:
+    """Documents of the train split, `max_bytes` of text at most but for the last; always the same ones.
+
+    They are taken in steps of about the golden section of the split, round and round: wherever this ends, each part of
+    the corpus has had its share.
+    """
+
+    def __init__(self, data: BuiltData, max_bytes: int, report: Callable[[int, bool], None]):
+        self.documents = self.bytes = 0
+        n = sum(data.splits["train"])
+        step = next(step for step in itertools.count(max(round(n * GOLDEN), 1)) if math.gcd(step, n) == 1)
+        self._max_bytes, self._report = max_bytes, report
+        self._documents = data.read("train", (i * step % n for i in range(n)))
+
+    def __iter__(self) -> Iterator[str]:
+        for document in self._documents:
+            if self.bytes >= self._max_bytes:
+                break
+            self.documents += 1
+            self.bytes += len(document.text.encode())
+            self._report(self.bytes, False)
+            yield document.text
+        self._report(self.bytes, True)
+
+
+def learn_tokenizer(
+    data: BuiltData, *, vocab_size: int, max_bytes: int, report: Callable[[int, bool], None] = lambda *_: None
+) -> Learnt:
+    """Learns byte-level BPE; the same for the same data, library and arguments.
+
+    Id 0 is `<|endoftext|>`, the next 256 are the bytes, then come the merges in the order of learning.
+
+    Args:
+        data: with a split train.
+        vocab_size: ids wanted; fewer come out where no pair is left that is seen twice.
+        max_bytes: of text to learn from, positive.
+        report: gets the bytes read so far, and whether these are all, after each document and at the end.
+
+    Raises:
+        ValueError: the vocabulary has no room for the bytes; there is no split train, or a file of it is damaged.
+    """
+    need("tokenizers", "learning a tokenizer")
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    if vocab_size < SMALLEST:
+        raise ValueError(f"vocab_size={vocab_size} must be at least {SMALLEST}: the bytes and end-of-text")
+    if "train" not in data.splits:
+        raise ValueError(f"{data.path} has no split 'train'; it has {', '.join(data.splits)}")
+    library = Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=LEAST_COUNT,
+        show_progress=False,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        special_tokens=[END_OF_TEXT],
+    )
+    sample = _Sample(data, max_bytes, report)
+    library.train_from_iterator(sample, trainer)
+    definition = Definition(json.loads(library.to_str()), END_OF_TEXT, "the tokenizer that was learnt")
+    return Learnt(BPETokenizer(definition), sample.documents, sample.bytes)

@@ -1,0 +1,211 @@
+"""Pieces of work, shared out among processes and commands, some of which die."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.claims import Queue
+from jaxzoo.data.pieces.share_out import Piece, _Pieces, share_out
+
+
+def note(folder: Path, name: str, seconds: float) -> None:
+    """Makes a piece: its file, after a line in the common log that says who made it."""
+    with (folder / "log").open("a") as log:
+        log.write(f"{name} {os.getpid()}\n")
+    time.sleep(seconds)
+    (folder / f"{name}.tmp").write_text(name)
+    (folder / f"{name}.tmp").rename(folder / f"{name}.done")
+
+
+def fail(folder: Path, name: str) -> None:
+    if name == "p1":
+        raise ValueError(f"{folder}: {name} is bad")
+    note(folder, name, 0.0)
+
+
+class AwkwardError(Exception):
+    """An error that no pipe can carry."""
+
+    def __init__(self, one: str, two: str):
+        super().__init__(f"{one} and {two}")
+
+
+def fail_awkwardly(folder: Path, name: str) -> None:
+    raise AwkwardError("this", "that")
+
+
+def die(folder: Path, name: str) -> None:
+    if name == "p1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    note(folder, name, 0.0)
+
+
+def make_nothing(folder: Path, name: str) -> None:
+    pass
+
+
+def pieces(folder: Path, n: int, *more: object) -> list[Piece]:
+    return [Piece(f"piece {i}", folder / f"p{i}.done", (folder, f"p{i}", *more)) for i in range(n)]
+
+
+def made(folder: Path) -> list[str]:
+    return [line.split()[0] for line in (folder / "log").read_text().splitlines()]
+
+
+COMMAND = """
+import sys
+from pathlib import Path
+from jaxzoo.data.pieces.share_out import share_out
+from tests.data.pieces.test_share_out import note, pieces
+if __name__ == "__main__":
+    folder, n, seconds, workers = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+    print("begun", flush=True)
+    share_out(note, pieces(folder, n, seconds), workers=workers, report=lambda *_: None)
+"""
+
+
+def start(folder: Path, n: int, seconds: float, workers: int) -> subprocess.Popen:
+    script = folder.parent / "command.py"
+    script.write_text(COMMAND)
+    words = [sys.executable, str(script), str(folder), str(n), str(seconds), str(workers)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def until(condition, seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "work").mkdir()
+    return tmp_path / "work"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_makes_each_piece_once(folder, workers):
+    """Kills: a piece that is done and made again, or never; progress that miscounts; claims that stay behind."""
+    (folder / "p2.done").touch()
+    told = []
+    share_out(note, pieces(folder, 5, 0.0), workers=workers, report=lambda *news: told.append(news))
+    assert sorted(made(folder)) == ["p0", "p1", "p3", "p4"]
+    assert sorted(name for name, _, _ in told) == ["piece 0", "piece 1", "piece 3", "piece 4"]
+    assert [counts for _, *counts in told] == [[2, 5], [3, 5], [4, 5], [5, 5]]
+    assert sorted(path.name for path in folder.iterdir()) == ["log", *(f"p{i}.done" for i in range(5))]
+    share_out(note, pieces(folder, 5, 0.0), workers=workers, report=lambda *news: told.append(news))
+    assert len(told) == 4
+    share_out(note, [], workers=workers, report=lambda *_: None)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_an_error_ends_the_work(folder, workers):
+    """Kills: an error that is lost in a process, or another error in its place."""
+    with pytest.raises(ValueError, match=f"{folder}: p1 is bad"):
+        share_out(fail, pieces(folder, 3), workers=workers, report=lambda *_: None)
+    assert not (folder / ".claims").exists()
+    with pytest.raises((AwkwardError, RuntimeError), match="this and that"):
+        share_out(fail_awkwardly, pieces(folder, 3), workers=workers, report=lambda *_: None)
+    with pytest.raises(RuntimeError, match=r"was made, but there is no .*done"):
+        share_out(make_nothing, pieces(folder, 3), workers=workers, report=lambda *_: None)
+
+
+def test_a_killed_process_is_one_line(folder):
+    """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
+    with pytest.raises(ChildProcessError, match="piece 1: the process that made it was killed by signal 9") as died:
+        share_out(die, pieces(folder, 3), workers=2, report=lambda *_: None)
+    assert "\n" not in str(died.value)
+    share_out(note, pieces(folder, 3, 0.0), workers=2, report=lambda *_: None)
+
+
+def test_commands_share_the_pieces(folder):
+    """Kills: two commands that make the same pieces, one that ends before the others' pieces are there."""
+    commands = [start(folder, 12, 0.25, workers) for workers in (1, 2, 1)]
+    for command in commands:
+        out, err = command.communicate(timeout=60)
+        assert (command.returncode, out, err) == (0, "begun\n", "")
+        assert len(list(folder.glob("*.done"))) == 12
+    assert sorted(made(folder)) == sorted(f"p{i}" for i in range(12))
+    assert len({line.split()[1] for line in (folder / "log").read_text().splitlines()}) > 1
+    assert not (folder / ".claims").exists()
+
+
+def test_a_killed_command_is_replaced(folder):
+    """Kills: a piece that waits for a dead command's lease; processes that outlive the command that started them."""
+    dead = start(folder, 2, 1000.0, 2)
+    until(lambda: (folder / "log").exists() and len(made(folder)) == 2)
+    processes = [int(line.split()[1]) for line in (folder / "log").read_text().splitlines()]
+    waiting = start(folder, 2, 0.0, 1)
+    assert waiting.stdout is not None
+    assert waiting.stdout.readline() == "begun\n"
+    time.sleep(1.0)
+    assert waiting.poll() is None
+    dead.kill()
+    dead.communicate()
+    assert waiting.wait(timeout=20) == 0
+    waiting.communicate()
+    assert len(made(folder)) == 4
+    until(lambda: not any(_lives(process) for process in processes))
+    assert not (folder / ".claims").exists()
+
+
+def _lives(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def claims_of(folder: Path, n: int) -> _Pieces:
+    shared = _Pieces(pieces(folder, n, 0.0), folder / ".claims")
+    shared.create()
+    return shared
+
+
+def test_a_silent_machine_is_replaced_when_its_lease_ends(folder):
+    """Kills: waiting for ever for a machine that is gone, and not waiting at all for one that is at work."""
+    shared = claims_of(folder, 1)
+    queue = Queue(shared, "elsewhere-1-abc", lease=1000.0)
+    queue.__enter__()
+    assert queue.take(next(iter(shared.pieces)))
+    began = time.monotonic()
+    share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None, lease=2.5)
+    assert 1.5 < time.monotonic() - began < 20
+    queue._ended.set()
+
+
+def test_kills_by_the_user_are_not_held_against_a_piece(folder):
+    """Kills: a command that was killed three times at the same piece and refuses to go on."""
+    for i in range(4):
+        shared = claims_of(folder, 1)
+        name = f"elsewhere-{i}-abc"
+        queue = Queue(shared, name, lease=1000.0)
+        queue.__enter__()
+        shared.forget_dead(1000.0)
+        assert queue.take(next(iter(shared.pieces)))
+        queue._ended.set()
+        (shared.workers / f"{name}.json").unlink()
+    share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None)
+    assert made(folder) == ["p0"]
+
+
+def test_a_piece_that_kills_every_command_is_given_up(folder):
+    """Kills: an array of jobs that one piece ends, one job after the other."""
+    shared = claims_of(folder, 1)
+    with Queue(shared, "elsewhere-0-abc", lease=1000.0):  # another command that lives
+        for i in range(1, 4):
+            queue = Queue(shared, f"elsewhere-{i}-abc", lease=1000.0)
+            queue.__enter__()
+            assert queue.take(next(iter(shared.pieces)))
+            queue._ended.set()
+            (shared.workers / f"elsewhere-{i}-abc.json").unlink()
+        with pytest.raises(ChildProcessError, match="piece 0: 3 commands were killed while they made it"):
+            share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None)

@@ -1,0 +1,199 @@
+"""Bigram counts against `collections.Counter`; kills, workers and memory."""
+
+import json
+import os
+import sysconfig
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.pieces.resumable import ResumableDirectory
+from jaxzoo.data.statistics.bigram_counts import BigramCounts
+from jaxzoo.data.statistics.count_bigrams import Pairs, count_bigrams, count_pairs, counting_plan, write_counts
+from jaxzoo.data.statistics.sorted_counts import Files
+from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokens.token_shards import TokenDirectory
+from tests.data import recall_reference
+from tests.data.killing import content, killed_everywhere
+from tests.data.shards import random_documents, write_tokens
+
+
+def stream_of(tokens: TokenDirectory, split: str = "train") -> list[int]:
+    return np.concatenate([shard.tokens for shard in tokens.shards(split)]).tolist()
+
+
+def as_dictionary(counts: BigramCounts) -> dict[tuple[int, int], int]:
+    keys = counts.entries.keys
+    pairs = zip((keys >> np.uint64(32)).tolist(), (keys & np.uint64(2**32 - 1)).tolist(), strict=True)
+    return dict(zip(pairs, counts.entries.counts.tolist(), strict=True))
+
+
+@pytest.fixture(name="tokens")
+def random_tokens(tmp_path):
+    """Shards of all sizes; the second has one token, so that two pairs of it straddle borders."""
+    rng = np.random.default_rng(0)
+    shards = [random_documents(rng, n, n_ids=30, longest=200) for n in (20, 1, 7, 30)]
+    shards[1] = [([], "a")]
+    valid = [random_documents(rng, 3, n_ids=30, longest=20)]
+    return write_tokens(tmp_path / "tokens", {"train": shards, "validation": valid}, vocab_size=31)
+
+
+@pytest.mark.parametrize("memory", [1, 3000, 2**20])
+def test_equals_a_counter(tokens, tmp_path, memory):
+    """Kills: pairs across shards lost or counted twice, a chunk's border, sums that drop a part; memory for one pair
+    at a time (1 byte is less) still ends with the truth."""
+    out = tmp_path / "counts"
+    if memory == 1:  # thousands of parts: the small split is enough
+        count_bigrams(tokens.path, out, split="validation", memory=memory)
+        stream = stream_of(tokens, "validation")
+    else:
+        count_bigrams(tokens.path, out, memory=memory)
+        stream = stream_of(tokens)
+    counts = BigramCounts(out)
+    expected = recall_reference.bigram_counts(stream)
+    assert as_dictionary(counts) == expected
+    assert (np.diff(counts.entries.keys.astype(object)) > 0).all()
+    assert counts.manifest["total"] == len(stream) - 1 == sum(expected.values())
+    assert {p.name for p in out.iterdir()} == {"manifest.json", "bigrams.keys.npy", "bigrams.counts.npy"}
+
+
+def test_lookups(tokens, tmp_path):
+    """Kills: the neighbour's count for a pair that was never met, before the first and behind the last entry too;
+    shapes lost; `<` for `<=`."""
+    count_bigrams(tokens.path, tmp_path / "counts")
+    counts, expected = BigramCounts(tmp_path / "counts"), recall_reference.bigram_counts(stream_of(tokens))
+    previous, following = np.meshgrid(np.arange(35, dtype=np.uint16), np.arange(33, dtype=np.int32), indexing="ij")
+    want = np.array([[expected[a, b] for b in range(33)] for a in range(35)])
+    np.testing.assert_array_equal(counts.counts(previous, following), want)
+    assert counts.counts(previous, following).dtype == np.int64
+    most = int(np.median(want[want > 0]))
+    assert (want == most).any()
+    np.testing.assert_array_equal(counts.seen_at_most(previous, following, most), want <= most)
+    np.testing.assert_array_equal(counts.counts(previous[:0], following[:0]), want[:0])
+    largest = np.array([2**32 - 1])
+    assert counts.counts(largest, largest).tolist() == [0]
+
+
+def test_large_ids(tmp_path):
+    """Kills: keys that overflow 32 bits, or are compared as floats."""
+    ids = [2**20 - 3, 2**20 - 2, 0, 2**20 - 3, 2**20 - 2]
+    tokens = write_tokens(tmp_path / "tokens", {"train": [[(ids, "a")]]}, vocab_size=2**20)
+    count_bigrams(tokens.path, tmp_path / "counts")
+    assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream_of(tokens))
+
+
+def test_real_sources(tmp_path):
+    """The standard library's own text, in shards."""
+    files = sorted(Path(sysconfig.get_path("stdlib"), "email").glob("*.py"))
+    documents = [(ByteTokenizer().encode(file.read_bytes()).tolist(), "code") for file in files]
+    shards = [documents[i : i + 5] for i in range(0, len(documents), 5)]
+    tokens = write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=257)
+    count_bigrams(tokens.path, tmp_path / "counts", memory=2**18)
+    assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream_of(tokens))
+
+
+def test_workers_and_memory_change_nothing(tokens, tmp_path):
+    """Kills: results that depend on who counted, or on how much at once."""
+    count_bigrams(tokens.path, tmp_path / "one", memory=2**20)
+    count_bigrams(tokens.path, tmp_path / "three", workers=3, memory=5000)
+    assert content(tmp_path / "one") == content(tmp_path / "three")
+
+
+def test_memory_is_bounded(tmp_path):
+    """Kills: a shard, or all entries, in memory: 2 million pairs, nearly all distinct, are 32 MB of entries."""
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 2**15, 2_000_000)
+    tokens = write_tokens(
+        tmp_path / "tokens", {"train": [[(half, "a")] for half in np.split(ids, 2)]}, vocab_size=2**15 + 1
+    )
+    memory = 4 * 2**20
+    tracemalloc.start()
+    count_bigrams(tokens.path, tmp_path / "counts", memory=memory)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < memory + 2**19
+    assert BigramCounts(tmp_path / "counts").manifest["total"] == 2_000_001
+
+
+def test_any_stream(tokens, tmp_path):
+    """Pairs of a training stream, in arrays of any size, summed from parts."""
+    rng = np.random.default_rng(3)
+    stream = rng.integers(0, 9, 500)
+    work = ResumableDirectory(tmp_path / "counts", counting_plan(tokens, "train"))
+    assert not work.begin()
+    parts = []
+    for name, chosen in (("early", slice(0, 200)), ("late", slice(200, 499))):
+        previous, following = stream[:-1][chosen], stream[1:][chosen]
+        sizes = np.cumsum(rng.integers(0, 9, 30))
+        pairs = zip(np.split(previous, sizes), np.split(following, sizes), strict=True)
+        parts.append(Files.of(work.parts, name))
+        count_pairs((Pairs(*each) for each in pairs), parts[-1], memory=48 * 17)
+    write_counts(work, parts, memory=2000)
+    assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream.tolist())
+
+
+def test_killed_and_started_again(tmp_path):
+    """Kills: half a file taken for a whole one, parts counted twice, leftovers. A process is killed just before
+    and just after each of its files appears, and another goes on."""
+    rng = np.random.default_rng(0)
+    shards = [random_documents(rng, 6, n_ids=50, longest=200) for _ in range(2)]
+    tokens = write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=51)
+    count_bigrams(tokens.path, tmp_path / "whole", memory=20_000)
+    n_files, results = killed_everywhere(
+        tmp_path / "killed",
+        imports="from jaxzoo.data.statistics.count_bigrams import count_bigrams",
+        call=f"count_bigrams(Path({str(tokens.path)!r}), out, memory=20_000)",
+    )
+    assert n_files > 10
+    for result in results:
+        assert content(result) == content(tmp_path / "whole")
+
+
+def test_finished_counts_stay(tokens, tmp_path):
+    """Kills: counting again what is there, or over what belongs to something else."""
+    out = tmp_path / "counts"
+    assert count_bigrams(tokens.path, out)
+    before = {p: p.stat().st_mtime_ns for p in out.iterdir()}
+    assert not count_bigrams(tokens.path, out)
+    assert {p: p.stat().st_mtime_ns for p in out.iterdir()} == before
+    with pytest.raises(ValueError, match=r"holds a result of split=\"train\", this one would be of \"validation\""):
+        count_bigrams(tokens.path, out, split="validation")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letter.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"holds 'letter.txt', which this command did not write"):
+        count_bigrams(tokens.path, tmp_path / "home")
+    assert os.listdir(tmp_path / "home") == ["letter.txt"]
+
+
+def test_other_tokens_are_refused(tokens, tmp_path):
+    """Kills: counts of one corpus taken for those of another."""
+    count_bigrams(tokens.path, tmp_path / "counts")
+    counts = BigramCounts(tmp_path / "counts")
+    counts.check_made_from(tokens)
+    assert counts.fingerprint == tokens.fingerprint
+    other = write_tokens(tmp_path / "other", {"train": [[([1, 2], "a")]]}, vocab_size=31)
+    with pytest.raises(ValueError, match=rf"counts the bigrams of tokens {tokens.fingerprint}, and .*/other holds"):
+        counts.check_made_from(other)
+
+
+def test_damaged_counts_are_refused(tokens, tmp_path):
+    """Kills: zeros for what is not there."""
+    out = tmp_path / "counts"
+    with pytest.raises(ValueError, match=r"holds no bigram counts: manifest.json is missing"):
+        BigramCounts(out)
+    count_bigrams(tokens.path, out)
+    keys = out / "bigrams.keys.npy"
+    whole = keys.read_bytes()
+    keys.write_bytes(whole[:-8])
+    with pytest.raises(ValueError, match=r"counts cannot be read"):
+        BigramCounts(out)
+    np.save(keys, np.zeros(3, np.uint64))
+    with pytest.raises(ValueError, match=r"bigrams.keys.npy holds uint64\[3\] and must hold uint64\["):
+        BigramCounts(out)
+    keys.write_bytes(whole)
+    manifest = json.loads((out / "manifest.json").read_text())
+    (out / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    with pytest.raises(ValueError, match=r"must be \('bigrams', 1\)"):
+        BigramCounts(out)

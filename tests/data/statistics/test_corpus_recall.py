@@ -1,0 +1,131 @@
+"""The directory of recall statistics, on the standard library's own text as bytes."""
+
+import json
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.pieces.whole_files import write_whole
+from jaxzoo.data.statistics import corpus_recall
+from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
+from jaxzoo.data.statistics.recall_histograms import Cut
+from jaxzoo.data.statistics.recall_summary import TOGETHER, distance_bins
+from jaxzoo.data.tokens.token_shards import TokenDirectory
+from tests.data import recall_reference
+from tests.data.byte_tokens import write_byte_tokens
+from tests.data.killing import content, killed_everywhere
+
+LENGTH = 256
+FILES = {"distances.png", "distances_by_source.png", "manifest.json", "repeats_by_source.png", "statistics.json"}
+
+
+def texts() -> list[list[tuple[list[int], str]]]:
+    """Two shards of source code, and a subset of one short text."""
+    library = Path(sysconfig.get_path("stdlib"))
+    files = [(name, sorted((library / name).glob("*.py"))) for name in ("json", "wsgiref")]
+    documents = [(list(file.read_bytes()[:3000]), name) for name, some in files for file in some]
+    return [[*documents[::2], ([97, 98], "short")], documents[1::2]]
+
+
+@pytest.fixture(name="data", scope="module")
+def token_directory(tmp_path_factory) -> TokenDirectory:
+    return write_byte_tokens(tmp_path_factory.mktemp("tokens"), texts())
+
+
+def test_numbers(data, tmp_path):
+    """Kills: shares of the wrong whole, quantiles off by one, subsets mixed up; bins that lose distances."""
+    assert make_recall_statistics(Cut(data.path, "train", LENGTH, (2, 3)), tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").iterdir()} == FILES | {"table.md"}
+    found = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    assert list(found) == [TOGETHER, "json", "wsgiref"]
+    for subset in ("json", "wsgiref"):
+        for n in (2, 3):
+            distances, per_sequence = recall_reference.repeats_of_subset(
+                texts(), subset, end_of_text=256, length=LENGTH, n=n
+            )
+            numbers, total = found[subset]["all"][str(n)], sum(per_sequence)
+            assert found[subset]["tokens"] == LENGTH * len(per_sequence)
+            assert numbers["repeats"] == total
+            assert numbers["share"] == pytest.approx(total / (LENGTH * len(per_sequence)))
+            assert numbers["per_sequence"]["mean"] == pytest.approx(np.mean(per_sequence))
+            for q in (0.05, 0.25, 0.5, 0.75, 0.95):
+                expected = np.quantile(per_sequence, q, method="inverted_cdf")
+                assert numbers["per_sequence"][f"{q:g}"] == expected
+            near = sum(count for d, count in distances.items() if d <= 100)
+            assert numbers["within_100"] == pytest.approx(near / total)
+            bins = numbers["distances"]
+            for first, last, share in zip(bins["first"], bins["last"], bins["share"], strict=True):
+                count = sum(distances[d] for d in range(first, last + 1))
+                assert share == pytest.approx(count / (last - first + 1) / total)
+    assert found[TOGETHER]["sequences"] == sum(found[name]["sequences"] for name in ("json", "wsgiref"))
+    repeats = [found[name]["content"]["2"]["repeats"] for name in (TOGETHER, "json", "wsgiref")]
+    assert repeats[0] == repeats[1] + repeats[2]
+    assert 0 < repeats[0] < found[TOGETHER]["all"]["2"]["repeats"]
+    table = (tmp_path / "out" / "table.md").read_text()
+    assert f"| 3, all | json | {found['json']['sequences']} |" in table
+    assert "Too short for one sequence in any shard: short." in table
+
+
+@pytest.mark.parametrize("m", [1, 2, 39, 41, 2047])
+def test_bins_hold_every_distance_once(m):
+    counts = np.random.default_rng(m).integers(0, 9, m)
+    counts[0] += 1
+    bins = distance_bins(counts)
+    assert (bins.first[0], bins.last[-1]) == (1, m)
+    np.testing.assert_array_equal(bins.first[1:], bins.last[:-1] + 1)
+    assert (bins.share * (bins.last - bins.first + 1)).sum() == pytest.approx(1)
+
+
+def test_workers_change_nothing(data, tmp_path):
+    """The pictures too, byte by byte."""
+    cut = Cut(data.path, "train", LENGTH, (2,), 20)
+    make_recall_statistics(cut, tmp_path / "one")
+    make_recall_statistics(cut, tmp_path / "two", workers=2)
+    assert content(tmp_path / "one") == content(tmp_path / "two")
+    assert not make_recall_statistics(cut, tmp_path / "one")
+
+
+def test_killed_and_started_again(data, tmp_path, monkeypatch):
+    """Kills: half a file taken for a whole one, leftovers. Pictures are a line of text, which is written faster."""
+    monkeypatch.setattr(corpus_recall, "save", lambda figure, path: write_whole(path, path.name))
+    cut = f"Cut(Path({str(data.path)!r}), 'train', {LENGTH}, (2,))"
+    make_recall_statistics(Cut(data.path, "train", LENGTH, (2,)), tmp_path / "whole")
+    n_files, results = killed_everywhere(
+        tmp_path / "killed",
+        imports="""
+from jaxzoo.data.statistics import corpus_recall
+from jaxzoo.data.statistics.recall_histograms import Cut
+from jaxzoo.data.pieces.whole_files import write_whole
+corpus_recall.save = lambda figure, path: write_whole(path, path.name)""",
+        call=f"corpus_recall.make_recall_statistics({cut}, out)",
+    )
+    assert n_files == 1 + 2 + len(FILES) + 1  # plan, shards, and the results with their table
+    for result in results:
+        assert content(result) == content(tmp_path / "whole")
+
+
+def test_another_question_is_refused(data, tmp_path):
+    """Kills: numbers of other stop words, or another length, taken for those that are asked."""
+    cut = Cut(data.path, "train", LENGTH, (2,))
+    make_recall_statistics(cut, tmp_path / "out")
+    with pytest.raises(ValueError, match="holds a result of length=256, this one would be of 128"):
+        make_recall_statistics(Cut(data.path, "train", 128, (2,)), tmp_path / "out")
+    (tmp_path / "words").write_text("the\n")
+    with pytest.raises(ValueError, match="holds a result of stop_words="):
+        make_recall_statistics(cut, tmp_path / "out", stop_words=tmp_path / "words")
+
+
+@pytest.mark.parametrize(
+    ("length", "n", "message"),
+    [
+        (10**6, (2,), r"--length 1000000 must not be above \d+, the most tokens of one source in a shard"),
+        (8, (2, 8), r"--n 2 8 must be distinct and below --length 8"),
+        (8, (2, 2), r"--n 2 2 must be distinct"),
+    ],
+)
+def test_refuses_before_it_writes(length, n, message, data, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        make_recall_statistics(Cut(data.path, "train", length, n), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

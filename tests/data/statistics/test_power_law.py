@@ -1,0 +1,66 @@
+"""Fits to samples whose law is known."""
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.statistics.power_law import PowerLaw, fit_power_law
+from jaxzoo.data.statistics.repeats import repeat_distances
+
+M = 2047
+
+
+def draw(rng: np.random.Generator, n: int, shares: np.ndarray) -> np.ndarray:
+    return np.bincount(rng.choice(len(shares), n, p=shares), minlength=len(shares))
+
+
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.8, 1.0, 1.7, 3.0])
+def test_recovers_alpha_within_its_error(alpha):
+    """Kills: a wrong normaliser, distances from 0, a standard error that is off by a factor: the 40 standardised errors
+    have a mean square near 1 (its own standard deviation is 0.22)."""
+    weights = np.array([float(d) ** -alpha for d in range(1, M + 1)])
+    rng = np.random.default_rng(0)
+    errors = []
+    for _ in range(40):
+        law = fit_power_law(draw(rng, 3000, weights / weights.sum()))
+        assert law is not None
+        errors.append((law.alpha - alpha) / law.standard_error)
+    assert 0.4 < np.mean(np.square(errors)) < 1.8
+    assert abs(np.mean(errors)) < 0.5
+    assert law.misfit < 0.04  # 1.6 / sqrt(3000) is the 99 % point of Kolmogorov and Smirnov
+
+
+def test_is_the_most_likely():
+    """Kills a root of another equation: the likelihood, by its definition, is lower on both sides."""
+    counts = np.random.default_rng(1).integers(0, 50, 30)
+
+    def log_likelihood(alpha: float) -> float:
+        shares = [d**-alpha / sum(k**-alpha for k in range(1, 31)) for d in range(1, 31)]
+        return float(counts @ np.log(shares))
+
+    law = fit_power_law(counts)
+    assert law is not None
+    assert log_likelihood(law.alpha) > max(log_likelihood(law.alpha - 1e-4), log_likelihood(law.alpha + 1e-4))
+
+
+@pytest.mark.parametrize("counts", [[0, 0, 0], [5, 0, 0], [0, 0, 5], [5]])
+def test_nothing_to_fit(counts):
+    assert fit_power_law(np.array(counts)) is None
+
+
+def test_shares_are_those_of_the_formula():
+    expected = np.array([1, 2**-1.5, 3**-1.5])
+    np.testing.assert_allclose(PowerLaw(1.5, 0.1, 0.0).shares(3), expected / expected.sum(), rtol=1e-12)
+
+
+def test_uniform_text_is_no_power_law():
+    """Bigrams of uniform text over 12 ids come back after geometric waits, mean 144: no power law is within 0.1 of
+    their cumulative shares, while the misfit of samples of a power law, as many, is below 0.01."""
+    rng = np.random.default_rng(2)
+    distances = repeat_distances(rng.integers(0, 12, (40, M + 1)), 2)
+    uniform = np.bincount(distances[distances > 0], minlength=M + 1)[1:]
+    law = fit_power_law(uniform)
+    assert law is not None
+    assert law.misfit > 0.1
+    drawn = fit_power_law(draw(rng, int(uniform.sum()), law.shares(M)))
+    assert drawn is not None
+    assert drawn.misfit < 0.01

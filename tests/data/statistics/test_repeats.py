@@ -1,0 +1,94 @@
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.statistics.repeats import repeat_distances
+from jaxzoo.data.tokenizer import ByteTokenizer
+from tests.data import recall_reference
+
+
+def test_worked_by_hand():
+    """Kills: distance to the first instead of the last occurrence, overlaps left out, off by one."""
+    #           a  b  c  a  b  a  b  c
+    row = [[1, 2, 3, 1, 2, 1, 2, 3]]
+    assert repeat_distances(np.array(row), 1).tolist() == [[0, 0, 0, 3, 3, 2, 2, 5]]
+    assert repeat_distances(np.array(row), 2).tolist() == [[0, 0, 0, 0, 3, 0, 2, 5]]
+    assert repeat_distances(np.array(row), 3).tolist() == [[0, 0, 0, 0, 0, 0, 0, 5]]
+    assert repeat_distances(np.array([[7, 7, 7, 7]]), 2).tolist() == [[0, 0, 1, 1]]
+
+
+def test_segments_worked_by_hand():
+    """Kills: a repeat across segments, or of a bigram that straddles a border."""
+    tokens = np.array([[1, 2, 1, 2, 1, 2, 1, 2]])
+    segments = np.array([[5, 5, 5, 8, 8, 8, 8, 8]])
+    #    pairs        12 21 x  21 12 21 12
+    assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 0, 0, 2, 2]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_ids", [1, 2, 5, 40, 2**32])
+@pytest.mark.parametrize("segmented", [False, True])
+def test_equals_the_reference(n, n_ids, segmented):
+    """Kills: ids that run into each other in a code (2^32 ids must be ranked), mixed-up rows."""
+    rng = np.random.default_rng(n * 100 + n_ids % 97)
+    for b, t in [(3, 1), (1, 4), (4, 67), (2, 200)]:
+        pool = rng.integers(0, n_ids, 30)
+        pool[0] = n_ids - 1
+        tokens = rng.choice(pool, (b, t))
+        segments = np.sort(rng.integers(-2, 4, (b, t)), axis=1) if segmented else None
+        expected = recall_reference.repeat_distances(
+            tokens.tolist(), n, segments.tolist() if segments is not None else None
+        )
+        np.testing.assert_array_equal(repeat_distances(tokens, n, segments), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int32])
+def test_dtypes(dtype):
+    """Kills: shifts inside a 16-bit dtype."""
+    tokens = np.random.default_rng(0).integers(0, 2**15, (2, 50)).astype(dtype)
+    tokens[:, 25:] = tokens[:, :25]
+    assert (repeat_distances(tokens, 2)[:, 26:] == 25).all()
+
+
+def test_segment_ids_that_come_back_are_one_segment():
+    """The id decides, not the run of equal ids."""
+    tokens, segments = np.array([[1, 2, 9, 1, 2]]), np.array([[0, 0, 1, 0, 0]])
+    assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 3]]
+
+
+def test_real_text():
+    """Source code, whose lines repeat: distances over the whole row."""
+    text = Path(sysconfig.get_path("stdlib"), "argparse.py").read_bytes()
+    tokens = ByteTokenizer().encode(text)[: 8 * 2048].reshape(8, 2048)
+    for n in (2, 3, 8):
+        expected = recall_reference.repeat_distances(tokens.tolist(), n)
+        np.testing.assert_array_equal(repeat_distances(tokens, n), expected)
+
+
+def test_long_rows():
+    """Kills: codes whose bits leave none for a position in a long row (18 bits of id twice, 18 of position)."""
+    rng = np.random.default_rng(1)
+    tokens = rng.integers(0, 2**18, (1, 150_000))
+    tokens[:, -50_000:] = tokens[:, :50_000]
+    for n in (2, 3):
+        np.testing.assert_array_equal(
+            repeat_distances(tokens, n), recall_reference.repeat_distances(tokens.tolist(), n)
+        )
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (2, 1)])
+def test_nothing_to_repeat(shape):
+    assert repeat_distances(np.zeros(shape, np.int64), 2).tolist() == np.zeros(shape).tolist()
+
+
+def test_refuses():
+    with pytest.raises(ValueError, match=r"n=0 must be positive"):
+        repeat_distances(np.zeros((1, 2), int), 0)
+    with pytest.raises(ValueError, match=r"ids of tokens, -1 to 0, must be in \[0, 2\^32\)"):
+        repeat_distances(np.array([[-1, 0]]), 2)
+    with pytest.raises(ValueError, match=r"float64\[1, 2\] must be integers \(b, t\)"):
+        repeat_distances(np.zeros((1, 2)), 2)
+    with pytest.raises(ValueError, match=r"segment_ids \[1, 3\] must have the shape of tokens, \[1, 2\]"):
+        repeat_distances(np.zeros((1, 2), int), 2, np.zeros((1, 3), int))

@@ -1,0 +1,280 @@
+"""BPE by the library: GPT-2's ids against a slow encoder of our own, bytes that come back, and what is refused."""
+
+import json
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.tokenizer import END_OF_TEXT, ByteTokenizer, load_tokenizer, save_tokenizer
+from jaxzoo.data.tokens.bpe import PROBE, BPETokenizer
+from jaxzoo.data.tokens.tokenizer_definition import Definition
+from tests.data.gpt2 import gpt2_directory, gpt2_encode
+
+SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+TEXTS = (
+    "Hello world",
+    "I've said: they'll go, it's 1999's don't'S",
+    "  two  spaces\t\ttabs \n\n lines\r\n   ",
+    "naïve ŁÓDŹ 漢字かな 😀👍🏽 مرحبا \u3000x\xa0y",
+    f"a{END_OF_TEXT}b <|endoftext|",
+    "\0\x01\x7f\ufffd\ufeff",
+    "",
+    " ",
+)
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> BPETokenizer:
+    tokenizer = load_tokenizer(gpt2_directory())
+    assert isinstance(tokenizer, BPETokenizer)
+    return tokenizer
+
+
+def fallback_content() -> dict:
+    """A tokenizer of Llama 2's kind: characters, some merges, and a token for every byte."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁heloab/s<>"]
+    pieces = list(dict.fromkeys([*pieces, "he", "ll", "▁he"]))
+    added = [{"id": i, "content": name, **SPECIAL} for i, name in enumerate(("<unk>", "<s>", "</s>"))]
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+            ],
+        },
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": {"type": "Fuse"},
+        "model": {
+            "type": "BPE",
+            "unk_token": "<unk>",
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": {piece: i for i, piece in enumerate(pieces)},
+            "merges": ["h e", "l l", "▁ he"],
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def llama_like() -> BPETokenizer:
+    return BPETokenizer(Definition(fallback_content(), None, "llama"))
+
+
+@pytest.mark.parametrize("text", [*TEXTS, PROBE])
+def test_ids_are_gpt2s(gpt2, text):
+    """Kills: another pattern of words, merges in another order, a space put before the text, begin tokens, and the
+    characters of end-of-text taken for the token."""
+    assert gpt2.encode(text).tolist() == gpt2_encode(text)
+
+
+def test_known_ids(gpt2):
+    """Kills: an encoder and its truth that are wrong together."""
+    assert gpt2.encode("Hello world").tolist() == [15496, 995]
+    assert gpt2.encode("Hello world").dtype == np.uint16
+    assert (gpt2.vocab_size, gpt2.end_of_text) == (50257, 50256)
+
+
+def test_ids_of_source_files(gpt2):
+    """Kills: what goes wrong in long text alone, and a batch whose texts are mixed up."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[::40]
+    texts = [file.read_text(encoding="utf-8")[:4000] for file in files]
+    for text, ids in zip(texts, gpt2.encode_batch(texts), strict=True):
+        assert ids.tolist() == gpt2_encode(text)
+        assert gpt2.to_bytes(ids) == text.encode()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama_like"])
+def test_bytes_come_back_whole_and_in_parts(name, request):
+    """Kills: bytes of a token that depend on its neighbours, and counts that differ from the bytes."""
+    tokenizer = request.getfixturevalue(name)
+    rng = np.random.default_rng(0)
+    codes = rng.choice([*range(0xD800), *range(0xE000, 0x11_0000)], (30, 40))
+    for text in [*TEXTS, *("".join(map(chr, row)) for row in codes), "</s><s> hello heal", "hello", " hello"]:
+        ids = tokenizer.encode(text)
+        data = text.replace("▁", " ").encode() if name == "llama_like" else text.encode()
+        assert tokenizer.to_bytes(ids) == data
+        assert tokenizer.count_bytes(ids) == len(data)
+        cut = rng.integers(0, len(ids) + 1)
+        assert tokenizer.to_bytes(ids[:cut]) + tokenizer.to_bytes(ids[cut:]) == data
+        assert not set(ids.tolist()) & set(tokenizer.definition.special)
+        assert tokenizer.decode(ids) == data.decode()
+
+
+def test_byte_fallback_ids_by_hand(llama_like):
+    """Kills: merges that are not made, bytes of what has no character, and a space before the first word."""
+    vocab = fallback_content()["model"]["vocab"]
+    names = ["he", "ll", "o", "▁he", "ll", "o", "<0xC3>", "<0xA9>"]
+    assert llama_like.encode("hello helloé").tolist() == [vocab[name] for name in names]
+
+
+def test_end_of_text_stands_for_no_byte_and_is_shown(gpt2):
+    """Kills: bits per byte over bytes that no text has, and a sample that hides where a document ends."""
+    ids = np.array([[*gpt2.encode("é a"), gpt2.end_of_text], [gpt2.end_of_text, *gpt2.encode("é a")]])
+    assert gpt2.count_bytes(ids) == 8
+    assert gpt2.to_bytes(ids[0]) == "é a".encode()
+    assert gpt2.decode(ids[0]) == f"é a{END_OF_TEXT}"
+    assert gpt2.decode(gpt2.encode("é")[:1][:0]) == ""
+    with pytest.raises(ValueError, match=r"ids=\[50257\] must be in \[0, 50257\); mask the padding"):
+        gpt2.decode(np.array([50257]))
+
+
+def test_lone_surrogates_are_refused(gpt2):
+    """Kills: a TypeError of the library, which no command turns into a line."""
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        gpt2.encode("a\ud800")
+
+
+def test_one_fingerprint_for_one_meaning(gpt2, tmp_path):
+    """Kills: a fingerprint of files. The library's own writing of the same tokenizer, older files without defaults and
+    our own all have GPT-2's; a swapped merge, another word pattern and another end of text do not."""
+    from tokenizers import Tokenizer
+
+    save_tokenizer(gpt2, tmp_path)
+    assert load_tokenizer(tmp_path).fingerprint == load_tokenizer(tmp_path / "tokenizer.json").fingerprint
+    Tokenizer.from_file(str(tmp_path / "tokenizer.json")).save(str(tmp_path / "library.json"))
+    assert load_tokenizer(tmp_path / "library.json").fingerprint == gpt2.fingerprint
+    old = copied(gpt2.definition.content)
+    old["model"] = {"vocab": old["model"]["vocab"], "merges": [" ".join(pair) for pair in old["model"]["merges"]]}
+    old["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True}
+    old["added_tokens"][0]["normalized"] = True
+    assert Definition(old, None, "old").fingerprint == gpt2.fingerprint
+    seen = {gpt2.fingerprint}
+    for change in (_swap_merges, _other_words, _other_end):
+        other = copied(gpt2.definition.content)
+        seen.add(Definition(other, change(other), "other").fingerprint)
+    assert len(seen) == 4
+    assert all(fingerprint.startswith("bpe-5025") and ":" not in fingerprint for fingerprint in seen)
+
+
+def copied(content: dict) -> dict:
+    """A copy whose parts below can be changed; of 150,000 lists of merges, a deep one takes seconds."""
+    model = {**content["model"], "merges": list(content["model"]["merges"])}
+    added = [dict(token) for token in content["added_tokens"]]
+    return {**content, "model": model, "added_tokens": added, "pre_tokenizer": dict(content["pre_tokenizer"])}
+
+
+def _swap_merges(content: dict) -> None:
+    merges = content["model"]["merges"]
+    merges[0], merges[1] = merges[1], merges[0]
+
+
+def _other_words(content: dict) -> None:
+    content["pre_tokenizer"]["use_regex"] = False
+
+
+def _other_end(content: dict) -> str:
+    content["added_tokens"].append({"id": 50257, "content": "<stop>", **SPECIAL})
+    return "<stop>"
+
+
+def test_the_end_of_text_is_chosen_and_kept(tmp_path):
+    """Kills: an end of text that is lost between the command that names it and the one that trains."""
+    content = fallback_content()
+    content["model"]["vocab"]["<fin>"] = len(content["model"]["vocab"])
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "tokenizer.json").write_text(json.dumps(content))
+    assert load_tokenizer(tmp_path / "a").end_of_text == 2
+    named = load_tokenizer(tmp_path / "a", "<fin>")
+    assert named.end_of_text == content["model"]["vocab"]["<fin>"]
+    (tmp_path / "b").mkdir()
+    save_tokenizer(named, tmp_path / "b")
+    again = load_tokenizer(tmp_path / "b")
+    assert (again.end_of_text, again.fingerprint) == (named.end_of_text, named.fingerprint)
+    (tmp_path / "a" / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<s>"}}))
+    assert load_tokenizer(tmp_path / "a").end_of_text == 1
+
+
+def test_added_tokens_that_are_text_stay_text():
+    """Kills: tokens such as GPT-NeoX's runs of spaces, dropped with the special ones or counted as no bytes."""
+    content = fallback_content()
+    n = len(content["model"]["vocab"])
+    content["added_tokens"].append({"id": n, "content": "   ", **SPECIAL, "special": False})
+    tokenizer = BPETokenizer(Definition(content, None, "runs"))
+    assert tokenizer.vocab_size == n + 1
+    ids = tokenizer.encode("a   b")
+    assert n in ids
+    assert tokenizer.to_bytes(ids) == b"a   b"
+
+
+def write_content(path: Path, change) -> Path:
+    content = fallback_content()
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.pop("model"), "must be a tokenizer.json of BPE, but 'model' is missing"),
+        (
+            lambda c: c["model"].update(type="WordPiece"),
+            "of BPE, but its fields are of another type: model.type='WordP",
+        ),
+        (lambda c: c["model"].update(byte_fallback=False), "its tokens stand for no bytes; take another tokenizer"),
+        (lambda c: c["model"]["vocab"].pop("<0x0A>"), "must have a token for every byte, but lacks 0x0A"),
+        (lambda c: c["model"]["merges"].append("z z"), "is no tokenizer.json that can be used: Token `z` out of voc"),
+        (lambda c: c.update(normalizer={"type": "Lowercase"}), "does not give text back: 'Tab\\tand  '"),
+        (lambda c: c.update(normalizer={"type": "NFKD"}), "does not give text back"),
+        (lambda c: c["model"]["vocab"].update(a=-1), "must be integers in [0, 2^32)"),
+    ],
+)
+def test_what_is_no_tokenizer_for_language_models_is_refused(change, message, tmp_path):
+    """Kills: tracebacks of the library, and tokenizers whose text is not the document's: their bits per byte lie."""
+    with pytest.raises(ValueError) as refused:
+        load_tokenizer(write_content(tmp_path / "tokenizer.json", change))
+    assert message in str(refused.value)
+    assert str(tmp_path / "tokenizer.json") in str(refused.value)
+
+
+def test_text_that_makes_a_special_token_is_refused():
+    """Kills: a vocabulary in which the characters `</s>` of a document end it."""
+    content = fallback_content()
+    vocab = content["model"]["vocab"]
+    for piece in ("</", "</s"):
+        vocab[piece] = len(vocab)
+    content["model"]["merges"] += ["< /", "</ s", "</s >"]
+    with pytest.raises(ValueError, match="makes the special token '</s>' of text that reads so"):
+        BPETokenizer(Definition(content, None, "bad"))
+
+
+def test_places_without_a_tokenizer_are_refused(tmp_path):
+    """Kills: a network request for what is no file, and a traceback where the library is missing."""
+    with pytest.raises(ValueError, match=r"gpt2 does not exist; a tokenizer is 'bytes', a tokenizer\.json"):
+        load_tokenizer("gpt2")
+    with pytest.raises(ValueError, match=r"holds no tokenizer; a tokenizer is"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json must be JSON"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"must be UTF-8, but byte 0 is not"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(ValueError, match="has no token '<none>' to end a document with"):
+        load_tokenizer(gpt2_directory(), "<none>")
+    with pytest.raises(ValueError, match="bytes have an end-of-text of their own"):
+        load_tokenizer("bytes", "</s>")
+    assert isinstance(load_tokenizer("bytes"), ByteTokenizer)
+    content = fallback_content()
+    content["added_tokens"] = []
+    content["model"]["vocab"]["stop"] = content["model"]["vocab"].pop("</s>")
+    with pytest.raises(ValueError, match=r"no token that is known to end a document .*--end-of-text TOKEN"):
+        Definition(content, None, "x")
+
+
+def test_the_missing_library_is_named(monkeypatch):
+    """Kills: a traceback where the extra is not installed."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"needs the library 'tokenizers'; pip install -e '\.\[data\]'"):
+        BPETokenizer(Definition(fallback_content(), None, "x"))

@@ -1,0 +1,90 @@
+"""Text that streams: the same characters however the tokens are cut."""
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokens.text_output import TextOutput
+
+TOKENIZER = ByteTokenizer()
+TEXT = "naïve 漢字 🦊 for x in self.selfish: pass\n"
+
+
+def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
+    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def stream(data: bytes, cuts: list[int], stops=()) -> tuple[list[str], str | None]:
+    output = TextOutput(TOKENIZER, stops)
+    shown = [output.push(TOKENIZER.encode(piece)) for piece in pieces(data, cuts)]
+    return [*shown, output.finish()], output.ended_by
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1000])
+def test_never_half_a_character(size):
+    """Kills: bytes decoded block by block, and characters that wait for more than their own bytes."""
+    data = TEXT.encode()
+    shown, _ = stream(data, list(range(size, len(data), size)))
+    assert "".join(shown) == TEXT
+    if size == 1:
+        assert [text for text in shown if text] == list(TEXT)
+
+
+def test_broken_bytes_are_what_decode_makes_of_them():
+    """Kills: text that is lost, stuck or different where the model writes no UTF-8, or stops in a character."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        data = bytes(rng.choice([0x41, 0x80, 0xC3, 0xE2, 0x82, 0xF0, 0x9F, 0xFF], size=12).astype(np.uint8))
+        cuts = sorted(rng.choice(12, size=3, replace=False).tolist())
+        shown, _ = stream(data, cuts)
+        assert "".join(shown) == TOKENIZER.decode(TOKENIZER.encode(data))
+
+
+def expected_end(text: str, stops) -> tuple[str, str | None]:
+    """The definition, character by character."""
+    for end in range(len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            longest = max(complete, key=len)
+            return text[: end - len(longest)], longest
+    return text, None
+
+
+@pytest.mark.parametrize(
+    "stops", [["self"], ["\n"], ["selfish", "self"], ["abab"], ["bc", "abcd"], ["cd", "abcd"], ["🦊", "x"], ["never"]]
+)
+def test_text_ends_before_the_stop_string_wherever_it_is_cut(stops):
+    """Kills: a stop string that is missed across a border of blocks, shown in part, or found in another place
+    when it comes in other pieces."""
+    rng = np.random.default_rng(0)
+    for text in (TEXT, "aabababc", "xabcdx", "a self", "selfis"):
+        data, truth = text.encode(), expected_end(text, stops)
+        for n_cuts in (0, 1, 3, len(data) - 1):
+            cuts = sorted(rng.choice(np.arange(1, len(data)), size=min(n_cuts, len(data) - 1), replace=False).tolist())
+            shown, ended_by = stream(data, cuts, stops)
+            assert ("".join(shown), ended_by) == truth
+
+
+def test_text_that_cannot_become_a_stop_string_is_shown_at_once():
+    """Kills: holding back more than the beginning of a stop string, such as its whole length."""
+    output = TextOutput(TOKENIZER, ["stop!"])
+    assert output.push(TOKENIZER.encode("go on, st")) == "go on, "
+    assert output.push(TOKENIZER.encode("ep")) == "step"
+    assert output.push(TOKENIZER.encode(" stop")) == " "
+    assert output.finish() == "stop"
+    assert output.finish() == ""
+
+
+def test_after_the_end_nothing_comes():
+    """Kills: text behind the stop string, of the same block or a later one."""
+    output = TextOutput(TOKENIZER, ["."])
+    assert output.push(TOKENIZER.encode("one. two")) == "one"
+    assert output.push(TOKENIZER.encode("three")) == ""
+    assert output.finish() == ""
+    assert output.ended_by == "."
+
+
+def test_an_empty_stop_string_is_refused():
+    """Kills: a run that ends before it begins, without a word."""
+    with pytest.raises(ValueError, match="stop='' must not be empty"):
+        TextOutput(TOKENIZER, ["a", ""])

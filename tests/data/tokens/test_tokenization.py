@@ -1,0 +1,274 @@
+"""Token shards of built data: every document in its place, whoever makes them, wherever they were stopped."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxzoo.data.corpus.built import BuiltData
+from jaxzoo.data.tokenizer import ByteTokenizer, load_tokenizer, save_tokenizer
+from jaxzoo.data.tokens import tokenization
+from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory
+from jaxzoo.data.tokens.tokenization import Tokenization
+from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
+from tests.data.built import build
+
+WORDS = ("never", "odd", "or", "even", "漢字", "naïve", "\n\n", "<|endoftext|>", "😀")
+
+
+def texts(seed: int, n: int) -> list[tuple[str | bytes, str]]:
+    rng = np.random.default_rng(seed)
+    documents = [" ".join(rng.choice(WORDS, rng.integers(1, 60))) for _ in range(n)]
+    return [(text, "ab"[i % 2]) for i, text in enumerate(documents)]
+
+
+ODD: list[tuple[str | bytes, str]] = [("", "a"), (b"\xffab\xed\xa0\x80", "b")]
+TRAIN, VALID = texts(0, 200) + ODD, texts(1, 20)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """Two splits of three files each, with an empty document and one that is no UTF-8."""
+    return build(tmp_path_factory.mktemp("data"), {"train": TRAIN, "validation": VALID})
+
+
+@pytest.fixture(scope="module")
+def bpe(data, tmp_path_factory) -> Path:
+    """Directory of a small BPE tokenizer."""
+    directory = tmp_path_factory.mktemp("bpe")
+    save_tokenizer(learn_tokenizer(BuiltData(data), vocab_size=300, max_bytes=10**6).tokenizer, directory)
+    return directory
+
+
+def digests(directory: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in directory.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def tokens(data, bpe, tmp_path_factory) -> Path:
+    """What one process makes without a stop."""
+    out = tmp_path_factory.mktemp("tokens") / "out"
+    Tokenization(data, load_tokenizer(bpe), out).run()
+    return out
+
+
+@pytest.mark.parametrize("place", ["bytes", "bpe"])
+def test_every_document_is_in_its_place(place, data, bpe, tmp_path):
+    """Kills: lost, doubled or moved documents, wrong subsets, bytes counted after the tokenizer, a lost last batch."""
+    tokenizer = load_tokenizer("bytes" if place == "bytes" else bpe)
+    directory = Tokenization(data, tokenizer, tmp_path / "out").run()
+    assert list(directory.manifest["splits"]) == ["train", "valid"]
+    for split, documents in (("train", TRAIN), ("valid", VALID)):
+        shards = directory.shards(split)
+        assert len(shards) == 3
+        found = [
+            (tokenizer.to_bytes(np.asarray(shard.tokens[a:b])), shard.subsets[subset], int(shard.tokens[b - 1]))
+            for shard in shards
+            for a, b, subset in zip(shard.starts, [*shard.starts[1:], len(shard.tokens)], shard.subset_ids, strict=True)
+        ]
+        raw = [(text.encode() if isinstance(text, str) else text, subset) for text, subset in documents]
+        expected = [(text.decode("utf-8", errors="replace").encode(), subset) for text, subset in raw]
+        assert found == [(*document, tokenizer.end_of_text) for document in expected]
+        for subset in "ab":
+            mine = [text for text, name in expected if name == subset]
+            n_tokens = sum(len(tokenizer.encode(text.decode())) + 1 for text in mine)
+            assert directory.counts(split)[subset] == Counts(len(mine), sum(map(len, mine)), n_tokens)
+    assert directory.odd("train") == (1, 1)
+    assert directory.odd("valid") == (0, 0)
+
+
+def test_batches_are_bounded_and_change_nothing(data, bpe, tokens, tmp_path, monkeypatch):
+    """Kills: memory that grows with the shard, and tokens that depend on what they were encoded with."""
+    monkeypatch.setattr(tokenization, "BATCH_BYTES", 100)
+    sizes = []
+    tokenizer = load_tokenizer(bpe)
+    encode = type(tokenizer).encode_batch
+    monkeypatch.setattr(type(tokenizer), "encode_batch", lambda t, some: sizes.append(len(some)) or encode(t, some))
+    Tokenization(data, tokenizer, tmp_path / "out").run()
+    assert max(sizes) < 60
+    assert digests(tmp_path / "out") == digests(tokens)
+
+
+def test_the_tokenizer_comes_back_from_the_token_directory(tokens, bpe, data, tmp_path):
+    """Kills: a run whose tokenizer is another one after its training, and bytes that need a file."""
+    assert load_tokenizer(tokens).fingerprint == load_tokenizer(bpe).fingerprint
+    assert TokenDirectory(tokens).fingerprint.startswith(f"{load_tokenizer(tokens).fingerprint}:")
+    Tokenization(data, ByteTokenizer(), tmp_path / "bytes").run()
+    assert isinstance(load_tokenizer(tmp_path / "bytes"), ByteTokenizer)
+    assert not list((tmp_path / "bytes").glob("tokenizer*"))
+    shutil.copytree(tokens, tmp_path / "copy")
+    content = json.loads((tmp_path / "copy" / "tokenizer.json").read_text())
+    content["model"]["merges"].pop()
+    (tmp_path / "copy" / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"holds tokens of the tokenizer 'bpe-300-.*restore its tokenizer\.json"):
+        load_tokenizer(tmp_path / "copy")
+
+
+def command(data: Path, bpe: Path, out: Path, *flags: str) -> list[str]:
+    words = ["--data", str(data), "--tokenizer", str(bpe), "--out", str(out), *flags]
+    return [sys.executable, "-m", "jaxzoo.data.tokenize", *words]
+
+
+def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
+    """Kills: bytes that depend on who made them or when; and a door whose workers begin the command again."""
+    done = subprocess.run(command(data, bpe, tmp_path / "out", "--workers", "3"), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert digests(tmp_path / "out") == digests(tokens)
+
+
+def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeypatch):
+    """Kills: half a file taken for a whole one, and remains of killed workers among the results."""
+    from jaxzoo.data.pieces import whole_files
+
+    class Killed(BaseException):
+        pass
+
+    data = build(tmp_path / "data", {"train": texts(4, 9)}, n_shards=2)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    Tokenization(data, load_tokenizer(bpe), whole).run()
+    replace, left, seen = os.replace, 0, set()
+
+    def die_later(source, target):
+        nonlocal left
+        if Path(target).parent != out:
+            return replace(source, target)
+        if left == 0:
+            shutil.copy(source, f"{target}.00000000.tmp")  # what a kill leaves, and an exception would clear away
+            seen.add(Path(target).name)
+            raise Killed
+        left -= 1
+        return replace(source, target)
+
+    monkeypatch.setattr(whole_files.os, "replace", die_later)
+    for n_renames in range(len(digests(whole))):
+        shutil.rmtree(out, ignore_errors=True)
+        left = n_renames
+        with pytest.raises(Killed):
+            Tokenization(data, load_tokenizer(bpe), out).run()
+        left = -1
+        Tokenization(data, load_tokenizer(bpe), out).run()
+        assert digests(out) == digests(whole)
+    assert seen == set(digests(whole))
+
+
+def test_kill_9(bpe, tmp_path):
+    """Kills: what a real kill leaves behind and a simulated one does not."""
+    documents = [(text * 40, subset) for text, subset in texts(2, 400)]
+    data = build(tmp_path / "data", {"train": documents}, n_shards=2)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    Tokenization(data, load_tokenizer(bpe), whole).run()
+    process = subprocess.Popen(command(data, bpe, out), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (out / "train-00000.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert (out / "train-00000.json").exists()
+    assert not (out / "manifest.json").exists()
+    assert subprocess.run(command(data, bpe, out), capture_output=True).returncode == 0
+    assert digests(out) == digests(whole)
+
+
+def test_a_shard_whose_note_was_removed_is_made_again(data, bpe, tokens, tmp_path):
+    """Kills: a remedy in an error message that does nothing."""
+    out = tmp_path / "out"
+    shutil.copytree(tokens, out)
+    (out / "train-00001.json").unlink()
+    (out / "train-00001.tokens.npy").write_bytes(b"damaged")
+    work = Tokenization(data, load_tokenizer(bpe), out)
+    assert not work.is_finished
+    assert work.progress().shards == 5
+    work.run()
+    assert work.is_finished
+    assert digests(out) == digests(tokens)
+
+
+def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tokens, tmp_path):
+    """Kills: shards of two corpora or two tokenizers in one directory, and somebody else's files overwritten."""
+    before = digests(tokens)
+    with pytest.raises(ValueError, match=r"holds tokens of the tokenizer 'bpe-300-.*', not 'bytes-257'"):
+        Tokenization(data, ByteTokenizer(), tokens)
+    other = build(tmp_path / "data", {"train": texts(3, 30)})
+    with pytest.raises(ValueError, match=r"was begun with other data than .*: data\.splits\."):
+        Tokenization(other, load_tokenizer(bpe), tokens)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(ValueError, match=r"holds 'thesis\.tex', and no tokens begun by this command"):
+        Tokenization(data, ByteTokenizer(), tmp_path / "mine")
+    with pytest.raises(ValueError, match="must be a directory"):
+        Tokenization(data, ByteTokenizer(), tmp_path / "mine" / "thesis.tex")
+    assert digests(tokens) == before
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
+def test_damaged_data_are_named(damage, data, tmp_path):
+    """Kills: documents that are lost in silence, and a traceback that names no file."""
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+    file = copy / "toy-train.array_record-00001-of-00003"
+    content = file.read_bytes()
+    if damage == "flipped":
+        file.write_bytes(content[:1000] + bytes(byte ^ 0x55 for byte in content[1000:3000]) + content[3000:])
+    elif damage == "cut":
+        file.write_bytes(content[:1500])
+    else:
+        file.unlink()
+    with pytest.raises(ValueError, match=r"toy-train\.array_record-00001-of-00003 is (damaged|missing)") as refused:
+        Tokenization(copy, ByteTokenizer(), tmp_path / "out").run()
+    assert "-00000-of" not in str(refused.value)
+
+
+def test_places_that_hold_no_data_or_several_are_refused(data, tmp_path):
+    """Kills: a data set that is chosen by chance."""
+    assert BuiltData(data.parent.parent).path == BuiltData(data.parent).path == BuiltData(data).path == data
+    with pytest.raises(ValueError, match="is no directory; it must be one that python -m"):
+        BuiltData(tmp_path / "none")
+    with pytest.raises(ValueError, match=r"there is no dataset_info\.json"):
+        BuiltData(tmp_path)
+    for version in ("1.0.0", "2.0.0"):
+        shutil.copytree(data, tmp_path / "toy" / version)
+    with pytest.raises(ValueError, match=r"holds several data sets; name one: .*toy/1\.0\.0, .*toy/2\.0\.0"):
+        BuiltData(tmp_path)
+    (tmp_path / "toy" / "1.0.0" / "features.json").write_text("{")
+    with pytest.raises(ValueError, match="is no data set that can be read"):
+        BuiltData(tmp_path / "toy" / "1.0.0")
+
+
+def test_learning_is_deterministic_and_says_what_it_learnt_from(data):
+    """Kills: merges that depend on hashing, a sample of the beginning alone, an alphabet without rare bytes."""
+    built = BuiltData(data)
+    learnt = learn_tokenizer(built, vocab_size=300, max_bytes=10**6)
+    again = learn_tokenizer(built, vocab_size=300, max_bytes=10**6)
+    assert learnt.tokenizer.definition.content == again.tokenizer.definition.content
+    assert learnt.documents == 202
+    assert learnt.tokenizer.vocab_size == 300
+    assert learnt.tokenizer.end_of_text == 0
+    some = learn_tokenizer(built, vocab_size=300, max_bytes=5000)
+    assert 5000 <= some.bytes < 6000
+    text = "".join(map(chr, range(0x300)))
+    assert some.tokenizer.to_bytes(some.tokenizer.encode(text)) == text.encode()
+    full = learn_tokenizer(built, vocab_size=5000, max_bytes=10**6)
+    assert full.tokenizer.vocab_size < 5000
+    with pytest.raises(ValueError, match="vocab_size=256 must be at least 257"):
+        learn_tokenizer(built, vocab_size=256, max_bytes=1)
+
+
+def test_the_sample_is_of_all_parts(tmp_path):
+    """Kills: a sample of the first documents, where a corpus has its parts one after the other."""
+    built = BuiltData(build(tmp_path, {"train": [("x" * 100, str(i)) for i in range(400)]}))
+    numbers = []
+    read_them = built.read
+    built.read = lambda split, some: read_them(split, (numbers.append(i) or i for i in some))
+    assert learn_tokenizer(built, vocab_size=257, max_bytes=2000).documents == 20
+    taken = numbers[:20]
+    assert len(set(taken)) == 20
+    assert np.diff(sorted([0, *taken, 400])).max() < 60
