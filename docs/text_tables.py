@@ -1,6 +1,6 @@
 """Tables and pictures of docs/data.md and docs/recall.md, from what the commands in docs/recall.md have written.
 
-Reads `corpora/recall`, `corpora/demo_statistics` and `benchmarks/results/token-input-cpu.json`.
+Reads `corpora/recall`, `corpora/demo_statistics`, `corpora/records` and `benchmarks/results/token-input-cpu.json`.
 """
 
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benchmarks import token_input
 
+RECORD_MODELS = {"attention": "attention", "based": "Based", "base_conv": "BaseConv"}
 CORPORA, IMAGES = Path("corpora"), Path("docs/images")
 RESULT = Path("benchmarks/results/token-input-cpu.json")
 
@@ -25,6 +26,22 @@ def recall_statistics() -> str:
         "repeats_by_source.png": "Repeated bigrams by subset",
     }
     return _with_pictures(CORPORA / "demo_statistics", pictures)
+
+
+def records() -> str:
+    """What models answer of the extraction task, beside guesses."""
+    manifest = json.loads((CORPORA / "records" / "manifest.json").read_text())
+    rows = [
+        (f"guess: {name.replace('_', ' ')}", f"{100 * value:.1f} %", "")
+        for name, value in manifest["baselines"].items()
+    ]
+    for name, title in RECORD_MODELS.items():
+        report = json.loads((CORPORA / "records" / f"{name}.json").read_text())
+        found = report["results"]["records"]
+        share = f"{100 * found['contains']:.1f} % ± {100 * found['contains_stderr']:.1f}"
+        rows.append((title, share, f"{found['n']:,}"))
+    lines = [f"| {' | '.join(row)} |" for row in [("", "values found", "questions"), ("---", "---", "---"), *rows]]
+    return "\n".join(lines)
 
 
 def token_input_rate() -> str:

@@ -46,6 +46,7 @@ def main() -> None:
         (DATA, "TOKEN_INPUT", text_tables.token_input_rate),
         (RECALL, "RECALL_SLICES", text_tables.recall_slices),
         (RECALL, "RECALL_STATISTICS", text_tables.recall_statistics),
+        (RECALL, "RECORDS", text_tables.records),
     ]
     for page, name, make in blocks:
         try:

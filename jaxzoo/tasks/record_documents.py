@@ -10,7 +10,9 @@ model must copy its value. An example of evaluation, with the fields of lm_eval'
 A training document is such a document, followed by some of its fields once more, so that a small model can learn the
 form (`{document}\\n{key}: {value}\\n{key}: {value}…`). Unless `mixed` is off, each of its values is that of another
 record drawn at random: some thousand packages can be learnt by heart, and a model that has done so answers with what it
-knows; of a mixed document nothing can be known that does not stand in it.
+knows; of a mixed document nothing can be known that does not stand in it. In a share `shuffled` of the documents
+letters and digits of each word of the values change places (`libc6` becomes `6bicl`), so that a value that was found
+cannot be continued by heart either.
 
     {"text": "Section: admin\\n…\\nVersion: 3.134\\nInstalled-Size: 686\\nDepends: passwd\\nVersion: 3.134",
      "meta": {"pile_set_name": "Debian packages"}}
@@ -31,10 +33,11 @@ import collections
 import dataclasses
 import hashlib
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from jaxzoo.checked import Checked, PositiveInt, Rule, Seed
+from jaxzoo.checked import Checked, Fraction, PositiveInt, Rule, Seed
 from jaxzoo.tasks.record_sources import Record
 
 MAX_SHARE = 0.05
@@ -45,6 +48,9 @@ VALUE_BYTES = (4, 40)
 
 MIN_RECORDS = 50
 """Fewest records, with at least one question each, that make a set."""
+
+_WORD = re.compile(r"[^\W_]+")
+"""Letters and digits that stand together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +69,8 @@ class RecordsConfig(Checked):
     """Longest document, without questions and answers."""
     mixed: bool = True
     """Gives each field of a training document the value that another record has; evaluation has true records alone."""
+    shuffled: Fraction = 0.5
+    """Share of the training documents in which letters and digits of each word of the values change places."""
     valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.2
     """Share of the groups of records, chosen by a hash, that are kept for evaluation."""
     seed: Seed = 0
@@ -113,8 +121,10 @@ class RecordSet:
             if config.mixed:
                 record, *others = (self._mixed(each, held_out, rng) for each in (record, *others))
             blocks = self._blocks(record, others, rng)
-            asked = [(each, key) for each, keys in blocks for key in keys if key in self._askable(each)]
-            asked = rng.sample(asked, min(config.questions, len(asked)))
+            asked = [(i, key) for i, (each, keys) in enumerate(blocks) for key in keys if key in self._askable(each)]
+            if rng.random() < config.shuffled:
+                blocks = [(self._shuffled(each, rng), keys) for each, keys in blocks]
+            asked = [(blocks[i][0], key) for i, key in rng.sample(asked, min(config.questions, len(asked)))]
             answers = [f"{self._question(each, key)} {each.fields[key]}" for each, key in asked]
             yield {"text": "\n".join([_document(blocks), *answers]), "meta": {"pile_set_name": record.source}}
 
@@ -186,6 +196,15 @@ class RecordSet:
         fields = {key: rng.choice(values[record.source, key]) for key in record.fields}
         if self._has_blocks:
             fields[next(iter(fields))] = record.name
+        return record._replace(name=next(iter(fields.values())), fields=fields)
+
+    def _shuffled(self, record: Record, rng: random.Random) -> Record:
+        """A record whose values have the characters of each of their words in another order."""
+
+        def word(found: re.Match[str]) -> str:
+            return "".join(rng.sample(found[0], len(found[0])))
+
+        fields = {key: _WORD.sub(word, value) for key, value in record.fields.items()}
         return record._replace(name=next(iter(fields.values())), fields=fields)
 
     def _blocks(
