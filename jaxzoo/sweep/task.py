@@ -11,6 +11,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
 from jaxzoo.sweep.flops import train_flops
+from jaxzoo.sweep.identity import identity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Task:
     def of(cls, scale: Scale, point: Point) -> "Task":
         """The run of a point."""
         config, also = scale.config(point), scale.also(point)
-        said = _canonical([_as_json(config), {name: to_json(other) for name, other in also.items()}])
+        said = _canonical([_as_json(config), {name: identity(other) for name, other in also.items()}])
         return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
 
     @property
@@ -52,7 +53,7 @@ class Task:
 
 def _as_json(config: ExperimentConfig | Measurement) -> Json:
     if isinstance(config, ExperimentConfig):
-        return to_json(config)
+        return identity(config)
     function = config.function
     module = re.sub("_[0-9a-f]{16}$", "", function.__module__)  # what an imported file has behind its name
     return {"function": f"{module}.{function.__qualname__}", "arguments": dict(config.arguments)}
