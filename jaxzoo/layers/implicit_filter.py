@@ -31,6 +31,7 @@ class ImplicitFilter(nnx.Module):
         hidden_width: int = 16,
         std: float | None = None,
         axes: tuple[str | None, ...] = ("channels",),
+        decay: bool = True,
         rngs: nnx.Rngs,
     ) -> None:
         """Makes the MLP.
@@ -43,6 +44,7 @@ class ImplicitFilter(nnx.Module):
           std: weights normal with this standard deviation, and biases 0. None: all uniform in
             +-1/sqrt(fan_in), PyTorch's default.
           axes: logical axis of the channels.
+          decay: whether weight decay applies to the weights.
           rngs: its `params` stream.
         """
         shapes = ((emb_dim, hidden_width), (hidden_width, width))
@@ -50,10 +52,10 @@ class ImplicitFilter(nnx.Module):
         kernels, biases = [], []
         for shape, shape_axes in zip(shapes, kernel_axes, strict=True):
             if std is None:
-                kernels.append(uniform_parameter(shape, shape[0], shape_axes, rngs=rngs))
+                kernels.append(uniform_parameter(shape, shape[0], shape_axes, decay=decay, rngs=rngs))
                 biases.append(uniform_parameter(shape[1:], shape[0], shape_axes[1:], decay=False, rngs=rngs))
             else:
-                kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes))
+                kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes, decay=decay))
                 biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:], decay=False))
         self.kernel_1, self.kernel_2 = kernels
         self.bias_1, self.bias_2 = biases

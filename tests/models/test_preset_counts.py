@@ -23,6 +23,14 @@ def hand_count(name: str) -> int:
             taps = {"cat-370m": 21 * 16, "mh-cat-370m": 21 * 16 * 16}.get(name, 0)
             attention, mlp, norms = 4 * (d + 1) * d, (d + 1) * 4 * d + (4 * d + 1) * d, 2 * 2 * d
             return 2 * rows * d + 24 * (attention + 3 * taps + mlp + norms) + 2 * d
+        case "pythia-356m":
+            d = 1024
+            attention, mlp, norms = 4 * (d + 1) * d, (d + 1) * 4 * d + (4 * d + 1) * d, 2 * 2 * d
+            return 50272 * d + 24 * (attention + mlp + norms) + 2 * d
+        case "zoology-liquid-s4-145m":
+            d, width = 864, 1280
+            system, out = d * (1 + 32 * (1 + 1 + 2 + 2)), (d + 1) * 2 * d
+            return 50304 * d + 20 * (system + d + out + 3 * d * width + 2 * d) + d
         case "gla-362m":
             d, decay = 1024, 16 * (1024 + 512) + 512
             mixer = 2 * d * 512 + 3 * d * d + d + decay + 256
@@ -106,6 +114,7 @@ def hand_count(name: str) -> int:
         ("zoology-attention-360m", 359_842_816, 360e6, 0.01),
         ("gla-362m", 360_442_880, 362e6, 0.005),
         ("pythia-410m", 405_334_016, 405_334_016, 1e-12),
+        ("pythia-356m", 353_789_952, 356e6, 0.007),
         ("pythia-370m", 367_847_424, 370e6, 0.006),
         ("cat-370m", 367_871_616, 370e6, 0.006),
         ("mh-cat-370m", 368_234_496, 370e6, 0.005),
@@ -131,6 +140,7 @@ def hand_count(name: str) -> int:
         ("rwkv5-362m", 362_229_760, 362e6, 0.001),
         ("zoology-multi-head-hyena-150m", 158_870_160, 150e6, 0.06),
         ("zoology-multi-head-hyena-358m", 358_400_128, 358e6, 0.002),
+        ("zoology-liquid-s4-145m", 143_100_000, 145e6, 0.014),
         ("zoology-long-conv-76m", 75_986_240, 76e6, 0.001),
         ("zoology-long-conv-128m", 128_333_568, 128e6, 0.003),
         ("zoology-long-conv-360m", 359_916_544, 360e6, 0.001),

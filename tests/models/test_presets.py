@@ -71,6 +71,17 @@ def test_the_ablation_without_decay_is_based():
     assert count_parameters(presets.based_360m_ablation()) == 362_620_928 + 5 * 1024 * 16
 
 
+def test_based_1_3b_with_decay():
+    """Kills a decay that reaches no layer, or the windows and convolutions: the released rate, a factor of each head's
+    output, and nothing else."""
+    plain, decayed = presets.based_1_3b(), presets.based_1_3b(decay=True)
+    changed = [(a, b) for a, b in zip(plain.layers, decayed.layers, strict=True) if a != b]
+    assert len(changed) == 7
+    for a, b in changed:
+        assert b == dataclasses.replace(a, decay=True, decay_const=-3.0, output_scaling=True)
+    assert count_parameters(decayed) == 1_349_453_056 + 7 * 1792 * 16
+
+
 def test_where_the_attention_of_hybrids_stands():
     """Kills replacements at the ends of the stack, or side by side."""
     for preset, expected in (

@@ -67,6 +67,8 @@ class BaseConvConfig(MixerConfig):
     """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""
     filter_width: PositiveInt = 16
     """Hidden units of an implicit filter's MLP."""
+    filter_decay: bool = True
+    """Weight decay applies to the MLP of an implicit filter; Zoology's models of text (Table 9) have none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,6 +161,7 @@ class BaseConv(Mixer):
                 hidden_width=config.filter_width,
                 std=config.std if config.form == "release" else None,
                 axes=axes,
+                decay=config.filter_decay,
                 rngs=rngs,
             )
         if config.filter != "short" and config.form == "paper":

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from jaxzoo.mixers import (
     AttentionConfig,
     H3Config,
+    LiquidS4Config,
     LongConvConfig,
     MixerConfig,
     RetNetConfig,
@@ -115,6 +116,18 @@ def _zoology_h3(*, d_model: int, n_layers: int) -> LanguageModelConfig:
     return text_model((h3,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
 
 
+def zoology_liquid_s4_145m() -> LanguageModelConfig:
+    """Liquid-S4, Zoology, Table 3: 143.1M parameters (paper: 145M).
+
+    No setting is printed. Our reading is the frame of H3 at this size (Table 13: width 864, "FFN width 2"), 20 layers
+    deep, which comes nearest to the count; states of 64, and of Liquid-S4's two modes the one that its paper prefers
+    (PB), with products of two inputs.
+    """
+    liquid = LiquidS4Config(d_state=64, liquid="pb", order=2)
+    width = neox_mlp_width(864, 2)
+    return text_model((liquid,), d_model=864, n_layers=20, mlp_width=width, pad_vocab_multiple=128)
+
+
 def zoology_rwkv_72m(*, as_printed: bool = False) -> LanguageModelConfig:
     """RWKV-4, Zoology, Table 14: 72.0M parameters (paper: 72M); 6 layers of width 512.
 
@@ -164,6 +177,7 @@ PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     "zoology-h3-168m": zoology_h3_168m,
     "zoology-h3-357m": zoology_h3_357m,
     "zoology-h3-72m": zoology_h3_72m,
+    "zoology-liquid-s4-145m": zoology_liquid_s4_145m,
     "zoology-long-conv-128m": zoology_long_conv_128m,
     "zoology-long-conv-360m": zoology_long_conv_360m,
     "zoology-long-conv-76m": zoology_long_conv_76m,

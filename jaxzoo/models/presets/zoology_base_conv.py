@@ -83,7 +83,7 @@ def _zoology_base_conv(*, d_model: int, n_layers: int, hybrid: MultiHeadConfig |
     """With an attention in three layers, if there is one: all of its channels rotate but the last of an odd number."""
     pattern: tuple[MixerConfig, ...] = (
         BaseConvConfig(filter="short", n_taps=3),
-        BaseConvConfig(filter="implicit", filter_width=64),
+        BaseConvConfig(filter="implicit", filter_width=64, filter_decay=False),
     )
     if hybrid is not None:
         head_dim = d_model // hybrid.n_heads

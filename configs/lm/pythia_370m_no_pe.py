@@ -1,0 +1,10 @@
+"""Pythia without positions, 370M parameters, 15B tokens of SlimPajama: CAT (Li et al. 2025), sec. 6.2.
+
+28,610 steps of 256 windows of 2,048 tokens: 15.0B. The paper has no numbers of it: its training diverges. Not
+trained with this library. Data, schedule, and what the paper leaves open: `recipes.cat`.
+"""
+
+from jaxzoo import recipes
+from jaxzoo.models import presets
+
+config = recipes.cat(presets.pythia_370m(positions="none"))

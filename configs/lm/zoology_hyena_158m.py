@@ -1,0 +1,11 @@
+"""Hyena, 158M parameters, 10B tokens of the Pile: Zoology (Arora et al. 2024), Tables 1, 4 and 5; settings in Table 11.
+
+20,000 steps of 256 windows of 2,048 tokens: 10.5B. Perplexity in the paper: 11.60; 5.00 on tokens that can be
+recalled, 12.28 on the others. Not trained with this library. Data, schedule, and what the paper leaves open:
+`recipes.zoology`.
+"""
+
+from jaxzoo import recipes
+from jaxzoo.models import presets
+
+config = recipes.zoology(presets.zoology_hyena_158m(), b2=0.98, final_rate=1e-5)
