@@ -1,17 +1,26 @@
 """How the papers trained their language models: data, batch, schedule and optimizer around one of `models/presets`.
 
-The configs in `configs/lm/` are these functions applied to a preset, one file a row of a table. All models read
-windows of 2048 tokens, documents one behind the other, in batches of 256: 524,288 tokens a step.
+The configs in `configs/lm/` are these functions applied to a preset, one file for each row of a table. All models read
+windows of 2048 tokens, documents one behind the other, in batches of 256: 524,288 tokens a step. Their data, from the
+files as they are published (`gpt2` holds encoder.json and vocab.bpe):
+
+    python -m jaxzoo.data.build --source pile --paths pile/train --valid-paths pile/val.jsonl.zst \\
+      --test-paths pile/test.jsonl.zst --out corpora/pile_built
+    python -m jaxzoo.data.tokenize --data corpora/pile_built --tokenizer gpt2 --out corpora/pile_tokens
+    python -m jaxzoo.data.build --source slimpajama --paths slimpajama/train --valid-paths slimpajama/validation \\
+      --test-paths slimpajama/test --out corpora/slimpajama_built
+    python -m jaxzoo.data.tokenize --data corpora/slimpajama_built --tokenizer mistral/tokenizer.json \\
+      --out corpora/slimpajama_tokens
 
 What holds for all of them:
 
-- Nobody has trained them with this library yet: their steps are checked by shapes, on the meshes of the tests.
-- Mesh and memory are not the papers': models from 350M on share out parameters and optimizer state over all devices
-  (`--mesh.data`, `--mesh.fsdp`); logits exist for 256 tokens of a row at once (`--train.loss-chunk`). Where a batch
-  does not fit, `--train.accumulate 4` computes it in four parts, and `--model.remat` saves activations.
-- Our deviations: the learning rate rises from 0; AdamW's decay is decoupled, where the papers say Adam with weight
-  decay; validation is over the first 1,048,576 tokens of the validation split, each 1,000 steps.
-- The tables print one learning rate for each row, and no grid.
+- Nobody has trained them with this library yet. The tests check the shapes of a step on eight devices.
+- Mesh and memory are ours: from 350M parameters on, all devices share out parameters and optimizer state
+  (`--mesh.data`, `--mesh.fsdp`); logits exist for 256 tokens of a row at once (`--train.loss-chunk`). The released code
+  of Based had 8 rows at once on each of 8 GPUs; `--train.accumulate 4` does so. `--model.remat` saves activations.
+- The learning rate rises from 0. The decay of AdamW is decoupled; the papers say "Adam" with weight decay.
+- Validation, each 1,000 steps, is over the first 1,048,576 tokens of the validation split.
+- The papers print one learning rate for each model, and no grid of them.
 """
 
 from typing import Literal
@@ -38,7 +47,7 @@ def zoology(
     weight_decay: float = 0.1,
     mesh: MeshConfig = REPLICATED,
 ) -> ExperimentConfig:
-    """Zoology (Arora et al. 2024), App. C, on the Pile in GPT-2's tokens (docs/data.md makes `corpora/pile_tokens`).
+    """Zoology (Arora et al. 2024), App. C, on the Pile in GPT-2's tokens.
 
     The defaults are those of Table 7, attention; Tables 9 to 16 print the same but for the arguments. Peak 8e-4 after
     a warmup over 1 % of the steps.
@@ -67,8 +76,7 @@ def zoology(
 
 
 def based(model: LanguageModelConfig, *, steps: int = 20_000, b2: float = 0.95) -> ExperimentConfig:
-    """Based (Arora et al. 2024), Tables 7 to 13, on the Pile in GPT-2's tokens (docs/data.md makes
-    `corpora/pile_tokens`).
+    """Based (Arora et al. 2024), Tables 7 to 13, on the Pile in GPT-2's tokens.
 
     Cosine from 8e-4 to 8e-5 after a warmup over 1 % of the steps, AdamW of weight decay 0.1 and eps 1e-8.
 
@@ -90,8 +98,7 @@ def based(model: LanguageModelConfig, *, steps: int = 20_000, b2: float = 0.95) 
 
 
 def cat(model: LanguageModelConfig) -> ExperimentConfig:
-    """CAT (Li et al. 2025), sec. 6.2, on SlimPajama in Mistral's tokens (docs/data.md makes
-    `corpora/slimpajama_tokens`).
+    """CAT (Li et al. 2025), sec. 6.2, on SlimPajama in Mistral's tokens.
 
     Printed: 15B tokens, windows of 2048, "the same hyperparameters as (Yang et al. 2023)". These are the 340M models
     of GLA, sec. 5.1: batches of 0.5M tokens, AdamW with a peak of 3e-4, cosine to 3e-5 after a warmup over 0.5B tokens

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxzoo.layers.implicit_filter import position_features
+from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
 from tests.mixers.moved import moved
@@ -129,6 +130,18 @@ def test_initial_implicit_filter():
         np.testing.assert_allclose(np.asarray(values[...]).std(), 0.25 / np.sqrt(3), rtol=0.1)
         assert np.abs(values[...]).max() <= 0.25
     assert np.abs(listed.kernel_1[...]).max() > 0.5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("decays", [True, False])
+def test_decay_of_an_implicit_filter(form, decays):
+    """Kills: a `filter_decay` that a weight of the MLP does not hear of, or that reaches projection or biases."""
+    config = BaseConvConfig(d_model=D, filter="implicit", n_taps=TAPS, form=form, filter_decay=decays)
+    mixer = BaseConv(config, rngs=nnx.Rngs(0))
+    network = mixer.implicit_filter
+    assert [traits_of(kernel).decay for kernel in (network.kernel_1, network.kernel_2)] == [decays] * 2
+    others = (mixer.projection.kernel, mixer.projection.bias, network.bias_1, network.bias_2)
+    assert [traits_of(other).decay for other in others] == [True, False, False, False]
 
 
 def test_flops():

@@ -92,6 +92,7 @@ def test_where_the_attention_of_hybrids_stands():
         assert [i for i, layer in enumerate(layers) if isinstance(layer, AttentionConfig)] == expected
         others = [layer for layer in layers if isinstance(layer, BaseConvConfig)]
         assert {layer.filter for layer in others} == {"short", "implicit"}
+        assert not any(layer.filter_decay for layer in others if layer.filter == "implicit")  # Table 9
         assert len(others) == len(layers) - 3
 
 
