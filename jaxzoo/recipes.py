@@ -108,6 +108,10 @@ def cat(model: LanguageModelConfig) -> ExperimentConfig:
     b2 (0.95, as in the other papers) and eps (1e-8), what is not decayed (norms and biases). GLA's warmup starts at
     3e-5.
 
+    Figure 1 (right) scores the same models on longer texts, those of WikiText in the paper: `python -m jaxzoo.evaluate
+    --run DIR --model.max-length 8192 --data.valid-lengths 2048 4096 8192`, with positions together with YaRN's flags
+    (`configs/lm/cat_tiny.py` has them).
+
     Args:
       model: a preset of the paper.
     """
