@@ -11,6 +11,7 @@ from typing import Any
 from jaxzoo.config_io import Json, to_json
 
 UNSAID: Mapping[str, Mapping[str, Json]] = {
+    "BaseConvConfig": {"filter_decay": True},
     "TrainConfig": {"accumulate": 1, "loss_chunk": 0, "z_loss": 0.0},
 }
 """Class -> fields of which kept results know nothing, and the values that those runs had without them."""
