@@ -119,6 +119,18 @@ class DataConfig(Checked, abc.ABC):
           ValueError: there are no such data, or too few for one batch.
         """
 
+    def abstract_batch(self, batch_size: int) -> Batch:
+        """Shapes of a training batch, the largest where they differ; nothing need be on disk where the config says it all.
+
+        Args:
+          batch_size: its rows.
+
+        Raises:
+          ValueError: as `build` does, where the data must be opened to know.
+        """
+        batch = next(self.build(batch_size=batch_size, valid_batch_size=1).train())
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+
     def tokenizer(self) -> Tokenizer | None:
         """What turns text into the tokens of these data and back; None: they are no text.
 

@@ -14,6 +14,7 @@ import math
 from typing import Literal, Protocol
 
 import grain
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
@@ -51,6 +52,11 @@ class WindowsConfig(DataConfig):
     def max_length(self) -> int:
         """Tokens of the longest window."""
         return max((self.length, *self.valid_lengths))
+
+    def abstract_batch(self, batch_size: int) -> Batch:
+        """Shapes of a training batch; no text is read."""
+        array = jax.ShapeDtypeStruct((batch_size, self.length), jnp.int32)
+        return Batch(tokens=array, targets=array, segment_ids=array if self.packing == "segments" else None)
 
     def require_window(self, n_tokens: int, *, valid: bool, text: str, remedy: str) -> None:
         """Raises `ValueError` unless a text holds a window (for validation of every length) and its last target.

@@ -8,6 +8,7 @@ and the order of the batches are pure functions of (seed, epoch).
 import dataclasses
 from typing import Annotated, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxzoo.array_typing import Int
@@ -50,6 +51,12 @@ class RecallDataConfig(DataConfig):
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallData":
         """The data, of which nothing is generated yet."""
         return RecallData(self, batch_size, valid_batch_size)
+
+    def abstract_batch(self, batch_size: int) -> Batch:
+        """Shapes of a batch of the longest training task, read off one example."""
+        longest = max((examples.task for examples in self.train), key=lambda task: task.length)
+        example = longest.labelled(self.seed, np.arange(1), "train")
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example)
 
 
 class RecallData:

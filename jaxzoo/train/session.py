@@ -1,16 +1,20 @@
-"""What a run needs before it has a directory: mesh, data, compiled steps; nothing here is written to disk."""
+"""What a run needs before it has a directory: mesh, data, compiled steps; nothing here is written to disk.
+
+A `Program` is all of it but the data.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.sharding import RULES, make_mesh
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
@@ -49,18 +53,21 @@ class PerShape:
             self.seconds += time.perf_counter() - start
         return self._compiled[shape]
 
+    def lower(self, state: Any, batch: Batch, platform: str) -> jax.stages.Lowered:
+        """The program for devices of a platform that may be absent, not yet compiled; shapes alone will do."""
+        return self._jitted.trace(state, batch).lower(lowering_platforms=(platform,))
+
     @property
     def n_compiled(self) -> int:
         return len(self._compiled)
 
 
-class Session:
-    """Mesh, data and the compiled functions of one experiment. Use it inside `jax.set_mesh(session.mesh)`.
+class Program:
+    """The functions of one experiment for a mesh, whose devices may be absent, and no data.
 
     Attributes:
       config: the experiment.
       mesh: its devices.
-      dataset: its data.
       blueprint: its model.
       abstract_state: shape, dtype and sharding of the train state.
       state_shardings: where every array of the train state lies.
@@ -70,26 +77,16 @@ class Session:
 
     Args:
       config: the experiment.
-      devices: those of the mesh; None: all.
-      limited: refuses what is beyond the memory of the devices.
+      mesh: its devices; those of `config.mesh`.
 
     Raises:
-      ValueError: sizes that do not fit together, or no machine, or what the data refuse.
+      ValueError: sizes that do not fit together.
     """
 
-    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
-        self.config = config
-        share_one_arena()  # before the mesh: JAX starts its threads with its devices
-        self.mesh = make_mesh(config.mesh, devices)
-        if self.mesh.devices.flat[0].platform == "cpu":
-            keep_freed_memory()
-        self._row_devices = self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        self._check_batch_size()
-        sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
-        self.dataset = config.data.build(**sizes)
-        self._check_data()
-        if limited:
-            check_estimate(config, self.mesh, self.dataset.max_length)
+    def __init__(self, config: ExperimentConfig, mesh: Mesh):
+        self.config, self.mesh = config, mesh
+        self._row_devices = row_devices(mesh)
+        check_batch_size(config, mesh)
         self.blueprint = make_blueprint(config.model)
         schedule = make_schedule(config.optimizer, config.train.steps)
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
@@ -127,6 +124,39 @@ class Session:
                 out_shardings=self.everywhere,
             )
         )
+
+    def _init(self, key_data: jax.Array) -> TrainState:
+        return init_state(self.config.model, self._optimizer, key_data)
+
+
+class Session(Program):
+    """A program with its data. Use it inside `jax.set_mesh(session.mesh)`.
+
+    Attributes:
+      dataset: its data.
+
+    Args:
+      config: the experiment.
+      devices: those of the mesh; None: all.
+      limited: refuses what is beyond the memory of the devices.
+
+    Raises:
+      ValueError: sizes that do not fit together, or no machine, or what the data refuse.
+    """
+
+    def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
+        share_one_arena()  # before the mesh: JAX starts its threads with its devices
+        mesh = make_mesh(config.mesh, devices)
+        if mesh.devices.flat[0].platform == "cpu":
+            keep_freed_memory()
+        check_batch_size(config, mesh)
+        sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
+        self.dataset = config.data.build(**sizes)
+        data = self.dataset
+        check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
+        if limited:
+            check_estimate(config, mesh, self.dataset.max_length)
+        super().__init__(config, mesh)
 
     def init_state(self, seed: int | None = None) -> TrainState:
         """The state before the first update, born where it stays; `seed` None: that of the config."""
@@ -168,34 +198,51 @@ class Session:
             for batch in padded_batches(valid_set, self._row_devices):
                 yield batch, self.target_nats_step(placed, self.place(batch))
 
-    def _init(self, key_data: jax.Array) -> TrainState:
-        return init_state(self.config.model, self._optimizer, key_data)
 
-    def _check_batch_size(self) -> None:
-        size, devices, parts = self.config.train.batch_size, self._row_devices, self.config.train.accumulate
-        n = devices * parts
-        if size % n:
-            what = f"{n}, the devices that share it out (mesh data x fsdp)"
-            if parts > 1:
-                what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
-            raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
+def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
+    """Refuses a batch that the devices of a mesh cannot share out evenly.
 
-    def _check_data(self) -> None:
-        model, data = self.config.model, self.dataset
-        for field, needed, what in (
-            ("vocab_size", data.vocab_size, "token ids of the data"),
-            ("max_length", data.max_length, "tokens of the data's longest sequence"),
-            ("max_positions", data.max_length, "tokens of the data's longest sequence"),
-        ):
-            value = getattr(model, field)
-            if value is not None and value < needed:
-                flag = f"--model.{field.replace('_', '-')} {needed}"
-                raise ValueError(
-                    f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}"
-                )
-        for index, layer in enumerate(model.layers if data.packed else ()):
-            if not layer.capabilities.segments:
-                raise ValueError(
-                    f"layer {index}: {type(layer).__name__} does not honour segment_ids: a document would leak into "
-                    "the next; set --data.packing concatenate, or take another mixer"
-                )
+    Raises:
+      ValueError: with the next size that they can.
+    """
+    size, devices, parts = config.train.batch_size, row_devices(mesh), config.train.accumulate
+    n = devices * parts
+    if size % n:
+        what = f"{n}, the devices that share it out (mesh data x fsdp)"
+        if parts > 1:
+            what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
+        raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
+
+
+def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:
+    """Refuses data that a model is not made for.
+
+    Args:
+      model: the model.
+      vocab_size: token ids of the data.
+      max_length: tokens of their longest sequence.
+      packed: whether rows hold several documents.
+
+    Raises:
+      ValueError: with the flag that helps.
+    """
+    for field, needed, what in (
+        ("vocab_size", vocab_size, "token ids of the data"),
+        ("max_length", max_length, "tokens of the data's longest sequence"),
+        ("max_positions", max_length, "tokens of the data's longest sequence"),
+    ):
+        value = getattr(model, field)
+        if value is not None and value < needed:
+            flag = f"--model.{field.replace('_', '-')} {needed}"
+            raise ValueError(f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}")
+    for index, layer in enumerate(model.layers if packed else ()):
+        if not layer.capabilities.segments:
+            raise ValueError(
+                f"layer {index}: {type(layer).__name__} does not honour segment_ids: a document would leak into "
+                "the next; set --data.packing concatenate, or take another mixer"
+            )
+
+
+def row_devices(mesh: Mesh) -> int:
+    """Among how many devices the rows of a batch are shared out."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]

@@ -1,0 +1,177 @@
+"""The text of a compiled program: its instructions, and how often each runs."""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
+
+DTYPE_BITS = {
+    "pred": 8, "token": 0, "opaque": 0, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "bf16": 16, "f16": 16, "s16": 16, "u16": 16,
+    "s32": 32, "u32": 32, "f32": 32, "s64": 64, "u64": 64, "f64": 64, "c64": 64, "c128": 128,
+    "f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3": 8, "f8e4m3b11fnuz": 8, "f8e4m3fnuz": 8, "f8e5m2fnuz": 8, "f8e3m4": 8,
+}  # fmt: skip
+
+_HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$")
+_NAME = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = ")
+_OPCODE = re.compile(r"\s*([\w\-]+)\(")
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,]*)\](?:\{[^}]*?(?:S\((\d+)\))?\})?")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_CALLED = re.compile(r"\b(?:calls|to_apply|condition|body|\w+_computations?)=\{?(%[\w.\-]+(?:, %[\w.\-]+)*)")
+_TRIPS = re.compile(r"known_trip_count\W+n\W+(\d+)")
+_CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """Shape of one array."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    space: int = 0
+    """Memory space of a TPU: 0 for HBM, others on the chip."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size without padding."""
+        return math.prod(self.dims) * DTYPE_BITS.get(self.dtype, 0) // 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    results: tuple[Array, ...]
+    """All arrays of the result, tuples flattened."""
+    operands: tuple[str, ...]
+    """Names of the operands."""
+    literal: str
+    """What stands between the parentheses: of a constant, its value."""
+    attributes: str
+    """The text behind the operands."""
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Computations that it names."""
+        names = (name for found in _CALLED.findall(self.attributes) for name in found.split(", "))
+        return tuple(name.lstrip("%") for name in names)
+
+    @property
+    def result_bytes(self) -> int:
+        """Bytes of all results."""
+        return sum(array.bytes for array in self.results)
+
+
+class Computation(dict[str, Instruction]):
+    """Instructions by name, in the order of the text."""
+
+    def operand_bytes(self, instruction: Instruction) -> int:
+        """Bytes of all operands of one of its instructions."""
+        return sum(self[name].result_bytes for name in instruction.operands if name in self)
+
+
+class Hlo:
+    """A compiled program.
+
+    Attributes:
+      computations: by name.
+      times: how often each runs in one execution of the program. The body of a loop whose trip count is unknown counts
+        once; of a conditional every branch counts.
+      open_loops: how many loops have an unknown trip count.
+    """
+
+    def __init__(self, text: str):
+        self.computations, entry = _read(text)
+        self.times: dict[str, int] = collections.defaultdict(int)
+        self.open_loops = 0
+        waiting = [(entry, 1)]
+        while waiting:
+            name, times = waiting.pop()
+            self.times[name] += times
+            for instruction in self.computations[name].values():
+                waiting += [(called, n * times) for called, n in self._calls(instruction)]
+
+    def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
+        """Every instruction that runs, the computation that it stands in, and how often it runs."""
+        for name, times in self.times.items():
+            for instruction in self.computations[name].values():
+                yield self.computations[name], instruction, times
+
+    def _calls(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
+        """Computations that an instruction runs, and how often each time. The end of an asynchronous operation names the
+        computation that its start has run."""
+        if instruction.opcode.endswith(("-done", "-update")):
+            return
+        trips: int | None = 1
+        if instruction.opcode == "while":
+            trips = self._trips(instruction)
+            self.open_loops += trips is None
+        for name in instruction.called:
+            if name in self.computations:
+                yield name, trips or 1
+
+    def _trips(self, loop: Instruction) -> int | None:
+        """How often a loop runs: what the compiler says, or the bound that its condition compares the counter with.
+
+        Compilers for TPUs do not say it. The bound is the count of loops made by `jax.lax.scan`: from 0, by 1.
+        """
+        told, condition = _TRIPS.search(loop.attributes), _CONDITION.search(loop.attributes)
+        if told:
+            return int(told[1])
+        if condition is None or condition[1] not in self.computations:
+            return None
+        instructions = self.computations[condition[1]]
+        bounds = [
+            int(found[1])
+            for compare in instructions.values()
+            if compare.opcode == "compare" and "direction=LT" in compare.attributes
+            for name in compare.operands[1:]
+            if name in instructions and (found := re.fullmatch(r"(\d+)", instructions[name].literal))
+        ]
+        return bounds[0] if len(bounds) == 1 else None
+
+
+def _read(text: str) -> tuple[dict[str, Computation], str]:
+    """All computations, and the name of the one that the program begins with."""
+    computations: dict[str, Computation] = {}
+    entry, current = "", None
+    for line in text.splitlines():
+        head = None if line.startswith(" ") else _HEAD.match(line)
+        if head is not None:
+            current = computations[head[2]] = Computation()
+            entry = head[2] if head[1] else entry
+        elif current is not None and (instruction := _instruction(line)) is not None:
+            current[instruction.name] = instruction
+    if not entry:
+        raise ValueError("the compiled program has no entry computation")
+    return computations, entry
+
+
+def _instruction(line: str) -> Instruction | None:
+    named = _NAME.match(line)
+    if named is None:
+        return None
+    rest = line[named.end() :]
+    end = _closing(rest) + 1 if rest.startswith("(") else rest.index(" ")
+    opcode = _OPCODE.match(rest, end)
+    if opcode is None:
+        return None
+    close = _closing(rest, opcode.end() - 1)
+    results = tuple(
+        Array(dtype, tuple(int(n) for n in dims.split(",") if n), int(space or 0))
+        for dtype, dims, space in _SHAPE.findall(rest[:end])
+    )
+    inside = rest[opcode.end() : close]
+    return Instruction(named[1], opcode[1], results, tuple(_OPERAND.findall(inside)), inside, rest[close + 1 :])
+
+
+def _closing(text: str, start: int = 0) -> int:
+    """Where the parenthesis closes that opens at `start`."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if depth == 0:
+            return i
+    raise ValueError(f"unbalanced parentheses in the compiled program: {text[:80]}")
