@@ -20,6 +20,7 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _CALLED = re.compile(r"\b(?:calls|to_apply|condition|body|\w+_computations?)=\{?(%[\w.\-]+(?:, %[\w.\-]+)*)")
 _TRIPS = re.compile(r"known_trip_count\W+n\W+(\d+)")
 _CONDITION = re.compile(r"condition=%?([\w.\-]+)")
+_CONTROL = ("while", "call", "conditional", "async-start")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Instruction:
     """What stands between the parentheses: of a constant, its value."""
     attributes: str
     """The text behind the operands."""
+    is_root: bool
+    """Whether it gives the result of its computation."""
 
     @property
     def called(self) -> tuple[str, ...]:
@@ -67,6 +70,17 @@ class Instruction:
 class Computation(dict[str, Instruction]):
     """Instructions by name, in the order of the text."""
 
+    @property
+    def parameters(self) -> tuple[Instruction, ...]:
+        """Its parameters by number."""
+        found = [each for each in self.values() if each.opcode == "parameter"]
+        return tuple(sorted(found, key=lambda each: int(each.literal)))
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction that gives its result."""
+        return next((each for each in self.values() if each.is_root), list(self.values())[-1])
+
     def operand_bytes(self, instruction: Instruction) -> int:
         """Bytes of all operands of one of its instructions."""
         return sum(self[name].result_bytes for name in instruction.operands if name in self)
@@ -79,25 +93,37 @@ class Hlo:
       computations: by name.
       times: how often each runs in one execution of the program. The body of a loop whose trip count is unknown counts
         once; of a conditional every branch counts.
+      inner: names of those that run inside of one instruction, such as a fusion.
       open_loops: how many loops have an unknown trip count.
     """
 
     def __init__(self, text: str):
         self.computations, entry = _read(text)
         self.times: dict[str, int] = collections.defaultdict(int)
+        self.inner: set[str] = set()
         self.open_loops = 0
         waiting = [(entry, 1)]
         while waiting:
             name, times = waiting.pop()
             self.times[name] += times
             for instruction in self.computations[name].values():
-                waiting += [(called, n * times) for called, n in self._calls(instruction)]
+                for called, n in self._calls(instruction):
+                    waiting.append((called, n * times))
+                    if name in self.inner or instruction.opcode not in _CONTROL:
+                        self.inner.add(called)
 
     def __iter__(self) -> Iterator[tuple[Computation, Instruction, int]]:
         """Every instruction that runs, the computation that it stands in, and how often it runs."""
         for name, times in self.times.items():
             for instruction in self.computations[name].values():
                 yield self.computations[name], instruction, times
+
+    def steps(self) -> Iterator[tuple[Computation, Instruction, int]]:
+        """The same without what runs inside of one instruction."""
+        for name, times in self.times.items():
+            if name not in self.inner:
+                for instruction in self.computations[name].values():
+                    yield self.computations[name], instruction, times
 
     def _calls(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
         """Computations that an instruction runs, and how often each time. The end of an asynchronous operation names the
@@ -164,7 +190,15 @@ def _instruction(line: str) -> Instruction | None:
         for dtype, dims, space in _SHAPE.findall(rest[:end])
     )
     inside = rest[opcode.end() : close]
-    return Instruction(named[1], opcode[1], results, tuple(_OPERAND.findall(inside)), inside, rest[close + 1 :])
+    return Instruction(
+        name=named[1],
+        opcode=opcode[1],
+        results=results,
+        operands=tuple(_OPERAND.findall(inside)),
+        literal=inside,
+        attributes=rest[close + 1 :],
+        is_root=line.lstrip().startswith("ROOT "),
+    )
 
 
 def _closing(text: str, start: int = 0) -> int:

@@ -1,0 +1,167 @@
+"""`python -m jaxzoo.plan --config FILE --topology v5e:16x16`: a run's memory and time before its devices are rented."""
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.cli.config_file import MIXER_FLAG, load_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.progress import show_progress
+from jaxzoo.cli.runner import Failure, run
+from jaxzoo.screen import Screen
+
+if TYPE_CHECKING:
+    from jaxzoo.config import ExperimentConfig
+
+PROGRAM = "python -m jaxzoo.plan"
+
+DESCRIPTION = """Compiles the train step of a config file for accelerators that are not there, and prints its memory on a
+device, its FLOPs, what its devices send to each other, and the shortest time that a step can take. Any field of the
+config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk. pip install
+'.[aot]' brings the compilers (Linux)."""
+
+EXAMPLES = """examples:
+  python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology v5e:2x4 --mesh.fsdp 8
+  python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology h100:8 --search --save plan.json
+  python -m jaxzoo.plan --table plans/*.json
+
+exit status: 0 the plan fits; 1 it does not, or the compiler takes no such program; 2 refused, nothing was compiled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """What the command line asks for."""
+
+    config: "ExperimentConfig"
+    """The file's config with the overrides."""
+    name: str
+    """Of the file."""
+    topology: str
+    """What to compile for."""
+    search: bool
+    """Look for the best mesh and remat policy."""
+    most_compiled: int
+    """Programs that a search may compile."""
+    save: Path | None
+    """Where the plan goes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_plan, argv, out_of_memory="the compiler has no memory left on this machine; try a smaller topology")
+
+
+def _plan(argv: Sequence[str]) -> None:
+    options, flags = _options().parse_known_args(argv)
+    if options.table is not None:
+        if flags:
+            raise UsageError(f"--table takes files alone, not {flags[0]}")
+        print(_table(options.table))
+        return
+    command = parse_command(options, flags)
+    from jaxzoo.plan.topology import find_topology
+
+    topology = find_topology(command.topology)
+    from jaxzoo.plan.compile import RejectedError, make_plan
+    from jaxzoo.plan.report import describe, verdict
+    from jaxzoo.plan.search import search
+
+    screen = Screen(sys.stdout)
+    with _progress(screen) as say:
+        try:
+            if command.search:
+                plan = search(command.config, topology, name=command.name, most=command.most_compiled, say=say)
+            else:
+                plan = make_plan(command.config, topology, name=command.name, say=say)
+        except RejectedError as error:
+            raise Failure(str(error), 1) from error
+    if command.save is not None:
+        plan.save(command.save)
+    screen.say(describe(plan))
+    if not plan.fits:
+        raise Failure(verdict(plan), 1)
+
+
+class _Stage:
+    """What is being done, and since when."""
+
+    def __init__(self, screen: Screen):
+        self.line, self._screen, self._start = "starting", screen, time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        self.line = line
+        self._screen.say(f"{time.monotonic() - self._start:6.1f} s  {line}")
+
+
+@contextlib.contextmanager
+def _progress(screen: Screen) -> Iterator[_Stage]:
+    """Shows each part of the work with the seconds before it, and that a long one goes on."""
+    stage = _Stage(screen)
+    with show_progress(lambda seconds: f"{seconds:6.1f} s  ... {stage.line}"):
+        yield stage
+
+
+def _table(paths: Sequence[str]) -> str:
+    from jaxzoo.plan.plan import Plan
+    from jaxzoo.plan.report import table
+
+    return table([Plan.load(Path(path)) for path in paths])
+
+
+def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> Command:
+    """Reads the config file that the options name, and the flags of its fields.
+
+    Raises:
+      UsageError: a mistake in either.
+    """
+    if options.help:
+        print(_options().format_help())
+        if options.config is None:
+            raise SystemExit(0)
+    if options.config is None:
+        raise UsageError("--config FILE is required, such as --config configs/lm/based_tiny.py; see --help")
+    file = Path(options.config)
+    config = override(
+        load_config(file, mixer=options.mixer),
+        [*flags, *(["--help"] if options.help else [])],
+        prog=PROGRAM,
+        others=["--topology", "--search", "--most-compiled", "--save", "--table", MIXER_FLAG],
+    )
+    if options.topology is None:
+        raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
+    if options.most_compiled < 1:
+        raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
+    return Command(
+        config=config,
+        name=file.stem,
+        topology=options.topology,
+        search=options.search,
+        most_compiled=options.most_compiled,
+        save=Path(options.save) if options.save else None,
+    )
+
+
+def _options() -> argparse.ArgumentParser:
+    """The options beside the config's fields."""
+    parser = ArgumentParser(
+        prog=PROGRAM, description=DESCRIPTION, epilog=EXAMPLES, add_help=False, allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
+    parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
+    parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help="mixer of a FILE that leaves it open")
+    topologies = "what to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)"
+    parser.add_argument("--topology", metavar="NAME", help=topologies)
+    searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"
+    parser.add_argument("--search", action="store_true", help=searched)
+    parser.add_argument(
+        "--most-compiled", type=int, default=4, metavar="N", help="programs that --search may compile; default 4"
+    )
+    parser.add_argument("--save", metavar="FILE", help="write the plan there as JSON")
+    parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
+    return parser

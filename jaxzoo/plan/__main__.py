@@ -1,0 +1,5 @@
+"""`python -m jaxzoo.plan --config FILE --topology NAME`; see `--help`."""
+
+from jaxzoo.cli.door import enter
+
+enter("plan")

@@ -1,0 +1,100 @@
+"""Bytes between a chip and its memory in one run of a compiled program.
+
+Every instruction reads its operands and writes its results once; what is in a TPU's memory on the chip costs nothing, nor
+does what a fusion keeps to itself. Of an array that is only sliced, or updated in place, the slice counts. Caches are not
+counted, nor what a matmul reads again.
+"""
+
+from jaxzoo.plan.hlo import Array, Computation, Hlo, Instruction
+
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while", "call", "conditional", "after-all",
+    "partition-id", "replica-id", "async-start", "opt-barrier", "domain",
+}  # fmt: skip
+_FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AsyncCollective", "AssumeGatherIndicesInBound", "Sharding")
+_PASSED_ON = ("parameter", "tuple", "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
+"""What touches an array in a fusion of a TPU only to hand it on, while a collective goes on beside its arithmetic."""
+_SLICES = ("dynamic-slice", "slice", "gather")
+
+
+def memory_bytes(hlo: Hlo) -> int:
+    """Bytes read and written."""
+    return sum(
+        times * (_read(hlo, computation, each) + _written(hlo, computation, each))
+        for computation, each, times in hlo.steps()
+        if not _is_free(each)
+    )
+
+
+def _is_free(instruction: Instruction) -> bool:
+    if instruction.opcode == "custom-call":
+        return any(f'custom_call_target="{name}' in instruction.attributes for name in _FREE_CALLS)
+    return instruction.opcode in _FREE or instruction.opcode.endswith(("-done", "-update"))
+
+
+def _read(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
+    operands = [computation[name] for name in instruction.operands if name in computation]
+    opcode = instruction.opcode.removesuffix("-start")
+    if opcode in _SLICES and operands:
+        return _size(_outputs(instruction), like=operands[0].results[0])
+    if opcode in ("dynamic-update-slice", "scatter"):
+        return sum(_size(operand.results) for operand in operands[1:])
+    if opcode == "fusion":
+        inside = hlo.computations[instruction.called[0]]
+        sizes = zip(operands, inside.parameters, strict=False)
+        return sum(min(_size(operand.results), _used(inside, parameter, operand)) for operand, parameter in sizes)
+    return sum(_size(operand.results) for operand in operands)
+
+
+def _written(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
+    opcode = instruction.opcode.removesuffix("-start")
+    if opcode == "fusion":
+        inside = hlo.computations[instruction.called[0]]
+        names = inside.root.operands if inside.root.opcode == "tuple" else (inside.root.name,)
+        return sum(_put(inside, inside[name]) for name in names)
+    if opcode == "dynamic-update-slice":
+        return _put(computation, instruction)
+    return _size(_outputs(instruction))
+
+
+def _outputs(instruction: Instruction) -> tuple[Array, ...]:
+    """What an instruction makes; the result of the beginning of an asynchronous one holds its operands too."""
+    n = len(instruction.operands)
+    if instruction.opcode == "copy-start":
+        return instruction.results[:1]
+    if instruction.opcode.endswith("-start") and len(instruction.results) >= 2 * n:
+        return instruction.results[n : 2 * n]
+    return instruction.results
+
+
+def _used(inside: Computation, parameter: Instruction, operand: Instruction) -> int:
+    """Bytes of a fusion's operand that it reads, as far as slices and updates tell."""
+    names, total = {parameter.name}, 0
+    for user in inside.values():
+        used = [i for i, name in enumerate(user.operands) if name in names]
+        if not used or user.opcode in _PASSED_ON or (user.opcode == "custom-call" and _is_free(user)):
+            continue
+        if user.opcode == "bitcast":
+            names.add(user.name)
+        elif user.opcode in _SLICES and used == [0]:
+            total += _size(user.results, like=operand.results[0])
+        elif user.opcode != "dynamic-update-slice" or used != [0]:
+            return _size(operand.results)
+    return total
+
+
+def _put(inside: Computation, result: Instruction) -> int:
+    """Bytes that one result of a computation writes: of an update in place those of the update."""
+    root = result  # behind bitcasts
+    while root.opcode == "bitcast" and root.operands[0] in inside:
+        root = inside[root.operands[0]]
+    if root.opcode == "dynamic-update-slice" and root.operands[1] in inside:
+        return _size(inside[root.operands[1]].results, like=result.results[0])
+    return 0 if root.opcode in _PASSED_ON else _size(result.results)
+
+
+def _size(arrays: tuple[Array, ...], *, like: Array | None = None) -> int:
+    """Bytes of those in the chip's memory; `like`: they lie where this one does."""
+    if like is not None:
+        return sum(array.bytes for array in arrays) if like.space == 0 else 0
+    return sum(array.bytes for array in arrays if array.space == 0)

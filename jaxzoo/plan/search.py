@@ -1,0 +1,140 @@
+"""Meshes and remat policies, ordered by an estimate; the most promising are compiled.
+
+The estimate is rough and chooses only what is tried first: compute at the peak, gathers and reductions of parameters and
+activations by the ring formulas, and of memory what surely is there. What is reported comes from the compiler.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.data.base import Batch
+from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.plan.compile import RejectedError, make_plan
+from jaxzoo.plan.plan import Plan
+from jaxzoo.plan.report import mesh_words, saving_words, verdict
+from jaxzoo.plan.topology import Topology
+from jaxzoo.plan.units import duration, size
+from jaxzoo.plan.work import policy_name, remat_policies, step_work
+from jaxzoo.sharding import MeshConfig
+
+WIDEST_TENSOR = 8
+"""Devices that share heads and hidden units at most: beyond, activations cross the network too often."""
+
+
+class Candidate(NamedTuple):
+    """A config, and what is expected of it."""
+
+    config: ExperimentConfig
+    seconds: float
+    """Of a step, estimated."""
+    memory: float
+    """Bytes of a device that it surely needs."""
+
+    @property
+    def words(self) -> str:
+        """Mesh and policy."""
+        mesh = self.config.mesh
+        return f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}, remat {policy_name(self.config.model.remat)}"
+
+
+def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
+    """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
+
+    Args:
+      config: the experiment; its mesh and remat policy are left aside.
+      topology: what to compile for.
+      name: of the experiment.
+      most: programs to compile.
+      say: gets a line for each part of the work, and the ranking.
+
+    Raises:
+      ValueError: no mesh shares out the batch.
+      RejectedError: the compiler takes no candidate.
+    """
+    found = list(candidates(config, topology))
+    if not found:
+        rows = config.train.batch_size
+        raise ValueError(f"TrainConfig.batch_size={rows} is shared out evenly by no mesh of {topology.name}; change it")
+    hopeful = [each for each in found if each.memory <= topology.device.memory] or [min(found, key=lambda x: x.memory)]
+    say(f"{len(found)} meshes and policies, {len(hopeful)} of them may fit; compiling up to {most}")
+    plans, refused = [], None
+    for i, candidate in enumerate(hopeful[:most], 1):
+        say(f"{i} of {min(most, len(hopeful))}: {candidate.words}; expected {duration(candidate.seconds)} a step")
+        try:
+            plans.append(make_plan(candidate.config, topology, name=name, say=say))
+        except RejectedError as error:
+            refused = error
+            say(f"rejected: {error}")
+            continue
+        bound = f"{duration(plans[-1].times.bound)} a step at best" if plans[-1].fits else ""
+        say(f"{verdict(plans[-1])}; {bound}".rstrip("; "))
+    if not plans:
+        raise refused or RejectedError("nothing was compiled")
+    ranked = sorted(plans, key=lambda plan: (not plan.fits, plan.times.bound if plan.fits else plan.memory.peak))
+    for place, plan in enumerate(ranked, 1):
+        bound = duration(plan.times.bound) if plan.fits else "does not fit"
+        say(f"{place}. {mesh_words(plan)}; {saving_words(plan)}: {bound}, peak {size(plan.memory.peak)}")
+    return ranked[0]
+
+
+def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Candidate]:
+    """All meshes that share out the batch with all remat policies, the shortest expected step first."""
+    n, rows = len(topology.devices), config.train.batch_size
+    batch = config.data.abstract_batch(rows)
+    n_params = make_blueprint(config.model).n_params
+    meshes = [
+        MeshConfig(data=n // (fsdp * tensor), fsdp=fsdp, tensor=tensor)
+        for tensor in _divisors(n)
+        if tensor <= WIDEST_TENSOR
+        for fsdp in _divisors(n // tensor)
+        if rows % (n // tensor * config.train.accumulate) == 0
+    ]
+    found = []
+    for mesh in meshes:
+        for remat in remat_policies():
+            model = dataclasses.replace(config.model, remat=remat)
+            tried = dataclasses.replace(config, model=model, mesh=mesh)
+            found.append(_expect(tried, topology, batch, n_params))
+    return iter(sorted(found, key=lambda each: each.seconds))
+
+
+def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Candidate:
+    """Expected time and certain memory of a config."""
+    mesh, model, device = config.mesh, config.model, topology.device
+    parts = config.train.accumulate
+    tokens = batch.tokens.size / (mesh.data * mesh.fsdp)
+    work = step_work(config, batch)
+    compute = sum(work) / (len(topology.devices) * device.peak_flops)
+    width = 2 if model.dtype == "bfloat16" else 4
+    again = work.recomputed > 0
+    gathered = (2 + again) * parts * width * n_params / mesh.tensor * (mesh.fsdp - 1) / mesh.fsdp
+    reduced = parts * width * n_params / mesh.tensor * (mesh.fsdp - 1) / mesh.fsdp
+    summed = 2 * 4 * n_params / (mesh.tensor * mesh.fsdp) * (mesh.data - 1) / mesh.data
+    crossed = 2 * (4 + 2 * again) * model.n_layers * tokens * model.d_model * 4 * (mesh.tensor - 1) / mesh.tensor
+    network = (gathered + reduced + summed + crossed) / device.link_bandwidth
+    memory = _certain_memory(config, batch, n_params, tokens / parts)
+    return Candidate(config, max(compute, network), memory)
+
+
+def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, tokens: float) -> float:
+    """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
+    mesh, model, chunk = config.mesh, config.model, config.train.loss_chunk
+    state = 16 * n_params / (mesh.fsdp * mesh.tensor)
+    n_periods = -(-model.n_layers // len(model.period))
+    kept = {
+        "nothing": 4 * model.n_layers,
+        "mixer_inputs": 2 * model.n_layers,
+        "period": n_periods,
+        "everything": 2 * math.sqrt(n_periods),
+    }
+    residuals = kept[policy_name(model.remat)] * tokens * model.d_model * 4
+    m = batch.targets.shape[1]
+    targets = tokens / batch.tokens.shape[1] * (min(chunk, m) if chunk else m)
+    return state + residuals + targets * model.padded_vocab_size * 4 / mesh.tensor
+
+
+def _divisors(n: int) -> list[int]:
+    return [i for i in range(1, n + 1) if n % i == 0]

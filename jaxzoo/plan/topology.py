@@ -1,0 +1,77 @@
+"""Accelerators that are not there, by name: what a program is compiled for."""
+
+import dataclasses
+import os
+import re
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from jaxzoo.devices import DEVICES, Device
+from pallas_kernels.compile_check.run import ENVIRONMENT
+from pallas_kernels.compile_check.targets import TARGETS, missing
+
+TPU_CHIPS = {"v5e": 2, "v5p": 3, "v6e": 2}
+"""Kinds of TPU, and how many sizes name a slice of each."""
+
+MOST_GPUS = 8
+"""Those of one host, whose links are in the table of devices."""
+
+FORMS = ", ".join([*(f"{name}:{'x'.join('XYZ'[:n])}" for name, n in TPU_CHIPS.items()), f"h100:N (up to {MOST_GPUS})"])
+"""How topologies are written."""
+
+_QUIET = {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
+"""What libtpu would ask a machine of the cloud for, and complain where there is none; no topology depends on it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """Devices to compile for; nothing runs on them."""
+
+    name: str
+    """As it is written: `v5e:16x16`."""
+    device: Device
+    """What one of them can do."""
+    platform: str
+    """What a program is lowered for: `tpu` or `cuda`."""
+    devices: tuple[Any, ...]
+    """As JAX describes them."""
+
+
+def find_topology(name: str) -> Topology:
+    """The topology of a name; see `FORMS`.
+
+    Raises:
+      ValueError: there is no such topology, or what compiles for it is not installed.
+    """
+    kind, _, size = name.partition(":")
+    n_sizes = TPU_CHIPS.get(kind, 1)
+    if (
+        kind not in (*TPU_CHIPS, "h100")
+        or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size)
+        or size.count("x") != n_sizes - 1
+    ):
+        raise ValueError(f"topology {name!r} must be one of {FORMS}")
+    platform = "tpu" if kind in TPU_CHIPS else "cuda"
+    if (reason := missing(platform)) is not None:
+        raise ValueError(f"topology {name!r}: {reason}; pip install '.[aot]' brings all that it needs")
+    _prepare()
+    device = next(device for device in DEVICES if device.name == kind)
+    if platform == "cuda":
+        if int(size) > MOST_GPUS:
+            raise ValueError(f"topology {name!r} must have at most the {MOST_GPUS} GPUs of one host")
+        return Topology(name, device, platform, tuple(TARGETS[kind].devices(int(size))))
+    try:
+        found = topologies.get_topology_desc(name, platform).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(f"topology {name!r} does not exist: {str(error).splitlines()[0]}") from error
+    return Topology(name, device, platform, tuple(found))
+
+
+def _prepare() -> None:
+    """Keeps plugins from looking for devices, questions and complaints."""
+    jax.config.update("jax_platforms", "cpu")
+    told = {variable: value for variable, value in ENVIRONMENT.items() if "TPU" in variable}
+    for variable, value in (told | _QUIET).items():
+        os.environ.setdefault(variable, value)
