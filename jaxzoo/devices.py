@@ -32,10 +32,10 @@ DEVICES = (
     Device("h100", ("NVIDIA H100 80GB HBM3",), 989e12, 84_978_434_048, 3.35e12, 450e9),
     Device("h200", ("NVIDIA H200",), 989e12, 141_000_000_000, 4.8e12, 450e9),
 )
-"""Sources. TPUs: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e. Their "bidirectional ICI bandwidth per chip" counts
-both directions, so half of it is here: v5e 400 GB/s (1600 Gbps each way), v5p 1200, v6e 800; v4's 300 GB/s are six links
-of 50 GB/s (Jouppi et al. 2023, table 4). GPUs: NVIDIA's data sheets of A100, H100 and H200 (SXM), NVLink halved likewise
-(600 and 900 GB/s both ways); an H100's memory is what its driver reports."""
+"""Sources. TPUs: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e. Their "bidirectional ICI bandwidth per chip"
+counts both directions, so half of it is here: v5e 400 GB/s (1600 Gbps each way), v5p 1200, v6e 800; v4's 300 GB/s are
+six links of 50 GB/s (Jouppi et al. 2023, table 4). GPUs: NVIDIA's data sheets of A100, H100 and H200 (SXM), NVLink
+halved likewise (600 and 900 GB/s both ways); an H100's memory is what XLA describes it with."""
 
 
 def find_device(kind: str) -> Device | None:

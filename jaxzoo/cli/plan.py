@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m jaxzoo.plan"
 
-DESCRIPTION = """Compiles the train step of a config file for accelerators that are not there, and prints its memory on a
-device, its FLOPs, what its devices send to each other, and the shortest time that a step can take. Any field of the
-config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk. pip install
-'.[aot]' brings the compilers (Linux)."""
+DESCRIPTION = """Compiles the train step of a config file for accelerators that are not there, and prints its memory
+on a device, its FLOPs, what its devices send to each other, and the shortest time that a step can take. Any field of
+the config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk.
+pip install '.[aot]' brings the compilers (Linux)."""
 
 EXAMPLES = """examples:
   python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology v5e:2x4 --mesh.fsdp 8
@@ -53,6 +54,7 @@ class Command:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # compilers' warnings would stand between our lines
     return run(_plan, argv, out_of_memory="the compiler has no memory left on this machine; try a smaller topology")
 
 
@@ -159,9 +161,8 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--topology", metavar="NAME", help=topologies)
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"
     parser.add_argument("--search", action="store_true", help=searched)
-    parser.add_argument(
-        "--most-compiled", type=int, default=4, metavar="N", help="programs that --search may compile; default 4"
-    )
+    most = "programs that --search may compile; default 4"
+    parser.add_argument("--most-compiled", type=int, default=4, metavar="N", help=most)
     parser.add_argument("--save", metavar="FILE", help="write the plan there as JSON")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
     return parser

@@ -120,7 +120,9 @@ class DataConfig(Checked, abc.ABC):
         """
 
     def abstract_batch(self, batch_size: int) -> Batch:
-        """Shapes of a training batch, the largest where they differ; nothing need be on disk where the config says it all.
+        """Shapes of a training batch, the largest where they differ.
+
+        Data on disk are opened only where the config alone does not tell.
 
         Args:
           batch_size: its rows.

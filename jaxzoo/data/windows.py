@@ -11,7 +11,7 @@ may see of them:
 
 import dataclasses
 import math
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import grain
 import jax
@@ -55,7 +55,7 @@ class WindowsConfig(DataConfig):
 
     def abstract_batch(self, batch_size: int) -> Batch:
         """Shapes of a training batch; no text is read."""
-        array = jax.ShapeDtypeStruct((batch_size, self.length), jnp.int32)
+        array: Any = jax.ShapeDtypeStruct((batch_size, self.length), jnp.int32)
         return Batch(tokens=array, targets=array, segment_ids=array if self.packing == "segments" else None)
 
     def require_window(self, n_tokens: int, *, valid: bool, text: str, remedy: str) -> None:

@@ -8,6 +8,9 @@ from jaxzoo.plan.units import size
 CHUNK = 256
 """Tokens of a row whose logits exist at once, where a chunked loss is proposed."""
 
+LARGE_LOGITS = 0.05
+"""Share of the capacity from which on one array of logits is too much: the loss holds several at once."""
+
 PREALLOCATED = 0.75
 """Share of a GPU's memory that JAX takes for itself, unless it is told otherwise."""
 
@@ -21,8 +24,8 @@ def _to_fit(plan: Plan) -> Iterator[str]:
     over = plan.memory.peak - plan.memory.capacity
     rows = plan.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"] * plan.accumulate)
     chunked = plan.logits * CHUNK // plan.length
-    if not plan.loss_chunk and plan.logits > over / 4 and plan.length > CHUNK:
-        yield f"--train.loss-chunk {CHUNK}: {size(chunked)} of logits at once in place of {size(plan.logits)}, several times over"
+    if not plan.loss_chunk and plan.logits > LARGE_LOGITS * plan.memory.capacity and plan.length > CHUNK:
+        yield f"--train.loss-chunk {CHUNK}: arrays of logits of {size(chunked)} in place of {size(plan.logits)}"
     if plan.remat == "nothing":
         yield "--model.remat period (or mixer_inputs): activations are computed again, for a third more FLOPs at most"
     elif plan.remat != "everything":
@@ -33,23 +36,26 @@ def _to_fit(plan: Plan) -> Iterator[str]:
     state = plan.memory.params + plan.memory.optimizer
     if plan.mesh["data"] > 1 and state > over / 4:
         fsdp = plan.mesh["fsdp"] * plan.mesh["data"]
-        yield f"--mesh.data 1 --mesh.fsdp {fsdp}: {size(state / plan.mesh['data'])} of state on a device in place of {size(state)}"
+        shared = size(state / plan.mesh["data"])
+        yield f"--mesh.data 1 --mesh.fsdp {fsdp}: {shared} of state on a device in place of {size(state)}"
     yield "more devices, or a smaller --train.batch-size"
 
 
 def _to_speed_up(plan: Plan) -> Iterator[str]:
     memory, times = plan.memory, plan.times
     if find(plan.device).name in ("h100", "h200") and memory.peak > PREALLOCATED * memory.capacity:
-        yield f"XLA_PYTHON_CLIENT_MEM_FRACTION=0.95: JAX takes {PREALLOCATED:.0%} of a GPU unless it is told, and the peak is beyond"
+        yield f"XLA_PYTHON_CLIENT_MEM_FRACTION=0.95: unless told, JAX takes {PREALLOCATED:.0%} of a GPU, too little"
     if plan.remat != "nothing" and memory.peak < memory.capacity / 2:
         saved = plan.work.recomputed / sum(plan.work)
-        yield f"--model.remat nothing: {size(memory.capacity - memory.peak)} are free, and up to {saved:.0%} of the FLOPs are computed again"
+        free = size(memory.capacity - memory.peak)
+        yield f"plan it with --model.remat nothing: {free} are free, and {saved:.0%} of the FLOPs are computed again"
     if times.bottleneck == "network" and plan.mesh["fsdp"] > 1:
         less = next(n for n in range(2, plan.mesh["fsdp"] + 1) if plan.mesh["fsdp"] % n == 0)
         state = (memory.params + memory.optimizer) * less
         if memory.peak + state < memory.capacity:
             data, fsdp = plan.mesh["data"] * less, plan.mesh["fsdp"] // less
-            yield f"--mesh.data {data} --mesh.fsdp {fsdp}: the network bounds the step, and a device has room for {size(state)} of state"
+            room = f"a device has room for {size(state)} of state"
+            yield f"--mesh.data {data} --mesh.fsdp {fsdp}: the network bounds the step, and {room}"
     rows = plan.batch_size // (plan.mesh["data"] * plan.mesh["fsdp"])
     if plan.accumulate > 1 and times.bottleneck == "network":
         yield f"a smaller --train.accumulate than {plan.accumulate}: parameters are gathered for each part"

@@ -1,7 +1,7 @@
 """What the devices of a mesh send to each other in one run of a compiled program.
 
 `wire` is what one device sends, by the formulas of ring algorithms for n devices and an operand of B bytes: all-gather
-(n - 1) B, reduce-scatter and all-to-all (n - 1) / n B, all-reduce, which is the last two, 2 (n - 1) / n B, permutations B.
+(n - 1) B, reduce-scatter and all-to-all (n - 1) / n B, all-reduce 2 (n - 1) / n B, permutations and broadcasts B.
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ def axes_of(groups: Int[np.ndarray, "groups n"], mesh: Mapping[str, int]) -> tup
 
 
 def _mesh_groups(sizes: str, device_ids: str | None, used: str | None) -> Int[np.ndarray, "groups n"]:
-    """Groups in terms of a mesh of the compiler's own: those along the axes in use, or parts `:(before)size` of them."""
+    """Groups in terms of a mesh of the compiler's own: along the axes in use, or parts `:(before)size` of them."""
     mesh = [(name, int(size)) for name, size in _MESH_AXIS.findall(sizes)]
     uses = _MESH_USE.findall(used) if used is not None else [(name, "", "") for name, _ in mesh]
     wanted = {name: (int(before or 1), int(size or dict(mesh)[name])) for name, before, size in uses}

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import re
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,11 @@ from jaxzoo.sharding import make_mesh
 from jaxzoo.train.session import Program, check_data, row_devices
 from pallas_kernels.compile_check.compiler_text import read_program
 
-_USED = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+_TOO_LARGE = re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
+_LOWERINGS = {"/pallas/mosaic_gpu/": "mosaic_gpu", "/pallas/mosaic/": "mosaic_tpu", "/pallas/triton/": "triton"}
+"""Where JAX lowers Pallas kernels."""
+_WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_tpu", "space=vmem": "mosaic_tpu"}
+"""What compilers say of the kernels of an implementation; the first that is found counts."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -62,7 +67,10 @@ def make_plan(
             say(f"compiling it for {mesh.size} x {topology.devices[0].device_kind}")
             compiled = lowered.compile()
         except Exception as error:
-            return _refused(plan, error, time.perf_counter() - start)
+            refused = _refused(plan, error, time.perf_counter() - start)
+            if refused is None:
+                raise
+            return refused
     return _read(plan, compiled, time.perf_counter() - start)
 
 
@@ -117,10 +125,11 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
     text = compiled.as_text()
     hlo = Hlo(text)
     said = compiled.memory_analysis()
+    # Some compilers for TPUs say 0 temporaries, that for CPUs leaves them out of its peak.
     held = said.argument_size_in_bytes + said.output_size_in_bytes - said.alias_size_in_bytes + said.temp_size_in_bytes
     return dataclasses.replace(
         plan,
-        memory=dataclasses.replace(plan.memory, peak=said.peak_memory_in_bytes or held),
+        memory=dataclasses.replace(plan.memory, peak=max(said.peak_memory_in_bytes, held)),
         memory_bytes=memory_bytes(hlo),
         traffic=tuple(read_traffic(hlo, plan.mesh)),
         open_loops=hlo.open_loops,
@@ -129,18 +138,36 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
     )
 
 
-def _refused(plan: Plan, error: Exception, seconds: float) -> Plan:
-    """The plan of a program that is too large; raises for all other reasons."""
+def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:
+    """The plan of a program that is too large; None for what is no refusal of a compiler.
+
+    Raises:
+      RejectedError: the compiler refuses a kernel, or the program for another reason.
+    """
+    if (found := _TOO_LARGE.search(str(error))) is not None:
+        temporaries, capacity = (int(float(found[i]) * _UNITS[found[i + 1]]) for i in (1, 3))
+        memory = dataclasses.replace(plan.memory, capacity=capacity)
+        memory = dataclasses.replace(memory, peak=temporaries - memory.temporaries)
+        return dataclasses.replace(plan, memory=memory, compile_seconds=seconds, refusal=found[0])
+    implementation = rejected_kernel(error)
+    if implementation is None and not isinstance(error, jax.errors.JaxRuntimeError):
+        return None
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    raise RejectedError(f"{plan.topology}: {implementation or 'the compiler'} says: {said[:300]}") from error
+
+
+def rejected_kernel(error: BaseException) -> str | None:
+    """The implementation of the Pallas kernel that an error is about, and its name where the compiler tells; or None.
+
+    What is refused while a kernel is lowered comes from a file of its lowering; what is refused later, says so.
+    """
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    for place, implementation in _LOWERINGS.items():
+        if any(place in file for file in files):
+            return implementation
     said = str(error)
-    used = _USED.search(said)
-    if used is None:
-        raise RejectedError(f"{plan.topology}: {rejection(error)}") from error
-    needed, capacity = (int(float(used[i]) * _UNITS[used[i + 1]]) for i in (1, 3))
-    memory = dataclasses.replace(plan.memory, peak=needed, capacity=capacity)
-    return dataclasses.replace(plan, memory=memory, compile_seconds=seconds, refusal=used[0])
-
-
-def rejection(error: Exception) -> str:
-    """What a compiler says of a program that it does not take, in one line that names the kernel."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    for words, implementation in _WORDS.items():
+        if words in said:
+            named = re.search(r":: ([\w.\-]+)\s*$", said)
+            return implementation + (f" kernel {named[1]}" if named else "")
+    return None

@@ -126,8 +126,10 @@ class Hlo:
                     yield self.computations[name], instruction, times
 
     def _calls(self, instruction: Instruction) -> Iterator[tuple[str, int]]:
-        """Computations that an instruction runs, and how often each time. The end of an asynchronous operation names the
-        computation that its start has run."""
+        """Computations that an instruction runs, and how often each time.
+
+        The end of an asynchronous operation names the computation that its start has run.
+        """
         if instruction.opcode.endswith(("-done", "-update")):
             return
         trips: int | None = 1
@@ -149,13 +151,13 @@ class Hlo:
         if condition is None or condition[1] not in self.computations:
             return None
         instructions = self.computations[condition[1]]
-        bounds = [
-            int(found[1])
-            for compare in instructions.values()
-            if compare.opcode == "compare" and "direction=LT" in compare.attributes
-            for name in compare.operands[1:]
-            if name in instructions and (found := re.fullmatch(r"(\d+)", instructions[name].literal))
-        ]
+        compared = (
+            instructions.get(name)
+            for each in instructions.values()
+            if each.opcode == "compare" and "direction=LT" in each.attributes
+            for name in each.operands[1:]
+        )
+        bounds = [int(bound.literal) for bound in compared if bound is not None and bound.opcode == "constant"]
         return bounds[0] if len(bounds) == 1 else None
 
 

@@ -159,9 +159,9 @@ class Plan:
         """
         try:
             entry = json.loads(path.read_text())
-            version = entry.pop("version", None)
-        except (json.JSONDecodeError, AttributeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise ValueError(f"{path} is no plan: {error}") from error
+        version = entry.pop("version", None) if isinstance(entry, dict) else None
         if version != VERSION:
             raise ValueError(f"{path} must be a plan of version {VERSION}, as --save writes it; received {version}")
         parts = {

@@ -7,7 +7,10 @@ from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.plan import Plan, find
 from jaxzoo.plan.units import duration, flops, size
 
-COLUMNS = ("model", "devices", "mesh", "to save memory", "peak / capacity", "step at best", "bound by", "tokens/s", "MFU", "hours", "device-hours")  # fmt: skip
+COLUMNS = (
+    "run", "devices", "mesh", "to save memory", "peak / capacity", "step at best", "bound by", "tokens/s", "MFU",
+    "hours", "device-hours",
+)  # fmt: skip
 
 
 def describe(plan: Plan) -> str:
@@ -69,8 +72,8 @@ def _row(plan: Plan) -> tuple[str, ...]:
 def _head(plan: Plan) -> Iterator[str]:
     device = find(plan.device)
     yield (
-        f"{plan.name} on {plan.topology}: {plan.n_params:,} parameters, {plan.n_devices} x {device.name} ({mesh_words(plan)}), "
-        f"to save memory: {saving_words(plan)}"
+        f"{plan.name} on {plan.topology}: {plan.n_params:,} parameters, {plan.n_devices} x {device.name} "
+        f"({mesh_words(plan)}); to save memory: {saving_words(plan)}"
     )
     parts = f" in {plan.accumulate} parts" if plan.accumulate > 1 else ""
     yield (
@@ -78,7 +81,8 @@ def _head(plan: Plan) -> Iterator[str]:
         f"{plan.steps * plan.tokens / 1e9:.3g} billion tokens"
     )
     kernels = ", ".join(f"{n} x {name}" for name, n in sorted(plan.kernels.items())) or "none"
-    yield f"compiled in {plan.compile_seconds:.0f} s; Pallas kernels in the program: {'unknown' if plan.refusal else kernels}"
+    kernels = "unknown" if plan.refusal else kernels
+    yield f"compiled in {plan.compile_seconds:.0f} s; Pallas kernels in the program: {kernels}"
 
 
 def _memory(plan: Plan) -> Iterator[str]:
@@ -106,9 +110,10 @@ def _work(plan: Plan) -> Iterator[str]:
         f"  compute  {duration(times.compute):>8}  {flops(sum(plan.work) / n)} at {flops(device.peak_flops)}/s; "
         f"all devices: {flops(plan.work.model)} of the model{again}"
     )
-    yield f"  memory   {duration(times.memory):>8}  {size(plan.memory_bytes)} between instructions at {size(device.memory_bandwidth)}/s"
-    wire = sum(traffic.wire for traffic in plan.traffic)
-    yield f"  network  {duration(times.network):>8}  {size(wire)} sent at {size(device.link_bandwidth)}/s, all links together"
+    speed = size(device.memory_bandwidth)
+    yield f"  memory   {duration(times.memory):>8}  {size(plan.memory_bytes)} between instructions at {speed}/s"
+    wire, speed = sum(traffic.wire for traffic in plan.traffic), size(device.link_bandwidth)
+    yield f"  network  {duration(times.network):>8}  {size(wire)} sent at {speed}/s, all links together"
     for traffic in plan.traffic:
         yield f"    {_sent(traffic)}"
     if plan.open_loops:

@@ -1,7 +1,7 @@
 """Meshes and remat policies, ordered by an estimate; the most promising are compiled.
 
-The estimate is rough and chooses only what is tried first: compute at the peak, gathers and reductions of parameters and
-activations by the ring formulas, and of memory what surely is there. What is reported comes from the compiler.
+The estimate is rough and chooses only what is tried first: compute at the peak, gathers and reductions of parameters
+and activations by the ring formulas, and of memory what surely is there. What is reported comes from the compiler.
 """
 
 import dataclasses

@@ -46,12 +46,8 @@ def find_topology(name: str) -> Topology:
       ValueError: there is no such topology, or what compiles for it is not installed.
     """
     kind, _, size = name.partition(":")
-    n_sizes = TPU_CHIPS.get(kind, 1)
-    if (
-        kind not in (*TPU_CHIPS, "h100")
-        or not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", size)
-        or size.count("x") != n_sizes - 1
-    ):
+    sizes = [n for n in size.split("x") if re.fullmatch(r"[1-9]\d*", n)]
+    if kind not in (*TPU_CHIPS, "h100") or len(sizes) != TPU_CHIPS.get(kind, 1) or size != "x".join(sizes):
         raise ValueError(f"topology {name!r} must be one of {FORMS}")
     platform = "tpu" if kind in TPU_CHIPS else "cuda"
     if (reason := missing(platform)) is not None:

@@ -27,7 +27,7 @@ def remat_policies() -> tuple:
 
 def policy_name(remat: str | bool) -> str:
     """A remat policy by name; True is `period`."""
-    return {True: "period", False: "nothing"}.get(remat, str(remat))
+    return ("nothing", "period")[remat] if isinstance(remat, bool) else remat
 
 
 def step_work(config: ExperimentConfig, batch: Batch) -> Work:

@@ -1,0 +1,319 @@
+"""Plans on CPU devices that stand for accelerators: what is read off a program, and what is made of it."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+from jaxzoo.config import ExperimentConfig, MeshConfig, TrainConfig
+from jaxzoo.data.token_data import TokenDataConfig
+from jaxzoo.devices import DEVICES, find_device
+from jaxzoo.mixers import AttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.plan import search as searching
+from jaxzoo.plan.advice import advice
+from jaxzoo.plan.collectives import Traffic
+from jaxzoo.plan.compile import RejectedError, make_plan
+from jaxzoo.plan.plan import Memory, Plan, find
+from jaxzoo.plan.report import describe, table
+from jaxzoo.plan.search import candidates, search
+from jaxzoo.plan.topology import Topology
+from jaxzoo.plan.work import Work, remat_policies, step_work
+from jaxzoo.sharding import make_mesh
+from jaxzoo.train.session import Program
+from pallas_kernels.compile_check.targets import TARGETS
+from tests.mixers.outside import AverageConfig
+
+DATA = TokenDataConfig(path="not/there", length=64)
+CONFIG = ExperimentConfig(
+    model=LanguageModelConfig(pattern=(AttentionConfig(n_heads=4),), d_model=64, n_layers=1, vocab_size=500),
+    data=DATA,
+    train=TrainConfig(steps=1000, batch_size=16),
+    mesh=MeshConfig(data=2, fsdp=4),
+)
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def topology():
+    return Topology("v5e:2x4", find("v5e"), "cpu", tuple(jax.devices()[:8]))
+
+
+@pytest.fixture(scope="module")
+def plan(topology):
+    return make_plan(CONFIG, topology, name="small")
+
+
+def test_sizes_by_hand(plan):
+    """Kills sizes of the whole model in place of a device's, and optimizer state that is left out."""
+    assert plan.n_params == 504 * 64 + 4 * 64 * 64 + 3 * 64 * 256 + 3 * 2 * 64
+    assert plan.memory.params == 4 * plan.n_params // 4  # float32, shared out by fsdp
+    assert plan.memory.optimizer == pytest.approx(2 * plan.memory.params, abs=64)
+    assert plan.memory.batch == 2 * 4 * 2 * 64  # tokens and targets, int32, two rows of 64
+    assert plan.logits == 2 * 64 * 504 * 4
+    assert plan.memory.temporaries > plan.logits
+    assert plan.fits
+
+
+def test_gradients_cross_the_mesh(plan):
+    """Kills collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
+    sent = {}
+    for traffic in plan.traffic:
+        sent[traffic.axes] = sent.get(traffic.axes, 0) + traffic.wire
+    assert sent[("data",)] >= 2 * 1 / 2 * 4 * 0.9 * plan.n_params / 4
+    assert sent[("fsdp",)] >= 3 / 4 * 4 * 0.9 * plan.n_params
+
+
+@pytest.mark.parametrize("train", [{}, {"loss_chunk": 16}])
+@pytest.mark.parametrize("remat", remat_policies()[:2])
+def test_flops_against_the_compiler(remat, train):
+    """Kills a wrong factor for the backward pass, and work that is computed again and not counted.
+
+    XLA counts the program as it was lowered: two layers are no loop. A chunked loss is one, whose body it counts once.
+    """
+    model = dataclasses.replace(CONFIG.model, remat=remat, d_model=256, n_layers=2)
+    config = dataclasses.replace(
+        CONFIG, model=model, train=dataclasses.replace(CONFIG.train, **train), mesh=MeshConfig()
+    )
+    program = Program(config, make_mesh(config.mesh, jax.devices()[:1]))
+    batch = DATA.abstract_batch(16)
+    with jax.set_mesh(program.mesh):
+        counted = program.train_step.lower(program.abstract_state, batch, "cpu").cost_analysis()
+    work = step_work(config, batch)
+    head = 2 * 256 * 504 * 16 * 64
+    once = 4 * head * (1 - 16 / 64) if train else 0
+    assert counted["flops"] == pytest.approx(sum(work) - once, rel=0.06)
+
+
+def test_accumulation_counts_every_part(plan, topology):
+    """Kills the loop over parts that counts once: gradients are reduced for each of them."""
+    train = dataclasses.replace(CONFIG.train, accumulate=2)
+    parts = make_plan(dataclasses.replace(CONFIG, train=train), topology, name="small")
+    assert parts.logits == plan.logits // 2
+
+    def reduced(plan):
+        return sum(t.operands for t in plan.traffic if (t.kind, t.axes) == ("all-reduce", ("fsdp",)))
+
+    assert reduced(parts) == pytest.approx(2 * reduced(plan), rel=0.01)
+
+
+def test_saved_and_loaded(plan, tmp_path):
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_data_for_which_the_model_is_too_short(topology):
+    config = dataclasses.replace(CONFIG, data=TokenDataConfig(path="not/there", length=128))
+    with pytest.raises(ValueError, match=r"LanguageModelConfig.max_length=64 must be at least the 128 tokens"):
+        make_plan(config, topology, name="long")
+
+
+def example(**changes):
+    """8 v5e: a step of 197e12 * 8 FLOPs takes a second, one of 819e9 bytes too, and one of 200e9 bytes sent."""
+    memory = Memory(params=GIB, optimizer=2 * GIB, batch=0, peak=8 * GIB, capacity=16 * GIB)
+    fields = {
+        "name": "run", "topology": "v5e:2x4", "device": "v5e", "mesh": {"data": 2, "fsdp": 4, "tensor": 1},
+        "remat": "nothing", "dtype": "bfloat16", "batch_size": 64, "length": 2048, "accumulate": 1, "loss_chunk": 0,
+        "logits": 10, "steps": 3600, "n_params": 10, "memory": memory, "work": Work(8 * 197e12, 8 * 197e12),
+        "memory_bytes": int(819e9), "open_loops": 0, "kernels": {"mosaic_tpu": 3}, "compile_seconds": 2.0,
+        "traffic": (Traffic(kind="all-gather", axes=("fsdp",), count=2, operands=1, wire=600e9),),
+    }  # fmt: skip
+    return Plan(**(fields | changes))
+
+
+def test_times_by_hand():
+    """Kills times of all devices in place of one's, recomputation that counts as the model's, and hours of a step."""
+    plan = example()
+    assert (plan.times.compute, plan.times.memory, plan.times.network) == pytest.approx((2, 1, 3))
+    assert (plan.times.bound, plan.times.in_turn) == pytest.approx((3, 6))
+    assert plan.times.bottleneck == "network"
+    assert plan.mfu == pytest.approx(1 / 3)
+    assert plan.hours == pytest.approx(3)
+    text = describe(plan)
+    assert "43,691 tokens/s, MFU 33% at most" in text
+    assert "3 hours, 24 device-hours" in text
+
+
+def test_advice_to_fit():
+    """Kills advice that is followed already, or that does not help."""
+    large = dataclasses.replace(example().memory, peak=40 * GIB)
+    lines = advice(example(memory=large, logits=4 * GIB))
+    assert [line.split(":")[0] for line in lines] == [
+        "--train.loss-chunk 256",
+        "--model.remat period (or mixer_inputs)",
+        "--train.accumulate 2",
+        "more devices, or a smaller --train.batch-size",
+    ]
+    followed = example(memory=large, logits=4 * GIB, loss_chunk=256, remat="everything", accumulate=8)
+    assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
+
+
+def test_advice_to_share_the_state():
+    state = Memory(params=6 * GIB, optimizer=12 * GIB, batch=0, peak=20 * GIB, capacity=16 * GIB)
+    assert any(line.startswith("--mesh.data 1 --mesh.fsdp 8: 9.66 GB") for line in advice(example(memory=state)))
+
+
+def test_advice_to_speed_up():
+    """Kills advice for a plan that is bound by something else."""
+    assert [line.split(":")[0] for line in advice(example())] == ["--mesh.data 4 --mesh.fsdp 2"]
+    assert advice(example(traffic=())) == []
+    again = example(remat="period", memory=dataclasses.replace(example().memory, peak=4 * GIB))
+    assert advice(again)[0].startswith("plan it with --model.remat nothing: 12.9 GB are free, and 50% of the FLOPs")
+
+
+def test_program_that_is_too_large(topology, monkeypatch):
+    """A TPU's compiler refuses what does not fit. Kills a traceback in place of a verdict."""
+    said = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory required for HLO "
+        "temporaries (21.50G) exceeds available HBM (15.75G). HLO module: jit_train_step."
+    )
+    monkeypatch.setattr(Program, "__init__", _failing_step(Program.__init__, jax.errors.JaxRuntimeError(said)))
+    plan = make_plan(CONFIG, topology, name="large")
+    assert not plan.fits
+    assert plan.memory.temporaries == int(21.5 * GIB)
+    text = describe(plan)
+    assert "DOES NOT FIT: 23.1 GB of 16.9 GB, 6.17 GB too many" in text
+    assert "temporaries (21.50G) exceeds available HBM (15.75G)" in text
+
+
+REFUSALS = {
+    "mosaic_tpu says: INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape cast": (
+        "INTERNAL: Mosaic failed to compile TPU kernel: unsupported shape cast\n\nThe MLIR operation involved: ..."
+    ),
+    "mosaic_tpu kernel taylor.1 says: RESOURCE_EXHAUSTED: Allocation": (
+        "RESOURCE_EXHAUSTED: Allocation (size=268435456) would exceed memory :: #3 [space=vmem, scoped] :: taylor.1"
+    ),
+    "the compiler says: INTERNAL: no such layout": "INTERNAL: no such layout",
+}
+
+
+@pytest.mark.parametrize("line", REFUSALS)
+def test_kernel_that_the_compiler_rejects(line, topology, monkeypatch):
+    """Kills a traceback, and a refusal that does not say which kernel."""
+    error = jax.errors.JaxRuntimeError(REFUSALS[line])
+    monkeypatch.setattr(Program, "__init__", _failing_step(Program.__init__, error))
+    with pytest.raises(RejectedError, match=line):
+        make_plan(CONFIG, topology, name="odd")
+
+
+def test_kernel_that_cannot_be_lowered(topology, monkeypatch):
+    """The error comes from a file of a lowering; one of our own must pass as it is. Kills defects told as refusals."""
+
+    def kernel(x, y):
+        y[...] = jnp.sort(x[...])
+
+    def too_hard():
+        call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((256, 256), jnp.float32))
+        jax.jit(call).trace(jnp.ones((256, 256))).lower(lowering_platforms=("tpu",))
+
+    for step, expected, line in (
+        (too_hard, RejectedError, "mosaic_tpu says: Unimplemented primitive .* sort"),
+        (lambda: {}["defect"], KeyError, "defect"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Program, "__init__", _failing_step(Program.__init__, step))
+            with pytest.raises(expected, match=line):
+                make_plan(CONFIG, topology, name="odd")
+
+
+def _failing_step(init, error):
+    """`Program.__init__` with a train step that fails with an error, or as a function does."""
+
+    class Failing:
+        def lower(self, *_):
+            if callable(error):
+                error()
+            raise error
+
+    def failing(self, *arguments):
+        init(self, *arguments)
+        self.train_step = Failing()
+
+    return failing
+
+
+def test_candidates(topology):
+    """Kills meshes that do not share out the batch or use all devices, and policies that are left out."""
+    found = list(candidates(CONFIG, topology))
+    sizes = {(each.config.mesh.data, each.config.mesh.fsdp, each.config.mesh.tensor) for each in found}
+    assert {a * b * c for a, b, c in sizes} == {8}
+    assert (8, 1, 1) in sizes
+    assert (1, 2, 4) in sizes
+    assert {each.config.model.remat for each in found} == set(remat_policies())
+    assert [each.seconds for each in found] == sorted(each.seconds for each in found)
+    odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=2))
+    assert {each.config.mesh.tensor for each in candidates(odd, topology)} == {4, 8}
+
+
+def test_search(topology, monkeypatch):
+    """Kills a ranking that prefers what does not fit or is slow, more compilations than allowed, and an end of all
+    where the compiler refuses one."""
+    large = dataclasses.replace(example().memory, peak=20 * GIB)
+    results = [example(memory=large, traffic=()), RejectedError("no"), example(), example(memory_bytes=1, traffic=())]
+
+    def made(*_, **__):
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(searching, "make_plan", made)
+    said = []
+    plan = search(CONFIG, topology, name="small", most=4, say=said.append)
+    assert results == []
+    assert plan.times.bound == pytest.approx(2)
+    assert [line.partition(": ")[2] for line in said[-3:]] == [
+        "2 s, peak 8.59 GB", "3 s, peak 8.59 GB", "does not fit, peak 21.5 GB",
+    ]  # fmt: skip
+    assert "rejected: no" in said
+
+
+def test_search_without_a_mesh(topology):
+    odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=3, accumulate=2))
+    with pytest.raises(ValueError, match=r"TrainConfig.batch_size=3 is shared out evenly by no mesh"):
+        search(odd, topology, name="odd", most=1, say=lambda line: None)
+
+
+def test_table():
+    """Kills rows of what does not fit that show times."""
+    small, large = example(), example(memory=dataclasses.replace(example().memory, peak=20 * GIB))
+    header, _, first, second = table([small, large]).splitlines()
+    assert header.count("|") == first.count("|") == second.count("|")
+    assert "| 3 s | network | 43,691 | 33% | 3 | 24 |" in first
+    assert "does not fit" in second
+    assert "43,691" not in second
+
+
+def test_no_plan(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"version": 0}))
+    with pytest.raises(ValueError, match="must be a plan of version 1"):
+        Plan.load(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text("[]")
+    with pytest.raises(ValueError, match="received None"):
+        Plan.load(tmp_path / "b.json")
+    (tmp_path / "c.json").write_text("{")
+    with pytest.raises(ValueError, match="is no plan"):
+        Plan.load(tmp_path / "c.json")
+
+
+def test_devices_agree_with_the_kernels_targets():
+    """Kills two tables that drift apart."""
+    for name, target in TARGETS.items():
+        device = find(name)
+        assert (device.peak_flops, device.memory_bandwidth) == (target.peak_flops, target.bandwidth)
+    assert find_device("TPU v5 lite") is find("v5e")
+    assert find_device("abacus") is None
+    assert len({kind for device in DEVICES for kind in device.kinds}) == sum(len(d.kinds) for d in DEVICES)
+
+
+def test_packed_rows_need_mixers_that_honour_them(topology):
+    config = dataclasses.replace(
+        CONFIG,
+        data=TokenDataConfig(path="not/there", length=64, packing="segments"),
+        model=dataclasses.replace(CONFIG.model, pattern=(AverageConfig(),)),
+    )
+    with pytest.raises(ValueError, match="does not honour segment_ids"):
+        make_plan(config, topology, name="packed")
