@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 
-class Device(NamedTuple):
+class Accelerator(NamedTuple):
     """A kind of accelerator; a chip, or a GPU."""
 
     name: str
@@ -23,14 +23,14 @@ class Device(NamedTuple):
 GIB = 2**30
 
 DEVICES = (
-    Device("v4", ("TPU v4",), 275e12, 32 * GIB, 1200e9, 300e9),
-    Device("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * GIB, 819e9, 200e9),
-    Device("v5p", ("TPU v5", "TPU v5p"), 459e12, 95 * GIB, 2765e9, 600e9),
-    Device("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * GIB, 1640e9, 400e9),
-    Device("a100-40gb", ("NVIDIA A100-SXM4-40GB",), 312e12, 40 * GIB, 1555e9, 300e9),
-    Device("a100-80gb", ("NVIDIA A100-SXM4-80GB",), 312e12, 80 * GIB, 2039e9, 300e9),
-    Device("h100", ("NVIDIA H100 80GB HBM3",), 989e12, 84_978_434_048, 3.35e12, 450e9),
-    Device("h200", ("NVIDIA H200",), 989e12, 141_000_000_000, 4.8e12, 450e9),
+    Accelerator("v4", ("TPU v4",), 275e12, 32 * GIB, 1200e9, 300e9),
+    Accelerator("v5e", ("TPU v5 lite", "TPU v5e"), 197e12, 16 * GIB, 819e9, 200e9),
+    Accelerator("v5p", ("TPU v5", "TPU v5p"), 459e12, 95 * GIB, 2765e9, 600e9),
+    Accelerator("v6e", ("TPU v6 lite", "TPU v6e"), 918e12, 32 * GIB, 1640e9, 400e9),
+    Accelerator("a100-40gb", ("NVIDIA A100-SXM4-40GB",), 312e12, 40 * GIB, 1555e9, 300e9),
+    Accelerator("a100-80gb", ("NVIDIA A100-SXM4-80GB",), 312e12, 80 * GIB, 2039e9, 300e9),
+    Accelerator("h100", ("NVIDIA H100 80GB HBM3",), 989e12, 84_978_434_048, 3.35e12, 450e9),
+    Accelerator("h200", ("NVIDIA H200",), 989e12, 141_000_000_000, 4.8e12, 450e9),
 )
 """Sources. TPUs: docs.cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e. Their "bidirectional ICI bandwidth per chip"
 counts both directions, so half of it is here: v5e 400 GB/s (1600 Gbps each way), v5p 1200, v6e 800; v4's 300 GB/s are
@@ -38,6 +38,6 @@ six links of 50 GB/s (Jouppi et al. 2023, table 4). GPUs: NVIDIA's data sheets o
 halved likewise (600 and 900 GB/s both ways); an H100's memory is what XLA describes it with."""
 
 
-def find_device(kind: str) -> Device | None:
+def find_device(kind: str) -> Accelerator | None:
     """The device that JAX calls `kind`, or None where this table has no such kind."""
     return next((device for device in DEVICES if kind in device.kinds), None)

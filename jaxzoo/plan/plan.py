@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from jaxzoo.devices import DEVICES, Device
+from jaxzoo.devices import DEVICES, Accelerator
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.work import Work
 
@@ -172,6 +172,6 @@ class Plan:
         return cls(**(entry | parts))
 
 
-def find(name: str) -> Device:
+def find(name: str) -> Accelerator:
     """The device of a name in `jaxzoo.devices`."""
     return next(device for device in DEVICES if device.name == name)

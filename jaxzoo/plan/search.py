@@ -24,7 +24,7 @@ WIDEST_TENSOR = 8
 """Devices that share heads and hidden units at most: beyond, activations cross the network too often."""
 
 
-class Candidate(NamedTuple):
+class Proposal(NamedTuple):
     """A config, and what is expected of it."""
 
     config: ExperimentConfig
@@ -80,7 +80,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     return ranked[0]
 
 
-def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Candidate]:
+def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Proposal]:
     """All meshes that share out the batch with all remat policies, the shortest expected step first."""
     n, rows = len(topology.devices), config.train.batch_size
     batch = config.data.abstract_batch(rows)
@@ -101,7 +101,7 @@ def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Candida
     return iter(sorted(found, key=lambda each: each.seconds))
 
 
-def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Candidate:
+def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
     """Expected time and certain memory of a config."""
     mesh, model, device = config.mesh, config.model, topology.device
     parts = config.train.accumulate
@@ -116,7 +116,7 @@ def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params
     crossed = 2 * (4 + 2 * again) * model.n_layers * tokens * model.d_model * 4 * (mesh.tensor - 1) / mesh.tensor
     network = (gathered + reduced + summed + crossed) / device.link_bandwidth
     memory = _certain_memory(config, batch, n_params, tokens / parts)
-    return Candidate(config, max(compute, network), memory)
+    return Proposal(config, max(compute, network), memory)
 
 
 def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, tokens: float) -> float:

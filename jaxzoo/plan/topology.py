@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.experimental import topologies
 
-from jaxzoo.devices import DEVICES, Device
+from jaxzoo.devices import DEVICES, Accelerator
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, missing
 
@@ -31,7 +31,7 @@ class Topology:
 
     name: str
     """As it is written: `v5e:16x16`."""
-    device: Device
+    device: Accelerator
     """What one of them can do."""
     platform: str
     """What a program is lowered for: `tpu` or `cuda`."""
