@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import math
 import re
 import time
 import traceback
@@ -22,7 +23,7 @@ from jaxzoo.sharding import make_mesh
 from jaxzoo.train.session import Program, check_data, row_devices
 from pallas_kernels.compile_check.compiler_text import read_program
 
-_TOO_LARGE = re.compile(r"temporaries \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
+_TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 _LOWERINGS = {"/pallas/mosaic_gpu/": "mosaic_gpu", "/pallas/mosaic/": "mosaic_tpu", "/pallas/triton/": "triton"}
 """Where JAX lowers Pallas kernels."""
 _WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_tpu", "space=vmem": "mosaic_tpu"}
@@ -77,7 +78,7 @@ def make_plan(
 def _without_program(program: Program, batch: Batch, topology: Topology, name: str) -> Plan:
     """What is known before anything is compiled."""
     config, state = program.config, program.abstract_state
-    variables = _bytes(state.variables)
+    variables, whole = (sum(_shard_bytes(x, x.sharding) for x in jax.tree.leaves(t)) for t in (state.variables, state))
     rows = config.train.batch_size // (row_devices(program.mesh) * config.train.accumulate)
     targets = batch.targets.shape[1]
     vocab = config.model.padded_vocab_size
@@ -98,11 +99,8 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
         n_params=program.blueprint.n_params,
         memory=Memory(
             params=variables,
-            optimizer=_bytes(state) - variables,
-            batch=sum(
-                program.row_sharding.shard_shape(x.shape)[0] * x.size // x.shape[0] * x.dtype.itemsize
-                for x in jax.tree.leaves(batch)
-            ),
+            optimizer=whole - variables,
+            batch=sum(_shard_bytes(x, program.row_sharding) for x in jax.tree.leaves(batch)),
             peak=0,
             capacity=topology.device.memory,
         ),
@@ -115,10 +113,9 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
     )
 
 
-def _bytes(tree: Any) -> int:
-    """Bytes of the shards of one device."""
-    shards = ((x.sharding.shard_shape(x.shape), x.dtype.itemsize) for x in jax.tree.leaves(tree))
-    return sum(jax.ShapeDtypeStruct(shape, "int8").size * size for shape, size in shards)
+def _shard_bytes(x: Any, sharding: jax.sharding.Sharding) -> int:
+    """Bytes of an array on one device."""
+    return math.prod(sharding.shard_shape(x.shape)) * x.dtype.itemsize
 
 
 def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
@@ -145,9 +142,10 @@ def _refused(plan: Plan, error: Exception, seconds: float) -> Plan | None:
       RejectedError: the compiler refuses a kernel, or the program for another reason.
     """
     if (found := _TOO_LARGE.search(str(error))) is not None:
-        temporaries, capacity = (int(float(found[i]) * _UNITS[found[i + 1]]) for i in (1, 3))
-        memory = dataclasses.replace(plan.memory, capacity=capacity)
-        memory = dataclasses.replace(memory, peak=temporaries - memory.temporaries)
+        needed, capacity = (int(float(found[i]) * _UNITS[found[i + 1]]) for i in (2, 4))
+        if "temporaries" in found[1]:
+            needed += plan.memory.held
+        memory = dataclasses.replace(plan.memory, peak=needed, capacity=capacity)
         return dataclasses.replace(plan, memory=memory, compile_seconds=seconds, refusal=found[0])
     implementation = rejected_kernel(error)
     if implementation is None and not isinstance(error, jax.errors.JaxRuntimeError):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,9 +29,14 @@ class Memory:
     """What the device has."""
 
     @property
+    def held(self) -> int:
+        """State and batch."""
+        return self.params + self.optimizer + self.batch
+
+    @property
     def temporaries(self) -> int:
         """The peak without state and batch: gradients, activations, gathered parameters."""
-        return self.peak - self.params - self.optimizer - self.batch
+        return self.peak - self.held
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,10 +116,7 @@ class Plan:
     @property
     def n_devices(self) -> int:
         """How many there are."""
-        n = 1
-        for size in self.mesh.values():
-            n *= size
-        return n
+        return math.prod(self.mesh.values())
 
     @property
     def fits(self) -> bool:

@@ -6,12 +6,13 @@ and activations by the ring formulas, and of memory what surely is there. What i
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
+from jaxzoo.models.layout import fold_layers
 from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import Plan
 from jaxzoo.plan.report import mesh_words, saving_words, verdict
@@ -29,19 +30,28 @@ class Proposal(NamedTuple):
 
     config: ExperimentConfig
     seconds: float
-    """Of a step, estimated."""
+    """Of a step, estimated: the longer of compute and network."""
+    network: float
+    """Seconds of the network alone."""
     memory: float
     """Bytes of a device that it surely needs."""
+
+    @property
+    def policy(self) -> str:
+        """Remat policy."""
+        return policy_name(self.config.model.remat)
 
     @property
     def words(self) -> str:
         """Mesh and policy."""
         mesh = self.config.mesh
-        return f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}, remat {policy_name(self.config.model.remat)}"
+        return f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}, remat {self.policy}"
 
 
 def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
     """The plan with the shortest bound of a step among those that fit; without one that fits, the smallest.
+
+    How much more than certain a compiled program needs is taken as what others of its policy need more.
 
     Args:
       config: the experiment; its mesh and remat policy are left aside.
@@ -54,25 +64,37 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
       ValueError: no mesh shares out the batch.
       RejectedError: the compiler takes no candidate.
     """
-    found = list(candidates(config, topology))
+    found = candidates(config, topology)
     if not found:
         rows = config.train.batch_size
         raise ValueError(f"TrainConfig.batch_size={rows} is shared out evenly by no mesh of {topology.name}; change it")
-    hopeful = [each for each in found if each.memory <= topology.device.memory] or [min(found, key=lambda x: x.memory)]
+    capacity = topology.device.memory
+    hopeful = [each for each in found if each.memory <= capacity] or [min(found, key=lambda each: each.memory)]
     say(f"{len(found)} meshes and policies, {len(hopeful)} of them may fit; compiling up to {most}")
-    plans, refused = [], None
-    for i, candidate in enumerate(hopeful[:most], 1):
-        say(f"{i} of {min(most, len(hopeful))}: {candidate.words}; expected {duration(candidate.seconds)} a step")
+    plans, refused, larger, tried = list[Plan](), None, dict[str, float](), 0
+    for each in hopeful:
+        if tried == most:
+            break
+        if plans and each.memory * larger.get(each.policy, 1) > capacity:
+            continue
+        tried += 1
+        say(f"{tried} of {most}: {each.words}; expected {duration(each.seconds)} a step")
         try:
-            plans.append(make_plan(candidate.config, topology, name=name, say=say))
+            plan = make_plan(each.config, topology, name=name, say=say)
         except RejectedError as error:
             refused = error
             say(f"rejected: {error}")
             continue
-        bound = f"{duration(plans[-1].times.bound)} a step at best" if plans[-1].fits else ""
-        say(f"{verdict(plans[-1])}; {bound}".rstrip("; "))
+        plans.append(plan)
+        larger[each.policy] = max(larger.get(each.policy, 1), plan.memory.peak / each.memory)
+        say(verdict(plan) + (f"; {duration(plan.times.bound)} a step at best" if plan.fits else ""))
     if not plans:
         raise refused or RejectedError("nothing was compiled")
+    return _best(plans, say)
+
+
+def _best(plans: list[Plan], say: Callable[[str], None]) -> Plan:
+    """The first of the ranking, which is told."""
     ranked = sorted(plans, key=lambda plan: (not plan.fits, plan.times.bound if plan.fits else plan.memory.peak))
     for place, plan in enumerate(ranked, 1):
         bound = duration(plan.times.bound) if plan.fits else "does not fit"
@@ -80,7 +102,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     return ranked[0]
 
 
-def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Proposal]:
+def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
     """All meshes that share out the batch with all remat policies, the shortest expected step first."""
     n, rows = len(topology.devices), config.train.batch_size
     batch = config.data.abstract_batch(rows)
@@ -98,7 +120,7 @@ def candidates(config: ExperimentConfig, topology: Topology) -> Iterator[Proposa
             model = dataclasses.replace(config.model, remat=remat)
             tried = dataclasses.replace(config, model=model, mesh=mesh)
             found.append(_expect(tried, topology, batch, n_params))
-    return iter(sorted(found, key=lambda each: each.seconds))
+    return sorted(found, key=lambda each: (each.seconds, each.network))
 
 
 def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params: int) -> Proposal:
@@ -116,19 +138,19 @@ def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params
     crossed = 2 * (4 + 2 * again) * model.n_layers * tokens * model.d_model * 4 * (mesh.tensor - 1) / mesh.tensor
     network = (gathered + reduced + summed + crossed) / device.link_bandwidth
     memory = _certain_memory(config, batch, n_params, tokens / parts)
-    return Proposal(config, max(compute, network), memory)
+    return Proposal(config, max(compute, network), network, memory)
 
 
 def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, tokens: float) -> float:
     """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
     mesh, model, chunk = config.mesh, config.model, config.train.loss_chunk
     state = 16 * n_params / (mesh.fsdp * mesh.tensor)
-    n_periods = -(-model.n_layers // len(model.period))
+    repeats = [fold.repeats for fold in fold_layers(model.layers)]
     kept = {
         "nothing": 4 * model.n_layers,
         "mixer_inputs": 2 * model.n_layers,
-        "period": n_periods,
-        "everything": 2 * math.sqrt(n_periods),
+        "period": sum(repeats),
+        "everything": sum(map(math.sqrt, repeats)),
     }
     residuals = kept[policy_name(model.remat)] * tokens * model.d_model * 4
     m = batch.targets.shape[1]

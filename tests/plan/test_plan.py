@@ -271,6 +271,22 @@ def test_search(topology, monkeypatch):
     assert "rejected: no" in said
 
 
+def test_search_learns_what_is_too_large(topology, monkeypatch):
+    """Kills a search that spends its compilations on one policy that does not fit."""
+    tried = []
+
+    def made(config, *_, **__):
+        tried.append(config.model.remat)
+        is_first = config.model.remat == remat_policies()[0]
+        peak = (100 if is_first else 1) * GIB
+        return example(memory=dataclasses.replace(example().memory, peak=peak))
+
+    monkeypatch.setattr(searching, "make_plan", made)
+    assert search(CONFIG, topology, name="small", most=3, say=lambda line: None).fits
+    assert tried.count(remat_policies()[0]) == 1
+    assert len(tried) == 3
+
+
 def test_search_without_a_mesh(topology):
     odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=3, accumulate=2))
     with pytest.raises(ValueError, match=r"TrainConfig.batch_size=3 is shared out evenly by no mesh"):
