@@ -43,8 +43,7 @@ def test_training_step(name, monkeypatch):
     session = Session(CONFIG, devices=target.devices(8))
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(session.dataset.train()))
     with jax.set_mesh(session.mesh):
-        step = session.train_step._jitted.trace(session.abstract_state, batch)
-        text = step.lower(lowering_platforms=(target.platform,)).compile().as_text()
+        text = session.train_step.lower(session.abstract_state, batch, target.platform).compile().as_text()
     kernels = read_program(text, {})
     assert {kernel.implementation for kernel in kernels} == KERNELS[name]
     assert len(kernels) >= 6  # forward, dq, dk and dv of both; grouped heads take splash attention on a TPU

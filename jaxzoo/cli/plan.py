@@ -4,7 +4,9 @@ import argparse
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -74,7 +76,7 @@ def _plan(argv: Sequence[str]) -> None:
     from jaxzoo.plan.search import search
 
     screen = Screen(sys.stdout)
-    with _progress(screen) as say:
+    with _dies_at_once(), _progress(screen) as say:
         try:
             if command.search:
                 plan = search(command.config, topology, name=command.name, most=command.most_compiled, say=say)
@@ -82,11 +84,24 @@ def _plan(argv: Sequence[str]) -> None:
                 plan = make_plan(command.config, topology, name=command.name, say=say)
         except RejectedError as error:
             raise Failure(str(error), 1) from error
+    screen.say(describe(plan))
     if command.save is not None:
         plan.save(command.save)
-    screen.say(describe(plan))
     if not plan.fits:
         raise Failure(verdict(plan), 1)
+
+
+@contextlib.contextmanager
+def _dies_at_once() -> Iterator[None]:
+    """Lets Ctrl-C end the process in the middle of a compilation, which Python would wait for; nothing is lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Stage:
@@ -136,6 +151,8 @@ def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> Command:
     )
     if options.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
+    if options.save is not None and not Path(options.save).absolute().parent.is_dir():
+        raise UsageError(f"--save {options.save}: {Path(options.save).parent} is no directory")
     if options.most_compiled < 1:
         raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
     return Command(

@@ -24,6 +24,9 @@ REFUSED = {
     "topology 'h100' must be one of": ["--config", TINY, "--topology", "h100"],
     "--most-compiled 0 must be positive": ["--config", TINY, "--topology", "h100:8", "--most-compiled", "0"],
     "unknown option --topologie; did you mean --topology?": ["--config", TINY, "--topologie", "h100:8"],
+    "--save gone/plan.json: gone is no directory": [
+        "--config", TINY, "--topology", "h100:8", "--save", "gone/plan.json",
+    ],
     "--table takes files alone": ["--table", "a.json", "--mesh.fsdp", "2"],
     "config file nowhere.py does not exist": ["--config", "nowhere.py", "--topology", "h100:8"],
 }  # fmt: skip
