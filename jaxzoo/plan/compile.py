@@ -122,11 +122,12 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
     text = compiled.as_text()
     hlo = Hlo(text)
     said = compiled.memory_analysis()
-    # Some compilers for TPUs say 0 temporaries, that for CPUs leaves them out of its peak.
+    # The peak is that of live bytes, on a CPU without temporaries; jax 0.10 does not tell the total.
     held = said.argument_size_in_bytes + said.output_size_in_bytes - said.alias_size_in_bytes + said.temp_size_in_bytes
+    total = getattr(said, "total_allocation_bytes", held)
     return dataclasses.replace(
         plan,
-        memory=dataclasses.replace(plan.memory, peak=max(said.peak_memory_in_bytes, held)),
+        memory=dataclasses.replace(plan.memory, peak=max(said.peak_memory_in_bytes, total)),
         memory_bytes=memory_bytes(hlo),
         traffic=tuple(read_traffic(hlo, plan.mesh)),
         open_loops=hlo.open_loops,

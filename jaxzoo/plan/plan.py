@@ -24,7 +24,7 @@ class Memory:
     batch: int
     """A batch of tokens and targets."""
     peak: int
-    """The most that is held at once, these included."""
+    """The most that is held at once, these included, as the compiler lays it out."""
     capacity: int
     """What the device has."""
 
