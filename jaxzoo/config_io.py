@@ -1,7 +1,8 @@
 """Configs as JSON and back: what a run directory remembers, and what a resumed run is compared with.
 
 A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice (a union, an
-abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}`.
+abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}`. A class
+that has changed its fields reads those of before by `from_older(fields) -> fields`.
 """
 
 import dataclasses
@@ -124,6 +125,8 @@ def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: st
     hints = typing.get_type_hints(chosen)
     fields = {field.name: field for field in dataclasses.fields(chosen)}
     given = {key: item for key, item in value.items() if key != TYPE}
+    if hasattr(chosen, "from_older"):
+        given = chosen.from_older(given)
     for key in given:
         if key not in fields:
             raise ValueError(f"{path}: {name} has no field {key!r}{nearest(key, fields)}")

@@ -51,6 +51,14 @@ def test_experiment_survives_json(data):
     assert from_json(json.loads(json.dumps(to_json(config))), ExperimentConfig) == config
 
 
+@pytest.mark.parametrize(("older", "policy"), [(False, "nothing"), (True, "period")])
+def test_remat_as_a_truth_value_is_read(older, policy):
+    """Kills: runs whose config.json says `"remat": true` and that nothing can load."""
+    written = to_json(experiment(based_figure2()))
+    written["model"]["remat"] = older
+    assert from_json(written, ExperimentConfig).model.remat == policy
+
+
 def tasks_of_ours() -> list[type[TaskConfig]]:
     """The concrete task configs that the modules of `jaxzoo.tasks` define."""
     names = [module.name for module in pkgutil.iter_modules(jaxzoo.tasks.__path__) if module.name != "__main__"]

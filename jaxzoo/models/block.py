@@ -1,12 +1,15 @@
 """One layer, and a stack of equal periods of layers."""
 
 import dataclasses
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
@@ -19,6 +22,9 @@ from jaxzoo.sharding import constrain
 
 Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
 """How a mixer is run: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""
+
+BRANCH_INPUT = "branch_input"
+"""Name of the residual in front of each branch, by which a remat policy keeps it."""
 
 
 def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
@@ -83,11 +89,13 @@ class Block(nnx.Module):
         if context.key is not None:
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
+        residual = checkpoint_name(residual, BRANCH_INPUT)
         mixed, state, losses = mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state, context)
         self._check_outputs(losses)
         before = residual
         residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
         if self.has_second_branch:
+            residual = checkpoint_name(residual, BRANCH_INPUT)
             hidden = self.mlp_norm(before if self.parallel_residual else residual).astype(self.dtype)
             hidden = self.mlp(hidden) if self.has_mlp else hidden
             residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
@@ -142,7 +150,9 @@ class Stack(nnx.Module):
                 losses = add_losses(losses, terms)
             return residual, tuple(new_states), losses
 
-        if self.remat:
+        if self.remat == "mixer_inputs":
+            period = jax.checkpoint(period, policy=jax.checkpoint_policies.save_only_these_names(BRANCH_INPUT))
+        elif self.remat != "nothing":
             period = jax.checkpoint(period)
         if self.repeats == 1:
             return period(residual, variables, states, context)
@@ -155,7 +165,10 @@ class Stack(nnx.Module):
         # A scan of two copies every activation into a stack and out of it: a fifth of an MQAR step on a CPU.
         unroll = self.repeats == 2
         repeats = (jnp.arange(self.repeats), variables, states)
-        residual, (states, losses) = jax.lax.scan(body, residual, repeats, unroll=unroll)
+        if self.remat == "everything" and self.repeats > 2:
+            residual, (states, losses) = _scan_in_groups(body, residual, repeats, self.repeats)
+        else:
+            residual, (states, losses) = jax.lax.scan(body, residual, repeats, unroll=unroll)
         return residual, states, jax.tree.map(jnp.sum, losses)
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
@@ -171,3 +184,25 @@ def fold_in(context: Context, number: jax.typing.ArrayLike) -> Context:
     if context.key is None:
         return context
     return dataclasses.replace(context, key=jax.random.fold_in(context.key, number))
+
+
+def _scan_in_groups(body: Callable, carry: Array, xs: Any, length: int) -> tuple[Array, Any]:
+    """`jax.lax.scan(body, carry, xs)` whose backward pass keeps the carries in front of groups alone.
+
+    The groups have about sqrt(length) elements, so that as many carries are kept as are computed again at once (Chen et
+    al. 2016, sec. 4.1). What does not fill a group is one of its own; then `xs` is copied.
+    """
+    size = min(range(1, length + 1), key=lambda n: (-(-length // n) + n, length % n))
+    whole = length - length % size
+
+    @jax.checkpoint
+    def group(carry: Array, xs: Any) -> tuple[Array, Any]:
+        return jax.lax.scan(body, carry, xs)
+
+    groups = jax.tree.map(lambda x: x[:whole].reshape(-1, size, *x.shape[1:]), xs)
+    carry, ys = jax.lax.scan(group, carry, groups)
+    ys = jax.tree.map(lambda y: y.reshape(whole, *y.shape[2:]), ys)
+    if whole == length:
+        return carry, ys
+    carry, others = group(carry, jax.tree.map(lambda x: x[whole:], xs))
+    return carry, jax.tree.map(lambda *parts: jnp.concatenate(parts), ys, others)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -55,8 +55,10 @@ class LanguageModelConfig(Checked):
     """The same for output projections; None: init_std over sqrt(2 n_layers) (Zoology and Based, after GPT-2)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
-    remat: bool = False
-    """Recomputes each period in the backward pass instead of storing its activations."""
+    remat: Literal["nothing", "mixer_inputs", "period", "everything"] = "nothing"
+    """What the backward pass computes again to save memory, from least to most: nothing; mixers and MLPs, from the
+    residual in front of each; periods of the pattern, from the residual in front of each; everything: periods in groups
+    of about the root of their number, from the residual in front of each group."""
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
@@ -64,6 +66,12 @@ class LanguageModelConfig(Checked):
         rule = f"needs an MLP to stand beside the mixer, and mlp={self.mlp!r} has none"
         self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
         _ = self.period
+
+    @staticmethod
+    def from_older(fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields as JSON whose `remat` may be a truth value: whether whole periods are computed again."""
+        older = {False: "nothing", True: "period"}
+        return {**fields, "remat": older[fields["remat"]]} if isinstance(fields.get("remat"), bool) else fields
 
     @property
     def layers(self) -> tuple[MixerConfig, ...]:

@@ -9,6 +9,7 @@ from flax import nnx
 
 from jaxzoo.mixers import AttentionConfig, Context, GatedShortConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModel, LanguageModelConfig, ModelState
+from jaxzoo.models.blueprint import make_blueprint
 from tests.mixers.outside import AverageConfig
 from tests.models.hybrids import LENGTH, hybrid_config, make_model, random_tokens, run
 
@@ -108,9 +109,15 @@ def test_rows_may_stand_at_different_positions():
     assert_close(logits, jnp.stack([expected[0, 4], expected[1, 7]]))
 
 
-def test_remat_changes_neither_values_nor_gradients():
-    """Kills a checkpointed period that drops an input (the dropout key, a state) or doubles a gradient."""
-    config = hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=3, residual_dropout=0.3)
+POLICIES = ("nothing", "mixer_inputs", "period", "everything")
+"""From the least to the most that is computed again."""
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_remat_changes_neither_values_nor_gradients(policy):
+    """Kills a checkpointed part that drops an input (the dropout key, a state) or doubles a gradient, and groups of
+    periods (seven: in twos, and one) in another order, or with others' parameters."""
+    config = hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=7, residual_dropout=0.3)
     tokens, weights = (
         random_tokens(config),
         jax.random.normal(jax.random.key(2), (2, LENGTH, config.vocab_size)),
@@ -119,12 +126,50 @@ def test_remat_changes_neither_values_nor_gradients():
     def loss(model):
         return jnp.sum(weights * model(tokens, key=jax.random.key(3))[..., : config.vocab_size])
 
-    plain, recomputed = (make_model(dataclasses.replace(config, remat=remat)) for remat in (False, True))
+    plain, recomputed = (make_model(dataclasses.replace(config, remat=remat)) for remat in ("nothing", policy))
     value, gradients = nnx.jit(nnx.value_and_grad(loss))(plain)
     again, gradients_again = nnx.jit(nnx.value_and_grad(loss))(recomputed)
-    np.testing.assert_allclose(again, value, rtol=1e-5)
+    np.testing.assert_allclose(again, value, rtol=1e-6)
     for a, b in zip(jax.tree.leaves(gradients), jax.tree.leaves(gradients_again), strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4 * np.abs(a).max())
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
+
+
+def test_states_through_groups_of_periods():
+    """Kills states of a period that come back in the place of another's."""
+    config = hybrid_config(pattern=(TaylorLinearAttentionConfig(n_heads=2, feature_dim=3),), n_layers=7)
+    tokens = random_tokens(config)
+    (logits, state), (expected, expected_state) = (
+        prefill(model, tokens, model.init_state(2))
+        for model in (make_model(dataclasses.replace(config, remat=remat)) for remat in ("everything", "nothing"))
+    )
+    assert_close(logits, expected)
+    jax.tree.map(assert_close, state, expected_state)
+
+
+def test_remat_policies_need_less_and_less_memory():
+    """Kills a policy that does nothing, or keeps what it should compute again: temporaries of the compiled gradient of
+    16 layers with wide activations, in residuals (b, t, d) of float32."""
+    b, t, d, n = 8, 512, 16, 16
+    pattern = (GatedShortConvConfig(),)
+
+    def temporaries(policy):
+        blueprint = make_blueprint(
+            LanguageModelConfig(
+                pattern=pattern, d_model=d, n_layers=n, max_length=t, vocab_size=16, mlp="gelu", remat=policy
+            )
+        )
+
+        def loss(variables, tokens):
+            return jnp.mean(jnp.square(blueprint.model(variables).features(tokens)))
+
+        tokens = jax.ShapeDtypeStruct((b, t), jnp.int32)
+        analysis = jax.jit(jax.grad(loss)).lower(blueprint.shapes, tokens).compile().memory_analysis()
+        return analysis.temp_size_in_bytes / (4 * b * t * d)
+
+    nothing, mixer_inputs, period, everything = map(temporaries, POLICIES)
+    assert nothing > 2 * mixer_inputs, "activations of all layers are many times their inputs"
+    assert mixer_inputs > period + n / 2, "one more residual a layer, but for what the scheduler saves"
+    assert period > everything + n / 4, "16 borders, or 4 of groups and 4 in one"
 
 
 def test_padding_rows_get_no_probability_and_no_gradient():
@@ -224,6 +269,7 @@ def test_more_tokens_than_learned_positions():
         ),
         ({"mlp": "none", "parallel_residual": True}, "parallel_residual=True needs an MLP .* mlp='none' has none"),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
+        ({"remat": "some"}, "LanguageModelConfig.remat='some' must be one of 'nothing', 'mixer_inputs', 'period', 'eve"),
         ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
     ],
 )
