@@ -5,6 +5,7 @@ training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Literal
 
 from jaxzoo.checked import (
@@ -52,10 +53,26 @@ __all__ = [
 ]
 
 
+OWN_CONSTANTS: Mapping[str, Mapping[str, float]] = {
+    "adamw": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
+    "lion": {"b1": 0.9, "b2": 0.99},
+    "muon": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
+    "adafactor": {},
+}
+"""Optimizer -> the fields of `OptimizerConfig` that it alone reads, and what they are where the config is silent."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(Checked):
-    """AdamW with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm."""
+    """An optimizer with a learning-rate schedule, decoupled weight decay and clipping of the global gradient norm.
 
+    Raises:
+      ValueError: b1, b2 or eps is set, and the optimizer does not read it.
+    """
+
+    name: Literal["adamw", "lion", "muon", "adafactor"] = "adamw"
+    """AdamW; Lion (a third of AdamW's learning rate, or less); Muon for the matrices of hidden layers, beside AdamW for
+    all else; or Adafactor, whose learning rate is relative to the size of a parameter (1e-2)."""
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -64,12 +81,14 @@ class OptimizerConfig(Checked):
     """Share of all steps over which the learning rate rises linearly from 0."""
     final_fraction: Fraction = 0.0
     """Learning rate of the last step as a share of the peak."""
-    b1: FractionBelowOne = 0.9
-    """Decay of the mean of gradients."""
-    b2: FractionBelowOne = 0.999
-    """Decay of the mean of squared gradients."""
-    eps: PositiveFloat = 1e-8
-    """Added to the root of the second moment."""
+    b1: FractionBelowOne | None = None
+    """Decay of the mean of gradients (Lion: in the update); with Muon, where AdamW is beside it. None: 0.9. Adafactor
+    has none."""
+    b2: FractionBelowOne | None = None
+    """Decay of the mean of squared gradients (Lion: of its mean of gradients); with Muon likewise. None: 0.999 (Lion
+    0.99). Adafactor has its own course."""
+    eps: PositiveFloat | None = None
+    """Added to the root of the second moment; with Muon likewise. None: 1e-8. Lion and Adafactor have none."""
     weight_decay: NonNegativeFloat = 0.1
     """Decoupled weight decay, scaled by the learning rate; not on parameters that refuse it (norms, biases)."""
     decay_embeddings: bool = True
@@ -78,6 +97,17 @@ class OptimizerConfig(Checked):
     """Also decays parameters that refuse it, as the released Zoology code does."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0: no clipping."""
+
+    def __post_init__(self) -> None:
+        for field in ("b1", "b2", "eps"):
+            reads = getattr(self, field) is None or field in OWN_CONSTANTS[self.name]
+            self.require(field, reads, f"is not read by name={self.name!r}", "leave it out")
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """Those of b1, b2 and eps that the optimizer reads, with its own filled in."""
+        own = OWN_CONSTANTS[self.name]
+        return {name: own[name] if getattr(self, name) is None else getattr(self, name) for name in own}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

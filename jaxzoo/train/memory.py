@@ -18,8 +18,8 @@ from jaxzoo.models.accounting import abstract_model, count_parameters
 from jaxzoo.models.config import LanguageModelConfig
 
 FLOAT_BYTES = 4
-STATE_COPIES = 4
-"""A parameter, its gradient and two moments of AdamW, float32 all."""
+STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
+"""A parameter, its gradient and, by the name of the optimizer, its moments at least, float32 all."""
 REMEDY = "make it smaller, share it out by --mesh.fsdp, or try all the same with --allow-oversize"
 
 
@@ -36,7 +36,7 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     """
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
-    state = STATE_COPIES * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    state = STATE_COPIES[config.optimizer.name] * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     batch = FLOAT_BYTES * rows * length * model.d_model / (mesh.shape["data"] * mesh.shape["fsdp"])
     room = memory_of_each(list(mesh.devices.flat))
     if state + batch > room:

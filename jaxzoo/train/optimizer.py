@@ -1,13 +1,27 @@
-"""AdamW in optax's pieces: the schedule, clipping, and what each parameter says of its decay and its learning rate."""
+"""Optimizers in optax's pieces: schedule, clipping, the rule by name, and what each parameter says of itself."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import OptimizerConfig
 from jaxzoo.layers.variables import Traits
+
+HIDDEN_AXES = frozenset({"embed", "heads", "mlp", "channels"})
+"""Logical axes of what a hidden matrix maps from and to."""
+
+MUON_RMS = 0.2
+"""Root mean square of Muon's update before the learning rate: about AdamW's (Liu et al. 2025, arXiv 2502.16982)."""
+
+ADAFACTOR_CLIP = 1.0
+"""Largest root mean square of Adafactor's update (Shazeer and Stern 2018, sec. 6)."""
+
+ADAFACTOR_SMALLEST = 1e-3
+"""Root mean square that Adafactor takes a smaller parameter to have (ibid., sec. 8)."""
 
 
 def make_schedule(
@@ -41,28 +55,88 @@ def decay_mask(traits: dict, config: OptimizerConfig) -> dict:
     return jax.tree.map(decays, traits)
 
 
+def is_hidden_matrix(traits: Traits) -> bool:
+    """Whether the parameter maps one width of the model to another: no table, head, filter, norm, bias or bottleneck."""
+    return traits.decay and not traits.is_embedding and len(traits.axes) == 2 and HIDDEN_AXES.issuperset(traits.axes)
+
+
 def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, traits: dict) -> optax.GradientTransformation:
-    """AdamW: `x -= scale * rate * (adam(clip(g)) + mask * weight_decay * x)` (Loshchilov and Hutter 2019).
+    """`x -= scale * rate * (rule(clip(g)) + mask * weight_decay * x)`, as AdamW does it (Loshchilov and Hutter 2019).
+
+    The rules are optax's:
+
+    - adamw: Adam.
+    - lion: the sign of a mean of gradients (Chen et al. 2023).
+    - muon: hidden matrices (`is_hidden_matrix`) by momentum of 0.95 that Newton-Schulz iterations have brought close to
+      an orthogonal matrix, times `0.2 sqrt(max(n_in, n_out))`, so that learning rate and decay of AdamW serve (Liu et
+      al. 2025); all others by Adam.
+    - adafactor: second moments of matrices of 128 x 128 or more by rows and columns, no first moment, updates clipped
+      and scaled to the size of the parameter (Shazeer and Stern 2018). Deviation from optax: decay is scaled by the
+      learning rate, as with the others.
+
+    All treat each matrix of a stack of layers on its own, as if the layers were not stacked (but Adafactor takes a
+    stack of 128 layers or more, that are narrower than it is high, for one of the two sides).
 
     Args:
       config: its constants.
       schedule: learning rate by update number.
-      traits: `Traits` of each parameter: whether it decays, and the scale of its learning rate.
+      traits: `Traits` of each parameter: whether it decays, the scale of its learning rate, and its logical axes.
     """
     scales = jax.tree.map(lambda of: of.learning_rate_scale, traits)
     chain = optax.chain(
         optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
-        optax.adamw(
-            schedule,
-            b1=config.b1,
-            b2=config.b2,
-            eps=config.eps,
-            weight_decay=config.weight_decay,
-            mask=decay_mask(traits, config),
+        optax.chain(
+            _rule(config, traits),
+            optax.add_decayed_weights(config.weight_decay, decay_mask(traits, config)),
+            optax.scale_by_learning_rate(schedule),
         ),
         optax.stateless(lambda updates, _: jax.tree.map(_scaled, updates, scales)),
     )
     return optax.GradientTransformation(chain.init, _promoting(chain.update))
+
+
+def _rule(config: OptimizerConfig, traits: dict) -> optax.GradientTransformation:
+    rules: dict[str, Callable[..., optax.GradientTransformation]] = {
+        "adamw": optax.scale_by_adam,
+        "lion": optax.scale_by_lion,
+        "muon": lambda **of_adam: _muon(traits, optax.scale_by_adam(**of_adam)),
+        "adafactor": lambda: _adafactor(traits),
+    }
+    return rules[config.name](**config.constants)
+
+
+def _muon(traits: dict, others: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Muon for hidden matrices, which are the two last axes of an array, `others` for all else."""
+
+    def sides(arrays: Any) -> Any:
+        return jax.tree.map(lambda _: optax.contrib.MuonDimensionNumbers(-2, -1), arrays)
+
+    def scaled(update: Array) -> Array:
+        return MUON_RMS * max(update.shape[-2:]) ** 0.5 * update
+
+    orthogonal = optax.chain(
+        optax.contrib.scale_by_muon(weight_dimension_numbers=sides),
+        optax.stateless(lambda updates, _: jax.tree.map(scaled, updates)),
+    )
+    labels = jax.tree.map(lambda of: "muon" if is_hidden_matrix(of) else "others", traits)
+    return optax.partition({"muon": orthogonal, "others": others}, labels)
+
+
+def _adafactor(traits: dict) -> optax.GradientTransformation:
+    def finish(update: Array, param: Array, of: Traits) -> Array:
+        clipped = update / jnp.maximum(1.0, _rms(update, of) / ADAFACTOR_CLIP)
+        return clipped * jnp.maximum(_rms(param, of), ADAFACTOR_SMALLEST)
+
+    return optax.chain(
+        optax.scale_by_factored_rms(),
+        optax.stateless(lambda updates, params: jax.tree.map(finish, updates, params, traits)),
+    )
+
+
+def _rms(x: Array, traits: Traits) -> Array:
+    """Root mean square of each array of a stack, its axes kept."""
+    axes = tuple(range(x.ndim - len(traits.axes), x.ndim))
+    return jnp.sqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True))
 
 
 def _scaled(update: jax.Array, scale: float) -> jax.Array:

@@ -93,7 +93,7 @@ class Program:
 
         key_data = jax.random.key_data(jax.random.key(config.train.seed))
         shapes = jax.eval_shape(self._init, key_data)
-        self.state_shardings = state_shardings(self.blueprint, self._optimizer, shapes, self.mesh)
+        self.state_shardings = state_shardings(self.blueprint, shapes, self.mesh)
         self.abstract_state: TrainState = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )

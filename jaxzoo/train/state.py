@@ -49,17 +49,15 @@ def init_state(
     )
 
 
-def state_shardings(
-    blueprint: Blueprint, optimizer: optax.GradientTransformation, abstract: TrainState, mesh: Mesh
-) -> TrainState:
+def state_shardings(blueprint: Blueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Sharding of every array of the state.
 
-    Parameters and buffers follow the table of `jaxzoo.sharding`, Adam's moments their parameters, all else is on
-    every device.
+    Parameters and buffers follow the table of `jaxzoo.sharding`. An array of the optimizer's state that stands under
+    the name of a parameter and has its shape (a moment) lies where the parameter lies; all else, Adafactor's rows and
+    columns too, is on every device.
 
     Args:
       blueprint: the model.
-      optimizer: the one that made `abstract.opt_state`.
       abstract: shapes of the state.
       mesh: where it lies.
     """
@@ -67,11 +65,12 @@ def state_shardings(
     variables: Any = jax.tree.map(
         lambda x, traits: named_sharding(x.shape, traits.axes, mesh), blueprint.shapes, blueprint.traits
     )
-    opt_state: Any = optax.tree_utils.tree_map_params(
-        optimizer,
-        lambda _, sharding: sharding,
-        abstract.opt_state,
-        variables.params,
-        transform_non_params=lambda _: everywhere,
-    )
+    shapes = {path: x.shape for path, x in jax.tree.leaves_with_path(blueprint.shapes.params)}
+    shardings = dict(jax.tree.leaves_with_path(variables.params))
+
+    def beside_parameter(path: tuple, x: Any) -> Any:
+        name = next((path[i:] for i in range(len(path)) if path[i:] in shapes), None)
+        return shardings[name] if name is not None and shapes[name] == x.shape else everywhere
+
+    opt_state: Any = jax.tree.map_with_path(beside_parameter, abstract.opt_state)
     return TrainState(variables.params, variables.buffers, opt_state, everywhere, everywhere)
