@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxzoo.config import OptimizerConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.mixers import AttentionConfig
+from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
@@ -160,6 +161,40 @@ def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
         stream.set_state(seal.cursor)
         curve, _ = losses(one, state, stream, steps=2)
     np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", [pytest.param("lion", marks=pytest.mark.slow), "muon", "adafactor"])
+def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_config, name, tmp_path):
+    """Kills: moments on every device, rows and columns of Adafactor in the layout of their matrix, a part of the state
+    that is not in the checkpoint, and moments in another precision than the parameters under bfloat16."""
+    model = dataclasses.replace(
+        tiny_config.model, pattern=(BaseConvConfig(),), n_layers=3, d_model=128, mlp_width=128, dtype="bfloat16"
+    )
+    config = dataclasses.replace(
+        tiny_config, model=model, optimizer=OptimizerConfig(name=name, learning_rate=3e-3, warmup_fraction=0.0)
+    )
+    eight = Session(with_mesh(config, **MIXED))
+    with jax.set_mesh(eight.mesh), Checkpoints(tmp_path / "c") as checkpoints:
+        _, state = losses(eight, *fresh(eight), steps=2)
+        stream = eight.dataset.train()
+        for _ in range(2):
+            next(stream)
+        arrays = [x for x in jax.tree.leaves((state.params, state.opt_state)) if x.ndim]
+        assert {x.dtype for x in arrays} == {jnp.dtype("float32")}
+        here = sum(np.prod(x.sharding.shard_shape(x.shape)) for x in arrays)
+        assert here < 0.4 * sum(x.size for x in arrays)
+        saved = jax.device_get(state.opt_state)
+        checkpoints.save(2, state, cursor=stream.get_state(), config={})
+        expected, _ = losses(eight, state, stream, steps=2)
+    one = Session(with_mesh(config, data=1), devices=jax.devices()[:1])
+    with jax.set_mesh(one.mesh), Checkpoints(tmp_path / "c") as checkpoints:
+        state, seal = checkpoints.restore(2, one.abstract_state)
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.opt_state), saved)
+        stream = one.dataset.train()
+        stream.set_state(seal.cursor)
+        curve, _ = losses(one, state, stream, steps=2)
+    np.testing.assert_allclose(curve, expected, rtol=5e-3)  # bfloat16, summed in another order
+    assert abs(expected[1] - expected[0]) > 1e-3
 
 
 def test_one_compilation_for_each_shape_of_batch():
