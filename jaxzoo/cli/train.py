@@ -45,6 +45,8 @@ class Command:
     """Replace the run there."""
     allow_oversize: bool
     """Try what is beyond the memory of the devices."""
+    profile: range | None
+    """Steps to trace."""
     print_model: bool
     """Describe the model and do nothing else."""
 
@@ -84,6 +86,7 @@ def _train(argv: Sequence[str]) -> None:
             resume=command.resume,
             screen=screen,
             allow_oversize=command.allow_oversize,
+            profile=command.profile,
         )
     except TrainingError as error:
         raise Failure(str(error), 1) from error
@@ -116,8 +119,15 @@ def parse_command(argv: Sequence[str]) -> Command:
         resume=options.resume,
         overwrite=options.overwrite,
         allow_oversize=options.allow_oversize,
+        profile=_steps_to_profile(options.profile, config.train.steps),
         print_model=options.print_model,
     )
+
+
+def _steps_to_profile(text: str | None, n_steps: int) -> range | None:
+    from jaxzoo.train.profiling import parse_steps
+
+    return None if text is None else parse_steps(text, n_steps)
 
 
 def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -131,5 +141,7 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
     parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")
+    profile = "trace the steps from START up to, but not with, STOP, such as 10:13, for https://ui.perfetto.dev"
+    parser.add_argument("--profile", metavar="START:STOP", help=profile)
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
     return parser

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
-from jaxzoo.sweep.flops import train_flops
 from jaxzoo.sweep.identity import identity
+from jaxzoo.train.flops import train_flops
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.sweep.flops import train_flops
+from jaxzoo.train.flops import train_flops
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, by_step, curve, train_members

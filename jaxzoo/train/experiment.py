@@ -13,11 +13,13 @@ from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.profiling import Profiler, check_ahead
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import UnusableError
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import Speed, SpeedLog, step_work
 
 
 class TrainingError(Exception):
@@ -32,6 +34,7 @@ def run_experiment(
     resume: bool,
     screen: Screen,
     allow_oversize: bool = False,
+    profile: range | None = None,
 ) -> None:
     """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
 
@@ -42,6 +45,7 @@ def run_experiment(
       resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
       allow_oversize: whether to try what is beyond the memory of the devices.
+      profile: steps that are traced; None: none.
 
     Raises:
       ValueError: model, data, mesh or checkpoint do not fit; nothing was written.
@@ -57,14 +61,14 @@ def run_experiment(
             check_compiled(step, session.mesh)
         screen.say(f"compiled in {session.train_step.seconds:.1f} s")
         try:
-            start = _claim(session, run, resume=resume)
+            start = _claim(session, run, resume=resume, profile=profile)
             with _failing(run), _no_refusals("training failed"):
-                _train(session, run, start, screen)
+                _train(session, run, start, screen, profile)
         finally:
             run.release()
 
 
-def _claim(session: Session, run: RunDirectory, *, resume: bool) -> Start:
+def _claim(session: Session, run: RunDirectory, *, resume: bool, profile: range | None) -> Start:
     """Where to begin; from here on the run directory is ours."""
     config = to_json(session.config)
     if not resume:
@@ -80,6 +84,7 @@ def _claim(session: Session, run: RunDirectory, *, resume: bool) -> Start:
             f"{error}; nothing was changed: put a copy of one back, start anew with --overwrite, or choose another "
             "place with --run-dir"
         ) from None
+    check_ahead(profile, start.step)
     if checkpoints.newest is None:
         warn(f"{run.path} has no checkpoint yet; training begins again at step 0")
     checkpoints.begin_at(None if checkpoints.newest is None else start.step)
@@ -87,24 +92,24 @@ def _claim(session: Session, run: RunDirectory, *, resume: bool) -> Start:
     return start
 
 
-def _train(session: Session, run: RunDirectory, start: Start, screen: Screen) -> None:
+def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, profile: range | None) -> None:
     config, began = session.config.train, time.monotonic()
-    progress = Progress(
-        screen,
-        steps=config.steps,
-        start_step=start.step,
-        batch_size=config.batch_size,
-        log_every=config.log_every,
-    )
-    with StopSignals() as stop, MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows) as log:
-        record = Recorder(session, run, log, progress)
+    speed = Speed(step_work(session), session.mesh.local_devices, start.step)
+    progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)
+    with (
+        StopSignals() as stop,
+        MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows) as log,
+        SpeedLog(run.speed, start.step or -1) as speeds,
+        Profiler(profile, run.profile, progress.say, progress.pause) as profiler,
+    ):
+        record = Recorder(session, run, log, progress, clock=(speed, speeds))
         if start.step:
             progress.say(f"resumed at step {start.step}")
         else:
             record.baselines()
         with Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint) as checkpoints:
             try:
-                step = train(session, start, checkpoints, record, stop)
+                step = train(session, start, checkpoints, record, stop, profiler)
             except NonFiniteError as error:
                 raise TrainingError(f"{error}; {_last_saved(checkpoints, run)}") from error
         record.draw()

@@ -12,6 +12,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.profiling import Profiler
 from jaxzoo.train.recorder import Recorder, host_metrics
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
@@ -133,7 +134,9 @@ class Course:
         return self.step == self._config.train.steps or (every > 0 and self.step > 0 and self.step % every == 0)
 
 
-def train(session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals) -> int:
+def train(
+    session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals, profiler: Profiler
+) -> int:
     """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
 
     A checkpoint of the last step is on its way when this returns.
@@ -150,7 +153,8 @@ def train(session: Session, start: Start, checkpoints: Checkpoints, record: Reco
 
     course.begin(current)
     while course.goes_on:
-        state, metrics = session.update(state, next(start.stream))
+        with profiler.step(course.step + 1, current):
+            state, metrics = session.update(state, next(start.stream))
         course.advance(functools.partial(host_metrics, metrics), current)
     course.save(current)
     return course.step

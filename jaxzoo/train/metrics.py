@@ -88,9 +88,13 @@ class MetricsLog:
         if self._file.write(line) != len(line):
             raise OSError(f"{self._file.name}: no space left for a row of {len(line)} bytes")
         self.rows.append(row)
+        self.chart(step, metrics)
+        return row
+
+    def chart(self, step: int, metrics: dict[str, float]) -> None:
+        """Sends numbers to TensorBoard alone."""
         values = [scalar(name, value).value[0] for name, value in metrics.items()]
         self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
-        return row
 
     def last(self, name: str) -> Row | None:
         """The newest row that holds `name`."""

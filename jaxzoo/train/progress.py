@@ -2,10 +2,11 @@
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 from jaxzoo.screen import Screen
+from jaxzoo.train.speed import Speed
 
 LIVE_SECONDS = 0.1
 """Shortest time between two drawings of the live line."""
@@ -22,16 +23,14 @@ class Progress:
     Args:
       screen: where to; a terminal gets one line that is drawn over and over.
       steps: steps of the whole run.
-      start_step: step at which this process begins.
-      batch_size: examples a step.
+      speed: its clock.
       log_every: steps between two plain lines at least.
     """
 
-    def __init__(self, screen: Screen, *, steps: int, start_step: int, batch_size: int, log_every: int):
+    def __init__(self, screen: Screen, *, steps: int, speed: Speed, log_every: int):
         self._screen, self._live = screen, screen.is_terminal
-        self._steps, self._start_step, self._batch_size = steps, start_step, batch_size
-        self._log_every = log_every
-        self._start, self._idle, self._printed = time.monotonic(), 0.0, 0.0
+        self._steps, self._speed, self._log_every = steps, speed, log_every
+        self._printed = 0.0
         self._valid = ""
 
     def say(self, text: str) -> None:
@@ -57,23 +56,19 @@ class Progress:
         if not self._live:
             self.say(f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}")
 
-    @contextmanager
-    def pause(self) -> Iterator[None]:
+    def pause(self) -> AbstractContextManager[None]:
         """Leaves the time of the block out of the speed and the estimate of the time left."""
-        start = time.monotonic()
-        yield
-        self._idle += time.monotonic() - start
+        return self._speed.pause()
 
     def _line(self, step: int, metrics: Mapping[str, float]) -> str:
-        seconds = max(time.monotonic() - self._start - self._idle, 1e-9)
-        rate = max(step - self._start_step, 1) / seconds
+        left = (self._steps - step) / self._speed.steps_per_second(step)
         parts = [
             f"step {step}/{self._steps}",
             f"loss {metrics['loss']:.4f}",
             f"accuracy {metrics['accuracy']:.3f}",
             *([self._valid] if self._valid and self._live else []),
-            f"{rate * self._batch_size:.0f} examples/s",
-            f"{duration((self._steps - step) / rate)} left",
+            *self._speed.describe(step),
+            f"{duration(left)} left",
         ]
         return "  ".join(parts)
 

@@ -11,6 +11,7 @@ from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import Speed, SpeedLog
 from jaxzoo.train.state import TrainState
 from jaxzoo.train.step import Metrics
 
@@ -52,9 +53,20 @@ class Recorder:
       log: where the metrics go.
       progress: who is told.
       draws: whether there is a picture.
+      clock: how fast it trains, and where that goes beside TensorBoard; None: nobody asks.
     """
 
-    def __init__(self, session: Session, run: RunDirectory, log: MetricsLog, progress: Audience, *, draws: bool = True):
+    def __init__(
+        self,
+        session: Session,
+        run: RunDirectory,
+        log: MetricsLog,
+        progress: Audience,
+        *,
+        draws: bool = True,
+        clock: tuple[Speed, SpeedLog] | None = None,
+    ):
+        self._clock = clock
         self._session, self._run, self._log, self._progress, self._draws = session, run, log, progress, draws
         self._held: tuple[int, Callable[[], Mapping[str, float]]] | None = None
 
@@ -78,7 +90,16 @@ class Recorder:
                 raise NonFiniteError(name, metrics[name], step)
         if step % self._session.config.train.log_every == 0:
             self._log.write(step, {f"train/{name}": value for name, value in metrics.items()})
+            self._write_speed(step)
         self._progress.train(step, metrics)
+
+    def _write_speed(self, step: int) -> None:
+        if self._clock is None:
+            return
+        speed, file = self._clock
+        row = speed.row(step)
+        file.write(step, row)
+        self._log.chart(step, {f"speed/{name}": value for name, value in row.items()})
 
     def validate(self, step: int, state: TrainState) -> None:
         """Scores the validation sets, records the result and draws the picture."""

@@ -55,6 +55,8 @@ class RunDirectory:
         self.config = path / "config.json"
         self.manifest = path / "manifest.json"
         self.metrics = path / "metrics.jsonl"
+        self.speed = path / "speed.jsonl"
+        self.profile = path / "profile"
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
         self.newest_checkpoint = path / "newest_checkpoint.json"
@@ -167,26 +169,28 @@ class RunDirectory:
 
     def _remove_run(self) -> None:
         """Removes what a run writes, its config last: half removed, it is still known as a run."""
-        if self.checkpoints.is_dir():
-            shutil.rmtree(self.checkpoints)
+        for folder in (self.profile, self.checkpoints):
+            if folder.is_dir():
+                shutil.rmtree(folder)
         for file in (*self.path.glob(f"{EVENTS}*"), *self._files()):
             file.unlink(missing_ok=True)
 
     def _files(self) -> list[Path]:
         """The files of a run but for its events, unfinished ones first and the config last."""
-        files = [self.metrics, self.picture, self.manifest, self.newest_checkpoint, self.config]
+        files = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint, self.config]
         return [*map(unfinished, files), *files]
 
     def _links(self) -> list[Path]:
         """Symbolic links in the places of the run's files and checkpoints, through which it would write elsewhere."""
-        places = [*self._files(), self.checkpoints, *self.path.glob(f"{EVENTS}*"), *self.checkpoints.glob("*")]
+        places = [*self._files(), self.checkpoints, self.profile, *self.path.glob(f"{EVENTS}*"), *self.checkpoints.glob("*")]
         return [place for place in places if place.is_symlink()]
 
     def _strangers(self) -> list[str]:
         """Names in the directory that no run wrote."""
         if not self.path.exists():
             return []
-        ours = {file.name for file in self._files()} | ({self.checkpoints.name} if self.holds_run else set())
+        folders = {self.checkpoints.name, self.profile.name} if self.holds_run else set()
+        ours = {file.name for file in self._files()} | folders
         names = (p.name for p in self.path.iterdir())
         return sorted(name for name in names if name not in ours and not name.startswith(EVENTS))
 

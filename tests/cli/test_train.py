@@ -23,6 +23,7 @@ from jaxzoo.train.progress import Progress
 from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import Speed, StepWork
 
 
 @pytest.fixture
@@ -200,7 +201,8 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
 def test_infinite_gradient_stops_too(tiny_config, tmp_path):
     """Kills: watching the loss alone, which is finite one step longer than the parameters."""
     session = SimpleNamespace(config=tiny_config)
-    progress = Progress(Screen(io.StringIO()), steps=20, start_step=0, batch_size=1, log_every=1)
+    speed = Speed(StepWork("examples", 1, 1.0, None), [], 0)
+    progress = Progress(Screen(io.StringIO()), steps=20, speed=speed, log_every=1)
     with MetricsLog(tmp_path / "metrics.jsonl") as log:
         record = Recorder(session, RunDirectory(tmp_path), log, progress)
         record.train(10, lambda: {"loss": 1.0, "accuracy": 0.0, "grad_norm": math.inf, "learning_rate": 0.1})

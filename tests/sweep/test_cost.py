@@ -7,7 +7,7 @@ import pytest
 
 from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.sweep.flops import PASSES, train_flops
+from jaxzoo.train.flops import PASSES, train_flops
 from jaxzoo.sweep.task import Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples

@@ -2,7 +2,7 @@
 
 import re
 
-from jaxzoo.sweep.flops import train_flops
+from jaxzoo.train.flops import train_flops
 from jaxzoo.sweep.plan import H200_STEP, Measured, plan
 from tests.sweep.small import open_small
 
