@@ -1,7 +1,6 @@
 """One layer, and a stack of equal periods of layers."""
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any
 

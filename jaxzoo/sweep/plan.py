@@ -10,10 +10,10 @@ import jax
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.cost import Rates
-from jaxzoo.train.flops import train_flops
 from jaxzoo.sweep.lockstep import Apart
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
+from jaxzoo.train.flops import train_flops
 from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session
 

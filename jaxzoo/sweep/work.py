@@ -16,10 +16,10 @@ from jaxzoo.config_io import to_json
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.train.flops import train_flops
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, by_step, curve, train_members
+from jaxzoo.train.flops import train_flops
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session

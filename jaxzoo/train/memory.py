@@ -36,7 +36,8 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     """
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
-    state = STATE_COPIES[config.optimizer.name] * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    copies = STATE_COPIES[config.optimizer.name]
+    state = copies * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     batch = FLOAT_BYTES * rows * length * model.d_model / (mesh.shape["data"] * mesh.shape["fsdp"])
     room = memory_of_each(list(mesh.devices.flat))
     if state + batch > room:

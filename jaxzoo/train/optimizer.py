@@ -56,7 +56,7 @@ def decay_mask(traits: dict, config: OptimizerConfig) -> dict:
 
 
 def is_hidden_matrix(traits: Traits) -> bool:
-    """Whether the parameter maps one width of the model to another: no table, head, filter, norm, bias or bottleneck."""
+    """Whether it maps one width of the model to another: no table, head, filter, norm, bias or bottleneck."""
     return traits.decay and not traits.is_embedding and len(traits.axes) == 2 and HIDDEN_AXES.issuperset(traits.axes)
 
 

@@ -182,7 +182,8 @@ class RunDirectory:
 
     def _links(self) -> list[Path]:
         """Symbolic links in the places of the run's files and checkpoints, through which it would write elsewhere."""
-        places = [*self._files(), self.checkpoints, self.profile, *self.path.glob(f"{EVENTS}*"), *self.checkpoints.glob("*")]
+        folders = [self.checkpoints, self.profile, *self.checkpoints.glob("*")]
+        places = [*self._files(), *folders, *self.path.glob(f"{EVENTS}*")]
         return [place for place in places if place.is_symlink()]
 
     def _strangers(self) -> list[str]:

@@ -22,7 +22,7 @@ class StepWork(NamedTuple):
 
     unit: str
     """What is counted: `tokens`, or `examples` of recall tasks."""
-    count: int
+    amount: int
     """How many of them."""
     flops: float
     """`train_flops`, the mean over the lengths of a mixture."""
@@ -77,14 +77,14 @@ class Speed:
         self._row = step, self._now()
         known = {"mfu": self._mfu(rate), "peak_memory_bytes": self._peak_memory()}
         named = {name: value for name, value in known.items() if value is not None}
-        return {f"{self._work.unit}_per_second": rate * self._work.count, **named}
+        return {f"{self._work.unit}_per_second": rate * self._work.amount, **named}
 
     def describe(self, step: int) -> list[str]:
         """`31,250 tokens/s`, `41.2% MFU` and `12.3 GB`: means over all steps, and what is known."""
         rate, memory = self.steps_per_second(step), self._peak_memory()
         mfu = self._mfu(rate)
         return [
-            f"{rate * self._work.count:,.0f} {self._work.unit}/s",
+            f"{rate * self._work.amount:,.0f} {self._work.unit}/s",
             *([] if mfu is None else [f"{mfu:.1%} MFU"]),
             *([] if memory is None else [f"{memory / 1e9:.1f} GB"]),
         ]

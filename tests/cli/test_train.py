@@ -24,6 +24,7 @@ from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork
+from tests.train.traces import steps_of_trace
 
 
 @pytest.fixture
@@ -54,9 +55,10 @@ def signalled(number):
 def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows, tmp_path, capsys):
     """Kills: rows or files that are missing or misnamed, a config.json that does not give it back, a last
     step without validation or checkpoint."""
-    assert run(mixture_file, "r") == 0
+    assert run(mixture_file, "r", "--profile", "2:4") == 0
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
-    assert names == {"config.json", "metrics.jsonl", "learning_curve.png", "checkpoints", "newest_checkpoint.json"}
+    files = {"config.json", "metrics.jsonl", "speed.jsonl", "learning_curve.png", "newest_checkpoint.json"}
+    assert names == {*files, "checkpoints", "profile"}
     loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
     assert loaded == load_config(mixture_file)
     train = [row for row in rows("r") if "train/loss" in row]
@@ -71,7 +73,13 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows,
     assert valid[0].keys() == {"step", "valid/loss", "valid/accuracy", *slices}
     assert train[0]["train/loss"] == pytest.approx(math.log(257), rel=0.01)
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 9
+    speeds = [json.loads(line) for line in (tmp_path / "r" / "speed.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in speeds] == list(range(1, 10))
+    assert all(row["examples_per_second"] > 0 for row in speeds)
     out = capsys.readouterr().out
+    (trace,) = (tmp_path / "r" / "profile").rglob("perfetto_trace.json.gz")
+    assert f"trace of steps 2 to 3: {trace}; open it at https://ui.perfetto.dev\n" in out
+    assert steps_of_trace(trace) == [2, 3]
     for text in ("parameters", "compiled in", "step 9/9", "examples/s", "validation at step 9", "pairs=3"):
         assert text in out
 

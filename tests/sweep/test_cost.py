@@ -7,10 +7,10 @@ import pytest
 
 from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import Measurement
-from jaxzoo.train.flops import PASSES, train_flops
 from jaxzoo.sweep.task import Task
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples
+from jaxzoo.train.flops import PASSES, train_flops
 from tests.sweep.small import open_small
 
 

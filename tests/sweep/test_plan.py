@@ -2,8 +2,8 @@
 
 import re
 
-from jaxzoo.train.flops import train_flops
 from jaxzoo.sweep.plan import H200_STEP, Measured, plan
+from jaxzoo.train.flops import train_flops
 from tests.sweep.small import open_small
 
 

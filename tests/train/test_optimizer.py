@@ -113,7 +113,7 @@ class Lion:
 
 
 class Muon:
-    """One matrix: its momentum U diag(s) V' becomes U diag(p(p(p(p(p(s / |s|)))))) V' with p(s) = a s + b s^3 + c s^5."""
+    """One matrix: its momentum U diag(s) V' becomes U diag(q(s / |s|)) V', q five times a polynomial."""
 
     def __init__(self):
         self.m = 0.0

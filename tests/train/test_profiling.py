@@ -1,39 +1,38 @@
-"""`--profile`: a trace that Perfetto opens, of the steps that were named, and refusals in one line."""
+"""`--profile`: which steps are traced, and what is refused in one line."""
 
-import gzip
-import json
+import contextlib
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from jaxzoo.train.profiling import parse_steps
+from jaxzoo.train.profiling import Profiler, check_ahead, parse_steps
+from tests.train.traces import steps_of_trace
 
 
-def steps_in(file):
-    """Numbers of the steps of ours in a trace."""
-    with gzip.open(file, "rt") as text:
-        events = json.load(text)["traceEvents"]
-    return sorted(int(event["args"]["step_num"]) for event in events if event.get("name") == "train")
+def test_a_run_that_ends_early_leaves_its_trace(tmp_path):
+    """Kills: a trace that is lost, or goes on, when a signal ends the run between its first step and its last; steps
+    before the first among the traced."""
+    said, double = [], jax.jit(lambda x: 2 * x)
+    with Profiler(range(2, 9), tmp_path, said.append, contextlib.nullcontext) as profiler:
+        for step in (1, 2, 3):
+            with profiler.step(step, lambda: None):
+                double(jnp.float32(step))
+    (file,) = tmp_path.rglob("perfetto_trace.json.gz")
+    assert said == [f"trace of steps 2 to 3: {file}; open it at https://ui.perfetto.dev"]
+    assert steps_of_trace(file) == [2, 3]
+    nothing = Profiler(None, tmp_path / "none", said.append, contextlib.nullcontext)
+    with nothing, nothing.step(1, lambda: None):
+        pass
+    assert len(said) == 1
 
 
-def test_trace_of_two_steps(mqar_file, run, rows, tmp_path, capsys):
-    """Kills: a file that is no trace, a step too many or too few, a run that is refused for its own trace, one that
-    learns something else, and one that --overwrite leaves behind."""
-    quick = ("--train.steps", "4", "--train.eval-every", "0", "--train.checkpoint-every", "0")
-    assert run(mqar_file, "r", *quick, "--profile", "2:4") == 0
-    said = capsys.readouterr().out
-    (file,) = (tmp_path / "r" / "profile").rglob("perfetto_trace.json.gz")
-    assert f"trace of steps 2 to 3: {file}; open it at https://ui.perfetto.dev" in said
-    assert steps_in(file) == [2, 3]
-    speeds = [json.loads(line) for line in (tmp_path / "r" / "speed.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in speeds] == [1, 2, 3, 4]
-    assert all(row["examples_per_second"] > 0 for row in speeds)
-    traced = rows("r")
-    assert not any("per_second" in name for row in traced for name in row)
-    assert run(mqar_file, "r", *quick, "--resume", "--profile", "4:5") == 2
-    assert capsys.readouterr().err == "error: --profile 4:5 must name steps after 4, from where the run goes on\n"
-    assert run(mqar_file, "r", *quick, "--overwrite", "--train.stop-at-accuracy", "0") == 0
-    assert not (tmp_path / "r" / "profile").exists()
-    assert rows("r") == traced
+def test_a_resumed_run_cannot_trace_what_is_behind_it():
+    """Kills: a resumed run that ends without the trace that was asked for."""
+    check_ahead(None, 4)
+    check_ahead(range(5, 6), 4)
+    with pytest.raises(ValueError, match=r"^--profile 4:9 must name steps after 4, from where the run goes on$"):
+        check_ahead(range(4, 9), 4)
 
 
 @pytest.mark.parametrize("text", ["3", "3:", ":3", "a:b", "-1:2", "1.5:2", "², :3", "1:2:3"])

@@ -22,6 +22,8 @@ def directory(tmp_path):
     (run.checkpoints / "3").mkdir(parents=True)
     (run.checkpoints / "3" / "data").write_text("x")
     (run.path / "metrics.jsonl.tmp").write_text("")
+    (run.path / "speed.jsonl").write_text("")
+    (run.profile / "plugins").mkdir(parents=True)
     (run.path / "events.out.tfevents.1.host").write_text("")
     return run
 
