@@ -1,5 +1,6 @@
 """A training step compiled for eight real chips without them: kernels on every chip, tokens never gathered."""
 
+import dataclasses
 import re
 
 import jax
@@ -35,12 +36,16 @@ CONFIG = ExperimentConfig(
 KERNELS = {"h100": {"mosaic_gpu"}, "v5e": {"mosaic_tpu", "splash_tpu"}}
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_training_step(name, monkeypatch):
-    """Kills kernels that are left on a mesh, tables of a kernel made on devices that are not there, and activations
-    that are gathered around a kernel."""
+@pytest.mark.parametrize(
+    ("name", "remat"),
+    [(name, "nothing") for name in KERNELS] + [pytest.param("v5e", "everything", marks=pytest.mark.slow)],
+)
+def test_training_step(name, remat, monkeypatch):
+    """Kills kernels that are left on a mesh or under remat, tables of a kernel made on devices that are not there, and
+    activations that are gathered around a kernel."""
     target = absent_devices(name, monkeypatch)
-    session = Session(CONFIG, devices=target.devices(8))
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, remat=remat))
+    session = Session(config, devices=target.devices(8))
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), next(session.dataset.train()))
     with jax.set_mesh(session.mesh):
         text = session.train_step.lower(session.abstract_state, batch, target.platform).compile().as_text()
