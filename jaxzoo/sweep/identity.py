@@ -8,13 +8,18 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from jaxzoo.config import LanguageModelConfig, OptimizerConfig
 from jaxzoo.config_io import Json, to_json
 
 UNSAID: Mapping[str, Mapping[str, Json]] = {
     "BaseConvConfig": {"filter_decay": True},
+    "OptimizerConfig": {"name": "adamw"},
     "TrainConfig": {"accumulate": 1, "loss_chunk": 0, "z_loss": 0.0},
 }
 """Class -> fields of which kept results know nothing, and the values that those runs had without them."""
+
+REMAT_BEFORE: Mapping[Json, Json] = {"nothing": False, "period": True}
+"""Policies, as `remat` named them when it was no more than on or off."""
 
 
 def identity(config: Any) -> Json:
@@ -30,4 +35,8 @@ def _pruned(value: Any, stored: Any) -> Json:
         return stored
     unsaid = UNSAID.get(type(value).__name__, {})
     fields = {name: _pruned(getattr(value, name, None), text) for name, text in stored.items()}
+    if isinstance(value, OptimizerConfig):
+        fields |= value.constants
+    if isinstance(value, LanguageModelConfig):
+        fields["remat"] = REMAT_BEFORE.get(value.remat, value.remat)
     return {name: text for name, text in fields.items() if name not in unsaid or text != unsaid[name]}
