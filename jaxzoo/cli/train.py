@@ -43,6 +43,8 @@ class Command:
     """Continue the run there."""
     overwrite: bool
     """Replace the run there."""
+    init_from: str
+    """Checkpoint whose parameters a new run begins with, `RUN` or `RUN:STEP`; empty: random ones."""
     allow_oversize: bool
     """Try what is beyond the memory of the devices."""
     profile: range | None
@@ -76,7 +78,11 @@ def _train(argv: Sequence[str]) -> None:
     use_compilation_cache()
 
     from jaxzoo.train.experiment import TrainingError, run_experiment
+    from jaxzoo.train.origin import Place
 
+    init_from = Place.parse(command.init_from) if command.init_from else None
+    if init_from and init_from.run.absolute() == directory.path:
+        raise UsageError(f"--init-from {command.init_from} is the run that would be replaced; choose another --run-dir")
     screen = Screen(sys.stdout)
     try:
         run_experiment(
@@ -85,6 +91,7 @@ def _train(argv: Sequence[str]) -> None:
             name=str(command.config_file),
             resume=command.resume,
             screen=screen,
+            init_from=init_from,
             allow_oversize=command.allow_oversize,
             profile=command.profile,
         )
@@ -105,6 +112,10 @@ def parse_command(argv: Sequence[str]) -> Command:
             raise SystemExit(0)
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
+    if options.resume and options.init_from is not None:
+        raise UsageError("--resume and --init-from exclude each other: a run that goes on has parameters of its own")
+    if options.init_from == "":
+        raise UsageError("--init-from must name a run, such as runs/mqar-based, or a step of it, runs/mqar-based:900")
     file = Path(options.config)
     config = override(
         load_config(file, mixer=options.mixer),
@@ -118,6 +129,7 @@ def parse_command(argv: Sequence[str]) -> Command:
         run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file, options.mixer),
         resume=options.resume,
         overwrite=options.overwrite,
+        init_from=options.init_from or "",
         allow_oversize=options.allow_oversize,
         profile=_steps_to_profile(options.profile, config.train.steps),
         print_model=options.print_model,
@@ -140,6 +152,9 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>[-<mixer>]")
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
+    parser.add_argument(
+        "--init-from", metavar="RUN[:STEP]", help="begin a new run with the parameters alone of that run's checkpoint"
+    )
     parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")
     profile = "trace the steps from START up to, but not with, STOP, such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)

@@ -13,9 +13,11 @@ CPU cores, 1.9 % of its save (0.7 to 1.0 s); the first time it also compiles, so
 """
 
 import functools
+import hashlib
+import json
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
@@ -41,6 +43,12 @@ def digests(tree: Any) -> Digests:
         name: {"shape": list(x.shape), "dtype": str(x.dtype), "sum": int(value)}
         for (name, x), value in zip(named, sums, strict=True)
     }
+
+
+def joint_digest(of: Digests, parts: Collection[str]) -> str:
+    """One digest of all arrays of the parts of a state, such as `params`: SHA-256 of their names, shapes and sums."""
+    chosen = {name: array for name, array in of.items() if name.split("/")[0] in parts}
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True).encode()).hexdigest()
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -13,6 +13,7 @@ from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.origin import Origin, Place, read_origin
 from jaxzoo.train.profiling import Profiler, check_ahead
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.recorder import NonFiniteError, Recorder
@@ -33,6 +34,7 @@ def run_experiment(
     name: str,
     resume: bool,
     screen: Screen,
+    init_from: Place | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
 ) -> None:
@@ -44,6 +46,7 @@ def run_experiment(
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
+      init_from: the checkpoint whose parameters a new run begins with; None: random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
       profile: steps that are traced; None: none.
 
@@ -55,25 +58,30 @@ def run_experiment(
     session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):
         _print_start(session, name, run, screen)
+        origin = None if init_from is None else read_origin(init_from, session)
         with _no_refusals("the training step did not compile"):
             step = session.compile()
         if not allow_oversize:
             check_compiled(step, session.mesh)
         screen.say(f"compiled in {session.train_step.seconds:.1f} s")
         try:
-            start = _claim(session, run, resume=resume, profile=profile)
+            start = _claim(session, run, origin, resume=resume, profile=profile)
+            if origin is not None:
+                screen.say(f"begins with the parameters of {origin}")
             with _failing(run), _no_refusals("training failed"):
                 _train(session, run, start, screen, profile)
         finally:
             run.release()
 
 
-def _claim(session: Session, run: RunDirectory, *, resume: bool, profile: range | None) -> Start:
+def _claim(
+    session: Session, run: RunDirectory, origin: Origin | None, *, resume: bool, profile: range | None
+) -> Start:
     """Where to begin; from here on the run directory is ours."""
     config = to_json(session.config)
     if not resume:
-        start = begin(session, None)
-        run.create(config, session.dataset.manifest())
+        start = begin(session, None, variables=origin and origin.variables)
+        run.create(config, session.dataset.manifest(), origin and origin.note)
         return start
     run.claim()
     checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
@@ -84,6 +92,11 @@ def _claim(session: Session, run: RunDirectory, *, resume: bool, profile: range 
             f"{error}; nothing was changed: put a copy of one back, start anew with --overwrite, or choose another "
             "place with --run-dir"
         ) from None
+    if checkpoints.newest is None and run.origin.exists():
+        raise TrainingError(
+            f"{run.path} was stopped before it had saved the parameters that it begins with, which {run.origin.name} "
+            "names; start it anew with --init-from and --overwrite"
+        )
     check_ahead(profile, start.step)
     if checkpoints.newest is None:
         warn(f"{run.path} has no checkpoint yet; training begins again at step 0")

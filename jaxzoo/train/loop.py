@@ -11,6 +11,7 @@ from typing import Self
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.profiling import Profiler
 from jaxzoo.train.recorder import Recorder, host_metrics
@@ -30,6 +31,8 @@ class Start:
     """Updates that `state` has seen."""
     n_rows: int = 0
     """Rows of metrics up to `step`, when it was saved."""
+    is_given: bool = False
+    """Whether `state` holds the parameters of another run: it is saved before the first update."""
 
 
 class StopSignals:
@@ -86,11 +89,14 @@ class Course:
         stop: StopSignals,
     ):
         self.step = start.step
-        self._config, self._stream = config, start.stream
+        self._config, self._stream, self._is_given = config, start.stream, start.is_given
         self._checkpoints, self._record, self._stop = checkpoints, record, stop
 
     def begin(self, state: Callable[[], TrainState]) -> None:
-        """Before the first update: validates, where that is due and was not done before the run was stopped."""
+        """Before the first update: saves parameters of another run, so that this one can go on without it; validates,
+        where that is due and was not done before the run was stopped."""
+        if self._is_given:
+            self.save(state)
         self._validate(state)
 
     @property
@@ -160,13 +166,19 @@ def train(
     return course.step
 
 
-def begin(session: Session, checkpoints: Checkpoints | None, config: ExperimentConfig | None = None) -> Start:
+def begin(
+    session: Session,
+    checkpoints: Checkpoints | None,
+    config: ExperimentConfig | None = None,
+    variables: Variables | None = None,
+) -> Start:
     """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
 
     Args:
       session: of the run, or of one that differs in learning rate and seed alone.
       checkpoints: those of the run; None: it is new.
       config: the run's; None: the session's.
+      variables: what a new run begins with, donated; None: random ones.
 
     Raises:
       ValueError: the checkpoint's cursor belongs to other data.
@@ -176,6 +188,6 @@ def begin(session: Session, checkpoints: Checkpoints | None, config: ExperimentC
     stream = session.dataset.train()
     found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
     if found is None:
-        return Start(session.init_state(config.train.seed), stream)
+        return Start(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)
     stream.set_state(found.seal.cursor)
     return Start(found.state, stream, found.seal.step, found.seal.n_rows)

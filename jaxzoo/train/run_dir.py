@@ -53,6 +53,7 @@ class RunDirectory:
     def __init__(self, path: Path):
         self.path = path
         self.config = path / "config.json"
+        self.origin = path / "origin.json"
         self.manifest = path / "manifest.json"
         self.metrics = path / "metrics.jsonl"
         self.speed = path / "speed.jsonl"
@@ -141,8 +142,13 @@ class RunDirectory:
             os.close(self._claim)
             self._claim = None
 
-    def create(self, config: Json, manifest: Json | None) -> None:
+    def create(self, config: Json, manifest: Json | None, origin: Json | None = None) -> None:
         """Makes the directory anew and claims it; a run that it held is removed.
+
+        Args:
+          config: the experiment.
+          manifest: what the run learns from; None: its config says it all.
+          origin: where its parameters are from; None: they are random.
 
         Raises:
           OSError: it cannot be written; a directory that was made for it is removed again.
@@ -153,6 +159,8 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
             self.claim()
             self._remove_run()
+            if origin is not None:
+                write_whole(self.origin, json.dumps(origin, indent=1) + "\n")
             self.write_config(config)
             if manifest is not None:
                 write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
@@ -177,7 +185,8 @@ class RunDirectory:
 
     def _files(self) -> list[Path]:
         """The files of a run but for its events, unfinished ones first and the config last."""
-        files = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint, self.config]
+        records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint]
+        files = [*records, self.origin, self.config]
         return [*map(unfinished, files), *files]
 
     def _links(self) -> list[Path]:

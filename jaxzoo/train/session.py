@@ -20,7 +20,7 @@ from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
-from jaxzoo.train.state import TrainState, init_state, state_shardings
+from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
 
 
@@ -100,6 +100,9 @@ class Program:
         # It runs once: on a CPU its compiler takes four times as long to make it fast.
         hasty = {"xla_backend_optimization_level": 0} if self.mesh.devices.flat[0].platform == "cpu" else None
         self._jitted_init = jax.jit(self._init, out_shardings=self.state_shardings, compiler_options=hasty)
+        self._jitted_adopt = jax.jit(
+            self._adopt, out_shardings=self.state_shardings, donate_argnums=0, compiler_options=hasty
+        )
         self.everywhere = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
         self.train_step = PerShape(
@@ -127,6 +130,9 @@ class Program:
 
     def _init(self, key_data: jax.Array) -> TrainState:
         return init_state(self.config.model, self._optimizer, key_data)
+
+    def _adopt(self, variables: Variables, key_data: jax.Array) -> TrainState:
+        return first_state(variables, self._optimizer, key_data)
 
 
 class Session(Program):
@@ -158,10 +164,15 @@ class Session(Program):
             check_estimate(config, mesh, self.dataset.max_length)
         super().__init__(config, mesh)
 
-    def init_state(self, seed: int | None = None) -> TrainState:
-        """The state before the first update, born where it stays; `seed` None: that of the config."""
+    def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:
+        """The state before the first update, born where it stays.
+
+        Args:
+          seed: None: that of the config.
+          variables: to begin with, placed as in `abstract_state`; donated. None: random ones.
+        """
         key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
-        return self._jitted_init(key_data)
+        return self._jitted_init(key_data) if variables is None else self._jitted_adopt(variables, key_data)
 
     def place(self, batch: Batch) -> Batch:
         """The batch with its rows shared out over the devices of the mesh."""

@@ -38,8 +38,16 @@ def init_state(
     config: LanguageModelConfig, optimizer: optax.GradientTransformation, key_data: Int[Array, "words"]
 ) -> TrainState:
     """The state before the first update; `key_data` seeds parameters and dropout. To be jitted."""
-    params_key, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
+    params_key, _ = jax.random.split(jax.random.wrap_key_data(key_data))
     variables = split_variables(LanguageModel(config, rngs=nnx.Rngs(params=params_key)))
+    return first_state(variables, optimizer, key_data)
+
+
+def first_state(
+    variables: Variables, optimizer: optax.GradientTransformation, key_data: Int[Array, "words"]
+) -> TrainState:
+    """The state before the first update with these variables; `key_data` seeds dropout as in `init_state`."""
+    _, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
     return TrainState(
         params=variables.params,
         buffers=variables.buffers,

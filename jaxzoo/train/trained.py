@@ -1,11 +1,9 @@
 """The language model of a run directory, without its optimizer; nothing is written there."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import orbax.checkpoint as ocp
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
@@ -13,12 +11,10 @@ from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.digest import digests
 from jaxzoo.train.memory import check_model
-from jaxzoo.train.restore import folders, newest_usable
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import Seal, UnusableError, read_seal
-from jaxzoo.train.storage import reading
+from jaxzoo.train.seal import Seal
+from jaxzoo.train.stored import find_run, first_other_shape, read_stored
 
 
 class Trained(NamedTuple):
@@ -74,20 +70,10 @@ def load_variables(
     except ValueError as error:
         raise ValueError(f"{run.config}: {error}") from error
     blueprint = make_blueprint(config.model)
-
-    def read(folder: Path) -> tuple[Variables, Seal]:
-        return _read(folder, blueprint, run)
-
-    try:
-        found = (
-            newest_usable(run.checkpoints, read, run.newest_checkpoint) if step is None else read(_folder(run, step))
-        )
-    except UnusableError as error:
-        what = "" if step is None else f"checkpoint {step} cannot be used: "
-        raise OSError(f"{run.path}: {what}{error}") from None
-    if found is None:
-        raise ValueError(_NO_CHECKPOINT.format(run.path))
-    return blueprint, *found
+    device = SingleDeviceSharding(jax.devices()[0])
+    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), blueprint.shapes)
+    variables, seal = read_stored(run, step, abstract, lambda seal: _check_same_model(seal, blueprint, run))
+    return blueprint, variables, seal
 
 
 def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
@@ -96,11 +82,7 @@ def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
     Raises:
       ValueError: there is no run, or its config.json names a class that has not been imported.
     """
-    run = RunDirectory(directory.absolute())
-    if not run.path.is_dir():
-        raise ValueError(f"{run.path} does not exist; --run takes the directory of a run, such as runs/lm-based_tiny")
-    if not run.holds_run:
-        raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; --run takes the directory of a run")
+    run = find_run(directory)
     stored = run.read_config()
     try:
         return run, from_json(stored, ExperimentConfig)
@@ -126,57 +108,16 @@ def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer 
     return tokenizer
 
 
-_NO_CHECKPOINT = "{} holds a run without checkpoint; train it until it has saved one"
-
-
-def _folder(run: RunDirectory, step: int) -> Path:
-    found = folders(run.checkpoints)
-    if not found:
-        raise ValueError(_NO_CHECKPOINT.format(run.path))
-    if step not in found:
-        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(found)))}, those in {run.path}")
-    return found[step]
-
-
-def _read(folder: Path, blueprint: Blueprint, run: RunDirectory) -> tuple[Variables, Seal]:
-    """Variables and seal of a checkpoint of the model of config.json, and of no other."""
-    seal = read_seal(folder)
+def _check_same_model(seal: Seal, blueprint: Blueprint, run: RunDirectory) -> None:
+    """Refuses the checkpoint of another model than that of config.json."""
     where = f"{run.path}: checkpoint {seal.step}"
-    _check_same_model(seal, blueprint, where)
-    model = json.loads(run.config.read_text())["model"]
-    difference = first_difference(seal.config["model"], model, path="model")
+    other = first_other_shape(seal, blueprint.shapes)
+    if other:
+        name, there, here = other
+        raise ValueError(
+            f"{where} is of another model: variable {name} has shape {there} there and {here} by config.json; restore "
+            "the run's own config.json"
+        )
+    difference = first_difference(seal.config["model"], run.read_config()["model"], path="model")
     if difference:
         raise ValueError(f"{where} is of another model: {difference[0]} differs; restore the run's own config.json")
-    with reading(folder, seal):
-        variables = _restore(folder / "state", blueprint)
-    seal.check_digests(digests({name: tree for name, tree in variables._asdict().items() if tree}))
-    return variables, seal
-
-
-def _check_same_model(seal: Seal, blueprint: Blueprint, where: str) -> None:
-    """Compares names and shapes: Orbax restores what it finds, and leaves out what it does not."""
-    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
-    found = {name.partition("/")[2]: tuple(array["shape"]) for name, array in parts.items()}
-    leaves = [leaf for tree in blueprint.shapes for leaf in jax.tree.leaves_with_path(tree)]
-    expected = {jax.tree_util.keystr(path, simple=True, separator="/"): x.shape for path, x in leaves}
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            raise ValueError(
-                f"{where} is of another model: variable {name} has shape {found.get(name)} there and "
-                f"{expected.get(name)} by config.json; restore the run's own config.json"
-            )
-
-
-def _restore(state: Any, blueprint: Blueprint) -> Variables:
-    """The variables of a stored train state, and nothing else of it."""
-    device = SingleDeviceSharding(jax.devices()[0])
-    item = {
-        name: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), tree)
-        for name, tree in blueprint.shapes._asdict().items()
-        if tree
-    }
-    only_variables: Any = ocp.args.PyTreeRestore(
-        item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
-    )
-    restored = ocp.PyTreeCheckpointHandler().restore(state, args=only_variables)
-    return Variables(restored["params"], restored.get("buffers") or {})

@@ -1,0 +1,118 @@
+"""The variables of a model in the checkpoints of a run: read alone, into any shardings, and trusted only with the
+digests of their seal."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxzoo.models.blueprint import Variables
+from jaxzoo.train.digest import digests
+from jaxzoo.train.restore import folders, newest_usable
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.seal import Seal, UnusableError, read_seal
+from jaxzoo.train.storage import reading
+
+Shapes = dict[str, tuple[int, ...] | None]
+"""Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+
+
+class Stored(NamedTuple):
+    """What was read from a checkpoint, and is what was saved."""
+
+    variables: Variables
+    """All that the model holds."""
+    seal: Seal
+    """Step, cursor and config of the checkpoint."""
+
+
+def find_run(directory: Path, option: str = "--run") -> RunDirectory:
+    """The run in a directory.
+
+    Args:
+      directory: the run's.
+      option: what named it.
+
+    Raises:
+      ValueError: there is none.
+    """
+    run = RunDirectory(directory.absolute())
+    if not run.path.is_dir():
+        raise ValueError(f"{run.path} does not exist; {option} takes the directory of a run, such as runs/mqar-based")
+    if not run.holds_run:
+        raise ValueError(
+            f"{run.path} holds no run: {run.config.name} is missing; {option} takes the directory of a run"
+        )
+    return run
+
+
+def read_stored(run: RunDirectory, step: int | None, abstract: Variables, check: Callable[[Seal], None]) -> Stored:
+    """The variables of a checkpoint, and nothing else of it. Nothing is written.
+
+    Args:
+      run: its directory.
+      step: that of the checkpoint; None: the newest that can be used, with a warning for each that is newer.
+      abstract: shapes, dtypes and shardings to read into; any mesh will do.
+      check: raises ValueError for a checkpoint whose variables are others, before any of them is read.
+
+    Raises:
+      ValueError: there is no (such) checkpoint, or what `check` raises.
+      OSError: a file cannot be read, or holds other numbers than were saved.
+    """
+
+    def read(folder: Path) -> Stored:
+        seal = read_seal(folder)
+        check(seal)
+        with reading(folder, seal):
+            variables = _restore(folder / "state", abstract)
+        seal.check_digests(digests({name: tree for name, tree in variables._asdict().items() if tree}))
+        return Stored(variables, seal)
+
+    try:
+        found = (
+            newest_usable(run.checkpoints, read, run.newest_checkpoint) if step is None else read(_folder(run, step))
+        )
+    except UnusableError as error:
+        what = "" if step is None else f"checkpoint {step} cannot be used: "
+        raise OSError(f"{run.path}: {what}{error}") from None
+    if found is None:
+        raise ValueError(_NO_CHECKPOINT.format(run.path))
+    return found
+
+
+def first_other_shape(seal: Seal, shapes: Variables) -> tuple[str, Any, Any] | None:
+    """The first variable that a checkpoint and a model do not share, as (name, shape there, shape in the model).
+
+    None: they share them all. Orbax restores what it finds, and leaves out what it does not.
+    """
+    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
+    found: Shapes = {name.partition("/")[2]: tuple(array["shape"]) for name, array in parts.items()}
+    leaves = [leaf for tree in shapes for leaf in jax.tree.leaves_with_path(tree)]
+    expected: Shapes = {jax.tree_util.keystr(path, simple=True, separator="/"): x.shape for path, x in leaves}
+    for name in sorted(found.keys() | expected.keys()):
+        if found.get(name) != expected.get(name):
+            return name, found.get(name), expected.get(name)
+    return None
+
+
+_NO_CHECKPOINT = "{} holds a run without checkpoint; train it until it has saved one"
+
+
+def _folder(run: RunDirectory, step: int) -> Path:
+    found = folders(run.checkpoints)
+    if not found:
+        raise ValueError(_NO_CHECKPOINT.format(run.path))
+    if step not in found:
+        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(found)))}, those in {run.path}")
+    return found[step]
+
+
+def _restore(state: Any, abstract: Variables) -> Variables:
+    item = {name: tree for name, tree in abstract._asdict().items() if tree}
+    only_variables: Any = ocp.args.PyTreeRestore(
+        item=item, restore_args=ocp.checkpoint_utils.construct_restore_args(item), partial_restore=True
+    )
+    restored = ocp.PyTreeCheckpointHandler().restore(state, args=only_variables)
+    return Variables(restored["params"], restored.get("buffers") or {})

@@ -1,0 +1,158 @@
+"""`--init-from`: a run that begins with the parameters of another one."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import from_json, to_json
+from jaxzoo.sharding import MeshConfig
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.loop import Course
+from jaxzoo.train.origin import Place, read_origin
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.session import Session
+
+SHORT = ("--train.steps", "3", "--train.checkpoint-every", "2", "--train.eval-every", "0")
+
+
+def saved_variables(directory, step) -> dict[str, np.ndarray]:
+    """Parameters and buffers of a checkpoint, by name, read by Orbax alone."""
+    place = directory / "checkpoints" / str(step) / "state"
+    with ocp.PyTreeCheckpointer() as reader:
+        names = reader.metadata(place).item_metadata.tree
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), names)
+        tree = reader.restore(place, restore_args=as_numpy)
+    leaves = jax.tree.leaves_with_path({name: tree.get(name) for name in ("params", "buffers")})
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+
+
+def keep_first(monkeypatch) -> None:
+    """Keeps the checkpoint of step 0 from being removed by later ones."""
+    monkeypatch.setattr("jaxzoo.train.checkpoint.shutil.rmtree", lambda *_, **__: None)
+
+
+def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd, monkeypatch):
+    """Kills: parameters that are rounded, decayed or random; an optimizer, step or cursor that comes with them; a run
+    that forgets where it began; an earlier step that is not the one named."""
+    keep_first(monkeypatch)
+    assert run(mqar_file, "old", *SHORT) == 0
+    assert run(mqar_file, "new", *SHORT, "--init-from", f"{tmp_path / 'old'}:2", "--train.seed", "5") == 0
+    out, err = capfd.readouterr()
+    assert f"begins with the parameters of step 2 of {tmp_path / 'old'}" in out
+    assert err == ""
+    old, new = saved_variables(tmp_path / "old", 2), saved_variables(tmp_path / "new", 0)
+    assert old.keys() == new.keys()
+    for name, array in old.items():
+        assert array.tobytes() == new[name].tobytes(), name
+    trained = saved_variables(tmp_path / "new", 2)
+    assert any(array.tobytes() != trained[name].tobytes() for name, array in old.items())
+    note = json.loads((tmp_path / "new" / "origin.json").read_text())
+    assert (note["run"], note["step"], len(note["digest"])) == (str(tmp_path / "old"), 2, 64)
+    config = from_json(json.loads((tmp_path / "new" / "config.json").read_text()), ExperimentConfig)
+    session = Session(config)
+    with jax.set_mesh(session.mesh), Checkpoints(tmp_path / "new" / "checkpoints") as checkpoints:
+        state, seal = checkpoints.restore(0, session.abstract_state)
+        fresh = session.init_state()
+        assert seal.cursor == session.dataset.train().get_state()
+    jax.tree.map(np.testing.assert_array_equal, (state.opt_state, state.key), (fresh.opt_state, fresh.key))
+    assert int(state.step) == 0
+
+
+def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
+    """Kills: a resume that needs the source again, or that begins with random numbers where no checkpoint was due."""
+    assert run(mqar_file, "old", *SHORT) == 0
+    flags = (*SHORT, "--train.checkpoint-every", "0")
+    given = ("--init-from", str(tmp_path / "old"))
+    assert run(mqar_file, "whole", *flags, *given) == 0
+
+    def die(self, *_):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Course, "advance", die)
+        assert run(mqar_file, "broken", *flags, *given) == 130
+    assert rows("broken") == []
+    shutil.rmtree(tmp_path / "old")
+    assert run(mqar_file, "broken", *flags, "--resume") == 0
+    assert rows("broken") == rows("whole")
+    shutil.rmtree(tmp_path / "broken" / "checkpoints")
+    (tmp_path / "broken" / "newest_checkpoint.json").unlink()
+    capfd.readouterr()
+    assert run(mqar_file, "broken", *flags, "--resume") == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "was stopped before it had saved the parameters that it begins with" in line
+    assert run(mqar_file, "broken", *flags, "--overwrite") == 0
+    assert not (tmp_path / "broken" / "origin.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (
+            ("--init-from", "{old}", "--model.d-model", "16"),
+            r"embedding has shape (264, 8) in checkpoint 3 and (264, 16)",
+        ),
+        (("--init-from", "{old}:1"), "checkpoint 1 must be one of 2, 3, those in {old}"),
+        (("--init-from", "{old}x"), "{old}x does not exist; --init-from takes the directory of a run"),
+        (("--init-from", "{old}", "--resume"), "--resume and --init-from exclude each other"),
+        (("--init-from", ""), "--init-from must name a run"),
+        (("--init-from", "{new}"), "is the run that would be replaced"),
+    ],
+)
+def test_refusals_write_nothing(flags, line, mqar_file, run, tmp_path, capfd):
+    """Kills: a traceback of the storage layer, variables that are left random, a directory that is in the way later."""
+    names = {"old": tmp_path / "old", "new": tmp_path / "new"}
+    assert run(mqar_file, "old", *SHORT) == 0
+    capfd.readouterr()
+    assert run(mqar_file, "new", *SHORT, *(flag.format(**names) for flag in flags)) == 2
+    (said,) = capfd.readouterr().err.splitlines()
+    assert line.format(**names) in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_may_differ_and_what_is_told(mqar_file, text_file, run, tmp_path, capfd):
+    """Kills: a run that may not be made longer or dropped out otherwise; another function, or other meanings of the
+    ids, without a word."""
+    assert run(mqar_file, "old", *SHORT) == 0
+    given = ("--init-from", str(tmp_path / "old"))
+    capfd.readouterr()
+    same = ("--model.max-length", "40", "--model.residual-dropout", "0.5", "--model.dtype", "bfloat16")
+    assert run(mqar_file, "same", *SHORT, *given, *same, "--model.remat") == 0
+    assert capfd.readouterr().err == ""
+    assert run(text_file, "other", *SHORT, *given, "--model.norm-eps", "1e-3") == 0
+    model, tokens = capfd.readouterr().err.splitlines()
+    assert model.endswith("model.norm_eps is 0.001 here and 1e-05 there, with the same variables")
+    assert "trained on tokens of no tokenizer, and these are of 'bytes-257'" in tokens
+    assert run(text_file, "same_text", *SHORT, "--init-from", str(tmp_path / "other"), "--model.norm-eps", "1e-3") == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_onto_another_mesh(tiny_config, tmp_path):
+    """Kills: variables that all lie on one device, or in other shardings than the train step's."""
+    eight = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
+    source = RunDirectory(tmp_path / "source")
+    source.create(to_json(tiny_config), None)
+    source.release()
+    with jax.set_mesh(eight.mesh), Checkpoints(source.checkpoints) as checkpoints:
+        state = eight.init_state(seed=7)
+        checkpoints.save(0, state, cursor={}, config=to_json(tiny_config))
+    four = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=1, fsdp=4)), devices=jax.devices()[:4])
+    with jax.set_mesh(four.mesh):
+        origin = read_origin(Place.parse(str(source.path)), four)
+        found = four.init_state(variables=origin.variables)
+    assert jax.tree.map(lambda x: x.sharding, found) == four.state_shardings
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.variables), jax.device_get(state.variables))
+
+
+def test_places(tmp_path):
+    """Kills: a directory with a colon in its name that is cut in two."""
+    (tmp_path / "a:7").mkdir()
+    assert Place.parse(f"{tmp_path}/a:7") == (tmp_path / "a:7", None)
+    assert Place.parse(f"{tmp_path}/a:8") == (tmp_path / "a", 8)
+    assert Place.parse(f"{tmp_path}/a:8x") == (tmp_path / "a:8x", None)
