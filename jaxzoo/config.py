@@ -135,7 +135,11 @@ class TrainConfig(Checked):
     checkpoint_every: NonNegativeInt = 100
     """Steps between two checkpoints; there is one at the end as well. 0: only at the end."""
     keep_checkpoints: PositiveInt = 2
-    """How many checkpoints stay on disk."""
+    """How many checkpoints stay on disk, the newest ones."""
+    keep_best: NonNegativeInt = 0
+    """How many more stay on disk, those with the best validations; a validation among the best is saved at once."""
+    best_metric: str = "valid/loss"
+    """Metric of a validation by which it is better than another: a higher valid/accuracy, a lower one of all others."""
     stop_at_accuracy: Fraction = 0.0
     """Stops after a validation whose accuracy reaches this; 0: never."""
 

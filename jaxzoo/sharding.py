@@ -123,3 +123,8 @@ def on_mesh(plain: Callable, sharded: Callable, q: jax.Array, k: jax.Array) -> C
     if b % rows or h % heads or (g > 1 and g % heads):
         return plain
     return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes)
+
+
+def row_devices(mesh: Mesh | AbstractMesh) -> int:
+    """Among how many devices the rows of a batch are shared out."""
+    return mesh.shape["data"] * mesh.shape["fsdp"]

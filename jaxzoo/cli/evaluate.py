@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import load_config
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.screen import Screen
 
@@ -113,7 +113,8 @@ def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="step of the checkpoint; default: the newest")
+    checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
+    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
     parser.add_argument(
         "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.data_progress import PieceProgress
 from jaxzoo.cli.evaluate import PROGRAM, check_variables
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import say, use_compilation_cache
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
 from jaxzoo.screen import Screen
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jaxzoo.evals.recall_report import Measured
     from jaxzoo.models.blueprint import Variables
     from jaxzoo.train.session import Session
+    from jaxzoo.train.stored import Which
 
 DESCRIPTION = """Perplexity of a run on text by what could be recalled from the context (Zoology, sec. 3.1): AR hits are
 tokens that end a bigram which stands earlier in the window and is rare in training. With --baseline, how much
@@ -105,7 +106,7 @@ def read_bigrams(directory: str, data: Sequence["DataConfig"]) -> BigramCounts:
     return bigrams
 
 
-def _candidate(name: str, path: str, flags: Sequence[str], checkpoint: int | None) -> Candidate:
+def _candidate(name: str, path: str, flags: Sequence[str], checkpoint: "Which") -> Candidate:
     """Reads a run, with fields of its config overridden.
 
     Raises:
@@ -174,7 +175,8 @@ def _options() -> argparse.ArgumentParser:
     add("--bigrams", metavar="DIR", help="counts of training, by python -m jaxzoo.data.bigrams; default: repeats alone")
     rare = f"occurrences in training up to which a bigram is rare; default: {THRESHOLD}"
     add("--at-most", metavar="N", type=int, default=THRESHOLD, help=rare)
-    add("--checkpoint", metavar="STEP", type=int, help="step of the checkpoints; default: the newest of each")
+    checkpoint = "step of the checkpoints, or best: those with the best validations; default: the newest of each"
+    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
     add("--config", metavar="FILE", action="append", default=[], help="a run's config file, where it defines classes")
     add("--out", metavar="DIR", help="also writes recall.json, table.md and recall.png there")
     return parser

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.config_file import load_config
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import say, use_compilation_cache
 from jaxzoo.screen import Screen
 
@@ -192,7 +192,8 @@ def _options() -> argparse.ArgumentParser:
         choices=("lm_eval", "own"),
         help="own: the recall tasks without lm_eval, with the same numbers; default: lm_eval where it is installed",
     )
-    parser.add_argument("--checkpoint", metavar="STEP", type=int, help="step of the checkpoint; default: the newest")
+    checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
+    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
     parser.add_argument("--config", metavar="FILE", type=Path, help="the run's config file, if it defines classes")
     parser.add_argument("--out", metavar="FILE", type=Path, help="also writes the results there, as JSON")
     return parser

@@ -4,8 +4,9 @@ import argparse
 import contextlib
 import dataclasses
 import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import tyro
 
@@ -24,6 +25,15 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+
+def which_checkpoint(text: str) -> int | Literal["best"]:
+    """The value of an option `--checkpoint STEP|best`."""
+    if text == "best":
+        return "best"
+    if not re.fullmatch("[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r} must be the step of a checkpoint, or best")
+    return int(text)
 
 
 def parse_flags(

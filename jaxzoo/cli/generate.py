@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
@@ -53,8 +53,8 @@ class Command(Checked):
     """Seed of the draws: the same one gives the same texts."""
     stop: Repeatable = ()
     """String that ends a text, and is left out of it; give it again for another one."""
-    checkpoint: NonNegativeInt = 0
-    """Step of the checkpoint; 0: the newest."""
+    checkpoint: NonNegativeInt | Literal["best"] = 0
+    """Step of the checkpoint, or best: that with the best validation; 0: the newest."""
     config: Path | None = None
     """The run's config file; needed where it defines mixers of its own."""
     tokenizer: str = ""

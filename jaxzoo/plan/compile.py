@@ -19,8 +19,9 @@ from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.work import policy_name, step_work
-from jaxzoo.sharding import make_mesh
-from jaxzoo.train.session import Program, check_data, row_devices
+from jaxzoo.sharding import make_mesh, row_devices
+from jaxzoo.train.checks import check_data
+from jaxzoo.train.session import Program
 from pallas_kernels.compile_check.compiler_text import read_program
 
 _TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")

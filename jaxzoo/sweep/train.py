@@ -77,10 +77,10 @@ class Member:
         """Opens its files until the stack is left."""
         log = MetricsLog(self._run.metrics, self.start.step or -1, n_rows=self.start.n_rows)
         stack.enter_context(log)
-        keep = self._config.train.keep_checkpoints
-        saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint))
         listener = Listener(tell, self.task.id, self._config.train.steps)
         record = Recorder(self._session, self._run, log, listener, draws=False)
+        keep, best = self._config.train.keep_checkpoints, functools.partial(record.best, self._config.train.keep_best)
+        saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint, best))
         self.course = Course(self._config, self.start, saved, record, stop)
 
     def begin(self, state: State) -> None:
@@ -95,7 +95,7 @@ class Member:
         """Whether there is a next update; where there is none the run is saved."""
         if self.diverged is None and self.course.goes_on:
             return True
-        self._guarded(lambda: self.course.save(state))
+        self._guarded(lambda: self.course.finish(state))
         return False
 
     def _guarded(self, due: Callable[[], None]) -> None:

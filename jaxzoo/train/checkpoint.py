@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -14,6 +14,7 @@ from typing import Self
 import orbax.checkpoint as ocp
 
 from jaxzoo.config_io import Json
+from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
 from jaxzoo.train.restore import UNFINISHED, UNUSABLE, Restored, folders, newest_usable, restore, warn_of_strays
 from jaxzoo.train.run_dir import write_whole
@@ -33,13 +34,21 @@ class Checkpoints:
 
     Args:
       directory: absolute path; made where it is missing.
-      keep: how many checkpoints stay.
+      keep: how many checkpoints stay, the newest ones.
       record: file for the newest step that was ever complete, so that its loss is noticed; None: no such file.
+      best: names those of the steps on disk that stay whatever their age; None: none do.
     """
 
-    def __init__(self, directory: Path, keep: int = 1, record: Path | None = None):
-        self._directory, self._keep, self._record = directory, keep, record
+    def __init__(
+        self,
+        directory: Path,
+        keep: int = 1,
+        record: Path | None = None,
+        best: Callable[[Collection[int]], Collection[int]] | None = None,
+    ):
+        self._directory, self._keep, self._record, self._best = directory, keep, record, best
         self._under_way: int | None = None
+        self._is_clean = False
         self.newest = self._newest_on_disk()
 
     def __enter__(self) -> Self:
@@ -48,7 +57,7 @@ class Checkpoints:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
         with contextlib.suppress(OSError) if isinstance(error, OSError) else contextlib.nullcontext():
             self.wait()
-            if self._under_way is not None:
+            if "_saver" in vars(self):
                 self._saver.close()
 
     def save(self, step: int, state: TrainState, *, cursor: dict, config: Json, n_rows: int = 0) -> None:
@@ -68,11 +77,15 @@ class Checkpoints:
         seal = Seal(step, cursor, config, n_rows, digests(state))
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), **{ITEM: ocp.args.JsonSave(seal.to_json())})
         with _as_os_error(self._directory):
-            if self._under_way is None:
+            if not self._is_clean:
                 self._remove_unfinished()
             self._set_aside(step)
-            self._under_way = step
-            self._saver.save(self._directory / str(step), args=items)
+            self._under_way, self._is_clean = step, False
+            try:
+                self._saver.save(self._directory / str(step), args=items)
+            except BaseException:
+                self._under_way = None
+                raise
         self.newest = step
 
     def restore(self, step: int, abstract: TrainState) -> Restored:
@@ -114,17 +127,28 @@ class Checkpoints:
         """Waits until what `save` began is on disk, and removes checkpoints that are too many by then.
 
         Raises:
-          OSError: it could not be written.
+          OSError: it could not be written; another `save` may be tried.
         """
         if self._under_way is None:
             return
         try:
             with _as_os_error(self._directory):
                 self._saver.wait_until_finished()
-                for folder in list(folders(self._directory).values())[self._keep :]:
-                    shutil.rmtree(folder)
+                self._is_clean = True
+                self._remove_old()
         finally:
-            self.newest = self._newest_on_disk()
+            self._under_way, self.newest = None, self._newest_on_disk()
+
+    def check(self) -> None:
+        """Raises OSError where what `save` began has failed by now; does not wait for it."""
+        if self._under_way is None:
+            return
+        try:
+            with _as_os_error(self._directory):
+                self._saver.check_for_errors()
+        except OSError:
+            self._under_way, self.newest = None, self._newest_on_disk()
+            raise
 
     @functools.cached_property
     def _saver(self) -> ocp.AsyncCheckpointer:
@@ -139,8 +163,18 @@ class Checkpoints:
     def _newest_on_disk(self) -> int | None:
         return next(iter(folders(self._directory)), None)
 
+    def _remove_old(self) -> None:
+        found = folders(self._directory)
+        best = self._best(found) if self._best else ()
+        for step in list(found)[self._keep :]:
+            if step not in best:
+                try:
+                    shutil.rmtree(found[step])
+                except OSError as error:
+                    warn(f"checkpoint {step} in {self._directory} cannot be removed: {error.strerror or error}")
+
     def _remove_unfinished(self) -> None:
-        """Removes what a process that died has left of its save."""
+        """Removes what a process that died, or a save that failed, has left."""
         for half in self._directory.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(half)
 

@@ -64,6 +64,15 @@ def evaluate(
     return metrics
 
 
+def metric_names(valid_sets: Sequence[ValidSet], bytes_per_token: float | None = None) -> list[str]:
+    """The names of what `evaluate` gives, without evaluating anything."""
+    slices = [f"{key}={value}" for key, value in _slices(valid_sets)]
+    names = ["valid/loss", "valid/accuracy", *(f"valid/accuracy/{each}" for each in slices)]
+    if bytes_per_token is not None:
+        names += ["valid/bits_per_byte", *(f"valid/bits_per_byte/{each}" for each in slices), "valid/perplexity"]
+    return names
+
+
 def pad_rows(batch: Batch, rows: int) -> Batch:
     """Adds rows without labels, so that every batch of a set has one shape (and one compilation)."""
     missing = rows - batch.tokens.shape[0]

@@ -1,6 +1,7 @@
 """One experiment: from its config to a run directory with metrics, checkpoints and a picture."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 
@@ -74,9 +75,7 @@ def run_experiment(
             run.release()
 
 
-def _claim(
-    session: Session, run: RunDirectory, origin: Origin | None, *, resume: bool, profile: range | None
-) -> Start:
+def _claim(session: Session, run: RunDirectory, origin: Origin | None, *, resume: bool, profile: range | None) -> Start:
     """Where to begin; from here on the run directory is ours."""
     config = to_json(session.config)
     if not resume:
@@ -120,7 +119,8 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
             progress.say(f"resumed at step {start.step}")
         else:
             record.baselines()
-        with Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint) as checkpoints:
+        best = functools.partial(record.best, config.keep_best)
+        with Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, best) as checkpoints:
             try:
                 step = train(session, start, checkpoints, record, stop, profiler)
             except NonFiniteError as error:

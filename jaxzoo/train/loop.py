@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import signal
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
 from typing import Self
@@ -13,6 +14,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.patience import Patience
 from jaxzoo.train.profiling import Profiler
 from jaxzoo.train.recorder import Recorder, host_metrics
 from jaxzoo.train.session import Session
@@ -91,6 +93,7 @@ class Course:
         self.step = start.step
         self._config, self._stream, self._is_given = config, start.stream, start.is_given
         self._checkpoints, self._record, self._stop = checkpoints, record, stop
+        self._patience = Patience()
 
     def begin(self, state: Callable[[], TrainState]) -> None:
         """Before the first update: saves parameters of another run, so that this one can go on without it; validates,
@@ -116,20 +119,47 @@ class Course:
 
         Raises:
           NonFiniteError: loss or gradient of this step or the one before; no checkpoint is made any more.
-          OSError: metrics or a checkpoint cannot be written.
+          OSError: metrics or a checkpoint cannot be written, with all patience.
         """
         self.step += 1
         self._record.train(self.step, fetch)
         self._validate(state)
-        if self._due(self._config.train.checkpoint_every):
+        self._attempt(self._checkpoints.check)
+        if self._due(self._config.train.checkpoint_every) or self._is_best or time.monotonic() >= self._patience.due:
             self.save(state)
 
-    def save(self, state: Callable[[], TrainState]) -> None:
-        """Begins to save a checkpoint of this step, unless there is one. Raises as `advance` does."""
+    def save(self, state: Callable[[], TrainState]) -> bool:
+        """Begins to save a checkpoint of this step, unless there is one; returns whether it could.
+
+        A failure is warned of, and tried again at a later step. Raises as `advance` does.
+        """
         self._record.catch_up()
-        if self._checkpoints.newest != self.step:
-            cursor, config = self._stream.get_state(), to_json(self._config)
-            self._checkpoints.save(self.step, state(), cursor=cursor, config=config, n_rows=self._record.n_rows)
+        return self._checkpoints.newest == self.step or self._attempt(lambda: self._begin_to_save(state()))
+
+    def finish(self, state: Callable[[], TrainState]) -> None:
+        """Saves a checkpoint of this step and waits until it is complete; what fails is tried again. Raises as
+        `advance` does."""
+        while not (self.save(state) and self._attempt(self._checkpoints.wait)):
+            self._patience.wait()
+
+    def _begin_to_save(self, state: TrainState) -> None:
+        cursor, config = self._stream.get_state(), to_json(self._config)
+        self._checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=self._record.n_rows)
+        self._patience.begun()
+
+    def _attempt(self, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except OSError as error:
+            self._patience.failed(error, self._checkpoints.newest)
+            return False
+        return True
+
+    @property
+    def _is_best(self) -> bool:
+        """Whether this step was validated, and is one of the best."""
+        n, validated = self._config.train.keep_best, self._due(self._config.train.eval_every)
+        return n > 0 and validated and self.step in self._record.best(n)
 
     def _validate(self, state: Callable[[], TrainState]) -> None:
         due = self._due(self._config.train.eval_every) and not self._stop.requested
@@ -145,7 +175,7 @@ def train(
 ) -> int:
     """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
 
-    A checkpoint of the last step is on its way when this returns.
+    There is a checkpoint of the last step when this returns.
 
     Raises:
       NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
@@ -162,7 +192,7 @@ def train(
         with profiler.step(course.step + 1, current):
             state, metrics = session.update(state, next(start.stream))
         course.advance(functools.partial(host_metrics, metrics), current)
-    course.save(current)
+    course.finish(current)
     return course.step
 
 

@@ -1,6 +1,7 @@
 """Metric rows on disk: one JSON object a line, and the same numbers as TensorBoard events."""
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
 from tensorboardX.summary import scalar
 
 from jaxzoo.screen import warn
+from jaxzoo.train.patience import patiently
 from jaxzoo.train.run_dir import unfinished
 
 Row = dict[str, float]
@@ -64,7 +66,8 @@ class MetricsLog:
             warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {self._gap(keep_until)}")
         unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         os.replace(unfinished(path), path)
-        self._file = path.open("ab", buffering=0)
+        self._path, self._file = path, path.open("ab", buffering=0)
+        self._size = path.stat().st_size
         self._events = EventsWriter(str(path.parent / "events"), f".{os.getpid()}")
         restart = SessionLog(status=SessionLog.START)
         self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
@@ -78,15 +81,14 @@ class MetricsLog:
             self._events.close()
 
     def write(self, step: int, metrics: dict[str, float]) -> Row:
-        """Writes one row, `{"step": step, **metrics}`, and returns it.
+        """Writes one row, `{"step": step, **metrics}`, and returns it; tries again what fails.
 
         Raises:
-          OSError: it could not be written whole.
+          OSError: it could not be written whole, with all patience.
         """
         row: Row = {"step": step, **metrics}
         line = (json.dumps(row) + "\n").encode()
-        if self._file.write(line) != len(line):
-            raise OSError(f"{self._file.name}: no space left for a row of {len(line)} bytes")
+        patiently(lambda: self._append(line), str(self._path))
         self.rows.append(row)
         self.chart(step, metrics)
         return row
@@ -95,6 +97,13 @@ class MetricsLog:
         """Sends numbers to TensorBoard alone."""
         values = [scalar(name, value).value[0] for name, value in metrics.items()]
         self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
+
+    def _append(self, line: bytes) -> None:
+        """Writes the line whole, or leaves the file as it was."""
+        if self._file.write(line) != len(line):
+            self._file.truncate(self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size += len(line)
 
     def last(self, name: str) -> Row | None:
         """The newest row that holds `name`."""
@@ -107,4 +116,4 @@ class MetricsLog:
 
     def _write_event(self, event: Event) -> None:
         self._events.write_event(event)
-        self._events.flush()
+        patiently(self._events.flush, str(self._path.parent / "events"))

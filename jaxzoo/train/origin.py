@@ -16,7 +16,7 @@ from jaxzoo.train.digest import joint_digest
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
 from jaxzoo.train.session import Session
-from jaxzoo.train.stored import find_run, first_other_shape, read_stored
+from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored
 
 OPTION = "--init-from"
 
@@ -29,15 +29,15 @@ class Place(NamedTuple):
 
     run: Path
     """Directory of the run."""
-    step: int | None
-    """Step of the checkpoint; None: the newest that can be used."""
+    step: Which
+    """Which checkpoint."""
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """`RUN` or `RUN:STEP`; a directory whose own name ends so has precedence."""
-        named = re.fullmatch(r"(.+):([0-9]+)", text)
+        """`RUN`, `RUN:STEP` or `RUN:best`; a directory whose own name ends so has precedence."""
+        named = re.fullmatch(r"(.+):([0-9]+|best)", text)
         if named and not Path(text).expanduser().exists():
-            return cls(Path(named[1]).expanduser(), int(named[2]))
+            return cls(Path(named[1]).expanduser(), "best" if named[2] == "best" else int(named[2]))
         return cls(Path(text).expanduser(), None)
 
 

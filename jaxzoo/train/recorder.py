@@ -2,11 +2,12 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import jax
 
+from jaxzoo.train.best import best_steps
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.run_dir import RunDirectory
@@ -133,6 +134,10 @@ class Recorder:
         """Whether there is a validation of `step`."""
         row = self._log.last("valid/loss")
         return row is not None and row["step"] == step
+
+    def best(self, n: int, among: Collection[int] | None = None) -> list[int]:
+        """Steps of the n best validations so far, the best first; of all steps, or of those asked for."""
+        return best_steps(self._log.rows, self._session.config.train.best_metric, among)[:n]
 
     def reached(self, accuracy: float) -> bool:
         """Whether the newest validation has at least this accuracy; never for 0."""

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -65,13 +65,16 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     return Restored(state, seal)
 
 
-def newest_usable(directory: Path, read: Callable[[Path], T], record: Path | None = None) -> T | None:
+def newest_usable(
+    directory: Path, read: Callable[[Path], T], record: Path | None = None, order: Sequence[int] | None = None
+) -> T | None:
     """What `read` makes of the newest checkpoint that it can use, with a warning for each that is newer.
 
     Args:
       directory: of the checkpoints; nothing is written there.
       read: gets the folder of a step and raises UnusableError where it cannot use it.
       record: file with the newest step that was ever complete.
+      order: steps in the order in which they are tried, all of which there are; None: the newest first.
 
     Returns:
       None where there is no checkpoint and never was one.
@@ -83,9 +86,9 @@ def newest_usable(directory: Path, read: Callable[[Path], T], record: Path | Non
     if not found and recorded is None:
         return None
     failures = {} if recorded is None or any(step >= recorded for step in found) else {recorded: "its folder is gone"}
-    for step, folder in found.items():
+    for step in found if order is None else order:
         try:
-            result = read(folder)
+            result = read(found[step])
         except UnusableError as error:
             failures[step] = str(error)
             continue

@@ -18,6 +18,8 @@ MAY_CHANGE = frozenset(
         "train.eval_every",
         "train.checkpoint_every",
         "train.keep_checkpoints",
+        "train.keep_best",
+        "train.best_metric",
         "train.stop_at_accuracy",
         "mesh",
     }

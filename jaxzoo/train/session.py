@@ -14,8 +14,8 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import Variables, make_blueprint
-from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.sharding import RULES, make_mesh
+from jaxzoo.sharding import RULES, make_mesh, row_devices
+from jaxzoo.train.checks import check_batch_size, check_data, check_metric
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.memory import check_estimate
@@ -160,6 +160,7 @@ class Session(Program):
         self.dataset = config.data.build(**sizes)
         data = self.dataset
         check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
+        check_metric(config.train, data)
         if limited:
             check_estimate(config, mesh, self.dataset.max_length)
         super().__init__(config, mesh)
@@ -208,52 +209,3 @@ class Session(Program):
         for valid_set in self.dataset.valid():
             for batch in padded_batches(valid_set, self._row_devices):
                 yield batch, self.target_nats_step(placed, self.place(batch))
-
-
-def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
-    """Refuses a batch that the devices of a mesh cannot share out evenly.
-
-    Raises:
-      ValueError: with the next size that they can.
-    """
-    size, devices, parts = config.train.batch_size, row_devices(mesh), config.train.accumulate
-    n = devices * parts
-    if size % n:
-        what = f"{n}, the devices that share it out (mesh data x fsdp)"
-        if parts > 1:
-            what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
-        raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
-
-
-def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:
-    """Refuses data that a model is not made for.
-
-    Args:
-      model: the model.
-      vocab_size: token ids of the data.
-      max_length: tokens of their longest sequence.
-      packed: whether rows hold several documents.
-
-    Raises:
-      ValueError: with the flag that helps.
-    """
-    for field, needed, what in (
-        ("vocab_size", vocab_size, "token ids of the data"),
-        ("max_length", max_length, "tokens of the data's longest sequence"),
-        ("max_positions", max_length, "tokens of the data's longest sequence"),
-    ):
-        value = getattr(model, field)
-        if value is not None and value < needed:
-            flag = f"--model.{field.replace('_', '-')} {needed}"
-            raise ValueError(f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}")
-    for index, layer in enumerate(model.layers if packed else ()):
-        if not layer.capabilities.segments:
-            raise ValueError(
-                f"layer {index}: {type(layer).__name__} does not honour segment_ids: a document would leak into "
-                "the next; set --data.packing concatenate, or take another mixer"
-            )
-
-
-def row_devices(mesh: Mesh) -> int:
-    """Among how many devices the rows of a batch are shared out."""
-    return mesh.shape["data"] * mesh.shape["fsdp"]

@@ -3,17 +3,24 @@ digests of their seal."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import orbax.checkpoint as ocp
 
+from jaxzoo.config import TrainConfig
 from jaxzoo.models.blueprint import Variables
+from jaxzoo.train.best import best_steps
 from jaxzoo.train.digest import digests
+from jaxzoo.train.metrics import read_rows
 from jaxzoo.train.restore import folders, newest_usable
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal, UnusableError, read_seal
 from jaxzoo.train.storage import reading
+
+Which = int | Literal["best"] | None
+"""A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
+newest. One of the last two that cannot be used gives way to the next, with a warning."""
 
 Shapes = dict[str, tuple[int, ...] | None]
 """Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
@@ -48,12 +55,12 @@ def find_run(directory: Path, option: str = "--run") -> RunDirectory:
     return run
 
 
-def read_stored(run: RunDirectory, step: int | None, abstract: Variables, check: Callable[[Seal], None]) -> Stored:
+def read_stored(run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]) -> Stored:
     """The variables of a checkpoint, and nothing else of it. Nothing is written.
 
     Args:
       run: its directory.
-      step: that of the checkpoint; None: the newest that can be used, with a warning for each that is newer.
+      step: which checkpoint.
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
       check: raises ValueError for a checkpoint whose variables are others, before any of them is read.
 
@@ -71,11 +78,14 @@ def read_stored(run: RunDirectory, step: int | None, abstract: Variables, check:
         return Stored(variables, seal)
 
     try:
-        found = (
-            newest_usable(run.checkpoints, read, run.newest_checkpoint) if step is None else read(_folder(run, step))
-        )
+        if step is None:
+            found = newest_usable(run.checkpoints, read, run.newest_checkpoint)
+        elif step == "best":
+            found = newest_usable(run.checkpoints, read, order=_best(run))
+        else:
+            found = read(_folder(run, step))
     except UnusableError as error:
-        what = "" if step is None else f"checkpoint {step} cannot be used: "
+        what = f"checkpoint {step} cannot be used: " if isinstance(step, int) else ""
         raise OSError(f"{run.path}: {what}{error}") from None
     if found is None:
         raise ValueError(_NO_CHECKPOINT.format(run.path))
@@ -107,6 +117,19 @@ def _folder(run: RunDirectory, step: int) -> Path:
     if step not in found:
         raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(found)))}, those in {run.path}")
     return found[step]
+
+
+def _best(run: RunDirectory) -> list[int]:
+    """The checkpoints of validated steps, the best first."""
+    found = folders(run.checkpoints)
+    metric = run.read_config().get("train", {}).get("best_metric", TrainConfig.best_metric)
+    steps = best_steps(read_rows(run.metrics), metric, among=found)
+    if found and not steps:
+        raise ValueError(
+            f"{run.path}: {run.metrics.name} has {metric} for none of the checkpoints {', '.join(map(str, found))}; "
+            "name one by its step"
+        )
+    return steps
 
 
 def _restore(state: Any, abstract: Variables) -> Variables:

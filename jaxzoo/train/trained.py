@@ -14,7 +14,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
-from jaxzoo.train.stored import find_run, first_other_shape, read_stored
+from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored
 
 
 class Trained(NamedTuple):
@@ -28,14 +28,14 @@ class Trained(NamedTuple):
     """Step of the checkpoint."""
 
 
-def load_trained(directory: Path, step: int | None = None, *, tokenizer: Tokenizer | None = None) -> Trained:
+def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | None = None) -> Trained:
     """Reads the model of a run on text, whatever mesh it was trained on.
 
     Only checkpoints that are complete are seen: Orbax gives one its name when it is. The run may be going on.
 
     Args:
       directory: the run's.
-      step: that of the checkpoint; None: the newest that can be used, with a warning for each that is newer.
+      step: which checkpoint.
       tokenizer: the one of its tokens; None: the one that its config names.
 
     Raises:
@@ -56,7 +56,7 @@ def load_trained(directory: Path, step: int | None = None, *, tokenizer: Tokeniz
 
 
 def load_variables(
-    run: RunDirectory, config: ExperimentConfig, step: int | None = None
+    run: RunDirectory, config: ExperimentConfig, step: Which = None
 ) -> tuple[Blueprint, Variables, Seal]:
     """The model of a run, what it holds, on the first device, and the seal of its checkpoint.
 

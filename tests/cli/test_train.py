@@ -253,6 +253,7 @@ def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp
 
         return method
 
+    monkeypatch.setattr("jaxzoo.train.patience.RETRY_SECONDS", ())
     owner, name = (MetricsLog, "write") if where == "metrics" else (Checkpoints, "save")
     monkeypatch.setattr(owner, name, fail_at_six(getattr(owner, name)))
     assert run(mqar_file, "r") == 1

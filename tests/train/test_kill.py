@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 STEPS = 12
-FLAGS = ("--train.steps", str(STEPS), "--train.checkpoint-every", "1", "--train.eval-every", "5")
+FLAGS = (
+    *("--train.steps", str(STEPS), "--train.checkpoint-every", "1", "--train.eval-every", "5"),
+    *("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"),
+)
 
 
 def start(file: Path, directory: Path, environment: dict[str, str], *flags: str) -> subprocess.Popen:
@@ -44,6 +47,11 @@ def steps_done(directory: Path) -> int:
     file = directory / "metrics.jsonl"
     lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
     return max((json.loads(line)["step"] for line in lines if line.endswith(b"\n")), default=0)
+
+
+def kept(directory: Path) -> list[str]:
+    """The steps of the checkpoints; nothing else may lie among them."""
+    return sorted(p.name for p in (directory / "checkpoints").iterdir())
 
 
 def saving(directory: Path) -> bool:
@@ -94,6 +102,7 @@ def test_kill_in_the_middle_of_a_save(mqar_file, rows, tmp_path, compilation):
     assert steps_done(broken) < STEPS
     complete(mqar_file, broken, compilation, *FLAGS, "--resume")
     assert rows("broken") == rows("whole")
+    assert kept(broken) == kept(tmp_path / "whole")
 
 
 @pytest.mark.slow
@@ -113,3 +122,4 @@ def test_many_kills(name, request, rows, tmp_path, compilation):
             break
     complete(file, broken, compilation, *FLAGS, "--resume")
     assert rows("broken") == rows("whole")
+    assert kept(broken) == kept(tmp_path / "whole")

@@ -114,8 +114,9 @@ def test_a_hole_is_named(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_full_disk_is_an_oserror(tmp_path):
+def test_full_disk_is_an_oserror(tmp_path, monkeypatch):
     """Kills: rows that are lost in silence."""
+    monkeypatch.setattr("jaxzoo.train.patience.RETRY_SECONDS", ())
     with MetricsLog(tmp_path / "metrics.jsonl") as log, open("/dev/full", "ab", buffering=0) as full:
         log._file.close()
         log._file = full

@@ -1,0 +1,69 @@
+"""Refusals of what does not fit together: batch, model, data, metrics and mesh; before anything is compiled."""
+
+from jax.sharding import Mesh
+
+from jaxzoo.config import ExperimentConfig, TrainConfig
+from jaxzoo.config_io import nearest
+from jaxzoo.data.base import Dataset
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.sharding import row_devices
+from jaxzoo.train.evaluate import metric_names
+
+
+def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
+    """Refuses a batch that the devices of a mesh cannot share out evenly.
+
+    Raises:
+      ValueError: with the next size that they can.
+    """
+    size, devices, parts = config.train.batch_size, row_devices(mesh), config.train.accumulate
+    n = devices * parts
+    if size % n:
+        what = f"{n}, the devices that share it out (mesh data x fsdp)"
+        if parts > 1:
+            what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
+        raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
+
+
+def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:
+    """Refuses data that a model is not made for.
+
+    Args:
+      model: the model.
+      vocab_size: token ids of the data.
+      max_length: tokens of their longest sequence.
+      packed: whether rows hold several documents.
+
+    Raises:
+      ValueError: with the flag that helps.
+    """
+    for field, needed, what in (
+        ("vocab_size", vocab_size, "token ids of the data"),
+        ("max_length", max_length, "tokens of the data's longest sequence"),
+        ("max_positions", max_length, "tokens of the data's longest sequence"),
+    ):
+        value = getattr(model, field)
+        if value is not None and value < needed:
+            flag = f"--model.{field.replace('_', '-')} {needed}"
+            raise ValueError(f"LanguageModelConfig.{field}={value} must be at least the {needed} {what}; set {flag}")
+    for index, layer in enumerate(model.layers if packed else ()):
+        if not layer.capabilities.segments:
+            raise ValueError(
+                f"layer {index}: {type(layer).__name__} does not honour segment_ids: a document would leak into "
+                "the next; set --data.packing concatenate, or take another mixer"
+            )
+
+
+def check_metric(config: TrainConfig, data: Dataset) -> None:
+    """Refuses a metric of the best checkpoints that no validation gives.
+
+    Raises:
+      ValueError: with the names that there are.
+    """
+    metric = config.best_metric
+    if metric == TrainConfig.best_metric:  # every data set has it: no need to ask for the validation sets yet
+        return
+    names = metric_names(data.valid(), data.bytes_per_token)
+    if metric not in names:
+        hint = nearest(metric, names) or f"; there are {', '.join(names)}"
+        raise ValueError(f"TrainConfig.best_metric={metric!r} must be a metric of these validations{hint}")

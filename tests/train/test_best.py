@@ -1,0 +1,132 @@
+"""Checkpoints that stay because their validation was among the best."""
+
+import random
+from pathlib import Path
+
+import jax
+import pytest
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.train.best import best_steps
+from jaxzoo.train.evaluate import metric_names
+from jaxzoo.train.loop import Course
+from jaxzoo.train.recorder import Recorder
+from jaxzoo.train.restore import folders
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.session import Session
+from jaxzoo.train.stored import read_stored
+from tests.train.test_damage import flip
+
+LOSSES = {1: 9.0, 2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0, 9: 5.0}
+FLAGS = ("--train.eval-every", "2", "--train.checkpoint-every", "3", "--train.keep-checkpoints", "1")
+
+
+@pytest.fixture
+def losses(monkeypatch):
+    """Every validation has the loss of its step in `LOSSES`."""
+
+    def validate(self, step, state):
+        self.catch_up()
+        self._log.write(step, {"valid/loss": LOSSES[step], "valid/accuracy": LOSSES[step] / 10})
+
+    monkeypatch.setattr(Recorder, "validate", validate)
+
+
+def kept(directory: Path) -> list[int]:
+    return sorted(folders(directory / "checkpoints"))
+
+
+def test_order():
+    """Kills: a metric that is ranked upside down, a diverged validation that is the best, a later equal one before an
+    earlier one, training rows or steps without checkpoint that take part."""
+    rows = [
+        {"step": 1, "train/loss": 0.0},
+        {"step": 2, "valid/loss": 2.0, "valid/accuracy": 0.5},
+        {"step": 4, "valid/loss": float("nan"), "valid/accuracy": 0.75},
+        {"step": 6, "valid/loss": 2.0, "valid/accuracy": 0.25},
+        {"step": 8, "valid/loss": float("-inf"), "valid/accuracy": 0.5},
+        {"step": 9, "valid/loss": 1.0, "valid/accuracy": 0.0},
+    ]
+    assert best_steps(rows, "valid/loss") == [9, 2, 6]
+    assert best_steps(rows, "valid/accuracy") == [4, 2, 8, 6, 9]
+    assert best_steps(rows, "valid/accuracy", among=[9, 6]) == [6, 9]
+    assert best_steps(rows, "valid/perplexity") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--train.keep-best", "2"), [4, 6, 9]),
+        (("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9]),
+        ((), [9]),
+    ],
+)
+def test_the_best_stay(flags, expected, losses, mqar_file, run, tmp_path):
+    """Kills: a best step that is not saved because no checkpoint was due, or is removed as too old; more than asked."""
+    assert run(mqar_file, "r", *FLAGS, *flags) == 0
+    assert kept(tmp_path / "r") == expected
+
+
+def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_path):
+    """Kills: a ranking that a resumed run forgets, a best step removed before a better one is complete."""
+    flags, advance = (*FLAGS, "--train.keep-best", "2"), Course.advance
+    for end in (5, 7, 8):
+
+        def stop(self, fetch, state, end=end):
+            advance(self, fetch, state)
+            if self.step == end:
+                raise KeyboardInterrupt
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Course, "advance", stop)
+            resumed = ("--resume",) if end > 5 else ()
+            assert run(mqar_file, "r", *flags, *resumed) == 130
+        assert set(kept(tmp_path / "r")) >= ({4} if end == 5 else {4, 6})
+    assert run(mqar_file, "r", *flags, "--resume") == 0
+    assert kept(tmp_path / "r") == [4, 6, 9]
+
+
+def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
+    """Kills: the newest given for the best, a damaged best one that ends the command, a run without validations that
+    ends it by a riddle."""
+    assert run(mqar_file, "r", *FLAGS, "--train.keep-best", "2") == 0
+    capfd.readouterr()
+    directory = RunDirectory(tmp_path / "r")
+
+    def best() -> int:
+        return read_stored(directory, "best", abstract, lambda _: None).seal.step
+
+    session = Session(load_config(mqar_file))
+    abstract = session.abstract_state.variables
+    assert best() == 4
+    flip(directory.checkpoints / "4" / "seal" / "metadata", random.Random(0))
+    assert best() == 6
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"warning: checkpoint 4 in {directory.checkpoints} cannot be used (seal/metadata is damaged")
+    assert line.endswith("taking that of step 6")
+    assert run(mqar_file, "new", "--train.steps", "1", "--init-from", f"{directory.path}:best") == 0
+    out, err = capfd.readouterr()
+    assert "warning: checkpoint 4 in" in err
+    assert f"begins with the parameters of step 6 of {directory.path}" in out
+    directory.metrics.write_text("")
+    with pytest.raises(ValueError, match=r"has valid/loss for none of the checkpoints 9, 6, 4; name one by its step"):
+        best()
+
+
+def test_a_metric_that_no_validation_has_is_refused(mixture_file, run, tmp_path, capfd):
+    """Kills: a run that keeps nothing for days, because its metric was misspelt."""
+    for metric, hint in (("valid/acuracy", "did you mean 'valid/accuracy'?"), ("x", "there are valid/loss, valid/acc")):
+        assert run(mixture_file, "r", "--train.keep-best", "1", "--train.best-metric", metric) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert f"TrainConfig.best_metric={metric!r} must be a metric of these validations; {hint}" in line
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("name", ["mixture_file", "text_file"])
+def test_names_are_those_of_the_metrics(name, request):
+    """Kills: a metric that is refused though every validation has it."""
+    session = Session(load_config(request.getfixturevalue(name)))
+    with jax.set_mesh(session.mesh):
+        metrics = session.evaluate(session.init_state().variables)
+    names = metric_names(session.dataset.valid(), session.dataset.bytes_per_token)
+    assert sorted(names) == sorted(metrics)

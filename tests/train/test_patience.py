@@ -1,0 +1,141 @@
+"""Writes that fail for a while: training goes on, and what was due is written when it can be."""
+
+import errno
+import os
+
+import pytest
+
+from jaxzoo.train import patience
+from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.metrics import MetricsLog, read_rows
+from jaxzoo.train.restore import folders
+from jaxzoo.train.run_dir import write_whole
+
+
+class Disk:
+    """A file system call that fails for its first calls."""
+
+    def __init__(self, call, failures, number=errno.EIO):
+        self.call, self.failures, self.number = call, failures, number
+
+    def __call__(self, *args):
+        if self.failures > 0:
+            self.failures -= 1
+            raise OSError(self.number, os.strerror(self.number))
+        return self.call(*args)
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """`disk(failures)`: so many saves fail, in the thread that writes them, when all but the last name is written."""
+    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.0, 0.0, 0.0))
+
+    def disk(failures, number=errno.EIO):
+        monkeypatch.setattr("jaxzoo.train.checkpoint.write_whole", Disk(write_whole, failures, number))
+
+    return disk
+
+
+@pytest.mark.parametrize("every", [3, 0])
+def test_a_disk_that_recovers(every, disk, mqar_file, run, rows, tmp_path, capfd):
+    """Kills: a run of days that ends with one bad moment of its file system, half a checkpoint that stays on disk, a
+    last checkpoint (every=0: the only one) that is not tried again, numbers that depend on it."""
+    flags = ("--train.checkpoint-every", str(every), "--train.steps", "7")
+    assert run(mqar_file, "whole", *flags) == 0
+    capfd.readouterr()
+    disk(2, errno.ESTALE)
+    assert run(mqar_file, "r", *flags) == 0
+    lines = capfd.readouterr().err.splitlines()
+    told = (
+        f"warning: checkpoint in {tmp_path / 'r' / 'checkpoints'}: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}"
+    )
+    assert lines == [f"{told}; not saved, trying again in 0 s"] * 2
+    assert rows("r") == rows("whole")
+    found = folders(tmp_path / "r" / "checkpoints")
+    assert max(found) == 7
+    assert sorted(map(str, found)) == sorted(p.name for p in (tmp_path / "r" / "checkpoints").iterdir())
+    assert run(mqar_file, "r", *flags, "--resume") == 0
+    assert rows("r") == rows("whole")
+
+
+def test_a_disk_that_does_not(disk, mqar_file, run, rows, tmp_path, capfd):
+    """Kills: a run that trains on for days and saves nothing, or that ends in a traceback."""
+    assert run(mqar_file, "r", "--train.steps", "4") == 0
+    capfd.readouterr()
+    disk(99, errno.ENOSPC)
+    assert run(mqar_file, "r2", "--train.checkpoint-every", "1") == 1
+    *warnings, line = capfd.readouterr().err.splitlines()
+    assert len(warnings) == 3
+    place = tmp_path / "r2" / "checkpoints"
+    assert (
+        line
+        == f"error: checkpoint in {place}: No space left on device; stopped, complete checkpoints are kept in {place}"
+    )
+    assert folders(place) == {}
+
+
+def test_failures_in_a_row_are_counted_anew_after_a_success(monkeypatch, capfd):
+    """Kills: a long run that ends with its fourth bad moment in a month."""
+    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.0, 0.0))
+    patient, error = patience.Patience(), OSError("away")
+    for newest in (None, None, 3, 3, 6, 6):
+        patient.failed(error, newest)
+    with pytest.raises(OSError, match="away"):
+        patient.failed(error, 6)
+
+
+def test_waits_grow_and_nothing_is_due_meanwhile(monkeypatch, capfd):
+    """Kills: a disk that is asked thousands of times a second; a run that never asks again."""
+    clock = [100.0]
+    monkeypatch.setattr(patience.time, "monotonic", lambda: clock[0])
+    patient = patience.Patience()
+    assert patient.due == float("inf")
+    waits = []
+    for _ in patience.RETRY_SECONDS:
+        patient.failed(OSError("away"), None)
+        waits.append(patient.due - clock[0])
+    assert waits == sorted(waits)
+    assert 0 < waits[0] < waits[-1] < 600
+    patient.begun()
+    assert patient.due == float("inf")
+
+
+@pytest.mark.parametrize("written", [0, 5])
+def test_rows_of_metrics(written, tmp_path, monkeypatch, capfd):
+    """Kills: a row that is lost or there twice, half a row that the second attempt is appended to."""
+    monkeypatch.setattr(patience, "RETRY_SECONDS", (0.0, 0.0))
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write(1, {"train/loss": 1.0})
+        file, fails = log._file, [True, True]
+
+        class Failing:
+            name, truncate, close = file.name, file.truncate, file.close
+
+            def write(self, line):
+                if fails and fails.pop():
+                    if not written:
+                        raise OSError(errno.EIO, "Input/output error")
+                    return file.write(line[:written])
+                return file.write(line)
+
+        log._file = Failing()
+        log.write(2, {"train/loss": 0.5})
+    assert [row["step"] for row in read_rows(path)] == [1, 2]
+    assert path.read_bytes().count(b"\n") == 2
+    assert len(capfd.readouterr().err.splitlines()) == 2
+
+
+def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, mqar_file, run, capfd):
+    """Kills: a run that ends because of a checkpoint that nobody needs."""
+
+    def refuse(place):
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    monkeypatch.setattr("jaxzoo.train.checkpoint.shutil.rmtree", refuse)
+    assert run(mqar_file, "r", "--train.steps", "3", "--train.checkpoint-every", "1", "--train.eval-every", "0") == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith(
+        "checkpoint 1 in {} cannot be removed: Directory not empty".format(tmp_path / "r" / "checkpoints")
+    )
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
