@@ -44,7 +44,7 @@ class Command:
     overwrite: bool
     """Replace the run there."""
     init_from: str
-    """Checkpoint whose parameters a new run begins with, `RUN` or `RUN:STEP`; empty: random ones."""
+    """Whose parameters a new run begins with: `RUN`, `RUN:STEP`, `RUN:best` or a file; empty: random ones."""
     allow_oversize: bool
     """Try what is beyond the memory of the devices."""
     profile: range | None
@@ -81,7 +81,7 @@ def _train(argv: Sequence[str]) -> None:
     from jaxzoo.train.origin import Place
 
     init_from = Place.parse(command.init_from) if command.init_from else None
-    if init_from and init_from.run.absolute() == directory.path:
+    if init_from and init_from.path.absolute() == directory.path:
         raise UsageError(f"--init-from {command.init_from} is the run that would be replaced; choose another --run-dir")
     screen = Screen(sys.stdout)
     try:
@@ -152,9 +152,10 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>[-<mixer>]")
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
-    parser.add_argument(
-        "--init-from", metavar="RUN[:STEP]", help="begin a new run with the parameters alone of that run's checkpoint"
+    init_from = (
+        "begin a new run with the parameters alone of that checkpoint (STEP may be best), or of a .safetensors file"
     )
+    parser.add_argument("--init-from", metavar="RUN[:STEP]", help=init_from)
     parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")
     profile = "trace the steps from START up to, but not with, STOP, such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)

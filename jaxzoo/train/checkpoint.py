@@ -60,12 +60,12 @@ class Checkpoints:
             if "_saver" in vars(self):
                 self._saver.close()
 
-    def save(self, step: int, state: TrainState, *, cursor: dict, config: Json, n_rows: int = 0) -> None:
+    def save(self, step: int, state: TrainState | dict, *, cursor: dict, config: Json, n_rows: int = 0) -> None:
         """Begins to save; `state` may be donated as soon as this returns.
 
         Args:
           step: updates that `state` has seen.
-          state: what is saved.
+          state: what is saved; a dict of parts of a state, where a run is not trained.
           cursor: of the data.
           config: the experiment.
           n_rows: rows of metrics up to here.

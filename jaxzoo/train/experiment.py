@@ -47,7 +47,7 @@ def run_experiment(
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
-      init_from: the checkpoint whose parameters a new run begins with; None: random ones.
+      init_from: the checkpoint or file whose parameters a new run begins with; None: random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
       profile: steps that are traced; None: none.
 

@@ -1,4 +1,5 @@
-"""Where a run begins that does not begin with random numbers: parameters and buffers of another run's checkpoint.
+"""Where a run begins that does not begin with random numbers: parameters and buffers of another run's checkpoint, or of
+a safetensors file.
 
 The optimizer, the step, the data cursor and the random keys are those of a run that begins.
 """
@@ -13,10 +14,9 @@ from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import joint_digest
-from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import Seal
+from jaxzoo.train.portable import EXTENSION, read_portable
 from jaxzoo.train.session import Session
-from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored
+from jaxzoo.train.stored import Shapes, Which, find_run, first_other_shape, read_stored, shapes_of, tokenizer_of
 
 OPTION = "--init-from"
 
@@ -25,16 +25,16 @@ MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "init_std", "out_init_st
 
 
 class Place(NamedTuple):
-    """A checkpoint of a run."""
+    """A checkpoint of a run, or a file."""
 
-    run: Path
-    """Directory of the run."""
+    path: Path
+    """Directory of the run; or the file."""
     step: Which
-    """Which checkpoint."""
+    """Which checkpoint of the run."""
 
     @classmethod
     def parse(cls, text: str) -> "Place":
-        """`RUN`, `RUN:STEP` or `RUN:best`; a directory whose own name ends so has precedence."""
+        """`RUN`, `RUN:STEP`, `RUN:best` or `FILE.safetensors`; what has the whole text as its name has precedence."""
         named = re.fullmatch(r"(.+):([0-9]+|best)", text)
         if named and not Path(text).expanduser().exists():
             return cls(Path(named[1]).expanduser(), "best" if named[2] == "best" else int(named[2]))
@@ -47,47 +47,59 @@ class Origin(NamedTuple):
     variables: Variables
     """In the shardings of the session that asked for them."""
     note: Json
-    """What the run remembers: `{"run": ..., "step": ..., "digest": ...}`, the digest that of all variables."""
+    """What the run remembers: `{"run": ..., "step": ..., "digest": ...}`, the digest that of all variables; `file` in
+    the place of `run` where they are from a file."""
 
     def __str__(self) -> str:
-        return f"step {self.note['step']} of {self.note['run']}"
+        return f"step {self.note['step']} of {self.note.get('run') or self.note['file']}"
 
 
 def read_origin(place: Place, session: Session) -> Origin:
-    """The variables of a checkpoint, bit for bit, each read to where the session keeps it.
+    """The variables of a checkpoint or file, bit for bit, each read to where the session keeps it.
 
-    Names, shapes and dtypes must be those of the session's model. A warning says where the two models are different
-    functions all the same, or their texts are of different tokenizers.
+    Names and shapes must be those of the session's model. A warning says where the two models are different functions
+    all the same, or their texts are of different tokenizers.
 
     Args:
-      place: the checkpoint.
+      place: the checkpoint or file.
       session: the one that begins.
 
     Raises:
-      ValueError: there is no such checkpoint, or it is of another model.
+      ValueError: there is none, or it is of another model.
       OSError: it cannot be read, or holds other numbers than were saved.
     """
-    run = find_run(place.run, OPTION)
-    abstract = session.abstract_state.variables
-    variables, seal = read_stored(run, place.step, abstract, lambda seal: _check(seal, run, abstract))
-    _warn_of_other_model(seal, run, session.config.model)
-    _warn_of_other_tokens(seal, run, session)
-    note = {"run": str(run.path), "step": seal.step, "digest": joint_digest(seal.digests, Variables._fields)}
+    source, abstract = place.path.absolute(), session.abstract_state.variables
+    if source.suffix == EXTENSION and not source.is_dir():
+        variables, header = read_portable(source, abstract, lambda header: _check(source, header.shapes, abstract))
+        config, tokenizer = header.config, header.tokenizer
+        note = {"file": str(source), "step": header.step, "digest": header.digest}
+    else:
+        run = find_run(source, OPTION)
+        variables, seal = read_stored(run, place.step, abstract, lambda seal: _check(source, shapes_of(seal), abstract))
+        config, tokenizer = seal.config, tokenizer_of(seal.cursor)
+        note = {"run": str(source), "step": seal.step, "digest": joint_digest(seal.digests, Variables._fields)}
+    _warn_of_other_model(config["model"], source, session.config.model)
+    ours = tokenizer_of(session.dataset.train().get_state())
+    if tokenizer != ours:
+        warn(
+            f"{OPTION} {source}: trained on tokens of {_shown(tokenizer)}, and these are of {_shown(ours)}: ids have "
+            "other meanings"
+        )
     return Origin(variables, note)
 
 
-def _check(seal: Seal, run: RunDirectory, abstract: Variables) -> None:
-    other = first_other_shape(seal, abstract)
+def _check(source: Path, shapes: Shapes, abstract: Variables) -> None:
+    other = first_other_shape(shapes, abstract)
     if other:
         name, there, here = other
         raise ValueError(
-            f"{OPTION} {run.path}: variable {name} has shape {there} in checkpoint {seal.step} and {here} in this "
-            "model; set the fields of --model to those of that run"
+            f"{OPTION} {source}: variable {name} has shape {there} there and {here} in this model; set the fields of "
+            "--model to those that it was trained with"
         )
 
 
-def _warn_of_other_model(seal: Seal, run: RunDirectory, model: LanguageModelConfig) -> None:
-    there, here = seal.config["model"], to_json(model)
+def _warn_of_other_model(there: Json, source: Path, model: LanguageModelConfig) -> None:
+    here = to_json(model)
     with contextlib.suppress(ValueError):  # of a class that nothing here has imported: another one
         there = to_json(from_json(there, LanguageModelConfig))  # with fields of which an older version knew nothing
     ignored: set[str] = set()
@@ -95,18 +107,10 @@ def _warn_of_other_model(seal: Seal, run: RunDirectory, model: LanguageModelConf
         field, old, new = found
         name = field.rpartition(".")[2]
         if name not in MAY_DIFFER and not name.endswith("dropout"):
-            warn(f"{OPTION} {run.path}: {field} is {new!r} here and {old!r} there, with the same variables")
+            warn(f"{OPTION} {source}: {field} is {new!r} here and {old!r} there, with the same variables")
             return
         ignored.add(field)
 
 
-def _warn_of_other_tokens(seal: Seal, run: RunDirectory, session: Session) -> None:
-    there, here = (_tokenizer_of(cursor) for cursor in (seal.cursor, session.dataset.train().get_state()))
-    if there != here:
-        warn(f"{OPTION} {run.path}: trained on tokens of {there}, and these are of {here}: ids have other meanings")
-
-
-def _tokenizer_of(cursor: dict) -> str:
-    """Fingerprint of the tokenizer of a stream of text, for a message."""
-    made_by = cursor.get("fingerprint")
-    return repr(made_by.rpartition(":")[0]) if isinstance(made_by, str) else "no tokenizer"
+def _shown(tokenizer: str) -> str:
+    return repr(tokenizer) if tokenizer else "no tokenizer"

@@ -70,6 +70,14 @@ class RunDirectory:
         """Whether a run began here: its config is the first file that it writes."""
         return self.config.is_file()
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether it was made of a file of variables: there is no optimizer to go on with."""
+        try:
+            return bool(json.loads(self.origin.read_text()).get("imported"))
+        except (OSError, ValueError, AttributeError):
+            return False
+
     def check(self, *, resume: bool, overwrite: bool) -> None:
         """Refuses to start where a run, or anything else, would be lost. Writes nothing.
 
@@ -80,6 +88,8 @@ class RunDirectory:
             raise ValueError("--resume and --overwrite exclude each other")
         if resume and not self.holds_run:
             raise ValueError(f"{self.path} holds no run to resume; start it without --resume")
+        if resume and self.is_imported:
+            raise ValueError(f"{self.path} was imported, without an optimizer; begin another run with its --init-from")
         if self.holds_run and not (resume or overwrite):
             raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
         for link in self._links():

@@ -22,7 +22,7 @@ Which = int | Literal["best"] | None
 """A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
 newest. One of the last two that cannot be used gives way to the next, with a warning."""
 
-Shapes = dict[str, tuple[int, ...] | None]
+Shapes = dict[str, tuple[int, ...]]
 """Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
 
 
@@ -92,19 +92,34 @@ def read_stored(run: RunDirectory, step: Which, abstract: Variables, check: Call
     return found
 
 
-def first_other_shape(seal: Seal, shapes: Variables) -> tuple[str, Any, Any] | None:
-    """The first variable that a checkpoint and a model do not share, as (name, shape there, shape in the model).
+def first_other_shape(there: Shapes, here: Variables) -> tuple[str, Any, Any] | None:
+    """The first variable that two models do not share, as (name, shape there, shape here); None: they share them all.
 
-    None: they share them all. Orbax restores what it finds, and leaves out what it does not.
+    Orbax restores what it finds, and leaves out what it does not.
     """
-    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
-    found: Shapes = {name.partition("/")[2]: tuple(array["shape"]) for name, array in parts.items()}
-    leaves = [leaf for tree in shapes for leaf in jax.tree.leaves_with_path(tree)]
-    expected: Shapes = {jax.tree_util.keystr(path, simple=True, separator="/"): x.shape for path, x in leaves}
-    for name in sorted(found.keys() | expected.keys()):
-        if found.get(name) != expected.get(name):
-            return name, found.get(name), expected.get(name)
+    shapes = {name: x.shape for tree in here for name, x in names_of(tree).items()}
+    for name in sorted(there.keys() | shapes.keys()):
+        if there.get(name) != shapes.get(name):
+            return name, there.get(name), shapes.get(name)
     return None
+
+
+def shapes_of(seal: Seal) -> Shapes:
+    """Shapes of the variables in a checkpoint."""
+    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
+    return {name.partition("/")[2]: tuple(array["shape"]) for name, array in parts.items()}
+
+
+def names_of(tree: dict) -> dict[str, Any]:
+    """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def tokenizer_of(cursor: dict) -> str:
+    """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
+    made_by = cursor.get("fingerprint")
+    return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
 
 
 _NO_CHECKPOINT = "{} holds a run without checkpoint; train it until it has saved one"

@@ -14,7 +14,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
-from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored
+from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored, shapes_of
 
 
 class Trained(NamedTuple):
@@ -56,22 +56,23 @@ def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | 
 
 
 def load_variables(
-    run: RunDirectory, config: ExperimentConfig, step: Which = None
+    run: RunDirectory, config: ExperimentConfig, step: Which = None, *, device: Any = None
 ) -> tuple[Blueprint, Variables, Seal]:
-    """The model of a run, what it holds, on the first device, and the seal of its checkpoint.
+    """The model of a run, what it holds, on one device, and the seal of its checkpoint.
 
     Args:
       run: its directory.
       config: that of the run.
       step: as `load_trained` takes it, which tells what is raised.
+      device: where to; None: the first.
     """
     try:
         check_model(config.model)
     except ValueError as error:
         raise ValueError(f"{run.config}: {error}") from error
     blueprint = make_blueprint(config.model)
-    device = SingleDeviceSharding(jax.devices()[0])
-    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), blueprint.shapes)
+    place = SingleDeviceSharding(device or jax.devices()[0])
+    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), blueprint.shapes)
     variables, seal = read_stored(run, step, abstract, lambda seal: _check_same_model(seal, blueprint, run))
     return blueprint, variables, seal
 
@@ -111,7 +112,7 @@ def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer 
 def _check_same_model(seal: Seal, blueprint: Blueprint, run: RunDirectory) -> None:
     """Refuses the checkpoint of another model than that of config.json."""
     where = f"{run.path}: checkpoint {seal.step}"
-    other = first_other_shape(seal, blueprint.shapes)
+    other = first_other_shape(shapes_of(seal), blueprint.shapes)
     if other:
         name, there, here = other
         raise ValueError(

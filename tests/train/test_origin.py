@@ -96,7 +96,7 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     [
         (
             ("--init-from", "{old}", "--model.d-model", "16"),
-            r"embedding has shape (264, 8) in checkpoint 3 and (264, 16)",
+            r"variable embedding has shape (264, 8) there and (264, 16)",
         ),
         (("--init-from", "{old}:1"), "checkpoint 1 must be one of 2, 3, those in {old}"),
         (("--init-from", "{old}x"), "{old}x does not exist; --init-from takes the directory of a run"),

@@ -1,0 +1,87 @@
+"""`python -m jaxzoo.export --run DIR --out FILE.safetensors`: a trained model as one file, and back."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
+from jaxzoo.cli.runner import run, say
+
+if TYPE_CHECKING:
+    from jaxzoo.train.stored import Which
+
+PROGRAM = "python -m jaxzoo.export"
+
+EXTENSION = ".safetensors"
+
+DESCRIPTION = """Writes the parameters and buffers of a run's checkpoint to a safetensors file, bit for bit, with the
+names of the variables, the config, the step, the tokenizer's fingerprint and a digest. --import makes a run
+directory of such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from, jaxzoo.train."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_export, argv)
+
+
+def _export(argv: Sequence[str]) -> None:
+    options = _options().parse_args(argv)
+    if (options.run is None) == (options.file is None):
+        raise UsageError(
+            f"give either --run DIR, to write a {EXTENSION} file, or --import FILE, to read one; see --help"
+        )
+    if options.out is None:
+        raise UsageError("--out is required: the file to write, or with --import the directory of the run; see --help")
+    if options.config is not None:
+        load_config(Path(options.config))
+    out = Path(options.out).expanduser()
+    if options.file is not None:
+        if options.checkpoint is not None:
+            raise UsageError("--checkpoint belongs to --run: a file holds one model")
+        _from_file(Path(options.file).expanduser(), out)
+        return
+    if out.suffix != EXTENSION:
+        raise UsageError(f"--out {out} must end in {EXTENSION}")
+    if out.exists():
+        raise UsageError(f"--out {out} exists; remove it, or choose another name")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: its directory does not exist")
+    _to_file(Path(options.run).expanduser(), options.checkpoint, out)
+
+
+def _to_file(directory: Path, step: "Which", out: Path) -> None:
+    import jax
+
+    from jaxzoo.train.portable import need_library, write_portable
+    from jaxzoo.train.trained import load_variables, read_run
+
+    need_library()
+    run, config = read_run(directory)
+    blueprint, variables, seal = load_variables(run, config, step, device=jax.devices("cpu")[0])
+    write_portable(out, variables, seal)
+    n_arrays = len(jax.tree.leaves(variables))
+    say(f"{out}: {blueprint.n_params:,} parameters in {n_arrays} arrays, checkpoint {seal.step} of {run.path}")
+
+
+def _from_file(file: Path, out: Path) -> None:
+    from jaxzoo.train.imported import import_run
+    from jaxzoo.train.run_dir import RunDirectory
+
+    directory = RunDirectory(out.absolute())
+    header = import_run(file, directory)
+    say(f"{directory.path}: a run with the {len(header.shapes)} arrays of {file}, trained for {header.step} steps")
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
+    checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
+    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    parser.add_argument("--import", dest="file", metavar="FILE", help="make a run of this file instead")
+    parser.add_argument("--out", metavar="PLACE", help=f"the {EXTENSION} file; with --import the directory of the run")
+    parser.add_argument(
+        "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
+    )
+    return parser

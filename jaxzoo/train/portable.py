@@ -1,0 +1,165 @@
+"""The variables of a model as one safetensors file, bit for bit: for other programs, and to begin runs with.
+
+Names are paths joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array
+with a leading axis of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer` (fingerprint;
+empty: no text), `digest` (of all variables, `jaxzoo.train.digest.joint_digest`), `buffers` (names of those that do not
+learn, JSON) and `jaxzoo_version`.
+"""
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxzoo.config_io import Json
+from jaxzoo.data.extras import need
+from jaxzoo.models.blueprint import Variables
+from jaxzoo.train.digest import digests, joint_digest
+from jaxzoo.train.run_dir import unfinished
+from jaxzoo.train.seal import Seal
+from jaxzoo.train.stored import Shapes, names_of, tokenizer_of
+
+EXTENSION = ".safetensors"
+
+
+class Header(NamedTuple):
+    """What a file says of its arrays."""
+
+    config: Json
+    """The experiment that they were trained in."""
+    step: int
+    """Updates that they have seen."""
+    tokenizer: str
+    """Fingerprint of the tokenizer of its text; empty: no text."""
+    digest: str
+    """Of all variables together."""
+    buffers: frozenset[str]
+    """Names, as in `shapes`, of those that do not learn."""
+    shapes: Shapes
+    """Shapes by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+
+
+def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
+    """Writes a file, whole or not at all. Each array is on the host once.
+
+    Args:
+      file: its place.
+      variables: all that the model holds.
+      seal: that of the checkpoint that they are from.
+
+    Raises:
+      ValueError: the library is missing.
+      OSError: the file cannot be written.
+    """
+    need_library()
+    import safetensors.numpy
+
+    buffers = sorted(_dotted(name) for name in names_of(variables.buffers))
+    metadata = {
+        "jaxzoo_version": _version(),
+        "config": json.dumps(seal.config),
+        "step": str(seal.step),
+        "tokenizer": tokenizer_of(seal.cursor),
+        "digest": joint_digest(seal.digests, Variables._fields),
+        "buffers": json.dumps(buffers),
+    }
+    arrays = {_dotted(name): _on_host(x) for tree in variables for name, x in names_of(tree).items()}
+    try:
+        safetensors.numpy.save_file(arrays, unfinished(file), metadata=metadata)
+        os.replace(unfinished(file), file)
+    except safetensors.SafetensorError as error:
+        raise OSError(f"{file}: {error}") from None
+    finally:
+        unfinished(file).unlink(missing_ok=True)
+
+
+def read_header(file: Path) -> Header:
+    """What a file says of its arrays, without reading them.
+
+    Raises:
+      ValueError: it is none that `write_portable` has written.
+      OSError: it cannot be read.
+    """
+    with _opened(file) as content:
+        metadata = content.metadata() or {}
+        names = content.keys()
+        shapes: Shapes = {name.replace(".", "/"): tuple(content.get_slice(name).get_shape()) for name in names}
+    try:
+        buffers = frozenset(name.replace(".", "/") for name in json.loads(metadata["buffers"]))
+        config, step = json.loads(metadata["config"]), int(metadata["step"])
+        return Header(config, step, metadata["tokenizer"], metadata["digest"], buffers, shapes)
+    except (LookupError, ValueError, TypeError, AttributeError):
+        raise ValueError(
+            f"{file} is no model of jaxzoo: its metadata must be those of python -m jaxzoo.export"
+        ) from None
+
+
+def read_portable(file: Path, abstract: Variables, check: Callable[[Header], None]) -> tuple[Variables, Header]:
+    """The variables of a file, read one after the other to where they belong.
+
+    Args:
+      file: its place.
+      abstract: shapes, dtypes and shardings to read into; any mesh will do.
+      check: raises ValueError for a file whose variables are others, before any of them is read.
+
+    Raises:
+      ValueError: it is no file of ours, or what `check` raises.
+      OSError: it cannot be read, or holds other numbers than were written.
+    """
+    header = read_header(file)
+    check(header)
+    with _opened(file) as content:
+
+        def read(path: Any, x: jax.ShapeDtypeStruct) -> jax.Array:
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            array = content.get_tensor(name)
+            if array.dtype != x.dtype:
+                raise ValueError(f"{file}: variable {name} is {array.dtype}, and {x.dtype} in this model")
+            return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])
+
+        variables = Variables(*(jax.tree.map_with_path(read, tree) for tree in abstract))
+    found = digests({name: tree for name, tree in variables._asdict().items() if tree})
+    if joint_digest(found, Variables._fields) != header.digest:
+        raise OSError(
+            f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
+        )
+    return variables, header
+
+
+def need_library() -> None:
+    """Raises `ValueError`, with the remedy, where the library is missing."""
+    need("safetensors", "a .safetensors file", extra="export")
+
+
+def _opened(file: Path) -> Any:
+    """The file, to be used in a `with` block."""
+    need_library()
+    import safetensors
+
+    if not file.is_file():
+        raise ValueError(f"{file} is no file")
+    try:
+        return safetensors.safe_open(file, framework="np")
+    except safetensors.SafetensorError as error:
+        raise OSError(f"{file} is damaged, or no safetensors file: {error}") from None
+
+
+def _dotted(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _on_host(x: jax.Array) -> np.ndarray:
+    array = np.asarray(x)
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("jaxzoo")
+    except importlib.metadata.PackageNotFoundError:  # run from its source
+        return "unknown"

@@ -1,0 +1,149 @@
+"""Models as safetensors files, read back by the library alone and by us."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import load_file, save_file
+
+from jaxzoo.cli.evaluate import main as evaluate
+from jaxzoo.cli.export import main as export
+from jaxzoo.cli.generate import main as generate
+from jaxzoo.models.blueprint import Variables
+from jaxzoo.train.digest import digests
+from jaxzoo.train.portable import read_portable, write_portable
+from jaxzoo.train.seal import Seal
+from tests.train.test_origin import SHORT, saved_variables
+
+NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)
+"""NaNs with payloads, infinity, negative zero, the smallest subnormal number, one; as bits of float32."""
+
+
+def bits(x) -> bytes:
+    return np.asarray(x).tobytes()
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """A file of odd numbers in two dtypes, and what it was made of."""
+    bf16 = jax.lax.bitcast_convert_type(jnp.asarray(NANS >> 16, jnp.uint16), jnp.bfloat16)
+    params = {"stacks": {0: {"a": jnp.asarray(NANS.view(np.float32)), "b": bf16}}}
+    variables = Variables(params, {"stacks": {0: {"signs": jnp.arange(4, dtype=jnp.int32)}}})
+    seal = Seal(7, {"fingerprint": "tok:1:corpus"}, {"model": {"d_model": 3}}, 0, digests(variables._asdict()))
+    write_portable(tmp_path / "m.safetensors", variables, seal)
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[3])
+    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), variables)
+    return SimpleNamespace(file=tmp_path / "m.safetensors", variables=variables, abstract=abstract)
+
+
+def test_every_bit_and_all_that_is_said_of_it(odd):
+    """Kills: a cast on the way, a NaN made quiet, names or metadata that another program cannot make sense of, half a
+    file left beside it."""
+    arrays = load_file(odd.file)
+    assert arrays.keys() == {"stacks.0.a", "stacks.0.b", "stacks.0.signs"}
+    assert (arrays["stacks.0.a"].dtype, bits(arrays["stacks.0.a"])) == (np.float32, NANS.tobytes())
+    assert arrays["stacks.0.b"].dtype == jnp.bfloat16
+    assert bits(arrays["stacks.0.b"]) == (NANS >> 16).astype(np.uint16).tobytes()
+    with safetensors.safe_open(odd.file, framework="np") as content:
+        metadata = content.metadata()
+    assert json.loads(metadata["config"]) == {"model": {"d_model": 3}}
+    assert (metadata["step"], metadata["tokenizer"], json.loads(metadata["buffers"])) == (
+        "7",
+        "tok:1",
+        ["stacks.0.signs"],
+    )
+    assert len(metadata["digest"]) == 64
+    assert metadata["jaxzoo_version"]
+    read, header = read_portable(odd.file, odd.abstract, lambda _: None)
+    assert jax.tree.map(bits, read) == jax.tree.map(bits, odd.variables)
+    assert {d for x in jax.tree.leaves(read) for d in x.devices()} == {jax.devices()[3]}
+    assert (header.step, header.tokenizer, header.buffers) == (7, "tok:1", {"stacks/0/signs"})
+    assert [p.name for p in odd.file.parent.iterdir()] == ["m.safetensors"]
+
+
+def test_damage_is_noticed(odd):
+    """Kills: a flipped bit in an array, an array of another dtype, another program's file, half a file."""
+    with safetensors.safe_open(odd.file, framework="np") as content:
+        metadata = content.metadata()
+    data = odd.file.read_bytes()
+    odd.file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(OSError, match="holds other numbers than were written"):
+        read_portable(odd.file, odd.abstract, lambda _: None)
+    arrays = load_file(odd.file)
+    save_file({**arrays, "stacks.0.b": arrays["stacks.0.a"]}, odd.file, metadata=metadata)
+    with pytest.raises(ValueError, match=r"variable stacks\.0\.b is float32, and bfloat16 in this model"):
+        read_portable(odd.file, odd.abstract, lambda _: None)
+    save_file(arrays, odd.file)
+    with pytest.raises(ValueError, match="is no model of jaxzoo: its metadata"):
+        read_portable(odd.file, odd.abstract, lambda _: None)
+    odd.file.write_bytes(data[:100])
+    with pytest.raises(OSError, match="is damaged, or no safetensors file"):
+        read_portable(odd.file, odd.abstract, lambda _: None)
+
+
+def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capfd):
+    """Kills: an imported run that says something else than the one exported, that loses its tokenizer, or that is
+    resumed with a random optimizer; a run begun with a file that has other parameters."""
+    assert run(text_file, "r", *SHORT) == 0
+    file, copy = tmp_path / "m.safetensors", tmp_path / "copy"
+    assert export(["--run", str(tmp_path / "r"), "--checkpoint", "2", "--out", str(file)]) == 0
+    assert export(["--import", str(file), "--out", str(copy)]) == 0
+    capfd.readouterr()
+    before = saved_variables(tmp_path / "r", 2)
+    assert {name: bits(x) for name, x in saved_variables(copy, 0).items()} == {n: bits(x) for n, x in before.items()}
+    said = []
+    for options in (["--run", str(tmp_path / "r"), "--checkpoint", "2"], ["--run", str(copy)]):
+        assert generate([*options, "--prompt", "never", "--max-tokens", "9"]) == 0
+        assert evaluate(options) == 0
+        said.append(capfd.readouterr().out)
+    assert said[0] == said[1]
+    assert run(text_file, "copy", *SHORT, "--resume") == 2
+    assert "was imported, without an optimizer; begin another run with its --init-from" in capfd.readouterr().err
+    assert run(text_file, "new", *SHORT, "--train.keep-checkpoints", "3", "--init-from", str(file)) == 0
+    assert capfd.readouterr().err == ""
+    assert {n: bits(x) for n, x in saved_variables(tmp_path / "new", 0).items()} == {
+        n: bits(x) for n, x in before.items()
+    }
+    assert json.loads((tmp_path / "new" / "origin.json").read_text())["file"] == str(file)
+
+
+def test_refusals(mqar_file, run, tmp_path, capfd):
+    """Kills: a file or run that is overwritten, a file whose config is of another model, a riddle."""
+    assert run(mqar_file, "r", *SHORT) == 0
+    file = tmp_path / "m.safetensors"
+    given = ["--run", str(tmp_path / "r")]
+    assert export([*given, "--out", str(file)]) == 0
+    with safetensors.safe_open(file, framework="np") as content:
+        metadata = content.metadata()
+    config = json.loads(metadata["config"])
+    config["model"]["d_model"] = 16
+    other = tmp_path / "other.safetensors"
+    save_file(load_file(file), other, metadata={**metadata, "config": json.dumps(config)})
+    capfd.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    for argv, line in [
+        ([], "give either --run DIR"),
+        ([*given, "--import", str(file)], "give either --run DIR"),
+        (given, "--out is required"),
+        ([*given, "--out", str(file)], f"--out {file} exists"),
+        ([*given, "--out", str(tmp_path / "m.pt")], "must end in .safetensors"),
+        ([*given, "--out", str(tmp_path / "no" / "m.safetensors")], "its directory does not exist"),
+        ([*given, "--checkpoint", "7", "--out", str(tmp_path / "n.safetensors")], "checkpoint 7 must be one of 2, 3"),
+        ([*given, "--checkpoint", "last", "--out", str(tmp_path / "n.safetensors")], "'last' must be the step of a"),
+        (
+            ["--import", str(other), "--out", str(tmp_path / "x")],
+            "embedding has shape (264, 8) there and (264, 16) by its",
+        ),
+        (["--import", str(file), "--out", str(tmp_path / "r")], "holds a run"),
+        (["--import", str(tmp_path / "n.safetensors"), "--out", str(tmp_path / "x")], "is no file"),
+    ]:
+        assert export(argv) == 2, argv
+        (said,) = capfd.readouterr().err.splitlines()
+        assert line in said
+    assert run(mqar_file, "new", "--init-from", str(file), "--model.d-model", "16") == 2
+    assert "variable embedding has shape (264, 8) there and (264, 16) in this model" in capfd.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
