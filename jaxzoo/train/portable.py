@@ -1,9 +1,9 @@
 """The variables of a model as one safetensors file, bit for bit: for other programs, and to begin runs with.
 
 Names are paths joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array
-with a leading axis of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer` (fingerprint;
-empty: no text), `digest` (of all variables, `jaxzoo.train.digest.joint_digest`), `buffers` (names of those that do not
-learn, JSON) and `jaxzoo_version`.
+with a leading axis of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer`
+(fingerprint; empty: no text), `digest` (of all variables, `jaxzoo.train.digest.joint_digest`), `buffers` (names of
+those that do not learn, JSON) and `jaxzoo_version`.
 """
 
 import importlib.metadata
