@@ -93,8 +93,8 @@ def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     capfd.readouterr()
     directory = RunDirectory(tmp_path / "r")
 
-    def best() -> int:
-        return read_stored(directory, "best", abstract, lambda _: None).seal.step
+    def best(which="best") -> int:
+        return read_stored(directory, which, abstract, lambda _: None).seal.step
 
     session = Session(load_config(mqar_file))
     abstract = session.abstract_state.variables
@@ -108,6 +108,9 @@ def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     out, err = capfd.readouterr()
     assert "warning: checkpoint 4 in" in err
     assert f"begins with the parameters of step 6 of {directory.path}" in out
+    flip(directory.checkpoints / "9" / "seal" / "metadata", random.Random(0))
+    assert best(None) == 6
+    assert capfd.readouterr().err.count("taking that of step 6") == 1
     directory.metrics.write_text("")
     with pytest.raises(ValueError, match=r"has valid/loss for none of the checkpoints 9, 6, 4; name one by its step"):
         best()
