@@ -70,7 +70,10 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     }
     arrays = {_dotted(name): _on_host(x) for tree in variables for name, x in names_of(tree).items()}
     try:
+        unfinished(file).touch()
+        mode = unfinished(file).stat().st_mode  # the library's own is for the user alone, whatever the umask
         safetensors.numpy.save_file(arrays, unfinished(file), metadata=metadata)
+        unfinished(file).chmod(mode)
         os.replace(unfinished(file), file)
     except safetensors.SafetensorError as error:
         raise OSError(f"{file}: {error}") from None

@@ -63,6 +63,8 @@ def test_every_bit_and_all_that_is_said_of_it(odd):
     assert {d for x in jax.tree.leaves(read) for d in x.devices()} == {jax.devices()[3]}
     assert (header.step, header.tokenizer, header.buffers) == (7, "tok:1", {"stacks/0/signs"})
     assert [p.name for p in odd.file.parent.iterdir()] == ["m.safetensors"]
+    (odd.file.parent / "plain").touch()
+    assert odd.file.stat().st_mode == (odd.file.parent / "plain").stat().st_mode
 
 
 def test_damage_is_noticed(odd):
