@@ -14,7 +14,7 @@ from jaxzoo.config_io import Json, to_json
 UNSAID: Mapping[str, Mapping[str, Json]] = {
     "BaseConvConfig": {"filter_decay": True},
     "OptimizerConfig": {"name": "adamw"},
-    "TrainConfig": {"accumulate": 1, "loss_chunk": 0, "z_loss": 0.0},
+    "TrainConfig": {"accumulate": 1, "best_metric": "valid/loss", "keep_best": 0, "loss_chunk": 0, "z_loss": 0.0},
 }
 """Class -> fields of which kept results know nothing, and the values that those runs had without them."""
 
