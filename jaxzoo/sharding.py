@@ -19,20 +19,24 @@ from jaxzoo.checked import Checked, Rule
 LOGICAL_AXES = "logical_axes"
 """Key of the parameter metadata that holds its logical axes: a tuple of names or None, one a dimension."""
 
-MESH_AXES = ("data", "fsdp", "tensor")
+MESH_AXES = ("data", "fsdp", "sequence", "tensor")
+"""From the axis that talks least to the one that talks most: the last one's devices are neighbours."""
 
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": ("data", "fsdp"),
+    "time": ("sequence",),
     "embed": ("fsdp",),
     "vocab": ("tensor",),
     "heads": ("tensor",),
     "mlp": ("tensor",),
     "channels": ("tensor",),
+    "channels_of_sequences": ("tensor", "sequence"),
     "layers": (),
 }
-"""Logical axis -> mesh axes. `embed` is the model width, `heads` heads times head width, `mlp` the hidden
-width of an MLP, `channels` the width of an elementwise branch (a gated convolution), `layers` the stacked
-periods."""
+"""Logical axis -> mesh axes. `time` counts the tokens of activations; `embed` is the model width, `heads` heads times head width, `mlp` the hidden
+width of an MLP, `channels` the width of an elementwise branch (a gated convolution), and
+`channels_of_sequences` the same where each device has whole sequences of its channels (a long convolution), `layers`
+the stacked periods."""
 
 
 DeviceCount = Annotated[int, Rule("must be positive, or -1: the devices that are left", -1, 2**31 - 1, excluded=(0,))]
@@ -48,30 +52,32 @@ class MeshConfig(Checked):
     """Devices that share out the batch, and the parameters and optimizer state along the model width."""
     tensor: DeviceCount = 1
     """Devices that share out heads, hidden units and the vocabulary."""
+    sequence: DeviceCount = 1
+    """Devices that share out the tokens of every sequence."""
 
     def __post_init__(self) -> None:
         if dataclasses.astuple(self).count(-1) > 1:
-            raise ValueError(
-                f"MeshConfig: data={self.data} fsdp={self.fsdp} tensor={self.tensor}: at most one may be -1 (the "
-                "devices that the others leave)"
-            )
+            raise ValueError(f"MeshConfig: {self}: at most one may be -1 (the devices that the others leave)")
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={getattr(self, name)}" for name in MESH_AXES)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[Any] | None = None) -> Mesh:
-    """Makes the mesh `data x fsdp x tensor` over `devices`; None: all.
+    """Makes the mesh `data x fsdp x sequence x tensor` over `devices`; None: all.
 
     Raises:
       ValueError: the sizes do not multiply to the number of devices.
     """
-    sizes = list(dataclasses.astuple(config))
+    sizes = [getattr(config, name) for name in MESH_AXES]
     n_devices = jax.device_count() if devices is None else len(devices)
     known = math.prod(size for size in sizes if size != -1)
     if -1 in sizes:
         sizes[sizes.index(-1)] = n_devices // known
     if math.prod(sizes) != n_devices:
         raise ValueError(
-            f"MeshConfig: data={config.data} fsdp={config.fsdp} tensor={config.tensor} does not fit "
-            f"{n_devices} devices; the product must be {n_devices} (one entry may be -1)"
+            f"MeshConfig: {config} does not fit {n_devices} devices; the product must be {n_devices} (one entry may "
+            "be -1)"
         )
     axis_types = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes), MESH_AXES, axis_types=axis_types, devices=devices)
@@ -106,21 +112,38 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
     return jax.lax.with_sharding_constraint(x, partition_spec(x.shape, axes, mesh))
 
 
+def sequence_devices(n_tokens: int) -> int:
+    """Devices of the current mesh that share out `n_tokens` of every sequence; 1 where each has them all.
+
+    That is so without a mesh, inside a `shard_map`, for a length that they do not divide, and for no tokens.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    devices = math.prod(mesh.shape.get(name, 1) for name in RULES["time"])
+    return devices if n_tokens and n_tokens % devices == 0 and not mesh.manual_axes else 1
+
+
 def on_mesh(plain: Callable, sharded: Callable, q: jax.Array, k: jax.Array) -> Callable:
     """The form of a kernel op for q (b, t, h, .) and k (b, t, g, .) in the current mesh.
 
-    It is `sharded`, each device on its share of batch and heads, because the compiler cannot partition a kernel.
+    It is `sharded`, each device on its share of batch, time and heads, because the compiler cannot partition a kernel.
     Without a mesh, inside a `shard_map`, or where the table's axes are not all of the mesh or do not divide batch and
-    heads, it is `plain`, which runs no kernel where the compiler would have to partition it.
+    heads, it is `plain`, which runs no kernel where the compiler would have to partition it. Where time is shared out,
+    what does not divide stays whole, and it is `sharded` all the same.
     """
     mesh = jax.sharding.get_abstract_mesh()
     wide = {name for name, size in mesh.shape.items() if size > 1}
-    batch_axes, head_axes = (tuple(n for n in RULES[axis] if n in wide) for axis in ("batch", "heads"))
-    if not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes}:
+    batch_axes, head_axes, time_axes = (
+        tuple(n for n in RULES[axis] if n in wide) for axis in ("batch", "heads", "time")
+    )
+    if not wide or mesh.manual_axes or wide != {*batch_axes, *head_axes, *time_axes}:
         return plain
     rows, heads = (math.prod(mesh.shape[name] for name in names) for names in (batch_axes, head_axes))
-    (b, _, h, _), g = q.shape, k.shape[2]
-    if b % rows or h % heads or (g > 1 and g % heads):
+    (b, t, h, _), g = q.shape, k.shape[2]
+    rows_divide, heads_divide = b % rows == 0, h % heads == 0 and (g == 1 or g % heads == 0)
+    if sequence_devices(t) > 1:
+        batch_axes, head_axes = batch_axes if rows_divide else (), head_axes if heads_divide else ()
+        return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=time_axes[0])
+    if time_axes or not (rows_divide and heads_divide):
         return plain
     return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes)
 

@@ -20,6 +20,8 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.packed_conv import packed_conv
 from jaxzoo.layers.variables import parameter
+from jaxzoo.sequence_parallel import behind_halo, whole_sequences
+from jaxzoo.sharding import sequence_devices
 
 MAX_DIRECT_TAPS = 8
 """Widest filter that is applied by shifted adds. Forward and backward pass on two CPU cores at (b, t, d) =
@@ -45,7 +47,9 @@ def causal_conv(
         document alone. Not with a history. None: each row is one document.
 
     Returns:
-      `(b, t, d)`. Cost a token and channel: `w` multiply-adds, or those of the transforms (see `conv_flops`).
+      `(b, t, d)`. Cost a token and channel: `w` multiply-adds, or those of the transforms (see `conv_flops`). Where
+      devices share out time, each gets the `w - 1` inputs before its own; where these are more than its own, whole
+      sequences of a share of the channels.
 
     Raises:
       ValueError: taps of another width than `x`, a history of another length than `w - 1`, segment_ids of
@@ -55,6 +59,32 @@ def causal_conv(
     _check(x.shape[-1], taps, history)
     if segment_ids is not None:
         _check_segments(x, segment_ids, history)
+    devices, before = sequence_devices(t), n_taps - 1
+    if devices == 1:
+        return whole_conv(x, taps, history, segment_ids)
+    if before > t // devices:
+        pasts = () if history is None else (history,)
+        return whole_sequences(
+            lambda x, *rest: whole_conv(x, rest[-1], *rest[:-1], segment_ids=segment_ids), x, *pasts, taps=taps
+        )
+
+    def part(behind: jax.Array, ids: jax.Array | None) -> jax.Array:
+        if ids is None:
+            return whole_conv(behind[:, before:], taps, behind[:, :before])
+        return whole_conv(behind, taps, segment_ids=ids)[:, before:]
+
+    return behind_halo(part, before, x, old=history, segment_ids=segment_ids)
+
+
+def whole_conv(
+    x: Float[Array, "b t d"],
+    taps: Float[Array, "w d"],
+    history: Float[Array, "b w-1 d"] | None = None,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> Float[Array, "b t d"]:
+    """`causal_conv` where no device has a part of a sequence alone."""
+    n_taps, t = taps.shape[0], x.shape[1]
+    if segment_ids is not None:
         return packed_conv(x, taps, segment_ids)
     if n_taps > MAX_DIRECT_TAPS:
         return _fourier_conv(x, taps, history)

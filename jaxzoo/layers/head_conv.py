@@ -8,10 +8,13 @@ One filter of numbers a head, the same for all of its channels (`1D per-head`), 
 Inputs before the first token of a document are 0. The state of a stream, called history, is the last `w - 1` inputs.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.sequence_parallel import behind_halo
 
 MOST_UNROLLED = 64
 """Filters of more taps than this are applied in a compiled loop, not as that many copies of the code."""
@@ -39,32 +42,35 @@ def head_conv(
     Raises:
       ValueError: taps of another number of heads, or a history of another length than `w - 1`.
     """
-    (w, *heads), t = taps.shape, x.shape[1]
+    w, *heads = taps.shape
     if set(heads) != {x.shape[2]}:
         raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
-    if history is None:
-        before = jnp.zeros((x.shape[0], w - 1, *x.shape[2:]), jnp.float32)
-    elif history.shape[1] == w - 1:
-        before = history.astype(jnp.float32)
-    else:
+    if history is not None and history.shape[1] != w - 1:
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
-    signal, taps = jnp.concatenate([before, x.astype(jnp.float32)], axis=1), taps.astype(jnp.float32)
-    documents = None if segment_ids is None else jnp.pad(segment_ids, ((0, 0), (w - 1, 0)))  # 0: inputs are 0 too
+    return behind_halo(functools.partial(_head_conv, taps=taps), w - 1, x, old=history, segment_ids=segment_ids)
+
+
+def _head_conv(behind: jax.Array, documents: jax.Array | None, *, taps: jax.Array) -> jax.Array:
+    """Outputs of all but the first `w - 1` inputs, given the document of each."""
+    w = taps.shape[0]
+    t = behind.shape[1] - w + 1
+    signal, taps = behind.astype(jnp.float32), taps.astype(jnp.float32)
+    own = None if documents is None else documents[:, w - 1 :]
 
     def add(a: int | jax.Array, y: jax.Array) -> jax.Array:
         delayed = _part(signal, w - 1 - a, t)
         if documents is not None:
-            same = segment_ids == _part(documents, w - 1 - a, t)
+            same = own == _part(documents, w - 1 - a, t)
             delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
         return y + _weighed(delayed, taps[a])
 
-    y = jnp.zeros(x.shape, jnp.float32)
+    y = jnp.zeros((behind.shape[0], t, *behind.shape[2:]), jnp.float32)
     if w > MOST_UNROLLED:
         # Without the checkpoint, the gradient of the taps would keep w copies of the signal.
-        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(x.dtype)
+        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(behind.dtype)
     for a in range(w):
         y = add(a, y)
-    return y.astype(x.dtype)
+    return y.astype(behind.dtype)
 
 
 def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:

@@ -33,6 +33,8 @@ from jax import lax
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import causal_conv
 from jaxzoo.layers.variables import parameter
+from jaxzoo.sequence_parallel import scan_in_parts
+from jaxzoo.sharding import sequence_devices
 
 Discretization = Literal["bilinear", "zoh"]
 Spectrum = Literal["lin", "inv"]
@@ -98,6 +100,9 @@ def s4d_conv(
     """Outputs from the state zero, one system a channel, in the dtype of `u`: O(t (log t + n)) a channel."""
     if u.shape[1] == 0:
         return u
+    if sequence_devices(u.shape[1]) > 1:
+        zeros = jnp.zeros((u.shape[0], *system.a.shape), system.a.dtype)
+        return _in_parts(u, system, segment_ids, zeros)[0]
     return causal_conv(u, s4d_kernel(system, u.shape[1]), segment_ids=segment_ids)
 
 
@@ -112,15 +117,40 @@ def s4d_prefill(
     u: Float[Array, "b t d"], system: Discrete, state: Float[Array, "b d n 2"]
 ) -> tuple[Float[Array, "b t d"], Float[Array, "b d n 2"]]:
     """Outputs and the state after `t >= 0` inputs from any state, float32; no state of a token between."""
-    t = u.shape[1]
-    if t == 0:
+    if u.shape[1] == 0:
         return u, state
-    before = as_complex(state)
+    y, after = _in_parts(u, system, None, as_complex(state))
+    return y, as_pair(after)
+
+
+def _in_parts(u: jax.Array, system: Discrete, segment_ids: jax.Array | None, state: jax.Array) -> tuple[Array, Array]:
+    """Outputs, and the state after the last input, complex64; devices that share out time pass on states alone."""
+
+    def run(u: jax.Array, ids: jax.Array | None, state: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _from_state(u, system, ids, state)
+
+    def kept(u: jax.Array) -> jax.Array:
+        return _power(system.a, u.shape[1])[None]
+
+    return scan_in_parts(run, kept, u, segment_ids, state, jnp.zeros_like(state))
+
+
+def _from_state(
+    u: Float[Array, "b t d"], system: Discrete, segment_ids: Int[Array, "b t"] | None, before: Array
+) -> tuple[Float[Array, "b t d"], Array]:
+    """Outputs and state after `t > 0` inputs, of which the first are of the document of the state before."""
+    t = u.shape[1]
     far, near = _tables(system.a, t)
     weighted = (system.a * system.c)[None] * before  # C a^(l + 1) x_{-1}
     y = 2 * _real_of_product(weighted[..., None] * far[None], near, t).swapaxes(1, 2)
     dtype, u = u.dtype, u.astype(jnp.float32)
-    y = (s4d_conv(u, system) + y).astype(dtype)
+    if segment_ids is not None:
+        first, last = (segment_ids == segment_ids[:, at][:, None] for at in (0, -1))
+        y = jnp.where(first[..., None], y, 0.0)
+    y = (causal_conv(u, s4d_kernel(system, t), segment_ids=segment_ids) + y).astype(dtype)
+    if segment_ids is not None:
+        u = jnp.where(last[..., None], u, 0.0)
+        before = jnp.where(last[:, :1, None], before, 0.0)
 
     # sum_l a^l u_{t-1-l}: over l inside of i c .. (i + 1) c, then over i.
     blocks, size = far.shape[-1], near.shape[-1]
@@ -128,7 +158,7 @@ def s4d_prefill(
     latest = latest.swapaxes(1, 2).reshape(u.shape[0], u.shape[2], blocks, size)
     inner = as_complex(jnp.einsum("bdij,dnjz->bdinz", latest, as_pair(near), precision=lax.Precision.HIGHEST))
     added = (inner.swapaxes(2, 3) * far[None]).sum(-1)
-    return y, as_pair(_power(system.a, t)[None] * before + system.b[None] * added)
+    return y, _power(system.a, t)[None] * before + system.b[None] * added
 
 
 def s4d_step(
@@ -165,7 +195,7 @@ def _powers(a: jax.Array, count: int) -> jax.Array:
 
 def _power(a: jax.Array, exponent: int) -> jax.Array:
     """`a^exponent` by squaring."""
-    result = jnp.ones_like(a)
+    result = jnp.ones(a.shape, a.dtype)
     while exponent:
         result = result * a if exponent % 2 else result
         a, exponent = a * a, exponent // 2

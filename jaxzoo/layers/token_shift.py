@@ -4,6 +4,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.sequence_parallel import behind_halo
 
 
 def token_shift(
@@ -19,12 +20,14 @@ def token_shift(
       last: the input before `x`; None: zeros.
       segment_ids: int32; each run of equal ids in a row is one document.
     """
-    first = jnp.zeros_like(x[:, :1]) if last is None else last[:, None].astype(x.dtype)
-    shifted = jnp.concatenate([first, x], axis=1)[:, : x.shape[1]]
-    if segment_ids is None:
-        return shifted
-    starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-    return jnp.where(starts[..., None], jnp.zeros_like(x), shifted)
+
+    def part(behind: Array, ids: Array | None) -> Array:
+        shifted = behind[:, :-1]
+        if ids is None:
+            return shifted
+        return jnp.where((ids[:, 1:] != ids[:, :-1])[..., None], jnp.zeros_like(shifted), shifted)
+
+    return behind_halo(part, 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
 
 
 def mix(x: Float[Array, "... d"], shifted: Float[Array, "... d"], share: Float[Array, "d"]) -> Float[Array, "... d"]:

@@ -69,6 +69,9 @@ class Capabilities:
     """Honours `Context.segment_ids` where all tokens are mixed at once."""
     needs_tokens: bool = False
     """Reads `Context.tokens`."""
+    sequence_parallel: bool = False
+    """Runs on parts of a sequence, a part a device, without any device's holding all activations of a layer but those
+    that attention looks up (the mesh axis `sequence`)."""
     selects: bool = False
     """Mixes for some tokens only, which it selects; the outputs of the others depend on no other token."""
     future_rounding: float = 0.0

@@ -42,8 +42,8 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
 
 
 def constrain_residual(x: Array) -> Array:
-    """Rows of the residual stream go over the batch axes of the mesh; width and time stay whole."""
-    return constrain(x, "batch", *(None,) * (x.ndim - 1))
+    """Rows of the residual stream (b, t, d), or (b, d) of a step, and its tokens are shared out; the width is whole."""
+    return constrain(x, *("batch", "time")[: x.ndim - 1], None)
 
 
 def add_losses(first: Losses, second: Losses) -> Losses:

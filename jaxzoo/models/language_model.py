@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
+from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.norm import norm
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
@@ -106,14 +107,13 @@ class LanguageModel(nnx.Module):
 
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
-        # Left open, the layout of the cotangent here lets XLA drop a part of the gradient on data x fsdp x tensor.
-        features = constrain_residual(features)
+        features = constrain_residual(features)  # as in `_run`: a caller may have picked some of them
         table = (self.embedding if self.config.tie_embeddings else self.head)[...]
         contract = (((features.ndim - 1,), (1,)), ((), ()))
         logits = jax.lax.dot_general(
             features, table.astype(features.dtype), contract, preferred_element_type=jnp.float32
         )
-        logits = constrain(logits, "batch", *(None,) * (logits.ndim - 2), "vocab")
+        logits = constrain(logits, *("batch", "time")[: logits.ndim - 1], "vocab")
         if self.config.padded_vocab_size == self.config.vocab_size:
             return logits
         real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.config.vocab_size
@@ -201,9 +201,9 @@ class LanguageModel(nnx.Module):
         """Token (and position) embeddings, float32."""
         known = (tokens >= 0) & (tokens < self.config.vocab_size)
         rows = jnp.where(known, tokens, jnp.full_like(tokens, self.config.padded_vocab_size))
-        embedded = self.embedding[...].at[rows].get(mode="fill", fill_value=jnp.nan)
+        embedded = look_up(self.embedding[...], rows, ("vocab", "embed"))
         if self.config.max_positions is not None:
-            places = self.position_embedding[...].at[position].get(mode="fill", fill_value=jnp.nan)
+            places = look_up(self.position_embedding[...], position, (None, "embed"))
             embedded = embedded + jnp.broadcast_to(places, embedded.shape)
         key = None if key is None else jax.random.fold_in(key, len(self.stacks))
         return constrain_residual(dropout(embedded, self.config.embed_dropout, key))
@@ -220,7 +220,8 @@ class LanguageModel(nnx.Module):
             new_states.append(stack_states)
             losses = add_losses(losses, terms)
         features = self.final_norm(residual).astype(self.config.compute_dtype)
-        return features, tuple(new_states), losses
+        # Left open, the layout of their cotangent lets XLA drop a part of the gradient on data x fsdp x tensor.
+        return constrain_residual(features), tuple(new_states), losses
 
 
 def _count_up(first: Int[Array, "b"], length: int) -> Int[Array, "b t"]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
+from jaxzoo.sequence_parallel import scan_in_parts
 
 
 def bonus_linear_attention(
@@ -44,13 +45,37 @@ def bonus_linear_attention(
 
     Returns:
       y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states.
+      the inputs and t / chunk_size states. Where devices share out time, they pass on states alone.
     """
     b, t, h, k_dim = k.shape
-    if initial_state is None:
-        initial_state = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
+    empty = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
     log_decay = log_decay.astype(jnp.float32).reshape((1,) * (4 - log_decay.ndim) + log_decay.shape)
     log_decay = jnp.broadcast_to(log_decay, (log_decay.shape[0], t, h, k_dim))
+
+    def run(tokens: tuple, segment_ids: Array | None, state: Array) -> tuple[Array, Array]:
+        return _scan(*tokens, bonus, segment_ids, state, chunk_size=chunk_size)
+
+    state = empty if initial_state is None else initial_state
+    return scan_in_parts(run, _kept, (q, k, v, log_decay), segment_ids, state, empty)
+
+
+def _kept(tokens: tuple) -> Float[Array, "#b h k"]:
+    """What all tokens keep of the state before them."""
+    return jnp.exp(tokens[3].sum(1))
+
+
+def _scan(
+    q: Array,
+    k: Array,
+    v: Array,
+    log_decay: Float[Array, "#b t h k"],
+    bonus: Array,
+    segment_ids: Array | None,
+    initial_state: Array,
+    *,
+    chunk_size: int,
+) -> tuple[Array, Array]:
+    """`bonus_linear_attention` chunk by chunk."""
     earlier = _one_token_ago(k)
     if segment_ids is not None:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
@@ -65,7 +90,7 @@ def bonus_linear_attention(
         chunk_size=chunk_size,
     )
     y = y.astype(jnp.float32) + _own(q, k, v, bonus[None, None])
-    state = _write(before.s, k[:, -1], v[:, -1], log_decay[:, -1]) if t else initial_state
+    state = _write(before.s, k[:, -1], v[:, -1], log_decay[:, -1]) if k.shape[1] else initial_state
     return y.astype(v.dtype), state
 
 

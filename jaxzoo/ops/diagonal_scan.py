@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 
 from jaxzoo.array_typing import Array, Int
+from jaxzoo.sequence_parallel import scan_in_parts
 
 CHUNK = 64
 """Tokens of a chunk, unless the caller says otherwise."""
@@ -57,8 +58,35 @@ def diagonal_scan(
 
     Returns:
       y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
-      state a chunk, and some times `chunk_size` states.
+      state a chunk, and some times `chunk_size` states. Where devices share out time, they pass on states alone.
     """
+
+    def run(tokens: Tokens, segment_ids: Array | None, state: Array) -> tuple[Array, Array]:
+        return _scan(tokens, coefficients, readout, state, segment_ids, chunk_size)
+
+    def kept(tokens: Tokens) -> Array:
+        """The product of all `a`: where a state of ones ends that nothing is added to."""
+
+        def factors(tokens: Tokens) -> tuple[Array, Array]:
+            a, b = coefficients(tokens)
+            return a, jnp.zeros_like(b)
+
+        nothing = lambda state, tokens: state[..., :0]  # noqa: E731
+        ones = jnp.ones(initial_state.shape, initial_state.dtype)
+        return _scan(tokens, factors, nothing, ones, None, chunk_size)[1]
+
+    return scan_in_parts(run, kept, tokens, segment_ids, initial_state, jnp.zeros_like(initial_state))
+
+
+def _scan(
+    tokens: Tokens,
+    coefficients: Callable[[Tokens], tuple[Array, Array]],
+    readout: Callable[[Array, Tokens], Array],
+    initial_state: Array,
+    segment_ids: Array | None,
+    chunk_size: int,
+) -> tuple[Array, Array]:
+    """`diagonal_scan` chunk by chunk."""
     t = jax.tree.leaves(tokens)[0].shape[1]
     n = -(-t // chunk_size)
     size = -(-t // n) if n else 1

@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.sequence_parallel import scan_in_parts
 
 CHUNK = 64
 """Tokens of a chunk, unless the caller says otherwise."""
@@ -79,18 +80,45 @@ def linear_attention(
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states.
+      the inputs and t / chunk_size states. Where devices share out time, they pass on states alone.
     """
     (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
-    state = empty_state(b, h, k_dim, v_dim, normalize=normalize) if initial_state is None else initial_state
+    empty = empty_state(b, h, k_dim, v_dim, normalize=normalize)
+    state = empty if initial_state is None else initial_state
+    if log_decay is not None:
+        decay = _by_token(log_decay, q.ndim)
+        log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
+
+    def run(tokens: tuple, segment_ids: Array | None, state: LinearState) -> tuple[Array, LinearState]:
+        return _scan(*tokens, segment_ids, state, eps=eps, chunk_size=chunk_size)
+
+    return scan_in_parts(run, _kept, (q, k, v, log_decay), segment_ids, state, empty)
+
+
+def _kept(tokens: tuple) -> Array:
+    """What all tokens keep of the state before them, (b or 1, h or 1, k or 1)."""
+    log_decay = tokens[3]
+    return jnp.ones((1, 1, 1)) if log_decay is None else jnp.exp(log_decay.sum(1))
+
+
+def _scan(
+    q: Array,
+    k: Array,
+    v: Array,
+    log_decay: Float[Array, "#b t h #k"] | None,
+    segment_ids: Array | None,
+    state: LinearState,
+    *,
+    eps: float,
+    chunk_size: int,
+) -> tuple[Array, LinearState]:
+    """`linear_attention` chunk by chunk."""
+    (b, t, h, _), v_dim = q.shape, v.shape[3]
     exact = v.dtype == jnp.float32
     precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
     starts = None
     if segment_ids is not None:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-    if log_decay is not None:
-        decay = _by_token(log_decay, q.ndim)
-        log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
 
     @jax.checkpoint
     def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:

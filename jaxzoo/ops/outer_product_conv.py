@@ -11,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.layers.causal_conv import causal_conv
+from jaxzoo.layers.causal_conv import whole_conv
+from jaxzoo.sequence_parallel import whole_sequences
+from jaxzoo.sharding import sequence_devices
 
 
 def outer_product_conv(
@@ -34,11 +36,32 @@ def outer_product_conv(
       segment_ids: packed documents, not with a history; see `causal_conv`.
 
     Returns:
-      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels.
+      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels. Where devices share out time, each gets whole sequences
+      of a share of the heads.
     """
-    b, t, h, width = v.shape
-    if t == 0:
+    if v.shape[1] == 0:
         return v
+
+    def run(q: Array, k: Array, v: Array, *rest: Array) -> Array:
+        *past, taps = rest
+        return _outer_product_conv(q, k, v, taps, (past[0], past[1]) if past else None, segment_ids)
+
+    past = () if history is None else history
+    if sequence_devices(v.shape[1]) > 1:
+        return whole_sequences(run, q, k, v, *past, taps=taps)
+    return run(q, k, v, *past, taps)
+
+
+def _outer_product_conv(
+    q: Array,
+    k: Array,
+    v: Array,
+    taps: Array,
+    history: tuple[Array, Array] | None,
+    segment_ids: Array | None,
+) -> Array:
+    """`outer_product_conv` of `t > 0` tokens, where no device has a part of a sequence alone."""
+    b, t, h, width = v.shape
     wide = jnp.repeat(taps.astype(jnp.float32), width, axis=1)
     values = v.astype(jnp.float32)
     past_keys, past_values = (None, None) if history is None else (each.astype(jnp.float32) for each in history)
@@ -50,7 +73,7 @@ def outer_product_conv(
         if past_k_c is not None and past_values is not None:
             past = (past_k_c[..., None] * past_values).reshape(b, past_k_c.shape[1], h * width)
         product = (k_c[..., None] * values).reshape(b, t, h * width)
-        convolved = causal_conv(product, wide, past, segment_ids=segment_ids)
+        convolved = whole_conv(product, wide, past, segment_ids=segment_ids)
         return q_c[..., None] * convolved.reshape(b, t, h, width)
 
     def channel(y: jax.Array, parts: tuple) -> tuple[jax.Array, None]:

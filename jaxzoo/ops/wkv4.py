@@ -27,6 +27,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.sequence_parallel import Composition, scan_in_parts
 
 CHUNK = 64
 """Tokens of a chunk."""
@@ -77,15 +78,48 @@ def wkv4(
 
     Returns:
       wkv in the dtype of `v`, and the state after the last token. O(t) time a channel, and memory for the inputs and
-      t / chunk_size states.
+      t / chunk_size states. Where devices share out time, they pass on states alone.
     """
+    empty = empty_state(k.shape[0], k.shape[2])
+    u, w = (x.astype(jnp.float32) for x in (u, w))
+
+    def run(tokens: tuple, segment_ids: Array | None, state: Wkv4State) -> tuple[Array, Wkv4State]:
+        return _in_chunks(*tokens, w, u, segment_ids, state, chunk_size)
+
+    def kept(tokens: tuple) -> Float[Array, "#b d"]:
+        return -w[None] * tokens[0].shape[1]
+
+    state = empty if initial_state is None else initial_state
+    return scan_in_parts(run, kept, (k, v), segment_ids, state, empty, LOG_DECAYED)
+
+
+def _after(log_kept: Float[Array, "#b d"], before: Wkv4State, own: Wkv4State) -> Wkv4State:
+    """The sums of some tokens, given those of the tokens before and of their own."""
+    past, new = lax.stop_gradient(before.max) + log_kept, lax.stop_gradient(own.max)
+    largest = lax.stop_gradient(jnp.maximum(past, new))
+    past, new = jnp.exp(past - largest), jnp.exp(new - largest)
+    return Wkv4State(past * before.num + new * own.num, past * before.den + new * own.den, largest)
+
+
+LOG_DECAYED = Composition(_after, jnp.add, 0.0, EMPTY)
+"""Parts of a sequence, each with the logarithm of what it keeps."""
+
+
+def _in_chunks(
+    k: Array,
+    v: Array,
+    w: Array,
+    u: Array,
+    segment_ids: Array | None,
+    state: Wkv4State,
+    chunk_size: int,
+) -> tuple[Array, Wkv4State]:
+    """`wkv4` chunk by chunk."""
     b, t, d = k.shape
-    state = empty_state(b, d) if initial_state is None else initial_state
     if segment_ids is None:
         starts = jnp.zeros((1, t), bool)
     else:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-    u, w = (x.astype(jnp.float32) for x in (u, w))
 
     @jax.checkpoint
     def body(state: Wkv4State, tokens: tuple) -> tuple[Wkv4State, Array]:

@@ -67,3 +67,30 @@ def check_metric(config: TrainConfig, data: Dataset) -> None:
     if metric not in names:
         hint = nearest(metric, names) or f"; there are {', '.join(names)}"
         raise ValueError(f"TrainConfig.best_metric={metric!r} must be a metric of these validations{hint}")
+
+
+def check_sequence_axis(model: LanguageModelConfig, mesh: Mesh, max_length: int) -> None:
+    """Refuses a mesh that shares out sequences which it does not divide, or among mixers that cannot.
+
+    Args:
+      model: the model.
+      mesh: its devices.
+      max_length: tokens of the longest sequence of the data.
+
+    Raises:
+      ValueError: with the layer.
+    """
+    devices = mesh.shape["sequence"]
+    if devices == 1:
+        return
+    if max_length % devices:
+        raise ValueError(
+            f"MeshConfig.sequence={devices} must divide the {max_length} tokens of the data's longest sequence; set "
+            f"--mesh.sequence 1, or another length"
+        )
+    for index, layer in enumerate(model.layers):
+        if not layer.capabilities.sequence_parallel:
+            raise ValueError(
+                f"layer {index}: {type(layer).__name__} cannot share out a sequence over MeshConfig.sequence="
+                f"{devices} devices; set --mesh.sequence 1, or take another mixer"
+            )

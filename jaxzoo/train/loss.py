@@ -53,7 +53,7 @@ def score_targets(
         return cross_entropy(model.logits(features_bcd), targets_bc)
 
     scores = jax.lax.map(lambda pair: score(*pair), chunks)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, :m], scores), losses
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(x.shape[1], -1)[:, :m], scores), losses
 
 
 def cross_entropy(logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"]) -> TokenScores:
@@ -77,8 +77,9 @@ def cross_entropy(logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"])
 
 
 def _in_chunks(x: Array, chunk: int, fill: int) -> Array:
-    """(b, m, ...) -> (chunks, b, chunk, ...), the last one filled up."""
+    """(b, m, ...) -> (chunks, b, chunk, ...), filled up. A chunk takes every n-th target, so that each device of a mesh
+    keeps its own."""
     b, m, *rest = x.shape
     n = -(-m // chunk)
     padded = jnp.pad(x, [(0, 0), (0, n * chunk - m)] + [(0, 0)] * len(rest), constant_values=fill)
-    return jnp.moveaxis(padded.reshape(b, n, chunk, *rest), 1, 0)
+    return jnp.moveaxis(padded.reshape(b, chunk, n, *rest), 2, 0)

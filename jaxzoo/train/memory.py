@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import abstract_model, count_parameters
 from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.sharding import row_devices
 
 FLOAT_BYTES = 4
 STATE_COPIES = {"adamw": 4, "lion": 3, "muon": 3, "adafactor": 2}
@@ -38,7 +39,8 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     n_parameters = estimate_parameters(model)
     copies = STATE_COPIES[config.optimizer.name]
     state = copies * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
-    batch = FLOAT_BYTES * rows * length * model.d_model / (mesh.shape["data"] * mesh.shape["fsdp"])
+    parts = row_devices(mesh) * mesh.shape["sequence"]
+    batch = FLOAT_BYTES * rows * length * model.d_model / parts
     room = memory_of_each(list(mesh.devices.flat))
     if state + batch > room:
         raise ValueError(

@@ -15,7 +15,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh, row_devices
-from jaxzoo.train.checks import check_batch_size, check_data, check_metric
+from jaxzoo.train.checks import check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.memory import check_estimate
@@ -160,6 +160,7 @@ class Session(Program):
         self.dataset = config.data.build(**sizes)
         data = self.dataset
         check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
+        check_sequence_axis(config.model, mesh, data.max_length)
         check_metric(config.train, data)
         if limited:
             check_estimate(config, mesh, self.dataset.max_length)

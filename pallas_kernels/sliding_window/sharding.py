@@ -5,7 +5,6 @@ values of the `window - 1` tokens before it, from as many parts before as hold t
 """
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec as P
 
+from pallas_kernels.halo import with_halo
 from pallas_kernels.layout import make_layout
 from pallas_kernels.sliding_window.api import attend, check, sliding_window_attention
 from pallas_kernels.sliding_window.cache import SlidingWindowCache, append, empty_cache, history, rounded
@@ -89,9 +89,9 @@ def _sequence_part(
     seen = jnp.zeros((q.shape[0],), jnp.int32) if initial_cache is None else initial_cache.position
     before = jnp.asarray(index, jnp.int32) * t
     old_k, old_v = (None, None) if initial_cache is None else history(initial_cache, q.dtype)
-    keys, values = (_with_halo(x, old, before, axis, n, window) for x, old in ((k, old_k), (v, old_v)))
+    keys, values = (with_halo(x, window - 1, old, axis=axis, parts=n) for x, old in ((k, old_k), (v, old_v)))
     if segment_ids is not None:
-        segment_ids = _with_halo(segment_ids, None, before, axis, n, window)
+        segment_ids = with_halo(segment_ids, window - 1, None, axis=axis, parts=n)
     start = jnp.maximum(window - 1 - before - seen, 0)
     y = attend(q, keys, values, start, segment_ids, window=window, scale=scale, implementation=implementation)
     if not return_cache:
@@ -101,22 +101,3 @@ def _sequence_part(
     cache = append(cache, keys, values, count=n * t)
     kept = jax.tree.map(lambda x: lax.psum(jnp.where(index == n - 1, x, jnp.zeros_like(x)), axis), cache)
     return y, kept
-
-
-def _with_halo(x, old, before, axis, n, window):
-    """x (b, t, ...) of this part behind the `window - 1` tokens before it: those of other parts, and before the
-    first part those of `old` (b, window - 1, ...), or zeros. `before`: tokens in the parts before this one."""
-    t, halo = x.shape[1], window - 1
-    parts = []
-    for distance in range(1, min(math.ceil(halo / t), n - 1) + 1):
-        needed = min(t, halo - (distance - 1) * t)
-        pairs = [(i, i + distance) for i in range(n - distance)]
-        parts.insert(0, lax.ppermute(x[:, t - needed :], axis, pairs))
-    missing = halo - sum(part.shape[1] for part in parts)
-    parts.insert(0, jnp.zeros((x.shape[0], missing, *x.shape[2:]), x.dtype))
-    received = jnp.concatenate(parts, axis=1)
-    if old is not None and halo:
-        slot = jnp.arange(halo, dtype=jnp.int32) + before
-        from_old = (slot < halo).reshape(1, -1, *[1] * (x.ndim - 2))
-        received = jnp.where(from_old, jnp.take(old, jnp.minimum(slot, halo - 1), axis=1), received)
-    return jnp.concatenate([received, x], axis=1)

@@ -108,8 +108,19 @@ def taylor_attention(
       ValueError: arguments that contradict each other.
       NotImplementedError: the implementation asked for does not serve this call.
     """
-    _check(q.shape, k.shape, v.shape, decay, initial_state)
     check_segments(q.shape, segment_ids, stateful=initial_state is not None or return_state)
+    return attend(
+        q, k, v, scale=scale, eps=eps, normalize=normalize, decay=decay, segment_ids=segment_ids,
+        initial_state=initial_state, return_state=return_state, chunk_size=chunk_size, implementation=implementation,
+    )  # fmt: skip
+
+
+def attend(
+    q, k, v, *, scale=None, eps=1e-12, normalize=True, decay=None, segment_ids=None, initial_state=None,
+    return_state=False, chunk_size=None, implementation=None,
+):  # fmt: skip
+    """`taylor_attention`, which with "xla" also takes segment_ids with a state: it is of the first document."""
+    _check(q.shape, k.shape, v.shape, decay, initial_state)
     if chunk_size is not None and chunk_size < 1:
         raise ValueError(f"taylor_attention: chunk_size={chunk_size} must be positive; None chooses")
     if implementation is not None and implementation not in IMPLEMENTATIONS:

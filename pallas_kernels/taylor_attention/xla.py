@@ -137,25 +137,25 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
     return Gradients(dq, dk, dv, None if initial_state is None else dinitial)
 
 
-def final_state(k, v, *, n_heads, decay=None, chunk_size=None) -> TaylorState:
+def final_state(k, v, *, n_heads, decay=None, segment_ids=None, chunk_size=None) -> TaylorState:
     """The state after `forward` from no state, without the outputs: f v operations a token and head.
 
     Differentiable; the backward pass recomputes the features.
     """
-    math = ChunkMath(k, n_heads=n_heads, scale=1.0, decay=decay)
+    call = ChunkMath(k, n_heads=n_heads, scale=1.0, decay=decay)
     zeros = empty_state(k.shape[0], n_heads, k.shape[3], v.shape[3])
 
     @jax.checkpoint
-    def added(k, v):
-        return math.advance(zeros, math.shared_heads(k), math.shared_heads(v))
+    def added(k, v, starts):
+        return call.within(starts).advance(zeros, call.shared_heads(k), call.shared_heads(v))
 
     def body(state, tokens):
-        kept = math.kept(tokens[0].shape[1])
+        kept = call.within(tokens[2]).kept(tokens[0].shape[1])
         if kept is not None:
             state = TaylorState(s=state.s * kept, z=state.z * kept[..., 0])
         return jax.tree.map(jnp.add, state, added(*tokens)), None
 
-    return _scan(body, zeros, (k, v), chunk_size or DEFAULT_CHUNK)[0]
+    return _scan(body, zeros, (k, v, _document_starts(segment_ids)), chunk_size or DEFAULT_CHUNK)[0]
 
 
 def _zeros(q, v) -> TaylorState:

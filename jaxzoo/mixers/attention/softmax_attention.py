@@ -20,7 +20,7 @@ from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
-from jaxzoo.sharding import on_mesh
+from jaxzoo.sharding import constrain, on_mesh
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
 
@@ -102,6 +102,8 @@ class Attention(MultiHeadMixer):
         q, k, v = self._project(x, positions)
         segment_ids, bias = context.segment_ids, self._bias(positions, positions)
         if bias is not None:
+            # Where devices share out time, each looks up all keys for its queries.
+            k, v = (constrain(y, "batch", None, "heads", None) for y in (k, v))
             visible = positions[:, None, :] <= positions[:, :, None]
             if segment_ids is not None:
                 visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])

@@ -51,6 +51,7 @@ from jaxzoo.layers.s4d import (
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
+from jaxzoo.sequence_parallel import behind_halo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,16 +219,21 @@ def _products(
     u: Float[Array, "b t d"], history: Float[Array, "b w-1 d"], segment_ids: Int[Array, "b t"] | None = None
 ) -> list[jax.Array]:
     """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs stand before the first."""
-    t, before = u.shape[1], history.shape[1]
-    inputs = jnp.concatenate([history.astype(u.dtype), u], axis=1)
-    products = [u]
-    for a in range(1, before + 1):
-        earlier = inputs[:, before - a : before - a + t]
-        if segment_ids is not None:
-            same = jnp.pad(segment_ids[:, a:] == segment_ids[:, : max(t - a, 0)], ((0, 0), (min(a, t), 0)))
-            earlier = jnp.where(same[..., None], earlier, jnp.zeros_like(earlier))
-        products.append(products[-1] * earlier)
-    return products
+    before = history.shape[1]
+
+    def part(inputs: jax.Array, ids: jax.Array | None) -> list[jax.Array]:
+        t = inputs.shape[1] - before
+        ago = lambda x, a: x[:, before - a : before - a + t]  # noqa: E731
+        products = [ago(inputs, 0)]
+        for a in range(1, before + 1):
+            earlier = ago(inputs, a)
+            if ids is not None:
+                same = ago(ids, a) == ago(ids, 0)
+                earlier = jnp.where(same[..., None], earlier, jnp.zeros_like(earlier))
+            products.append(products[-1] * earlier)
+        return products
+
+    return behind_halo(part, before, u, old=history, segment_ids=segment_ids)
 
 
 def _of_order(system: Discrete, p: int) -> Discrete:

@@ -1,0 +1,53 @@
+"""Rows of a table by number, on a mesh too."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.sharding import partition_spec
+
+
+def look_up(
+    table: Float[Array, "n d"], ids: Int[Array, "b t"], axes: tuple[str | None, str | None]
+) -> Float[Array, "b t d"]:
+    """`table[ids]`; NaN for an id outside of the table.
+
+    On a mesh the compiler would gather the whole table, or the output's whole gradient, on every device. So each device
+    looks up the ids of all devices with which it shares out the width, in the rows and columns that it has; those sum up
+    over the rows and exchange columns for ids (all-to-all). The gradient takes the same way back: no device ever holds
+    more than its part of the table.
+
+    Args:
+      table: its rows.
+      ids: `b` may be 1.
+      axes: the logical axes of the table.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes or mesh.size == 1:
+        return table.at[ids].get(mode="fill", fill_value=jnp.nan)
+    rows, columns = partition_spec(table.shape, axes, mesh)
+    batch, time = partition_spec(ids.shape, ("batch", "time"), mesh)
+    if columns is not None and not set(columns) <= set(batch or ()):
+        return table.at[ids].get(mode="fill", fill_value=jnp.nan)  # a few ids, as of a prompt: all devices have them
+
+    def local(table: Array, ids: Array) -> Array:
+        if columns is not None:
+            ids = lax.all_gather(ids, columns, axis=0, tiled=True)
+        here = ids - (0 if rows is None else lax.axis_index(rows) * table.shape[0])
+        found = (here >= 0) & (here < table.shape[0])
+        values = table[jnp.where(found, here, 0)]
+        values = jnp.where(found[..., None], values, jnp.zeros_like(values))
+        if rows is not None:
+            values = lax.psum(values, rows)
+        return values if columns is None else lax.all_to_all(values, columns, split_axis=0, concat_axis=2, tiled=True)
+
+    values = jax.shard_map(
+        local,
+        in_specs=(PartitionSpec(rows, columns), PartitionSpec(batch, time)),
+        out_specs=PartitionSpec(batch, time),
+        check_vma=False,
+    )(table, ids)
+    known = (ids >= 0) & (ids < table.shape[0])
+    return jnp.where(known[..., None], values, jnp.nan)
