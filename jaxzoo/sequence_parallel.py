@@ -9,7 +9,8 @@ heads and channels as ever). What it must know of the tokens before them is litt
   (F, U), in `1 + log2(n - 1)` exchanges of one state between devices at distance 1, 1, 2, 4, .. . Each part runs twice,
   but what makes outputs is left out of the first run.
 
-Gradients take the same ways back.
+Gradients take the same ways back. Functions that read arrays beside their arguments have these as the arguments of a
+`jax.tree_util.Partial`, which takes them to the devices; closed over, they would be arrays of another mesh.
 """
 
 import math
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.sharding import RULES, constrain, sequence_devices
@@ -56,7 +58,7 @@ AFFINE = Composition(affine, jnp.multiply, 1.0, 0.0)
 
 
 def behind_halo(
-    function: Callable[[Array, Array | None], Any],
+    function: Partial,
     size: int,
     x: Array,
     *,
@@ -66,7 +68,7 @@ def behind_halo(
     """`function(behind, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
 
     Args:
-      function: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
+      function: a `Partial`: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
         inputs are zeros of any segment.
       size: tokens of the halo.
       x: inputs `(b, t, ...)`.
@@ -81,17 +83,17 @@ def behind_halo(
             behind, None if segment_ids is None else jnp.concatenate([zeros(segment_ids), segment_ids], axis=1)
         )
 
-    def part(x: Array, old: Array | None, ids: Array | None) -> Array:
+    def part(function: Partial, x: Array, old: Array | None, ids: Array | None) -> Any:
         parts = lax.axis_size(AXIS)
         ids = None if ids is None else with_halo(ids, size, None, axis=AXIS, parts=parts)
         return function(with_halo(x, size, old, axis=AXIS, parts=parts), ids)
 
-    return _in_parts(part, (True, False, True), True)(x, old, segment_ids)
+    return _in_parts(part, (False, True, False, True), True)(function, x, old, segment_ids)
 
 
 def scan_in_parts(
-    run: Callable[[Tokens, Array | None, State], tuple[Array, State]],
-    factor: Callable[[Tokens], Array],
+    run: Partial,
+    factor: Partial,
     tokens: Tokens,
     segment_ids: Int[Array, "b t"] | None,
     initial: State,
@@ -101,9 +103,9 @@ def scan_in_parts(
     """`run(tokens, segment_ids, initial)`, part by part.
 
     Args:
-      run: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). The first of its tokens is taken
+      run: a `Partial`: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). The first of its tokens is taken
         to be of the document of the state.
-      factor: F of tokens, `(b or 1, ...)`, without documents.
+      factor: a `Partial`: F of tokens, `(b or 1, ...)`, without documents.
       tokens: arrays `(b, t, ...)`.
       segment_ids: packed documents, or None.
       initial: the state before the tokens.
@@ -113,7 +115,7 @@ def scan_in_parts(
     if sequence_devices(jax.tree.leaves(tokens)[0].shape[1]) == 1:
         return run(tokens, segment_ids, initial)
 
-    def part(tokens: Tokens, ids: Array | None, initial: State, empty: State) -> tuple[Array, State]:
+    def part(run: Partial, factor: Partial, tokens: Tokens, ids: Array | None, initial: State, empty: State) -> Any:
         n, index = lax.axis_size(AXIS), lax.axis_index(AXIS)
         kept, (_, own) = factor(tokens), run(tokens, ids, empty)
         continues = None
@@ -127,7 +129,8 @@ def scan_in_parts(
         last = jax.tree.map(lambda x: lax.psum(jnp.where(index == n - 1, x, jnp.zeros_like(x)), AXIS), after)
         return y, last
 
-    return _in_parts(part, (True, True, False, False), (True, False))(tokens, segment_ids, initial, empty)
+    split = _in_parts(part, (False, False, True, True, False, False), (True, False))
+    return split(run, factor, tokens, segment_ids, initial, empty)
 
 
 def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) -> Array:

@@ -8,10 +8,9 @@ One filter of numbers a head, the same for all of its channels (`1D per-head`), 
 Inputs before the first token of a document are 0. The state of a stream, called history, is the last `w - 1` inputs.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.sequence_parallel import behind_halo
@@ -47,10 +46,10 @@ def head_conv(
         raise ValueError(f"head_conv: taps of shape {taps.shape} must be (w, h) or (w, h, h) with h={x.shape[2]} heads")
     if history is not None and history.shape[1] != w - 1:
         raise ValueError(f"head_conv: history of {history.shape[1]} inputs must hold {w - 1}, one less than the taps")
-    return behind_halo(functools.partial(_head_conv, taps=taps), w - 1, x, old=history, segment_ids=segment_ids)
+    return behind_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
 
 
-def _head_conv(behind: jax.Array, documents: jax.Array | None, *, taps: jax.Array) -> jax.Array:
+def _head_conv(taps: jax.Array, behind: jax.Array, documents: jax.Array | None) -> jax.Array:
     """Outputs of all but the first `w - 1` inputs, given the document of each."""
     w = taps.shape[0]
     t = behind.shape[1] - w + 1

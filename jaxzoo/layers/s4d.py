@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.causal_conv import causal_conv
@@ -125,18 +126,17 @@ def s4d_prefill(
 
 def _in_parts(u: jax.Array, system: Discrete, segment_ids: jax.Array | None, state: jax.Array) -> tuple[Array, Array]:
     """Outputs, and the state after the last input, complex64; devices that share out time pass on states alone."""
-
-    def run(u: jax.Array, ids: jax.Array | None, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _from_state(u, system, ids, state)
-
-    def kept(u: jax.Array) -> jax.Array:
-        return _power(system.a, u.shape[1])[None]
-
+    run, kept = Partial(_from_state, system), Partial(_kept, system)
     return scan_in_parts(run, kept, u, segment_ids, state, jnp.zeros_like(state))
 
 
+def _kept(system: Discrete, u: Float[Array, "b t d"]) -> Array:
+    """What `t` inputs keep of the state before them, (1, d, n)."""
+    return _power(system.a, u.shape[1])[None]
+
+
 def _from_state(
-    u: Float[Array, "b t d"], system: Discrete, segment_ids: Int[Array, "b t"] | None, before: Array
+    system: Discrete, u: Float[Array, "b t d"], segment_ids: Int[Array, "b t"] | None, before: Array
 ) -> tuple[Float[Array, "b t d"], Array]:
     """Outputs and state after `t > 0` inputs, of which the first are of the document of the state before."""
     t = u.shape[1]
@@ -195,7 +195,7 @@ def _powers(a: jax.Array, count: int) -> jax.Array:
 
 def _power(a: jax.Array, exponent: int) -> jax.Array:
     """`a^exponent` by squaring."""
-    result = jnp.ones(a.shape, a.dtype)
+    result = jnp.ones_like(a)
     while exponent:
         result = result * a if exponent % 2 else result
         a, exponent = a * a, exponent // 2

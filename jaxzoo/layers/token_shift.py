@@ -1,6 +1,7 @@
 """RWKV's token shift (Peng et al. 2023): every channel is a mixture of the token and the one before it."""
 
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -20,14 +21,16 @@ def token_shift(
       last: the input before `x`; None: zeros.
       segment_ids: int32; each run of equal ids in a row is one document.
     """
+    return behind_halo(Partial(_shift), 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
 
-    def part(behind: Array, ids: Array | None) -> Array:
-        shifted = behind[:, :-1]
-        if ids is None:
-            return shifted
-        return jnp.where((ids[:, 1:] != ids[:, :-1])[..., None], jnp.zeros_like(shifted), shifted)
 
-    return behind_halo(part, 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
+def _shift(behind: Array, segment_ids: Array | None) -> Array:
+    """All inputs but the last; zeros where the next one is of another document."""
+    shifted = behind[:, :-1]
+    if segment_ids is None:
+        return shifted
+    starts = segment_ids[:, 1:] != segment_ids[:, :-1]
+    return jnp.where(starts[..., None], jnp.zeros_like(shifted), shifted)
 
 
 def mix(x: Float[Array, "... d"], shifted: Float[Array, "... d"], share: Float[Array, "d"]) -> Float[Array, "... d"]:

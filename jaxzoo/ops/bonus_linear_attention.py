@@ -9,8 +9,11 @@ nothing and keep all; then its state at token i is S_{i-1}, without a division b
 at the end.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
@@ -51,12 +54,9 @@ def bonus_linear_attention(
     empty = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
     log_decay = log_decay.astype(jnp.float32).reshape((1,) * (4 - log_decay.ndim) + log_decay.shape)
     log_decay = jnp.broadcast_to(log_decay, (log_decay.shape[0], t, h, k_dim))
-
-    def run(tokens: tuple, segment_ids: Array | None, state: Array) -> tuple[Array, Array]:
-        return _scan(*tokens, bonus, segment_ids, state, chunk_size=chunk_size)
-
     state = empty if initial_state is None else initial_state
-    return scan_in_parts(run, _kept, (q, k, v, log_decay), segment_ids, state, empty)
+    run = Partial(functools.partial(_scan, chunk_size=chunk_size), bonus)
+    return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay), segment_ids, state, empty)
 
 
 def _kept(tokens: tuple) -> Float[Array, "#b h k"]:
@@ -65,17 +65,10 @@ def _kept(tokens: tuple) -> Float[Array, "#b h k"]:
 
 
 def _scan(
-    q: Array,
-    k: Array,
-    v: Array,
-    log_decay: Float[Array, "#b t h k"],
-    bonus: Array,
-    segment_ids: Array | None,
-    initial_state: Array,
-    *,
-    chunk_size: int,
+    bonus: Array, tokens: tuple, segment_ids: Array | None, initial_state: Array, *, chunk_size: int
 ) -> tuple[Array, Array]:
-    """`bonus_linear_attention` chunk by chunk."""
+    """`bonus_linear_attention` chunk by chunk, of queries, keys, values and decays (b or 1, t, h, k)."""
+    q, k, v, log_decay = tokens
     earlier = _one_token_ago(k)
     if segment_ids is not None:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.sequence_parallel import scan_in_parts
@@ -50,7 +51,8 @@ def diagonal_scan(
       tokens: arrays `(b, t, ...)`.
       coefficients: `a` and `b` of tokens; leading axes as theirs, then the state's; `a` may be smaller where it
         broadcasts.
-      readout: the output of states and their tokens; leading axes as theirs.
+      readout: the output of states and their tokens; leading axes as theirs. On a mesh that shares out time, both are
+        `jax.tree_util.Partial`s of the arrays that they read beside tokens.
       initial_state: `(b, ...)`, float32 or complex64; `h` before the first token.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.
@@ -60,30 +62,32 @@ def diagonal_scan(
       y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
       state a chunk, and some times `chunk_size` states. Where devices share out time, they pass on states alone.
     """
+    # A Partial of a Partial hides the arrays of the inner one.
+    coefficients, readout = (f if isinstance(f, Partial) else Partial(f) for f in (coefficients, readout))
+    empty = jnp.zeros_like(initial_state)
+    run = Partial(functools.partial(_scan, chunk_size=chunk_size), coefficients, readout)
+    kept = Partial(functools.partial(_kept, chunk_size=chunk_size), coefficients, empty)
+    return scan_in_parts(run, kept, tokens, segment_ids, initial_state, empty)
 
-    def run(tokens: Tokens, segment_ids: Array | None, state: Array) -> tuple[Array, Array]:
-        return _scan(tokens, coefficients, readout, state, segment_ids, chunk_size)
 
-    def kept(tokens: Tokens) -> Array:
-        """The product of all `a`: where a state of ones ends that nothing is added to."""
+def _kept(coefficients: Callable, empty: Array, tokens: Tokens, *, chunk_size: int) -> Array:
+    """The product of all `a`: where a state of ones ends that nothing is added to."""
 
-        def factors(tokens: Tokens) -> tuple[Array, Array]:
-            a, b = coefficients(tokens)
-            return a, jnp.zeros_like(b)
+    def factors(tokens: Tokens) -> tuple[Array, Array]:
+        a, b = coefficients(tokens)
+        return a, jnp.zeros_like(b)
 
-        nothing = lambda state, tokens: state[..., :0]  # noqa: E731
-        ones = jnp.ones(initial_state.shape, initial_state.dtype)
-        return _scan(tokens, factors, nothing, ones, None, chunk_size)[1]
-
-    return scan_in_parts(run, kept, tokens, segment_ids, initial_state, jnp.zeros_like(initial_state))
+    nothing = lambda state, tokens: state[..., :0]  # noqa: E731
+    return _scan(factors, nothing, tokens, None, jnp.ones_like(empty), chunk_size=chunk_size)[1]
 
 
 def _scan(
-    tokens: Tokens,
     coefficients: Callable[[Tokens], tuple[Array, Array]],
     readout: Callable[[Array, Tokens], Array],
-    initial_state: Array,
+    tokens: Tokens,
     segment_ids: Array | None,
+    initial_state: Array,
+    *,
     chunk_size: int,
 ) -> tuple[Array, Array]:
     """`diagonal_scan` chunk by chunk."""

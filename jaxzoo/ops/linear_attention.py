@@ -17,12 +17,14 @@ Memory: the scan over chunks keeps its inputs and one state a chunk; everything 
 backward pass. Sums and states are float32.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.sequence_parallel import scan_in_parts
@@ -88,11 +90,8 @@ def linear_attention(
     if log_decay is not None:
         decay = _by_token(log_decay, q.ndim)
         log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
-
-    def run(tokens: tuple, segment_ids: Array | None, state: LinearState) -> tuple[Array, LinearState]:
-        return _scan(*tokens, segment_ids, state, eps=eps, chunk_size=chunk_size)
-
-    return scan_in_parts(run, _kept, (q, k, v, log_decay), segment_ids, state, empty)
+    run = Partial(functools.partial(_scan, eps=eps, chunk_size=chunk_size))
+    return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay), segment_ids, state, empty)
 
 
 def _kept(tokens: tuple) -> Array:
@@ -102,17 +101,10 @@ def _kept(tokens: tuple) -> Array:
 
 
 def _scan(
-    q: Array,
-    k: Array,
-    v: Array,
-    log_decay: Float[Array, "#b t h #k"] | None,
-    segment_ids: Array | None,
-    state: LinearState,
-    *,
-    eps: float,
-    chunk_size: int,
+    tokens: tuple, segment_ids: Array | None, state: LinearState, *, eps: float, chunk_size: int
 ) -> tuple[Array, LinearState]:
-    """`linear_attention` chunk by chunk."""
+    """`linear_attention` chunk by chunk, of queries, keys, values and decays (b or 1, t, h, k or 1)."""
+    q, k, v, log_decay = tokens
     (b, t, h, _), v_dim = q.shape, v.shape[3]
     exact = v.dtype == jnp.float32
     precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
@@ -82,15 +83,14 @@ def wkv4(
     """
     empty = empty_state(k.shape[0], k.shape[2])
     u, w = (x.astype(jnp.float32) for x in (u, w))
-
-    def run(tokens: tuple, segment_ids: Array | None, state: Wkv4State) -> tuple[Array, Wkv4State]:
-        return _in_chunks(*tokens, w, u, segment_ids, state, chunk_size)
-
-    def kept(tokens: tuple) -> Float[Array, "#b d"]:
-        return -w[None] * tokens[0].shape[1]
-
     state = empty if initial_state is None else initial_state
-    return scan_in_parts(run, kept, (k, v), segment_ids, state, empty, LOG_DECAYED)
+    run = Partial(functools.partial(_in_chunks, chunk_size=chunk_size), w, u)
+    return scan_in_parts(run, Partial(_log_kept, w), (k, v), segment_ids, state, empty, LOG_DECAYED)
+
+
+def _log_kept(w: Float[Array, "d"], tokens: tuple) -> Float[Array, "1 d"]:
+    """Logarithm of what all tokens keep of the sums before them."""
+    return -w[None] * tokens[0].shape[1]
 
 
 def _after(log_kept: Float[Array, "#b d"], before: Wkv4State, own: Wkv4State) -> Wkv4State:
@@ -106,15 +106,10 @@ LOG_DECAYED = Composition(_after, jnp.add, 0.0, EMPTY)
 
 
 def _in_chunks(
-    k: Array,
-    v: Array,
-    w: Array,
-    u: Array,
-    segment_ids: Array | None,
-    state: Wkv4State,
-    chunk_size: int,
+    w: Array, u: Array, tokens: tuple, segment_ids: Array | None, state: Wkv4State, *, chunk_size: int
 ) -> tuple[Array, Wkv4State]:
-    """`wkv4` chunk by chunk."""
+    """`wkv4` chunk by chunk, of keys and values."""
+    k, v = tokens
     b, t, d = k.shape
     if segment_ids is None:
         starts = jnp.zeros((1, t), bool)

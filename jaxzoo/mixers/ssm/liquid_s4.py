@@ -25,12 +25,14 @@ Initialisation: projection normal, its bias 0; D normal of variance 1; S4D as in
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -203,16 +205,21 @@ class LiquidS4(Mixer):
 
 def _recurrence(system: Discrete) -> tuple[Callable, Callable]:
     """The two functions of `diagonal_scan`, of inputs `(..., d)`."""
-    like = lambda y, x: y.reshape((1,) * (x.ndim - 1) + y.shape)  # noqa: E731
+    return Partial(_coefficients, system), Partial(_readout, system)
 
-    def coefficients(u: jax.Array) -> tuple[jax.Array, jax.Array]:
-        written = like(system.b, u) * u[..., None].astype(system.b.dtype)
-        return like(system.a, u) + written, written
 
-    def readout(x: jax.Array, u: jax.Array) -> jax.Array:
-        return (2 * (like(system.c, u) * x).sum(-1).real).astype(u.dtype)
+def _coefficients(system: Discrete, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    written = _like(system.b, u) * u[..., None].astype(system.b.dtype)
+    return _like(system.a, u) + written, written
 
-    return coefficients, readout
+
+def _readout(system: Discrete, x: jax.Array, u: jax.Array) -> jax.Array:
+    return (2 * (_like(system.c, u) * x).sum(-1).real).astype(u.dtype)
+
+
+def _like(y: jax.Array, u: jax.Array) -> jax.Array:
+    """Numbers of the system (d, n), to be combined with those of inputs (..., d)."""
+    return y.reshape((1,) * (u.ndim - 1) + y.shape)
 
 
 def _products(
@@ -220,20 +227,21 @@ def _products(
 ) -> list[jax.Array]:
     """`r^1 .. r^order`, products of neighbouring inputs of one document; `order - 1` inputs stand before the first."""
     before = history.shape[1]
+    return behind_halo(Partial(functools.partial(_multiplied, before)), before, u, old=history, segment_ids=segment_ids)
 
-    def part(inputs: jax.Array, ids: jax.Array | None) -> list[jax.Array]:
-        t = inputs.shape[1] - before
-        ago = lambda x, a: x[:, before - a : before - a + t]  # noqa: E731
-        products = [ago(inputs, 0)]
-        for a in range(1, before + 1):
-            earlier = ago(inputs, a)
-            if ids is not None:
-                same = ago(ids, a) == ago(ids, 0)
-                earlier = jnp.where(same[..., None], earlier, jnp.zeros_like(earlier))
-            products.append(products[-1] * earlier)
-        return products
 
-    return behind_halo(part, before, u, old=history, segment_ids=segment_ids)
+def _multiplied(before: int, inputs: jax.Array, segment_ids: jax.Array | None) -> list[jax.Array]:
+    """`_products` of all but the first `before` inputs."""
+    t = inputs.shape[1] - before
+    ago = lambda x, a: x[:, before - a : before - a + t]  # noqa: E731
+    products = [ago(inputs, 0)]
+    for a in range(1, before + 1):
+        earlier = ago(inputs, a)
+        if segment_ids is not None:
+            same = ago(segment_ids, a) == ago(segment_ids, 0)
+            earlier = jnp.where(same[..., None], earlier, jnp.zeros_like(earlier))
+        products.append(products[-1] * earlier)
+    return products
 
 
 def _of_order(system: Discrete, p: int) -> Discrete:

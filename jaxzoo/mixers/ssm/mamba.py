@@ -36,6 +36,7 @@ from typing import Literal, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
@@ -195,15 +196,11 @@ class Mamba(Mixer):
         logits = self.dt_proj(r).astype(jnp.float32)
         return _Tokens(x, jax.nn.softplus(logits + _vector(self.dt_bias[...], logits)), b, c)
 
-    def _coefficients(self, tokens: "_Tokens") -> tuple[jax.Array, jax.Array]:
-        """a and b of the recurrence, `(..., inner, d_state)`."""
-        a = -jnp.exp(self.a_log[...])
-        a = a.reshape((1,) * (tokens.delta.ndim - 1) + a.shape)
-        log_a = tokens.delta[..., None] * a
-        x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
-        if self.config.discretization == "zoh":
-            return jnp.exp(log_a), jnp.expm1(log_a) / a * x[..., None] * b[..., None, :]
-        return jnp.exp(log_a), (tokens.delta * x)[..., None] * b[..., None, :]
+    @property
+    def _coefficients(self) -> Partial:
+        """The function of tokens that makes a and b of the recurrence."""
+        make = _by_zero_order_hold if self.config.discretization == "zoh" else _by_euler
+        return Partial(make, self.a_log[...])
 
     def _merge(self, y: Float[Array, "... d"], tokens: "_Tokens", z: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """Adds the skip, gates, and projects back to the model width."""
@@ -218,6 +215,26 @@ class _Tokens(NamedTuple):
     delta: jax.Array  # (..., inner), float32
     b: jax.Array  # (..., d_state)
     c: jax.Array  # (..., d_state)
+
+
+def _by_euler(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+    """a and b of the recurrence, `(..., inner, d_state)`, as in the public code."""
+    x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
+    return jnp.exp(_log_a(a_log, tokens)[0]), (tokens.delta * x)[..., None] * b[..., None, :]
+
+
+def _by_zero_order_hold(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+    """The same as in the paper."""
+    log_a, a = _log_a(a_log, tokens)
+    x, b = tokens.x.astype(jnp.float32), tokens.b.astype(jnp.float32)
+    return jnp.exp(log_a), jnp.expm1(log_a) / a * x[..., None] * b[..., None, :]
+
+
+def _log_a(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
+    """delta A, and A."""
+    a = -jnp.exp(a_log)
+    a = a.reshape((1,) * (tokens.delta.ndim - 1) + a.shape)
+    return tokens.delta[..., None] * a, a
 
 
 def _readout(h: jax.Array, tokens: _Tokens) -> jax.Array:
