@@ -4,10 +4,11 @@ Each device runs an op on its own tokens, inside a `jax.shard_map` over that axi
 heads and channels as ever). What it must know of the tokens before them is little:
 
 - `behind_halo`: a window of a few tokens gets those before its part;
-- `scan_in_parts`: a recurrence gets the state before its part. With U_i the state that part i reaches from the empty one
-  and F_i what it keeps of the state before it, `start_i = F_{i-1} start_{i-1} + U_{i-1}`: an exclusive prefix of
+- `scan_in_parts`: a recurrence gets the state before its part. With U_i the state that part i reaches from the empty
+  one and F_i what it keeps of the state before it, `start_i = F_{i-1} start_{i-1} + U_{i-1}`: an exclusive prefix of
   (F, U), in `1 + log2(n - 1)` exchanges of one state between devices at distance 1, 1, 2, 4, .. . Each part runs twice,
-  but what makes outputs is left out of the first run.
+  but what makes outputs is left out of the first run;
+- `whole_sequences`: a long convolution gets the whole sequences of a share of the channels.
 
 Gradients take the same ways back. Functions that read arrays beside their arguments have these as the arguments of a
 `jax.tree_util.Partial`, which takes them to the devices; closed over, they would be arrays of another mesh.
@@ -68,7 +69,7 @@ def behind_halo(
     """`function(behind, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
 
     Args:
-      function: a `Partial`: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
+      function: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
         inputs are zeros of any segment.
       size: tokens of the halo.
       x: inputs `(b, t, ...)`.
@@ -103,9 +104,9 @@ def scan_in_parts(
     """`run(tokens, segment_ids, initial)`, part by part.
 
     Args:
-      run: a `Partial`: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). The first of its tokens is taken
+      run: (tokens, segment_ids, state) -> (outputs `(b, t, ...)`, state after them). The first of its tokens is taken
         to be of the document of the state.
-      factor: a `Partial`: F of tokens, `(b or 1, ...)`, without documents.
+      factor: F of tokens, `(b or 1, ...)`, without documents.
       tokens: arrays `(b, t, ...)`.
       segment_ids: packed documents, or None.
       initial: the state before the tokens.

@@ -14,10 +14,10 @@ def look_up(
 ) -> Float[Array, "b t d"]:
     """`table[ids]`; NaN for an id outside of the table.
 
-    On a mesh the compiler would gather the whole table, or the output's whole gradient, on every device. So each device
-    looks up the ids of all devices with which it shares out the width, in the rows and columns that it has; those sum up
-    over the rows and exchange columns for ids (all-to-all). The gradient takes the same way back: no device ever holds
-    more than its part of the table.
+    Left to the compiler, a mesh would gather the whole table, or the whole gradient of the output, on every device. So
+    each device looks up the ids of all devices with which it shares out the width, in the rows and columns that it has;
+    those sum up over the rows and exchange columns for ids (all-to-all). The gradient takes the same way back: no
+    device ever holds more than its part of the table.
 
     Args:
       table: its rows.
