@@ -14,6 +14,7 @@ Gradients take the same ways back. Functions that read arrays beside their argum
 `jax.tree_util.Partial`, which takes them to the devices; closed over, they would be arrays of another mesh.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -61,9 +62,9 @@ AFFINE = Composition(affine, jnp.multiply, 1.0, 0.0)
 def behind_halo(
     function: Partial,
     size: int,
-    x: Array,
+    x: Tokens,
     *,
-    old: Array | None = None,
+    old: Tokens | None = None,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Any:
     """`function(behind, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
@@ -72,24 +73,25 @@ def behind_halo(
       function: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
         inputs are zeros of any segment.
       size: tokens of the halo.
-      x: inputs `(b, t, ...)`.
+      x: inputs `(b, t, ...)`, one array or several.
       old: the inputs before them `(b, size, ...)`; None: zeros.
       segment_ids: of the inputs; None: `function` is given None.
     """
 
-    if sequence_devices(x.shape[1]) == 1:
-        zeros = lambda y: jnp.zeros((y.shape[0], size, *y.shape[2:]), y.dtype)  # noqa: E731
-        behind = jnp.concatenate([zeros(x) if old is None else old.astype(x.dtype), x], axis=1)
-        return function(
-            behind, None if segment_ids is None else jnp.concatenate([zeros(segment_ids), segment_ids], axis=1)
-        )
+    if old is None:
+        old = jax.tree.map(lambda y: jnp.zeros((y.shape[0], size, *y.shape[2:]), y.dtype), x)
+    if segment_ids is not None:
+        x, old = (x, segment_ids), (old, jnp.zeros((segment_ids.shape[0], size), segment_ids.dtype))
+    else:
+        x, old = (x, None), (old, None)
+    if sequence_devices(jax.tree.leaves(x)[0].shape[1]) == 1:
+        return function(*jax.tree.map(lambda y, before: jnp.concatenate([before.astype(y.dtype), y], axis=1), x, old))
 
-    def part(function: Partial, x: Array, old: Array | None, ids: Array | None) -> Any:
-        parts = lax.axis_size(AXIS)
-        ids = None if ids is None else with_halo(ids, size, None, axis=AXIS, parts=parts)
-        return function(with_halo(x, size, old, axis=AXIS, parts=parts), ids)
+    def part(function: Partial, x: Tokens, old: Tokens) -> Any:
+        extend = functools.partial(with_halo, size=size, axis=AXIS, parts=lax.axis_size(AXIS))
+        return function(*jax.tree.map(lambda y, before: extend(y, old=before), x, old))
 
-    return _in_parts(part, (False, True, False, True), True)(function, x, old, segment_ids)
+    return _in_parts(part, (False, True, False), True)(function, x, old)
 
 
 def scan_in_parts(

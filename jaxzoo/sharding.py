@@ -35,8 +35,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
 }
 """Logical axis -> mesh axes. `time` counts the tokens of activations, `embed` is the model width, `heads` heads times
 head width, `mlp` the hidden width of an MLP, `channels` the width of an elementwise branch (a gated convolution),
-`channels_of_sequences` the same where each device has whole sequences of its channels (a long convolution), `layers` the
-stacked periods."""
+`channels_of_sequences` the same where each device has whole sequences of its channels (a long convolution), `layers`
+the stacked periods."""
 
 
 DeviceCount = Annotated[int, Rule("must be positive, or -1: the devices that are left", -1, 2**31 - 1, excluded=(0,))]

@@ -27,21 +27,21 @@ def look_up(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes or mesh.size == 1:
         return table.at[ids].get(mode="fill", fill_value=jnp.nan)
-    rows, columns = partition_spec(table.shape, axes, mesh)
-    batch, time = partition_spec(ids.shape, ("batch", "time"), mesh)
-    if columns is not None and not set(columns) <= set(batch or ()):
+    rows, columns = (_names(entry) for entry in partition_spec(table.shape, axes, mesh))
+    batch, time = (_names(entry) for entry in partition_spec(ids.shape, ("batch", "time"), mesh))
+    if not set(columns) <= set(batch):
         return table.at[ids].get(mode="fill", fill_value=jnp.nan)  # a few ids, as of a prompt: all devices have them
 
     def local(table: Array, ids: Array) -> Array:
-        if columns is not None:
+        if columns:
             ids = lax.all_gather(ids, columns, axis=0, tiled=True)
-        here = ids - (0 if rows is None else lax.axis_index(rows) * table.shape[0])
+        here = ids - (lax.axis_index(rows) * table.shape[0] if rows else 0)
         found = (here >= 0) & (here < table.shape[0])
         values = table[jnp.where(found, here, 0)]
         values = jnp.where(found[..., None], values, jnp.zeros_like(values))
-        if rows is not None:
+        if rows:
             values = lax.psum(values, rows)
-        return values if columns is None else lax.all_to_all(values, columns, split_axis=0, concat_axis=2, tiled=True)
+        return lax.all_to_all(values, columns, split_axis=0, concat_axis=2, tiled=True) if columns else values
 
     values = jax.shard_map(
         local,
@@ -51,3 +51,8 @@ def look_up(
     )(table, ids)
     known = (ids >= 0) & (ids < table.shape[0])
     return jnp.where(known[..., None], values, jnp.nan)
+
+
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of one dimension of a spec."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry

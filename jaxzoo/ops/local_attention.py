@@ -15,8 +15,11 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
+from jaxzoo.sequence_parallel import behind_halo
+from jaxzoo.sharding import sequence_devices
 from pallas_kernels.softmax import softmax_attention
 
 
@@ -45,8 +48,28 @@ def local_attention(
         is further away is not seen, whatever the labels.
 
     Returns:
-      y in the dtype of `q`, and lse in float32.
+      y in the dtype of `q`, and lse in float32. Where devices share out the time of queries and keys alike, in whole
+      blocks, each gets the keys that the first of its blocks meets before it.
     """
+    devices = sequence_devices(q.shape[1])
+    if devices == 1 or k.shape[1] != q.shape[1] or q.shape[1] // devices % block_size:
+        return _local_attention(q, k, v, labels, limits, block_size=block_size, reach=reach)
+    halo = -(-reach // block_size) * block_size
+    options = {"halo": halo, "limits": limits, "block_size": block_size, "reach": reach}
+    exists = jnp.ones((1, q.shape[1]), jnp.int32)
+    return behind_halo(Partial(functools.partial(_behind_halo, **options)), halo, (q, k, v, (exists, *labels)))
+
+
+def _behind_halo(tokens: tuple, segment_ids: None, *, halo: int, limits: tuple[int, ...], **options: int) -> tuple:
+    """Attention of all but the first `halo` queries; the keys that do not exist are labelled 0, the others 1."""
+    q, k, v, labels = tokens
+    return _local_attention(q[:, halo:], k, v, labels, (0, *limits), **options)
+
+
+def _local_attention(
+    q: Array, k: Array, v: Array, labels: tuple[Array, ...], limits: tuple[int, ...], *, block_size: int, reach: int
+) -> tuple[Array, Array]:
+    """`local_attention` where no device has a part of a sequence alone."""
     (b, t, h, d), (g, v_dim), past = q.shape, v.shape[2:], k.shape[1] - q.shape[1]
     if t == 0:
         return jnp.zeros((b, 0, h, v_dim), q.dtype), jnp.zeros((b, 0, h), jnp.float32)

@@ -55,7 +55,7 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     def build(self, *, rngs: nnx.Rngs) -> "BlockedWindowAttention":
         return BlockedWindowAttention(self, rngs=rngs)

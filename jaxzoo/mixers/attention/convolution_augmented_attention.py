@@ -71,7 +71,7 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(growing_state=True, segments=True)
+        return Capabilities(growing_state=True, segments=True, sequence_parallel=self.filters != "maps")
 
     def build(self, *, rngs: nnx.Rngs) -> "ConvolutionAugmentedAttention":
         return ConvolutionAugmentedAttention(self, rngs=rngs)

@@ -22,12 +22,14 @@ features of keys divided by the largest of the whole sequence, which is not caus
 """
 
 import dataclasses
+import functools
 from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
@@ -39,6 +41,7 @@ from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
+from jaxzoo.sequence_parallel import behind_halo
 from pallas_kernels.sliding_window import SlidingWindowCache
 from pallas_kernels.sliding_window.cache import append, append_one, rounded
 
@@ -76,7 +79,7 @@ class ScatterBrainConfig(MultiHeadConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     def build(self, *, rngs: nnx.Rngs) -> "ScatterBrain":
         return ScatterBrain(self, rngs=rngs)
@@ -129,7 +132,7 @@ class ScatterBrain(MultiHeadMixer):
         if t <= w:
             return self._merge(near[0])
         left = jnp.pad(ids[:, : t - w] == ids[:, w:], ((0, 0), (w, 0)))
-        k, v = (jnp.pad(y[:, : t - w], ((0, 0), (w, 0), (0, 0), (0, 0))) for y in (k, v))
+        k, v = (behind_halo(Partial(functools.partial(_all_but_last, w)), w, y) for y in (k, v))
         phi_q, shift = self._query_features(q)
         phi_k, values = self._left(k, v, left)
         far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
@@ -208,6 +211,10 @@ class ScatterBrain(MultiHeadMixer):
         phi = jnp.where(exists[..., None, None], jnp.exp(self._exponent(k)), 0.0)
         ones = jnp.ones((*v.shape[:3], 1), jnp.float32)
         return phi, jnp.concatenate([v.astype(jnp.float32), ones], axis=-1)
+
+
+def _all_but_last(count: int, x: jax.Array, segment_ids: None) -> jax.Array:
+    return x[:, :-count]
 
 
 def _join(

@@ -113,6 +113,7 @@ class SelectiveAttentionConfig(MultiHeadConfig):
             streams=honest,
             growing_state=honest,
             segments=honest,
+            sequence_parallel=honest,
             needs_tokens=self.selection == "programmatic",
             selects=self.selection != "full",
         )

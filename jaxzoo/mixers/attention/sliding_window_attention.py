@@ -58,7 +58,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     def build(self, *, rngs: nnx.Rngs) -> "SlidingWindowAttention":
         return SlidingWindowAttention(self, rngs=rngs)

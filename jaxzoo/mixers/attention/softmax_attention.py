@@ -44,7 +44,7 @@ class AttentionConfig(MultiHeadConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(growing_state=True, segments=True)
+        return Capabilities(growing_state=True, segments=True, sequence_parallel=True)
 
     def build(self, *, rngs: nnx.Rngs) -> "Attention":
         return Attention(self, rngs=rngs)

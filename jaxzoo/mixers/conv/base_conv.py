@@ -96,7 +96,7 @@ class BaseConvConfig(MixerConfig):
     @property
     def capabilities(self) -> Capabilities:
         exact = self.filter == "short" and self.filter_length <= MAX_DIRECT_TAPS
-        return Capabilities(segments=True, future_rounding=0.0 if exact else 1e-5)
+        return Capabilities(segments=True, sequence_parallel=True, future_rounding=0.0 if exact else 1e-5)
 
     def inherit(self, model: Inherited) -> Self:
         config = super().inherit(model)

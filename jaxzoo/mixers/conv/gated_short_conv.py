@@ -57,7 +57,7 @@ class GatedShortConvConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:

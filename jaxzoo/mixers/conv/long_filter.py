@@ -33,4 +33,4 @@ class LongFilterConfig(MixerConfig):
     @property
     def capabilities(self) -> Capabilities:
         exact = self.n_taps is not None and self.n_taps <= MAX_DIRECT_TAPS
-        return Capabilities(segments=True, future_rounding=0.0 if exact else 1e-5)
+        return Capabilities(segments=True, sequence_parallel=True, future_rounding=0.0 if exact else 1e-5)

@@ -72,7 +72,7 @@ class GatedLinearAttentionConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:

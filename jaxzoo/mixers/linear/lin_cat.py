@@ -60,7 +60,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:

@@ -77,7 +77,7 @@ class LinearAttentionConfig(FeatureMapConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(causal=self.causal, streams=self.causal, segments=self.causal)
+        return Capabilities(causal=self.causal, streams=self.causal, segments=self.causal, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:

@@ -110,7 +110,7 @@ class RetNetConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:

@@ -33,7 +33,7 @@ class RWKVConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @property
     def depth(self) -> float:

@@ -105,7 +105,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     def build(self, *, rngs: nnx.Rngs) -> "TaylorLinearAttention":
         return TaylorLinearAttention(self, rngs=rngs)

@@ -77,7 +77,7 @@ class H3Config(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, future_rounding=1e-5)
+        return Capabilities(segments=True, sequence_parallel=True, future_rounding=1e-5)
 
     @classmethod
     def tiny(cls) -> Self:

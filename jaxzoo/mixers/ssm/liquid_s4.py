@@ -87,7 +87,8 @@ class LiquidS4Config(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, future_rounding=0.0 if self.liquid == "recurrence" else 1e-5)
+        rounding = 0.0 if self.liquid == "recurrence" else 1e-5
+        return Capabilities(segments=True, sequence_parallel=True, future_rounding=rounding)
 
     @classmethod
     def tiny(cls) -> Self:

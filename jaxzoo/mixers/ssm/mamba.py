@@ -94,7 +94,7 @@ class MambaConfig(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
+        return Capabilities(segments=True, sequence_parallel=True)
 
     @classmethod
     def tiny(cls) -> Self:
