@@ -20,7 +20,7 @@ from jaxzoo.plan.plan import Memory, Plan
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.work import policy_name, step_work
 from jaxzoo.sharding import make_mesh, row_devices
-from jaxzoo.train.checks import check_data
+from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.session import Program
 from pallas_kernels.compile_check.compiler_text import read_program
 
@@ -59,6 +59,7 @@ def make_plan(
         max_length=batch.tokens.shape[1],
         packed=batch.segment_ids is not None,
     )
+    check_sequence_axis(config.model, mesh, batch.tokens.shape[1])
     program = Program(config, mesh)
     start = time.perf_counter()
     say("lowering the train step")
