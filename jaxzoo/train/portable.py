@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxzoo.config_io import Json
-from jaxzoo.data.extras import need
+from jaxzoo.data.pieces.extras import need
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.digest import digests, joint_digest
 from jaxzoo.train.run_dir import unfinished
