@@ -13,12 +13,12 @@ class Screen:
       is_terminal: whether it can draw over a line.
 
     Args:
-      stream: where to.
+      stream: where to; None: nowhere.
     """
 
-    def __init__(self, stream: TextIO):
-        self.is_terminal = stream.isatty()
-        self._stream: TextIO | None = stream
+    def __init__(self, stream: TextIO | None):
+        self.is_terminal = stream is not None and stream.isatty()
+        self._stream = stream
 
     def write(self, text: str) -> None:
         """Shows the text at once."""
@@ -36,9 +36,19 @@ class Screen:
         self.write(line + "\n")
 
 
+_hushed = False
+
+
 def warn(line: str) -> None:
     """Prints a warning on standard error, if anybody reads it."""
-    Screen(sys.stderr).say(f"warning: {line}")
+    if not _hushed:
+        Screen(sys.stderr).say(f"warning: {line}")
+
+
+def hush() -> None:
+    """Leaves warnings to another process of the run."""
+    global _hushed
+    _hushed = True
 
 
 def silence(stream: TextIO) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.processes import Processes, add_options, part_of_run, read_options
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import Screen
@@ -51,6 +52,8 @@ class Command:
     """Steps to trace."""
     print_model: bool
     """Describe the model and do nothing else."""
+    processes: Processes
+    """The processes of the run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,10 +74,17 @@ def _train(argv: Sequence[str]) -> None:
         print(describe(command.config.model, command.config.model.max_length))
         return
     directory = RunDirectory(command.run_dir.absolute())
-    directory.check(resume=command.resume, overwrite=command.overwrite)
-    config = to_json(command.config)
-    if command.resume:
-        directory.check_same(config)
+    with part_of_run(command.processes, before_end=directory.release):
+        _train_in(directory, command)
+
+
+def _train_in(directory: RunDirectory, command: Command) -> None:
+    from jaxzoo.distributed.agreement import is_leader, together
+
+    with together(OSError, ValueError):
+        directory.check(resume=command.resume, overwrite=command.overwrite)
+        if command.resume:
+            directory.check_same(to_json(command.config))
     use_compilation_cache()
 
     from jaxzoo.train.experiment import TrainingError, run_experiment
@@ -83,14 +93,14 @@ def _train(argv: Sequence[str]) -> None:
     init_from = Place.parse(command.init_from) if command.init_from else None
     if init_from and init_from.path.absolute() == directory.path:
         raise UsageError(f"--init-from {command.init_from} is the run that would be replaced; choose another --run-dir")
-    screen = Screen(sys.stdout)
     try:
         run_experiment(
             command.config,
             directory,
             name=str(command.config_file),
             resume=command.resume,
-            screen=screen,
+            overwrite=command.overwrite,
+            screen=Screen(sys.stdout if is_leader() else None),
             init_from=init_from,
             allow_oversize=command.allow_oversize,
             profile=command.profile,
@@ -133,6 +143,7 @@ def parse_command(argv: Sequence[str]) -> Command:
         allow_oversize=options.allow_oversize,
         profile=_steps_to_profile(options.profile, config.train.steps),
         print_model=options.print_model,
+        processes=read_options(options),
     )
 
 
@@ -160,4 +171,5 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     profile = "trace the steps from START up to, but not with, STOP, such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
+    add_options(parser)
     return parser

@@ -86,8 +86,13 @@ class Dataset(Protocol):
     summary: str
     """What the user should know of the data before a run, in one line; empty where there is nothing to say."""
 
-    def train(self) -> Stream:
-        """A new training stream at its beginning."""
+    def train(self, rows: Sequence[int] | None = None) -> Stream:
+        """A new training stream at its beginning.
+
+        Args:
+          rows: which rows of every batch it gives, in this order, for a process that has no use for the others; None:
+            all. The cursor says nothing of them.
+        """
         ...
 
     def valid(self) -> Sequence[ValidSet]:

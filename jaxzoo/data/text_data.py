@@ -82,10 +82,13 @@ class TextData:
         """The files behind the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
         return self._manifest
 
-    def train(self) -> WindowStream:
-        """A new stream at batch 0; a batch is `batch_size` windows at independent, uniform random offsets."""
+    def train(self, rows: Sequence[int] | None = None) -> WindowStream:
+        """A new stream at batch 0, of these rows of it (None: all); a batch is `batch_size` windows at independent,
+        uniform random offsets."""
         config = self.config
-        source = _RandomWindows(self._train, length=config.length, batch_size=self._batch_size, seed=config.seed)
+        source = _RandomWindows(
+            self._train, length=config.length, batch_size=self._batch_size, seed=config.seed, rows=rows
+        )
         return WindowStream(
             source, packing=config.packing, end_of_text=self.tokenizer.end_of_text, fingerprint=self.fingerprint
         )
@@ -126,15 +129,24 @@ class TextData:
 
 
 class _RandomWindows:
-    """A grain source: element number i is batch i, `length + 1` tokens a row."""
+    """A grain source: element number i is batch i, `length + 1` tokens a row, of which it gives `rows` (None: all)."""
 
-    def __init__(self, tokens: UInt16[np.ndarray, "t"], *, length: int, batch_size: int, seed: int):
+    def __init__(
+        self,
+        tokens: UInt16[np.ndarray, "t"],
+        *,
+        length: int,
+        batch_size: int,
+        seed: int,
+        rows: Sequence[int] | None = None,
+    ):
         self._tokens, self._length, self._batch_size, self._seed = tokens, length, batch_size, seed
+        self._rows = slice(None) if rows is None else np.asarray(rows)
 
     def __len__(self) -> int:
         return sys.maxsize
 
     def __getitem__(self, index: int) -> UInt16[np.ndarray, "b t+1"]:
         rng = np.random.default_rng((self._seed, index))
-        starts = rng.integers(0, len(self._tokens) - self._length, size=self._batch_size)
+        starts = rng.integers(0, len(self._tokens) - self._length, size=self._batch_size)[self._rows]
         return self._tokens[starts[:, None] + np.arange(self._length + 1)[None, :]]

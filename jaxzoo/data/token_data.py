@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import UInt
 
@@ -86,7 +85,7 @@ class TokenData:
 
     Args:
       config: what to read and how to cut it.
-      batch_size: windows of a training batch, over all processes; positive.
+      batch_size: windows of a training batch, positive.
       valid_batch_size: windows of a validation batch, positive; the last one may have fewer.
 
     Raises:
@@ -124,27 +123,13 @@ class TokenData:
         """The manifests of the token directories, JSON-able: `{"sources": [manifest, ...]}`."""
         return {"sources": [directory.manifest for directory in self._directories]}
 
-    def train(self, *, process: int | None = None, n_processes: int | None = None) -> WindowStream:
-        """A new stream at batch 0, of the rows of one process.
-
-        The rows of all processes, in their order, are the global batch, which is the same for any number of them, as is
-        the cursor.
+    def train(self, rows: Sequence[int] | None = None) -> WindowStream:
+        """A new stream at batch 0.
 
         Args:
-          process: which process; None: this one.
-          n_processes: how many there are; None: all of this run.
-
-        Raises:
-          ValueError: the processes cannot share out the rows of a batch evenly.
+          rows: which rows of every batch it gives, in this order; the others are not read. None: all.
         """
-        process = jax.process_index() if process is None else process
-        n_processes = jax.process_count() if n_processes is None else n_processes
-        if self._batch_size % n_processes:
-            raise ValueError(
-                f"TokenData.batch_size={self._batch_size} must be divisible by the {n_processes} processes that share "
-                f"it out; take {-(-self._batch_size // n_processes) * n_processes}"
-            )
-        windows = ShuffledWindows(self._shares, batch_size=self._batch_size, process=process, n_processes=n_processes)
+        windows = ShuffledWindows(self._shares, batch_size=self._batch_size, rows=rows)
         return WindowStream(
             windows,
             packing=self.config.packing,

@@ -6,6 +6,7 @@ and the order of the batches are pure functions of (seed, epoch).
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import jax
@@ -92,9 +93,9 @@ class RecallData:
         self.max_length = max(task.length for task in tasks)
         self.batches_per_epoch = sum(examples.n_examples // batch_size for examples in config.train)
 
-    def train(self) -> "RecallStream":
-        """A new training stream at its beginning."""
-        return RecallStream(self)
+    def train(self, rows: Sequence[int] | None = None) -> "RecallStream":
+        """A new training stream at its beginning, of these rows of every batch; None: all."""
+        return RecallStream(self, rows)
 
     def valid(self) -> list[ValidSet]:
         """One set for each entry of `config.valid`, with the slices of its task."""
@@ -144,10 +145,11 @@ class Epoch(NamedTuple):
 
 class RecallStream:
     """Endless training batches of a `RecallData`. Batch n is a pure function of the config, the batch size
-    and n."""
+    and n; of its rows, only those that are asked for are generated."""
 
-    def __init__(self, data: RecallData) -> None:
+    def __init__(self, data: RecallData, rows: Sequence[int] | None = None) -> None:
         self._data = data
+        self._rows = slice(None) if rows is None else np.asarray(rows)
         self._step = 0
         self._epoch = data.epoch(0)
 
@@ -159,7 +161,7 @@ class RecallStream:
         self._step += 1
         entry, batch = self._epoch.places[place]
         first = batch * self._data.batch_size
-        numbers = self._epoch.members[entry][first : first + self._data.batch_size]
+        numbers = self._epoch.members[entry][first : first + self._data.batch_size][self._rows]
         return self._data.config.train[entry].task.labelled(self._data.config.seed, numbers, "train")
 
     def __iter__(self) -> "RecallStream":

@@ -14,6 +14,7 @@ from typing import Self
 import orbax.checkpoint as ocp
 
 from jaxzoo.config_io import Json
+from jaxzoo.distributed.agreement import is_leader, leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
 from jaxzoo.train.restore import UNFINISHED, UNUSABLE, Restored, folders, newest_usable, restore, warn_of_strays
@@ -23,7 +24,7 @@ from jaxzoo.train.state import TrainState
 
 
 class Checkpoints:
-    """The checkpoints of one run, saved while training goes on.
+    """The checkpoints of one run, saved while training goes on. Every process of the run must make the same calls.
 
     Attributes:
       newest: the newest step that was saved, whether by this process or an earlier one; None: none.
@@ -49,7 +50,7 @@ class Checkpoints:
         self._directory, self._keep, self._record, self._best = directory, keep, record, best
         self._under_way: int | None = None
         self._is_clean = False
-        self.newest = self._newest_on_disk()
+        self.newest = leaders(self._newest_on_disk)
 
     def __enter__(self) -> Self:
         return self
@@ -77,9 +78,10 @@ class Checkpoints:
         seal = Seal(step, cursor, config, n_rows, digests(state))
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), **{ITEM: ocp.args.JsonSave(seal.to_json())})
         with _as_os_error(self._directory):
-            if not self._is_clean:
-                self._remove_unfinished()
-            self._set_aside(step)
+            with together(OSError):
+                if not self._is_clean:
+                    self._remove_unfinished()
+                self._set_aside(step)
             self._under_way, self._is_clean = step, False
             try:
                 self._saver.save(self._directory / str(step), args=items)
@@ -114,14 +116,16 @@ class Checkpoints:
 
     def begin_at(self, step: int | None) -> None:
         """Renames newer checkpoints than `step` (None: all), which could not be used, to make room for new ones."""
-        for newer in folders(self._directory):
-            if step is None or newer > step:
-                self._set_aside(newer)
+        with together(OSError):
+            for newer in folders(self._directory):
+                if step is None or newer > step:
+                    self._set_aside(newer)
+            if self._record and is_leader():
+                if step is None:
+                    self._record.unlink(missing_ok=True)
+                else:
+                    write_whole(self._record, json.dumps({"newest": step}) + "\n")
         self.newest = step
-        if self._record and step is None:
-            self._record.unlink(missing_ok=True)
-        elif self._record:
-            write_whole(self._record, json.dumps({"newest": step}) + "\n")
 
     def wait(self) -> None:
         """Waits until what `save` began is on disk, and removes checkpoints that are too many by then.
@@ -136,8 +140,10 @@ class Checkpoints:
                 self._saver.wait_until_finished()
                 self._is_clean = True
                 self._remove_old()
-        finally:
+        except BaseException:
             self._under_way, self.newest = None, self._newest_on_disk()
+            raise
+        self._under_way, self.newest = None, self._under_way
 
     def check(self) -> None:
         """Raises OSError where what `save` began has failed by now; does not wait for it."""
@@ -166,7 +172,7 @@ class Checkpoints:
     def _remove_old(self) -> None:
         found = folders(self._directory)
         best = self._best(found) if self._best else ()
-        for step in list(found)[self._keep :]:
+        for step in list(found)[self._keep :] if is_leader() else ():
             if step not in best:
                 try:
                     shutil.rmtree(found[step])
@@ -175,14 +181,14 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Removes what a process that died, or a save that failed, has left."""
-        for half in self._directory.glob(f"*{UNFINISHED}*"):
+        for half in self._directory.glob(f"*{UNFINISHED}*") if is_leader() else ():
             shutil.rmtree(half)
 
     def _set_aside(self, step: int) -> None:
         """Gives what has the name of this step another one."""
         path = self._directory / str(step)
         names = [f"{step}{UNUSABLE}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
-        if path.exists():
+        if is_leader() and path.exists():
             path.rename(next(path.with_name(name) for name in names if not path.with_name(name).exists()))
 
 

@@ -9,6 +9,7 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
+from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
 from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, begin, train
@@ -35,11 +36,14 @@ def run_experiment(
     name: str,
     resume: bool,
     screen: Screen,
+    overwrite: bool = False,
     init_from: Place | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
 ) -> None:
     """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
+
+    Every process of a run calls it; process 0 alone writes, but for the arrays of checkpoints.
 
     Args:
       config: the experiment.
@@ -47,6 +51,7 @@ def run_experiment(
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
       screen: gets lines about the course of the run.
+      overwrite: whether to replace a run that is there.
       init_from: the checkpoint or file whose parameters a new run begins with; None: random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
       profile: steps that are traced; None: none.
@@ -56,7 +61,8 @@ def run_experiment(
       OSError: the same of what could not be read, or written.
       TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
-    session = Session(config, limited=not allow_oversize)
+    with together(OSError, ValueError):
+        session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):
         _print_start(session, name, run, screen)
         origin = None if init_from is None else read_origin(init_from, session)
@@ -66,7 +72,7 @@ def run_experiment(
             check_compiled(step, session.mesh)
         screen.say(f"compiled in {session.train_step.seconds:.1f} s")
         try:
-            start = _claim(session, run, origin, resume=resume, profile=profile)
+            start = _claim(session, run, origin, resume=resume, overwrite=overwrite, profile=profile)
             if origin is not None:
                 screen.say(f"begins with the parameters of {origin}")
             with _failing(run), _no_refusals("training failed"):
@@ -75,14 +81,26 @@ def run_experiment(
             run.release()
 
 
-def _claim(session: Session, run: RunDirectory, origin: Origin | None, *, resume: bool, profile: range | None) -> Start:
+def _claim(
+    session: Session,
+    run: RunDirectory,
+    origin: Origin | None,
+    *,
+    resume: bool,
+    overwrite: bool,
+    profile: range | None,
+) -> Start:
     """Where to begin; from here on the run directory is ours."""
     config = to_json(session.config)
     if not resume:
         start = begin(session, None, variables=origin and origin.variables)
-        run.create(config, session.dataset.manifest(), origin and origin.note)
+        with together(OSError, ValueError):
+            if is_leader():
+                run.create(config, session.dataset.manifest(), origin and origin.note, keep=not overwrite)
         return start
-    run.claim()
+    with together(OSError, ValueError):
+        if is_leader():
+            run.claim()
     checkpoints = Checkpoints(run.checkpoints, record=run.newest_checkpoint)
     try:
         start = begin(session, checkpoints)
@@ -100,7 +118,9 @@ def _claim(session: Session, run: RunDirectory, origin: Origin | None, *, resume
     if checkpoints.newest is None:
         warn(f"{run.path} has no checkpoint yet; training begins again at step 0")
     checkpoints.begin_at(None if checkpoints.newest is None else start.step)
-    run.write_config(config)
+    with together(OSError):
+        if is_leader():
+            run.write_config(config)
     return start
 
 
@@ -108,13 +128,18 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
     config, began = session.config.train, time.monotonic()
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)
-    with (
-        StopSignals() as stop,
-        MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows) as log,
-        SpeedLog(run.speed, start.step or -1) as speeds,
-        Profiler(profile, run.profile, progress.say, progress.pause) as profiler,
-    ):
-        record = Recorder(session, run, log, progress, clock=(speed, speeds))
+    with StopSignals() as signals, contextlib.ExitStack() as stack:
+        stop = AgreedStop(signals, session.mesh)
+        with together(OSError):
+            log = MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows, writes=is_leader())
+            speeds = SpeedLog(run.speed, start.step or -1) if is_leader() else None
+        stack.enter_context(log)
+        if speeds:
+            stack.enter_context(speeds)
+        traced = profile if is_leader() else None
+        profiler = stack.enter_context(Profiler(traced, run.profile, progress.say, progress.pause))
+        clock = (speed, speeds) if speeds else None
+        record = Recorder(session, run, log, progress, clock=clock, draws=is_leader())
         if start.step:
             progress.say(f"resumed at step {start.step}")
         else:

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
+from jaxzoo.distributed.agreement import AgreedStop
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.patience import Patience
@@ -66,6 +67,15 @@ class StopSignals:
             signal.signal(each, signal.SIG_DFL)
 
 
+class Stop(Protocol):
+    """What may end a run before its time."""
+
+    @property
+    def requested(self) -> bool:
+        """Whether it does."""
+        ...
+
+
 class Course:
     """One run from where it begins to its end: what is due at each step, in the order metrics, validation, checkpoint.
 
@@ -88,7 +98,7 @@ class Course:
         start: Start,
         checkpoints: Checkpoints,
         record: Recorder,
-        stop: StopSignals,
+        stop: Stop,
     ):
         self.step = start.step
         self._config, self._stream, self._is_given = config, start.stream, start.is_given
@@ -171,7 +181,7 @@ class Course:
 
 
 def train(
-    session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: StopSignals, profiler: Profiler
+    session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: AgreedStop, profiler: Profiler
 ) -> int:
     """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
 
@@ -192,6 +202,7 @@ def train(
         with profiler.step(course.step + 1, current):
             state, metrics = session.update(state, next(start.stream))
         course.advance(functools.partial(host_metrics, metrics), current)
+        stop.ask()
     course.finish(current)
     return course.step
 
@@ -215,7 +226,7 @@ def begin(
       UnusableError: there are checkpoints, or were, and none can be used.
     """
     config = config or session.config
-    stream = session.dataset.train()
+    stream = session.stream()
     found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
     if found is None:
         return Start(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)

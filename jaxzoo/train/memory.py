@@ -41,7 +41,7 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     state = copies * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     parts = row_devices(mesh) * mesh.shape["sequence"]
     batch = FLOAT_BYTES * rows * length * model.d_model / parts
-    room = memory_of_each(list(mesh.devices.flat))
+    room = memory_of_each(_ours(mesh))
     if state + batch > room:
         raise ValueError(
             f"LanguageModelConfig: {_sizes(model)} and TrainConfig.batch_size={rows} need at least "
@@ -65,7 +65,7 @@ def check_compiled(step: Any, mesh: Mesh) -> None:
         return
     needed = counted.argument_size_in_bytes + counted.temp_size_in_bytes
     needed += counted.output_size_in_bytes - counted.alias_size_in_bytes
-    room = memory_of_each(list(mesh.devices.flat))
+    room = memory_of_each(_ours(mesh))
     if needed > room:
         raise ValueError(
             f"the compiled training step needs {_gb(needed)} of each device and must fit into {_gb(room)}; take a "
@@ -104,6 +104,11 @@ def memory_of_each(devices: Sequence[Any]) -> float:
     if devices[0].platform != "cpu":
         return math.inf
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / len(devices)
+
+
+def _ours(mesh: Mesh) -> list[Any]:
+    """The devices of this process, which alone it can ask for their memory."""
+    return mesh.local_devices or list(mesh.devices.flat)
 
 
 def _sizes(model: LanguageModelConfig) -> str:

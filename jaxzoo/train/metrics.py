@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
@@ -58,12 +58,16 @@ class MetricsLog:
       path: of `metrics.jsonl`; the event file is made beside it.
       keep_until: rows of later steps, which a resumed run will write again, are cut; -1 cuts all.
       n_rows: how many rows there must be up to `keep_until`; where some are missing, a warning says so.
+      writes: whether it writes; otherwise it only knows the rows, as every process of a run must.
     """
 
-    def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0):
+    def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0, writes: bool = True):
         self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
         if len(self.rows) < n_rows:
             warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {self._gap(keep_until)}")
+        self._file: IO[bytes] | None = None
+        if not writes:
+            return
         unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
         os.replace(unfinished(path), path)
         self._path, self._file = path, path.open("ab", buffering=0)
@@ -76,6 +80,8 @@ class MetricsLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        if not self._file:
+            return
         self._file.close()
         with contextlib.suppress(OSError) if error else contextlib.nullcontext():
             self._events.close()
@@ -87,19 +93,23 @@ class MetricsLog:
           OSError: it could not be written whole, with all patience.
         """
         row: Row = {"step": step, **metrics}
-        line = (json.dumps(row) + "\n").encode()
-        patiently(lambda: self._append(line), str(self._path))
+        if self._file:
+            line = (json.dumps(row) + "\n").encode()
+            patiently(lambda: self._append(line), str(self._path))
         self.rows.append(row)
         self.chart(step, metrics)
         return row
 
     def chart(self, step: int, metrics: dict[str, float]) -> None:
         """Sends numbers to TensorBoard alone."""
+        if not self._file:
+            return
         values = [scalar(name, value).value[0] for name, value in metrics.items()]
         self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
     def _append(self, line: bytes) -> None:
         """Writes the line whole, or leaves the file as it was."""
+        assert self._file
         if self._file.write(line) != len(line):
             self._file.truncate(self._size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

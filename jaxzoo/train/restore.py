@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import orbax.checkpoint as ocp
 
 from jaxzoo.config_io import Json, first_difference
+from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
 from jaxzoo.train.run_dir import MAY_CHANGE
@@ -52,12 +53,13 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     Raises:
       UnusableError: a part is missing, damaged, of another step or of another experiment.
     """
-    seal = read_seal(folder)
-    difference = first_difference(seal.config, config, ignore=MAY_CHANGE) if config is not None else None
-    if difference:
-        raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
+    with together(UnusableError):
+        seal = read_seal(folder)
+        difference = first_difference(seal.config, config, ignore=MAY_CHANGE) if config is not None else None
+        if difference:
+            raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
     arrays: Any = folder / "state"
-    with reading(folder, seal):
+    with together(UnusableError), reading(folder, seal):
         state = ocp.StandardCheckpointHandler().restore(arrays, args=ocp.args.StandardRestore(abstract))
     seal.check_digests(digests(state))
     if int(state.step) != seal.step:
@@ -82,7 +84,8 @@ def newest_usable(
     Raises:
       UnusableError: none of the checkpoints can be used, or all are gone.
     """
-    recorded, found = _recorded(directory, record), folders(directory)
+    recorded, steps = leaders(lambda: (_recorded(directory, record), list(folders(directory))))
+    found = {step: directory / str(step) for step in steps}
     if not found and recorded is None:
         return None
     failures = {} if recorded is None or any(step >= recorded for step in found) else {recorded: "its folder is gone"}

@@ -1,13 +1,13 @@
 """A run's directory: what lies in it, and the care that no run is lost."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
 from pathlib import Path
 
 from jaxzoo.config_io import Json, first_difference
+from jaxzoo.train.claim import PREFIX, Claim
 
 EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
@@ -41,10 +41,6 @@ def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
     return Path("runs", "-".join([*names, *([mixer.lower().replace("-", "_")] if mixer else [])]))
 
 
-class InUseError(ValueError):
-    """Another process writes to the run."""
-
-
 class RunDirectory:
     """The files of one run.
 
@@ -63,7 +59,7 @@ class RunDirectory:
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
         self.newest_checkpoint = path / "newest_checkpoint.json"
-        self._claim: int | None = None
+        self._claim: Claim | None = None
 
     @property
     def holds_run(self) -> bool:
@@ -131,45 +127,38 @@ class RunDirectory:
 
         Raises:
           InUseError: another one writes here.
+          OSError: the directory cannot be written.
         """
-        if self._claim is not None:
-            return
-        claim = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(claim)
-            raise InUseError(
-                f"{self.path} is in use by another training process; wait for it, stop it, or choose another "
-                "place with --run-dir"
-            ) from None
-        except OSError:  # a file system without locks
-            os.close(claim)
-        else:
+        if self._claim is None:
+            claim = Claim(self.path)
+            claim.take()
             self._claim = claim
 
     def release(self) -> None:
         """Ends the claim, if there is one."""
         if self._claim is not None:
-            os.close(self._claim)
+            self._claim.release()
             self._claim = None
 
-    def create(self, config: Json, manifest: Json | None, origin: Json | None = None) -> None:
+    def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
         """Makes the directory anew and claims it; a run that it held is removed.
 
         Args:
           config: the experiment.
           manifest: what the run learns from; None: its config says it all.
           origin: where its parameters are from; None: they are random.
+          keep: refuses where there is a run: another process may have written it since `check`.
 
         Raises:
           OSError: it cannot be written; a directory that was made for it is removed again.
-          ValueError: another process writes here.
+          ValueError: another process writes here, or there is a run to keep.
         """
         missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.claim()
+            if keep:
+                self.check(resume=False, overwrite=False)
             self._remove_run()
             if origin is not None:
                 write_whole(self.origin, json.dumps(origin, indent=1) + "\n")
@@ -178,9 +167,14 @@ class RunDirectory:
                 write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
         except OSError:
             with contextlib.suppress(OSError):
-                self._remove_run()
+                if self._claim:
+                    self._remove_run()
+                self.release()
                 for made in missing:
                     made.rmdir()
+            raise
+        except ValueError:
+            self.release()
             raise
 
     def write_config(self, config: Json) -> None:
@@ -214,7 +208,7 @@ class RunDirectory:
         folders = {self.checkpoints.name, self.profile.name} if self.holds_run else set()
         ours = {file.name for file in self._files()} | folders
         names = (p.name for p in self.path.iterdir())
-        return sorted(name for name in names if name not in ours and not name.startswith(EVENTS))
+        return sorted(name for name in names if name not in ours and not name.startswith((EVENTS, PREFIX)))
 
 
 def unfinished(path: Path) -> Path:

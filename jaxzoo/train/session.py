@@ -12,7 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import Batch, Stream
+from jaxzoo.distributed.rows import place_rows, place_whole, rows_of_process
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checks import check_batch_size, check_data, check_metric, check_sequence_axis
@@ -165,6 +166,7 @@ class Session(Program):
         if limited:
             check_estimate(config, mesh, self.dataset.max_length)
         super().__init__(config, mesh)
+        self._rows = rows_of_process(self.row_sharding, config.train.batch_size)
 
     def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:
         """The state before the first update, born where it stays.
@@ -176,13 +178,17 @@ class Session(Program):
         key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
         return self._jitted_init(key_data) if variables is None else self._jitted_adopt(variables, key_data)
 
+    def stream(self) -> Stream:
+        """A new stream of training batches, of the rows that this process needs."""
+        return self.dataset.train() if self._rows is None else self.dataset.train(self._rows)
+
     def place(self, batch: Batch) -> Batch:
-        """The batch with its rows shared out over the devices of the mesh."""
-        return jax.device_put(batch, self.row_sharding)
+        """A batch as `stream` gives it, with its rows shared out over the devices of the mesh."""
+        return place_rows(batch, self.row_sharding, self.config.train.batch_size, self._rows)
 
     def compile(self) -> Any:
         """Compiles the train step for the first batch, whose place in the stream is kept; returns the executable."""
-        first = next(self.dataset.train())
+        first = next(self.stream())
         return self.train_step.compile(self.abstract_state, self.place(first))
 
     def update(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -194,7 +200,7 @@ class Session(Program):
         will do."""
         placed = jax.device_put(variables, self.state_shardings.variables)
         return evaluate(
-            lambda batch: self.eval_step(placed, self.place(batch)),
+            lambda batch: self.eval_step(placed, place_whole(batch, self.row_sharding)),
             self.dataset.valid(),
             row_multiple=self._row_devices,
             bytes_per_token=self.dataset.bytes_per_token,
@@ -209,4 +215,4 @@ class Session(Program):
         placed = jax.device_put(variables, self.state_shardings.variables)
         for valid_set in self.dataset.valid():
             for batch in padded_batches(valid_set, self._row_devices):
-                yield batch, self.target_nats_step(placed, self.place(batch))
+                yield batch, self.target_nats_step(placed, place_whole(batch, self.row_sharding))

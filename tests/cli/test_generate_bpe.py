@@ -64,7 +64,7 @@ CONFIG = """
         def set_state(self, state):
             self.step = state["step"]
 
-        def train(self):
+        def train(self, rows=None):
             return Beginning(self.config, self.batch_size)
 
         def valid(self):

@@ -188,21 +188,18 @@ def test_a_cursor_of_other_tokens_is_refused(tmp_path, tokens):
             make(*paths, weights=(1, 1)).train().set_state(mixed)
 
 
-def test_processes_share_out_the_same_global_batch(tmp_path, tokens):
-    """Kills: rows that two processes have, rows that none has, and a cursor that means other batches with another
-    number of processes."""
+def test_rows_of_a_stream_are_those_of_the_whole_batch(tmp_path, tokens):
+    """Kills: rows in another order, rows of another batch, and a cursor that means other batches to a process with
+    other rows."""
     data = make(tokens, write(tmp_path / "other", seed=5), weights=(3, 1), batch_size=8)
     expected = take(data.train(), 20)
     for n in (1, 2, 4):
-        streams = [data.train(process=p, n_processes=n) for p in range(n)]
+        streams = [data.train(range(p, 8, n)) for p in range(n)]
         parts = [take(stream, 5) for stream in streams]
-        assert [[row for part in batch for row in part] for batch in zip(*parts, strict=True)] == expected[:5]
-        state = streams[0].get_state()
-        later = data.train(process=3, n_processes=4)
-        later.set_state(state)
-        assert take(later, 1)[0] == expected[5][6:]
-    with pytest.raises(ValueError, match=r"TokenData.batch_size=8 must be divisible by the 3 processes.*; take 9"):
-        data.train(process=0, n_processes=3)
+        assert [[parts[row % n][i][row // n] for row in range(8)] for i in range(5)] == expected[:5]
+        later = data.train([7, 6])
+        later.set_state(streams[0].get_state())
+        assert take(later, 1)[0] == [expected[5][7], expected[5][6]]
 
 
 def test_a_mixture_has_exact_shares_and_each_source_its_own_epochs(tmp_path):

@@ -88,7 +88,7 @@ OWN_DATA = '''
         def set_state(self, state):
             self.step = state["step"]
 
-        def train(self):
+        def train(self, rows=None):
             return Echo(self.max_length, self.batch_size, self.valid_batch_size)
 
         def valid(self):

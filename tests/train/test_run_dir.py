@@ -58,6 +58,7 @@ def test_a_run_is_never_lost(directory):
 def test_overwrite_removes_the_run_and_only_that(directory):
     """Kills: metrics, events or checkpoints of the old run that a new one would take for its own."""
     directory.create({"new": 1}, None)
+    directory.release()
     assert snapshot(directory.path) == {"config.json"}
     assert json.loads(directory.config.read_text()) == {"new": 1}
 

@@ -105,20 +105,19 @@ class Share(NamedTuple):
 
 
 class ShuffledWindows:
-    """A source for `WindowStream`: element i is what one process makes of global batch i.
+    """A source for `WindowStream`: element i is rows of batch i.
 
     Args:
       shares: the mixture.
-      batch_size: rows of a global batch, a multiple of `n_processes`.
-      process: which process, from 0 on: it makes rows `[process, process + 1) * batch_size / n_processes`.
-      n_processes: how many there are.
+      batch_size: rows of a batch.
+      rows: those that are made, in this order; None: all.
     """
 
-    def __init__(self, shares: Sequence[Share], *, batch_size: int, process: int, n_processes: int):
+    def __init__(self, shares: Sequence[Share], *, batch_size: int, rows: Sequence[int] | None = None):
         self._texts = [share.text for share in shares]
         self._weights = as_integers([share.weight for share in shares])
         self._batch_size = batch_size
-        self._rows = range(process * batch_size // n_processes, (process + 1) * batch_size // n_processes)
+        self._rows = range(batch_size) if rows is None else rows
 
     def __len__(self) -> int:
         return sys.maxsize // self._batch_size

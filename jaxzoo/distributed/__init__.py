@@ -1,0 +1,1 @@
+"""Several processes that make one run: how they meet, agree, and end together."""

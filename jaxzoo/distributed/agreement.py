@@ -1,0 +1,115 @@
+"""What all processes of a run must know alike. In a run of one process nothing here costs anything.
+
+JAX's processes all run the same program: one that raises, or takes another branch, while the others enter a collective
+leaves them waiting. What only one process can see (a file, a signal, a lock) is therefore agreed on before anything
+depends on it. Every process must make these calls, in the same order.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxzoo.array_typing import Array, Bool
+
+
+def is_leader() -> bool:
+    """Whether this is process 0, which alone writes files and speaks to the user. Starts no devices."""
+    return not is_one_of_many() or jax.process_index() == 0
+
+
+def is_one_of_many() -> bool:
+    """Whether there are other processes. Starts no devices where there cannot be any."""
+    return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def gathered(value: Any) -> list[Any]:
+    """The JSON values of all processes, in their order; also a barrier."""
+    if not is_one_of_many():
+        return [value]
+    text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = multihost_utils.process_allgather(np.int32(len(text)))
+    width = 1 << int(lengths.max()).bit_length()  # few widths, few compilations
+    texts = multihost_utils.process_allgather(np.pad(text, (0, width - len(text))))
+    return [json.loads(bytes(row[:length])) for row, length in zip(texts, lengths, strict=True)]
+
+
+def leaders(value: Callable[[], Any]) -> Any:
+    """What the function gives process 0, a JSON value; the others do not call it. Also a barrier."""
+    return gathered(value() if is_leader() else None)[0]
+
+
+@contextlib.contextmanager
+def together(*kinds: type[Exception]) -> Iterator[None]:
+    """What one process raises in the block, all raise behind it: each its own, or else that of the first that failed.
+
+    The block must hold no collective. It ends with a barrier.
+
+    Args:
+      kinds: what is shared, the special before the general; each is made of one text. Anything else is a defect and
+        leaves this process alone.
+    """
+    error = None
+    try:
+        yield
+    except kinds as raised:
+        error = raised
+    said = gathered(error and [_kind(error, kinds), " ".join(str(error).split())])
+    if error:
+        raise error
+    for process, failure in enumerate(said):
+        if failure:
+            kind, text = failure
+            raise kinds[kind](f"process {process}: {text}")
+
+
+def _kind(error: Exception, kinds: tuple[type[Exception], ...]) -> int:
+    return next(i for i, kind in enumerate(kinds) if isinstance(error, kind))
+
+
+class Wish(Protocol):
+    """What one process alone knows: whether it has been told to stop."""
+
+    requested: bool
+
+
+class AgreedStop:
+    """Whether any process of a run has been told to stop, as all of them know it at the same step.
+
+    Attributes:
+      requested: whether; in a run of one process as soon as it is told, otherwise two calls of `ask` later.
+
+    The answer to one question is fetched at the next, so that no device waits for it. Cost: one integer of each device
+    is added up at every step.
+
+    Args:
+      wish: of this process.
+      mesh: all devices of the run.
+    """
+
+    def __init__(self, wish: Wish, mesh: Mesh):
+        self._wish = wish
+        self._alone = not is_one_of_many()
+        self._agreed = False
+        self._asked: Bool[Array, ""] | None = None
+        self._shares = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        self._any = jax.jit(lambda x: x.any(), out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+    @property
+    def requested(self) -> bool:
+        return self._wish.requested if self._alone else self._agreed
+
+    def ask(self) -> None:
+        """Once a step."""
+        if self._alone:
+            return
+        if self._asked is not None:
+            self._agreed = self._agreed or bool(self._asked)
+        wish = np.array([self._wish.requested])
+        n = self._shares.mesh.size
+        self._asked = self._any(jax.make_array_from_callback((n,), self._shares, lambda _: wish))

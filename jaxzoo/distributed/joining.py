@@ -1,0 +1,108 @@
+"""How the processes of a run meet."""
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+
+from jaxzoo.distributed.agreement import is_one_of_many
+from jaxzoo.distributed.lifelines import Lifelines
+
+SHUTDOWN_SECONDS = 60
+
+
+class Place(NamedTuple):
+    """Of a process among those of its run."""
+
+    coordinator: str
+    """HOST:PORT at which process 0 waits for the others."""
+    n_processes: int
+    """How many there are."""
+    process: int
+    """Which this one is, from 0 on."""
+
+
+class MeetingError(ValueError):
+    """The processes have not met."""
+
+
+@contextlib.contextmanager
+def joined(
+    place: Place | None,
+    *,
+    wait: int,
+    say: Callable[[str], None],
+    before_end: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Inside the block this process is one of those that make the run; to be entered before JAX starts its devices.
+
+    Args:
+      place: of this process; None: what Slurm, Open MPI, Kubernetes or a Cloud TPU say.
+      wait: seconds in which all processes must have come.
+      say: prints a line for the user.
+      before_end: called before this process ends because another one has.
+
+    Raises:
+      MeetingError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
+        this one says so and ends with status 2.
+    """
+    if place and place.n_processes == 1:
+        yield
+        return
+    _meet(place, wait, say)
+    if not is_one_of_many():
+        yield
+        return
+    with Lifelines(jax.process_index(), jax.process_count(), say=say, before_end=before_end):
+        yield
+    jax.distributed.shutdown()
+
+
+def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
+    if hasattr(jax.config, "jax_enable_preemption_service"):
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
+    if place and place.process == 0:
+        _check_port(int(place.coordinator.rpartition(":")[2]))
+    who = f"{place.n_processes} processes at {place.coordinator}" if place else "processes of this cluster"
+    with _limit(
+        wait, f"error: not all {who} have come within {wait} s; is every one started, and that address right?", say
+    ):
+        try:
+            jax.distributed.initialize(
+                *(place or ()), initialization_timeout=2 * wait, shutdown_timeout_seconds=SHUTDOWN_SECONDS
+            )
+        except (ValueError, RuntimeError) as error:
+            raise MeetingError(f"the processes cannot meet: {error}; name them with --coordinator") from error
+
+
+@contextlib.contextmanager
+def _limit(seconds: float, line: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Ends the process with a line where the block takes longer: JAX would abort it with a stack trace."""
+
+    def end() -> None:
+        say(line)
+        os._exit(2)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _check_port(port: int) -> None:
+    """Refuses a port that another program holds: JAX would crash."""
+    try:
+        with socket.socket(socket.AF_INET) as probe:
+            if sys.platform != "win32":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+    except OSError as error:
+        raise MeetingError(f"--coordinator: port {port}: {error.strerror}; choose another port") from error

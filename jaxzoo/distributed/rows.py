@@ -1,0 +1,70 @@
+"""Which rows of a batch a process needs, and how the rows of all processes become one array.
+
+Both follow from the sharding alone, whatever the number of processes and wherever their devices stand in the mesh: where
+a tensor axis spans processes, several need the same rows; where a mesh is laid along a torus, those of a process need
+not be neighbours.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Sharding
+
+Tree = TypeVar("Tree")
+
+
+def rows_of_process(sharding: Sharding, n_rows: int) -> list[int] | None:
+    """The rows that lie on devices of this process, rising; None: all, for lack of other processes.
+
+    Args:
+      sharding: of the batch; its first axis are rows.
+      n_rows: of the whole batch.
+    """
+    if sharding.is_fully_addressable:
+        return None
+    indices = sharding.addressable_devices_indices_map((n_rows,)).values()
+    return sorted({row for index in indices if index for row in range(n_rows)[index[0]]})
+
+
+def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int] | None) -> Tree:
+    """Arrays on the devices of all processes, each of which gives its rows.
+
+    Args:
+      batch: arrays whose first axis are `rows`.
+      sharding: where the whole arrays lie.
+      n_rows: of the whole arrays.
+      rows: `rows_of_process`.
+
+    Raises:
+      ValueError: a batch has other rows than it was asked for.
+    """
+    if rows is None:
+        return jax.device_put(batch, sharding)
+    place_of = {row: place for place, row in enumerate(rows)}
+
+    def place(x: jax.Array) -> jax.Array:
+        if x.shape[0] != len(rows):
+            raise ValueError(f"Dataset.train: a stream of {len(rows)} rows gives {x.shape[0]}; it must heed `rows`")
+        local = np.asarray(x)
+
+        def shard(index: tuple[slice, ...]) -> np.ndarray:
+            places = [place_of[row] for row in range(n_rows)[index[0]]]
+            return local[places][(slice(None), *index[1:])]
+
+        return jax.make_array_from_callback((n_rows, *x.shape[1:]), sharding, shard)
+
+    return jax.tree.map(place, batch)
+
+
+def place_whole(batch: Tree, sharding: Sharding) -> Tree:
+    """The same of a batch of which every process has all rows."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(batch, sharding)
+
+    def place(x: jax.Array) -> jax.Array:
+        local = np.asarray(x)
+        return jax.make_array_from_callback(x.shape, sharding, lambda index: local[index])
+
+    return jax.tree.map(place, batch)
