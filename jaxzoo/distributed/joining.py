@@ -69,15 +69,19 @@ def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
     if place and place.process == 0:
         _check_port(int(place.coordinator.rpartition(":")[2]))
     who = f"{place.n_processes} processes at {place.coordinator}" if place else "processes of this cluster"
-    with _limit(
-        wait, f"error: not all {who} have come within {wait} s; is every one started, and that address right?", say
-    ):
+    late = f"error: not all {who} have come within {wait} s; is each one started, and the address right?"
+    with _limit(wait, late, say):
         try:
             jax.distributed.initialize(
                 *(place or ()), initialization_timeout=2 * wait, shutdown_timeout_seconds=SHUTDOWN_SECONDS
             )
-        except (ValueError, RuntimeError) as error:
-            raise MeetingError(f"the processes cannot meet: {error}; name them with --coordinator") from error
+        except (ValueError, TypeError, RuntimeError) as error:  # "coordinator_address should be defined."
+            if place:
+                raise MeetingError(f"the processes cannot meet at {place.coordinator}: {error}") from error
+            what = "Slurm, Open MPI, Kubernetes (with the package kubernetes) or a Cloud TPU"
+            raise MeetingError(
+                f"--distributed finds none of {what} ({error}); name the process by --coordinator"
+            ) from error
 
 
 @contextlib.contextmanager

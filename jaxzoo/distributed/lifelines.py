@@ -88,16 +88,16 @@ class Lifelines:
                 sent = time.monotonic()
                 for line in self._lines.values():
                     line.send({"alive": True})
-            for process, line in self._lines.items():
-                self._consider(process, line)
+            if any(self._follow(process, line) for process, line in self._lines.items()):
+                return
 
-    def _consider(self, process: int, line: "_Line") -> None:
+    def _follow(self, process: int, line: "_Line") -> bool:
         """Ends this process where that one has ended."""
         if line.parted or not (line.news or line.ended or line.silence > SILENCE_SECONDS):
-            return
+            return False
         if "failed" in line.news:
             if self._leaving.wait(GRACE_SECONDS):  # it fails too: every process says so itself
-                return
+                return True
             text = f"process {process} on {line.host} has failed: {line.news['failed']}"
         elif "lost" in line.news:
             text = line.news["lost"]
@@ -105,7 +105,7 @@ class Lifelines:
             how = "has ended without a word (killed?)" if line.ended else f"is silent for {SILENCE_SECONDS:.0f} s"
             text = f"process {process} on {line.host} {how}; the other processes end, too; continue with --resume"
         if self._leaving.is_set():
-            return
+            return True
         if self._process == 0 or (line.ended and not line.news):
             self._say(f"error: {text}")
         for other in self._lines.values():
@@ -115,6 +115,7 @@ class Lifelines:
         if self._process == 0:
             self._outlive(GRACE_SECONDS)
         self._end(1)
+        return True
 
     def _outlive(self, seconds: float) -> None:
         """Waits until all others have ended."""

@@ -133,6 +133,7 @@ class Claim:
                 if not self._released.is_set():
                     warn(f"{self._directory} has been taken over by another process while this one was suspended")
                     self._end(1)
+                return
             except OSError:
                 pass  # the next one may succeed
 

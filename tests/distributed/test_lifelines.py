@@ -1,0 +1,139 @@
+"""Lifelines between threads that stand for processes."""
+
+import contextlib
+import queue
+import socket
+import threading
+import time
+
+import pytest
+
+from jaxzoo.distributed import lifelines
+from jaxzoo.distributed.lifelines import Lifelines
+
+
+class Process(threading.Thread):
+    """Waits inside its lifelines until it is told how to end."""
+
+    def __init__(self, number, n):
+        super().__init__(daemon=True)
+        self.said, self.status, self.error, self.orders = [], None, None, queue.Queue()
+        self.lines = Lifelines(number, n, say=self.said.append, before_end=self.note, end=self.end)
+        self.noted = False
+
+    def note(self):
+        self.noted = True
+
+    def end(self, status):
+        self.status = status
+        self.vanish()
+
+    def run(self):
+        try:
+            with self.lines:
+                order = self.orders.get()
+                if order:
+                    raise order
+        except RuntimeError as error:
+            self.error = error
+
+    def vanish(self):
+        """What the kernel does for a process that ends."""
+        self.lines._leaving.set()
+        if threading.current_thread() is not self.lines._watcher:
+            self.lines._watcher.join()
+        for line in self.lines._lines.values():
+            with contextlib.suppress(OSError):
+                line.connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Three that know each other."""
+    board = queue.Queue()
+
+    def gathered(value):
+        if value is not None:
+            for _ in range(2):
+                board.put(value)
+            return [value]
+        return [board.get(timeout=30)]
+
+    monkeypatch.setattr(lifelines, "gathered", gathered)
+    monkeypatch.setattr(lifelines, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(lifelines, "GRACE_SECONDS", 0.3)
+    found = [Process(i, 3) for i in range(3)]
+    for process in found:
+        process.start()
+    until = time.monotonic() + 30
+    while not all(process.lines._watcher.is_alive() for process in found):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    yield found
+    for process in found:
+        process.orders.put(None)
+        process.join(10)
+        process.lines._watcher.join(10)
+        for line in process.lines._lines.values():
+            line.connection.close()
+
+
+def wait(condition):
+    until = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_process_that_vanishes_ends_the_others_with_one_line(processes):
+    """Kills: others that wait for a killed process, or each print the news of it."""
+    processes[1].vanish()
+    wait(lambda: processes[0].status == processes[2].status == 1)
+    assert len(processes[0].said) == 1
+    assert processes[0].said[0].startswith("error: process 1 on ")
+    assert "has ended without a word (killed?)" in processes[0].said[0]
+    assert processes[2].said == []
+    assert processes[0].noted
+    assert processes[2].noted
+
+
+def test_process_0_that_vanishes_ends_the_others(processes):
+    """Kills: a star whose middle nobody watches."""
+    processes[0].vanish()
+    wait(lambda: processes[1].status == processes[2].status == 1)
+    assert processes[2].said[0].startswith("error: process 0 on ")
+
+
+def test_silence_is_an_end_too(processes, monkeypatch):
+    """Kills: a host without power, whose kernel closes no connection."""
+    monkeypatch.setattr(processes[2].lines, "_leaving", threading.Event())
+    for line in processes[2].lines._lines.values():
+        monkeypatch.setattr(line, "send", lambda news: None)
+    monkeypatch.setattr(lifelines, "SILENCE_SECONDS", 1.0)
+    wait(lambda: processes[0].status == 1)
+    assert "process 2 on " in processes[0].said[0]
+    assert "is silent for 1 s" in processes[0].said[0]
+
+
+def test_an_error_of_one_process_is_said_by_process_0(processes):
+    """Kills: an error that only the log of some other machine holds."""
+    processes[2].orders.put(RuntimeError("no space\nleft"))
+    wait(lambda: processes[0].status == processes[1].status == 1)
+    assert [line.partition(" has ")[2] for line in processes[0].said] == ["failed: no space left"]
+    assert processes[1].said == []
+
+
+def test_an_error_of_all_processes_is_left_to_each(processes):
+    """Kills: process 0 ended by the error of another one before it can say its own."""
+    for process in processes:
+        process.orders.put(RuntimeError("loss is nan"))
+    wait(lambda: all(process.error for process in processes))
+    assert [process.status for process in processes] == [None] * 3
+    assert [process.said for process in processes] == [[]] * 3
+
+
+def test_who_leaves_in_good_order_ends_nobody(processes):
+    """Kills: the first process to finish taken for a dead one."""
+    processes[1].orders.put(None)
+    time.sleep(0.5)
+    assert [process.status for process in processes] == [None] * 3
