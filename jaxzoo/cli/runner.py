@@ -16,7 +16,7 @@ from jaxzoo.screen import Screen
 
 
 class Failure(Exception):
-    """Ends the program with one line ("": another process says it) and a status."""
+    """Ends the program with one line and a status."""
 
     def __init__(self, message: str, status: int):
         super().__init__(message)
@@ -72,7 +72,7 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
     """The table: status and line ("": none) for what ended a command; None: a defect."""
     match error:
         case Failure():
-            return error.status, f"error: {_one_line(error)}" if str(error) else ""
+            return error.status, f"error: {_one_line(error)}"
         case BrokenPipeError():
             return 141, ""
         case ValueError() | OSError():

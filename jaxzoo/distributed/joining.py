@@ -14,6 +14,7 @@ from jaxzoo.distributed.agreement import is_one_of_many
 from jaxzoo.distributed.lifelines import Lifelines
 
 SHUTDOWN_SECONDS = 60
+"""Time for all processes to leave, when the run is over."""
 
 
 class Place(NamedTuple):
@@ -63,6 +64,9 @@ def joined(
     jax.distributed.shutdown()
 
 
+_DETECT = (None, None, None)
+
+
 def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
@@ -73,15 +77,13 @@ def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
     with _limit(wait, late, say):
         try:
             jax.distributed.initialize(
-                *(place or ()), initialization_timeout=2 * wait, shutdown_timeout_seconds=SHUTDOWN_SECONDS
+                *(place or _DETECT), initialization_timeout=2 * wait, shutdown_timeout_seconds=SHUTDOWN_SECONDS
             )
         except (ValueError, TypeError, RuntimeError) as error:  # "coordinator_address should be defined."
             if place:
                 raise MeetingError(f"the processes cannot meet at {place.coordinator}: {error}") from error
-            what = "Slurm, Open MPI, Kubernetes (with the package kubernetes) or a Cloud TPU"
-            raise MeetingError(
-                f"--distributed finds none of {what} ({error}); name the process by --coordinator"
-            ) from error
+            known = "Slurm, Open MPI, Kubernetes (with the package kubernetes), a Cloud TPU"
+            raise MeetingError(f"--distributed finds none of {known} ({error}); use --coordinator instead") from error
 
 
 @contextlib.contextmanager

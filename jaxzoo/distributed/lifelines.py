@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import jax
+
 from jaxzoo.distributed.agreement import gathered
 
 BEAT_SECONDS = 5.0
@@ -72,6 +74,8 @@ class Lifelines:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
         """Parts in good order, or tells the others what this process has failed with; process 0 outlives them then, for
         JAX aborts who loses the connection to it."""
+        if isinstance(error, jax.errors.JaxRuntimeError):  # so a collective fails where another process has died
+            self._watcher.join(GRACE_SECONDS)
         self._leaving.set()
         news = {"failed": " ".join(str(error).split()) or type(error).__name__} if error else {"parted": True}
         for line in list(self._lines.values()):
@@ -106,7 +110,7 @@ class Lifelines:
             text = f"process {process} on {line.host} {how}; the other processes end, too; continue with --resume"
         if self._leaving.is_set():
             return True
-        if self._process == 0 or (line.ended and not line.news):
+        if self._process == 0 or not line.news:
             self._say(f"error: {text}")
         for other in self._lines.values():
             other.send({"lost": text})
@@ -193,6 +197,7 @@ def _listen(n_processes: int) -> dict[int, _Line]:
                 hello = json.loads(_line_of(connection))
                 if secrets.compare_digest(hello["secret"], secret):
                     lines[hello["process"]] = _Line(connection, hello["host"])
+                    connection.sendall(json.dumps({"secret": secret}).encode() + b"\n")
     return lines
 
 
@@ -202,11 +207,12 @@ def _connect(process: int) -> dict[int, _Line]:
     until = time.monotonic() + CONNECT_SECONDS / 2
     while time.monotonic() < until:
         for host in where["hosts"]:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # another host may answer
                 connection = socket.create_connection((host, where["port"]), timeout=GRACE_SECONDS)
                 line = _Line(connection, where["hosts"][0])
                 line.send({"secret": where["secret"], "process": process, "host": socket.gethostname()})
-                return {0: line}
+                if json.loads(_line_of(connection))["secret"] == where["secret"]:
+                    return {0: line}
         time.sleep(1)
     return {}
 

@@ -1,12 +1,12 @@
 """Which rows of a batch a process needs, and how the rows of all processes become one array.
 
-Both follow from the sharding alone, whatever the number of processes and wherever their devices stand in the mesh: where
-a tensor axis spans processes, several need the same rows; where a mesh is laid along a torus, those of a process need
-not be neighbours.
+Both follow from the sharding alone, whatever the number of processes and wherever their devices stand in the mesh:
+where a tensor axis spans processes, several need the same rows; where a mesh is laid along a torus, those of a process
+need not be neighbours.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -49,7 +49,7 @@ def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int]
             raise ValueError(f"Dataset.train: a stream of {len(rows)} rows gives {x.shape[0]}; it must heed `rows`")
         local = np.asarray(x)
 
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
+        def shard(index: Any) -> np.ndarray:
             places = [place_of[row] for row in range(n_rows)[index[0]]]
             return local[places][(slice(None), *index[1:])]
 

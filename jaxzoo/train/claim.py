@@ -1,9 +1,9 @@
 """That no two processes write to one run: on one machine by a lock, across machines by a file that is touched.
 
-The kernel drops the lock with the process that held it, but on many shared file systems it is unknown to other machines,
-or there is none. So the holder also keeps a file `.claim.<number>`, which only one process can create, and touches it
-every few seconds. Who finds the file of another machine waits until it has been silent for the lease, and takes over;
-who sees it touched gives up. Ages are compared on the file system's own clock.
+The kernel drops the lock with the process that held it, but on many shared file systems it is unknown to other
+machines, or there is none. So the holder also keeps a file `.claim.<number>`, which only one process can create, and
+touches it every few seconds. Who finds the file of another machine waits until it has been silent for the lease, and
+takes over; who sees it touched gives up. Ages are compared on the file system's own clock.
 """
 
 import contextlib

@@ -81,6 +81,15 @@ def test_batches_depend_on_seed_and_number_only(folder):
     assert not np.array_equal(take(one.train(), 1)[0]["tokens"], take(other.train(), 1)[0]["tokens"])
 
 
+def test_a_stream_of_some_rows_gives_those_of_the_batch(folder):
+    """Kills: other windows for the processes of a run, and a cursor that counts them."""
+    whole, some = make(folder).train(), make(folder).train([4, 1])
+    for expected, got in zip(take(whole, 3), take(some, 3), strict=True):
+        np.testing.assert_array_equal(got["tokens"], expected["tokens"][[4, 1]])
+        np.testing.assert_array_equal(got["targets"], expected["targets"][[4, 1]])
+    assert some.get_state() == whole.get_state()
+
+
 @pytest.mark.parametrize("taken", [0, 1, 5])
 def test_a_saved_cursor_resumes_exactly(folder, taken):
     """Kills a cursor that counts batches made ahead, so that a resumed run skips them."""

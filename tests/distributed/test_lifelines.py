@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 
+import jax
 import pytest
 
 from jaxzoo.distributed import lifelines
@@ -137,3 +138,11 @@ def test_who_leaves_in_good_order_ends_nobody(processes):
     processes[1].orders.put(None)
     time.sleep(0.5)
     assert [process.status for process in processes] == [None] * 3
+
+
+def test_a_collective_that_fails_with_a_process_is_not_the_news(processes):
+    """Kills: the stack trace of a collective, which fails when a process dies, in place of the line that says so."""
+    processes[0].orders.put(jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"))
+    processes[1].vanish()
+    wait(lambda: processes[0].status == 1)
+    assert "process 1 on " in processes[0].said[0]

@@ -68,8 +68,8 @@ def forget_after(run: Path, step: int) -> None:
 
 
 def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
-    """Kills: rows that two processes have or none, a checkpoint or a cursor that only as many processes can read, a stop
-    that each process takes at a step of its own, files and lines of two processes.
+    """Kills: rows that two processes have or none, a checkpoint or a cursor that only as many processes can read, a
+    stop that each process takes at a step of its own, files and lines of two processes.
 
     The run is begun by two processes and stopped by a signal to one of them, goes on in one process, and ends in two.
     """
@@ -106,7 +106,8 @@ def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
 
 @pytest.mark.slow
 def test_a_killed_run_ends_soon_and_resumes_exactly(tmp_path, config):
-    """Kills: processes that wait for a dead one, a stack trace instead of a line, a resumed run that differs in a bit."""
+    """Kills: processes that wait for a dead one, a stack trace instead of a line, a resumed run that differs in a
+    bit."""
     words = [*config(60, 5), *MESH]
     with launched(tmp_path / "truth", *words, "--run-dir", str(tmp_path / "whole")) as processes:
         assert processes.ended().statuses == [0, 0]
@@ -118,10 +119,11 @@ def test_a_killed_run_ends_soon_and_resumes_exactly(tmp_path, config):
             killed = processes.ended(within=30)
         assert killed.statuses[victim] == -signal.SIGKILL
         assert killed.statuses[1 - victim] == 1
-        text = "has ended without a word (killed?); the other processes end, too; continue with --resume"
-        assert killed.err[1 - victim].startswith(f"error: process {victim} on ")
-        assert killed.err[1 - victim].count("\n") == 1
-        assert text in killed.err[1 - victim]
+        line = killed.err[1 - victim].splitlines()[-1]
+        assert line.startswith(f"error: process {victim} on ")
+        assert "has ended without a word (killed?); the other processes end, too; continue with --resume" in line
+        if victim:  # JAX's own service ends with process 0, and complains of it
+            assert killed.err[0] == line + "\n"
         with launched(tmp_path / f"again{victim}", *words, "--run-dir", str(run), "--resume") as processes:
             assert processes.ended().statuses == [0, 0]
         assert metrics(run) == metrics(tmp_path / "whole")
@@ -179,8 +181,8 @@ ALONE = """
 @pytest.mark.slow
 @pytest.mark.parametrize(("at", "status"), [(-1, 2), (7, 1)])
 def test_what_one_process_cannot_do_ends_all_with_its_line(tmp_path, config, at, status):
-    """Kills: a process that fails before or amid the training while the others wait for it, and a line that nobody or
-    everybody prints."""
+    """Kills: a process that fails before or amid the training while the others wait for it, and a line that nobody
+    or everybody prints."""
     words = config(60, 5)
     with open(words[1], "a") as file:
         file.write(textwrap.dedent(ALONE).replace("AT)", f"{at})"))

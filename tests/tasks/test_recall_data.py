@@ -103,6 +103,15 @@ def test_stream_resumes_anywhere(data, cut):
     assert [rows(next(stream)) for _ in range(cut)] == batches
 
 
+def test_a_stream_of_some_rows_gives_those_of_the_batch(data):
+    """Kills: other examples for the processes of a run, and a cursor that counts them."""
+    whole, some = data.train(), data.train([2, 0])
+    for _ in range(data.batches_per_epoch + 1):
+        expected = rows(next(whole))
+        assert rows(next(some)) == [expected[2], expected[0]]
+    assert some.get_state() == whole.get_state()
+
+
 def test_stream_refuses_a_foreign_cursor(data):
     """Kills a silent restart from the beginning."""
     for state in ({}, {"step": -1}, {"step": 3, "epoch": 0}):

@@ -63,6 +63,15 @@ def test_overwrite_removes_the_run_and_only_that(directory):
     assert json.loads(directory.config.read_text()) == {"new": 1}
 
 
+def test_a_run_that_came_meanwhile_is_kept(directory):
+    """Kills: of two runs that began at once, the slower one, which replaces the other when that has ended."""
+    directory.release()
+    before = snapshot(directory.path)
+    with pytest.raises(ValueError, match="holds a run; continue it with --resume or replace it with --overwrite"):
+        RunDirectory(directory.path).create({"new": 1}, None, keep=True)
+    assert snapshot(directory.path) == before
+
+
 @pytest.mark.parametrize("name", ["thesis.tex", "notes.tmp", "checkpoints_old", "other.jsonl.tmp"])
 def test_a_stranger_s_files_are_not_deleted(directory, name):
     """Kills: --overwrite on a directory that holds more than a run."""
