@@ -19,9 +19,10 @@ from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, by_step, curve, train_members
+from jaxzoo.train.claim import InUseError
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.loop import StopSignals
-from jaxzoo.train.run_dir import InUseError, RunDirectory
+from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 
 WAIT_SECONDS = 2.0
