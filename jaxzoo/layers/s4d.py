@@ -145,10 +145,10 @@ def _from_state(
     y = 2 * _real_of_product(weighted[..., None] * far[None], near, t).swapaxes(1, 2)
     dtype, u = u.dtype, u.astype(jnp.float32)
     if segment_ids is not None:
-        first, last = (segment_ids == segment_ids[:, at][:, None] for at in (0, -1))
-        y = jnp.where(first[..., None], y, 0.0)
+        y = jnp.where((segment_ids == segment_ids[:, :1])[..., None], y, 0.0)
     y = (causal_conv(u, s4d_kernel(system, t), segment_ids=segment_ids) + y).astype(dtype)
     if segment_ids is not None:
+        last = segment_ids == segment_ids[:, -1:]
         u = jnp.where(last[..., None], u, 0.0)
         before = jnp.where(last[:, :1, None], before, 0.0)
 

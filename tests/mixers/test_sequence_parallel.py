@@ -27,6 +27,8 @@ from tests.pallas_kernels.shared import assert_close, needs_eight_devices
 
 pytestmark = needs_eight_devices
 LENGTH = 32
+HASTY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Programs that run once: their compiler takes longer than they do."""
 MESHES = {
     "sequence": MeshConfig(data=2, sequence=4),
     "mixed": MeshConfig(data=2, sequence=2, tensor=2),
@@ -40,7 +42,7 @@ QUICK = [
     ("GatedShortConv-tiny", "sequence", True),
     ("Mamba-tiny", "sequence", True),
     ("TaylorLinearAttention-n_heads=4,n_kv_heads=2,feature_dim=2,chunk_size=5,decay=True", "mixed", True),
-    ("SlidingWindowAttention-n_heads=1,window=64", "sequence", False),  # the window reaches over three parts
+    ("SlidingWindowAttention-", "sequence", False),  # its window of 64 reaches over all parts
     ("RWKV4TimeMix-tiny", "sequence", True),
     ("H3-tiny", "sequence", True),
     ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
@@ -70,12 +72,11 @@ def outputs_and_gradients(mixer, x, dy, context):
     def run(params, x):
         return nnx.merge(graph, params, others)(constrain(x, "batch", "time", None), context)
 
-    @jax.jit
     def both(params, x, dy):
         y, pull_back = jax.vjp(run, params, x)
         return y, pull_back(constrain(dy, "batch", "time", None))
 
-    return jax.tree.map(np.asarray, both(params, x, dy))
+    return jax.tree.map(np.asarray, jax.jit(both, compiler_options=HASTY)(params, x, dy))
 
 
 @pytest.mark.parametrize(
@@ -120,11 +121,12 @@ def test_a_halo_over_several_parts(size):
 
 @pytest.mark.parametrize("sequence", [2, 4, 8])
 def test_states_before_and_after_the_parts(sequence):
-    """Kills a state before the first token that later parts do not see, and a last state that is not the last part's."""
+    """Kills a state before the first token that later parts do not see, and a final state that is of another part."""
     keys = jax.random.split(jax.random.key(0), 6)
     q, k, v = (jax.random.uniform(key, (8 // sequence, 16, 3, 5)) for key in keys[:3])
     log_decay = -jax.random.uniform(keys[3], (8 // sequence, 16, 3, 5))
-    state = LinearState(*(jax.random.uniform(key, (8 // sequence, 3, 5, *d)) for key, d in zip(keys[4:], ((5,), ()))))
+    rows = 8 // sequence
+    state = LinearState(jax.random.uniform(keys[4], (rows, 3, 5, 5)), jax.random.uniform(keys[5], (rows, 3, 5)))
 
     def run(q, k, v, log_decay, state):
         return linear_attention(q, k, v, log_decay=log_decay, normalize=True, initial_state=state)
@@ -133,9 +135,9 @@ def test_states_before_and_after_the_parts(sequence):
         result, pull_back = jax.vjp(run, *arguments)
         return result, pull_back(jax.tree.map(jnp.cos, result))
 
-    expected = jax.tree.map(np.asarray, jax.jit(both)(q, k, v, log_decay, state))
+    expected = jax.tree.map(np.asarray, jax.jit(both, compiler_options=HASTY)(q, k, v, log_decay, state))
     with jax.set_mesh(make_mesh(MeshConfig(data=-1, sequence=sequence))):
-        found = jax.jit(both)(q, k, v, log_decay, state)
+        found = jax.jit(both, compiler_options=HASTY)(q, k, v, log_decay, state)
     assert_close(found, expected, 1e-5)
 
 
@@ -155,7 +157,7 @@ def collective_sizes(config, length, b=2):
 
     with jax.set_mesh(mesh):
         jitted = jax.jit(run, in_shardings=(None, placed, placed), out_shardings=(placed, (None, placed)))
-        text = jitted.lower(params, x, x).compile().as_text()
+        text = jitted.lower(params, x, x).compile(HASTY).as_text()
     arrays = [array for result in COLLECTIVE.findall(text) for array in re.findall(r"\w+\[([\d,]*)\]", result)]
     return [math.prod(int(n) for n in array.split(",") if n) for array in arrays]
 

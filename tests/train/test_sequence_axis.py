@@ -1,0 +1,194 @@
+"""Training whose sequences are shared out over devices: the losses of one device, refusals, and what XLA warns of."""
+
+import dataclasses
+import functools
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxzoo.config_io import to_json
+from jaxzoo.data.base import Batch
+from jaxzoo.mixers import MIXERS, AttentionConfig, BigBirdConfig
+from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.train.loss import score_targets
+from jaxzoo.train.session import Session
+from tests.pallas_kernels.shared import needs_eight_devices
+
+pytestmark = needs_eight_devices
+MESHES = {
+    "sequence 2": {"data": 1, "sequence": 2},
+    "sequence 4": {"data": 1, "sequence": 4},
+    "sequence 8": {"data": 1, "sequence": 8},
+    "data": {"data": 8},
+    "fsdp": {"data": 1, "fsdp": 8},
+    "tensor": {"data": 1, "tensor": 2},
+    "data x fsdp x tensor": {"data": 2, "fsdp": 2, "tensor": 2},
+    "fsdp x sequence x tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
+}
+MIXED = "fsdp x sequence x tensor"
+QUICK = [("based", MIXED), ("based", "sequence 4"), ("mamba", "sequence 2")]
+SLOW = [(name, mesh) for name in ("based", *MIXERS) for mesh in MESHES]
+STEPS = 3
+
+
+def with_mixer(config, name):
+    """The model of `config` with two layers of a mixer, or as it is ("based")."""
+    if name != "based":
+        mixer = MIXERS[name].tiny()
+        heads = {"n_heads": 2, "n_kv_heads": 0, "head_dim": 8}
+        fields = {field.name for field in dataclasses.fields(mixer)}
+        widths = {"d_model": None, **{key: value for key, value in heads.items() if key in fields}}
+        mixer = dataclasses.replace(mixer, **{**widths, **SIZES.get(name, {})})
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, pattern=(mixer,), n_layers=2))
+    return config
+
+
+SIZES = {
+    "gated_linear_attention": {"key_width": 8, "value_width": 16},
+    "h3": {"head_dim": 4},
+    "linear_attention": {"head_dim": 0},
+    "lin_cat": {"head_dim": 0},
+    "ret_net": {"value_width": 16},
+    "rwkv5_time_mix": {"n_heads": 2},
+    "taylor_linear_attention": {"head_dim": 0},
+}
+
+
+def curve(config, sizes):
+    n_devices = int(np.prod(list(sizes.values())))
+    session = Session(dataclasses.replace(config, mesh=MeshConfig(**sizes)), devices=jax.devices()[:n_devices])
+    with jax.set_mesh(session.mesh):
+        state, stream, losses = session.init_state(), session.dataset.train(), []
+        for _ in range(STEPS):
+            state, metrics = session.update(state, next(stream))
+            losses.append((metrics["loss"], metrics["grad_norm"]))
+    return np.asarray(losses, np.float64)
+
+
+@pytest.fixture(scope="module")
+def on_one_device(tiny_config):
+    return functools.cache(lambda name: curve(with_mixer(tiny_config, name), {"data": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)]
+)
+def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
+    """Kills: a loss averaged by device, gradients summed twice or in part, other dropout on a mesh, targets gathered
+    from the wrong part of a sequence."""
+    config = with_mixer(tiny_config, name)
+    refused = "sequence" in mesh and not config.model.layers[0].capabilities.sequence_parallel
+    if refused:
+        with pytest.raises(ValueError, match=r"cannot share out a sequence over MeshConfig\.sequence"):
+            curve(config, MESHES[mesh])
+        return
+    expected = on_one_device(name)
+    assert np.ptp(expected[:, 0]) > 1e-3
+    np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("chunk", [0, 4])
+def test_language_modelling_in_parts(tiny_config, chunk):
+    """Kills targets at every position that are shared out otherwise than the logits, and chunks of the head that take
+    a part of one device alone."""
+    train = dataclasses.replace(tiny_config.train, loss_chunk=chunk)
+    config = dataclasses.replace(tiny_config, train=train)
+    session = Session(dataclasses.replace(config, mesh=MeshConfig(**MESHES[MIXED])))
+    tokens = np.random.default_rng(0).integers(0, 40, (16, 17), np.int32)
+
+    def gradients(mesh):
+        def loss(variables):
+            batch = Batch(tokens=jnp.asarray(tokens[:, :-1]), targets=jnp.asarray(tokens[:, 1:]))
+            return score_targets(session.blueprint.model(variables), batch, chunk=chunk)[0].nats.mean()
+
+        with jax.set_mesh(mesh):
+            return jax.tree.map(np.asarray, jax.jit(jax.value_and_grad(loss))(variables))
+
+    with jax.set_mesh(session.mesh):
+        variables = jax.tree.map(np.asarray, session.init_state().variables)
+    one, parts = gradients(make_mesh(MeshConfig(), jax.devices()[:1])), gradients(session.mesh)
+    errors = jax.tree.map(lambda a, b: float(np.linalg.norm(a - b) / np.linalg.norm(b)), parts, one)
+    assert max(jax.tree.leaves(errors)) < 1e-4, errors
+
+
+CALLERS = {
+    "all logits": lambda model, tokens: jnp.square(model(tokens)[..., :40]).mean(),
+    "some logits": lambda model, tokens: jnp.take_along_axis(model(tokens), tokens[:, :, None], axis=-1).mean(),
+    "the last": lambda model, tokens: jax.nn.log_softmax(model(tokens)[:, -1])[:, 3].mean(),
+    "a head of their own": lambda model, tokens: jnp.sin(model.features(tokens) @ jnp.ones((16, 3))).mean(),
+    "pooled features": lambda model, tokens: jnp.square(model.features(tokens).mean(1)).sum(),
+}
+
+
+@pytest.mark.parametrize("mesh", ["data x fsdp x tensor", MIXED])
+def test_gradients_of_any_caller(tiny_config, mesh):
+    """Kills a part of the gradient that XLA drops where the layout of a cotangent is left open."""
+    attention = AttentionConfig(n_heads=4, n_kv_heads=2, positions="rotary")
+    model = dataclasses.replace(tiny_config.model, pattern=(*tiny_config.model.pattern, attention), n_layers=6)
+    config = dataclasses.replace(tiny_config, model=model, mesh=MeshConfig(**MESHES[mesh]))
+    session = Session(config)
+    tokens = np.random.default_rng(0).integers(0, 40, (16, 16), np.int32)
+
+    def gradients(variables):
+        model = session.blueprint.model
+        return {name: jax.grad(lambda v, c=call: c(model(v), tokens))(variables) for name, call in CALLERS.items()}
+
+    with jax.set_mesh(session.mesh):
+        variables = session.init_state().variables
+        found = jax.tree.map(np.asarray, jax.jit(gradients)(variables))
+    expected = jax.jit(gradients)(jax.tree.map(np.asarray, variables))
+    for name in CALLERS:
+        norms = jax.tree.map(lambda a, b: float(np.linalg.norm(a - b)), found[name], expected[name])
+        size = float(np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(expected[name]))))
+        assert max(jax.tree.leaves(norms)) < 1e-4 * size, name
+
+
+def test_refusals(tiny_config):
+    """Kills a mixer that gathers its sequences in silence, and parts of unequal length."""
+    sizes = {"data": 2, "sequence": 4}
+    config = dataclasses.replace(tiny_config, mesh=MeshConfig(**sizes))
+    big_bird = dataclasses.replace(config.model, pattern=(BigBirdConfig(n_heads=2, block_size=4),))
+    with pytest.raises(ValueError, match=r"layer 0: BigBirdConfig cannot .*\.sequence=4 devices; set --mesh"):
+        Session(dataclasses.replace(config, model=big_bird))
+    odd = dataclasses.replace(config, mesh=MeshConfig(data=1, sequence=3))
+    with pytest.raises(ValueError, match=r"MeshConfig\.sequence=3 must divide the 16 tokens of .* longest sequence"):
+        Session(odd, devices=jax.devices()[:3])
+
+
+PROGRAM = """
+import dataclasses, json, sys
+import jax
+import jaxzoo.mixers, jaxzoo.tasks.mqar, jaxzoo.tasks.recall_data
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import from_json
+from jaxzoo.sharding import MeshConfig
+from jaxzoo.train.session import Session
+config = from_json(ExperimentConfig, json.loads(sys.argv[1]))
+for sizes in json.loads(sys.argv[2]):
+    session = Session(dataclasses.replace(config, mesh=MeshConfig(**sizes)))
+    with jax.set_mesh(session.mesh):
+        session.compile()
+    print("compiled", flush=True)
+"""
+
+
+def test_nothing_is_gathered_against_its_will(tiny_config):
+    """Kills a gather of the embedding, or of its gradient, that XLA can only do with whole arrays on every device, and
+    warns of where no test sees it."""
+    meshes = [{"data": 2, "fsdp": 4}, MESHES["data x fsdp x tensor"], MESHES[MIXED]]
+    flags = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(to_json(tiny_config)), json.dumps(meshes)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.count("compiled") == len(meshes), done.stderr[-2000:]
+    assert "Involuntary full rematerialization" not in done.stderr, done.stderr[:2000]
