@@ -140,12 +140,14 @@ def on_mesh(plain: Callable, sharded: Callable, q: jax.Array, k: jax.Array) -> C
     rows, heads = (math.prod(mesh.shape[name] for name in names) for names in (batch_axes, head_axes))
     (b, t, h, _), g = q.shape, k.shape[2]
     rows_divide, heads_divide = b % rows == 0, h % heads == 0 and (g == 1 or g % heads == 0)
+    options = {}
     if sequence_devices(t) > 1:
         batch_axes, head_axes = batch_axes if rows_divide else (), head_axes if heads_divide else ()
-        return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes, sequence_axis=time_axes[0])
-    if time_axes or not (rows_divide and heads_divide):
+        options = {"sequence_axis": time_axes[0]}
+    elif time_axes or not (rows_divide and heads_divide):
         return plain
-    return functools.partial(sharded, batch_axes=batch_axes, head_axes=head_axes)
+    narrow = tuple(name for name in mesh.shape if name not in wide)  # left out, they would be averaged over
+    return functools.partial(sharded, batch_axes=(*batch_axes, *narrow), head_axes=head_axes, **options)
 
 
 def row_devices(mesh: Mesh | AbstractMesh) -> int:

@@ -111,7 +111,7 @@ def test_a_halo_over_several_parts(size):
         taken = [behind[:, i : i + behind.shape[1] - size] * weights[i] for i in range(size + 1)]
         return sum(taken[1:], taken[0])
 
-    weights = 2.0 ** (jnp.arange(size + 1) % 5)
+    weights = jnp.exp2(jnp.arange(size + 1, dtype=jnp.float32) % 5)
     whole = np.concatenate([old, x], axis=1)[0, :, 0]
     expected = np.array([np.sum(whole[i : i + size + 1] * weights) for i in range(32)])
     with jax.set_mesh(make_mesh(MESHES["sequence"])):
