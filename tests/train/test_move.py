@@ -84,6 +84,7 @@ def test_a_run_that_moves_equals_one_that_stays(name, meshes, tiny_config, unmov
     assert np.ptp(curve) > 100 * TOLERANCE
 
 
+@pytest.mark.slow
 def test_the_command_moves_a_run(mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume that is refused, or damaged, because its mesh is another one."""
     assert run(mqar_file, "whole", "--model.residual-dropout", "0") == 0

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import override
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json, to_json
 from jaxzoo.sharding import MeshConfig
@@ -32,16 +35,28 @@ def saved_variables(directory, step) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
 
 
-def keep_first(monkeypatch) -> None:
-    """Keeps the checkpoint of step 0 from being removed by later ones."""
-    monkeypatch.setattr("jaxzoo.train.checkpoint.shutil.rmtree", lambda *_, **__: None)
+def configured(file: Path, *flags: str) -> ExperimentConfig:
+    """The experiment of a config file."""
+    return override(load_config(file), flags, prog="")
+
+
+def make_run(config: ExperimentConfig, directory: Path, steps=(2, 3)) -> RunDirectory:
+    """A run with checkpoints of random numbers, others at each step."""
+    session, run = Session(config), RunDirectory(directory)
+    run.create(to_json(config), None)
+    cursor = session.dataset.train().get_state()
+    with jax.set_mesh(session.mesh), Checkpoints(run.checkpoints, keep=9, record=run.newest_checkpoint) as checkpoints:
+        for step in steps:
+            checkpoints.save(step, session.init_state(seed=70 + step), cursor=cursor, config=to_json(config))
+    run.release()
+    return run
 
 
 def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd, monkeypatch):
     """Kills: parameters that are rounded, decayed or random; an optimizer, step or cursor that comes with them; a run
-    that forgets where it began; an earlier step that is not the one named."""
-    keep_first(monkeypatch)
-    assert run(mqar_file, "old", *SHORT) == 0
+    that forgets where it began; another step than the one named."""
+    monkeypatch.setattr(Checkpoints, "_remove_old", lambda _: None)
+    make_run(configured(mqar_file), tmp_path / "old")
     assert run(mqar_file, "new", *SHORT, "--init-from", f"{tmp_path / 'old'}:2", "--train.seed", "5") == 0
     out, err = capfd.readouterr()
     assert f"begins with the parameters of step 2 of {tmp_path / 'old'}" in out
@@ -66,7 +81,7 @@ def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd,
 
 def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume that needs the source again, or that begins with random numbers where no checkpoint was due."""
-    assert run(mqar_file, "old", *SHORT) == 0
+    make_run(configured(mqar_file), tmp_path / "old")
     flags = (*SHORT, "--train.checkpoint-every", "0")
     given = ("--init-from", str(tmp_path / "old"))
     assert run(mqar_file, "whole", *flags, *given) == 0
@@ -87,61 +102,56 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     assert run(mqar_file, "broken", *flags, "--resume") == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert "was stopped before it had saved the parameters that it begins with" in line
-    assert run(mqar_file, "broken", *flags, "--overwrite") == 0
-    assert not (tmp_path / "broken" / "origin.json").exists()
+    directory = RunDirectory(tmp_path / "broken")
+    directory.create({}, None)
+    directory.release()
+    assert not directory.origin.exists()
 
 
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (
-            ("--init-from", "{old}", "--model.d-model", "16"),
-            r"variable embedding has shape (264, 8) there and (264, 16)",
-        ),
-        (("--init-from", "{old}:1"), "checkpoint 1 must be one of 2, 3, those in {old}"),
-        (("--init-from", "{old}x"), "{old}x does not exist; --init-from takes the directory of a run"),
-        (("--init-from", "{old}", "--resume"), "--resume and --init-from exclude each other"),
-        (("--init-from", ""), "--init-from must name a run"),
-        (("--init-from", "{new}"), "is the run that would be replaced"),
-    ],
-)
-def test_refusals_write_nothing(flags, line, mqar_file, run, tmp_path, capfd):
+def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
     """Kills: a traceback of the storage layer, variables that are left random, a directory that is in the way later."""
-    names = {"old": tmp_path / "old", "new": tmp_path / "new"}
-    assert run(mqar_file, "old", *SHORT) == 0
+    old, new = make_run(configured(mqar_file), tmp_path / "old").path, tmp_path / "new"
     capfd.readouterr()
-    assert run(mqar_file, "new", *SHORT, *(flag.format(**names) for flag in flags)) == 2
-    (said,) = capfd.readouterr().err.splitlines()
-    assert line.format(**names) in said
-    assert not (tmp_path / "new").exists()
+    for flags, line in [
+        ((f"{old}", "--model.d-model", "16"), "variable embedding has shape (264, 8) there and (264, 16)"),
+        ((f"{old}:1",), f"checkpoint 1 must be one of 2, 3, those in {old}"),
+        ((f"{old}x",), f"{old}x does not exist; --init-from takes the directory of a run"),
+        ((f"{old}", "--resume"), "--resume and --init-from exclude each other"),
+        (("",), "--init-from must name a run"),
+        ((f"{new}",), "is the run that would be replaced"),
+    ]:
+        assert run(mqar_file, "new", *SHORT, "--init-from", *flags) == 2
+        (said,) = capfd.readouterr().err.splitlines()
+        assert line in said
+        assert not new.exists()
 
 
-def test_what_may_differ_and_what_is_told(mqar_file, text_file, run, tmp_path, capfd):
+def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd):
     """Kills: a run that may not be made longer or dropped out otherwise; another function, or other meanings of the
     ids, without a word."""
-    assert run(mqar_file, "old", *SHORT) == 0
-    given = ("--init-from", str(tmp_path / "old"))
-    capfd.readouterr()
+
+    def warnings(config: ExperimentConfig, source: RunDirectory) -> list[str]:
+        session = Session(config)
+        capfd.readouterr()
+        with jax.set_mesh(session.mesh):
+            read_origin(Place.parse(str(source.path)), session)
+        return capfd.readouterr().err.splitlines()
+
+    old = make_run(configured(mqar_file), tmp_path / "old", steps=(3,))
     same = ("--model.max-length", "40", "--model.residual-dropout", "0.5", "--model.dtype", "bfloat16")
-    assert run(mqar_file, "same", *SHORT, *given, *same, "--model.remat") == 0
-    assert capfd.readouterr().err == ""
-    assert run(text_file, "other", *SHORT, *given, "--model.norm-eps", "1e-3") == 0
-    model, tokens = capfd.readouterr().err.splitlines()
+    assert warnings(configured(mqar_file, *same), old) == []
+    model, tokens = warnings(configured(text_file, "--model.norm-eps", "1e-3"), old)
     assert model.endswith("model.norm_eps is 0.001 here and 1e-05 there, with the same variables")
     assert "trained on tokens of no tokenizer, and these are of 'bytes-257'" in tokens
-    assert run(text_file, "same_text", *SHORT, "--init-from", str(tmp_path / "other"), "--model.norm-eps", "1e-3") == 0
-    assert capfd.readouterr().err == ""
+    assert warnings(configured(text_file), make_run(configured(text_file), tmp_path / "text", steps=(3,))) == []
 
 
 def test_onto_another_mesh(tiny_config, tmp_path):
     """Kills: variables that all lie on one device, or in other shardings than the train step's."""
     eight = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
-    source = RunDirectory(tmp_path / "source")
-    source.create(to_json(tiny_config), None)
-    source.release()
-    with jax.set_mesh(eight.mesh), Checkpoints(source.checkpoints) as checkpoints:
-        state = eight.init_state(seed=7)
-        checkpoints.save(0, state, cursor={}, config=to_json(tiny_config))
+    with jax.set_mesh(eight.mesh):
+        state = eight.init_state(seed=72)
+    source = make_run(eight.config, tmp_path / "source", steps=(2,))
     four = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=1, fsdp=4)), devices=jax.devices()[:4])
     with jax.set_mesh(four.mesh):
         origin = read_origin(Place.parse(str(source.path)), four)

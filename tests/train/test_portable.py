@@ -17,7 +17,7 @@ from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.digest import digests
 from jaxzoo.train.portable import read_portable, write_portable
 from jaxzoo.train.seal import Seal
-from tests.train.test_origin import SHORT, saved_variables
+from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 
 NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)
 """NaNs with payloads, infinity, negative zero, the smallest subnormal number, one; as bits of float32."""
@@ -90,7 +90,7 @@ def test_damage_is_noticed(odd):
 def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capfd):
     """Kills: an imported run that says something else than the one exported, that loses its tokenizer, or that is
     resumed with a random optimizer; a run begun with a file that has other parameters."""
-    assert run(text_file, "r", *SHORT) == 0
+    make_run(configured(text_file), tmp_path / "r")
     file, copy = tmp_path / "m.safetensors", tmp_path / "copy"
     assert export(["--run", str(tmp_path / "r"), "--checkpoint", "2", "--out", str(file)]) == 0
     assert export(["--import", str(file), "--out", str(copy)]) == 0
@@ -115,7 +115,7 @@ def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capf
 
 def test_refusals(mqar_file, run, tmp_path, capfd):
     """Kills: a file or run that is overwritten, a file whose config is of another model, a riddle."""
-    assert run(mqar_file, "r", *SHORT) == 0
+    make_run(configured(mqar_file), tmp_path / "r")
     file = tmp_path / "m.safetensors"
     given = ["--run", str(tmp_path / "r")]
     assert export([*given, "--out", str(file)]) == 0

@@ -141,28 +141,6 @@ def test_second_step_compiles_nothing(tiny_config):
     assert session.train_step.n_compiled == 1
 
 
-def test_checkpoint_of_eight_devices_goes_on_with_one(tiny_config, tmp_path):
-    """Kills: a checkpoint that only its own mesh can read, or that misplaces a shard."""
-    config = with_pattern(tiny_config, "hybrid")
-    eight = Session(with_mesh(config, **MIXED))
-    with jax.set_mesh(eight.mesh), Checkpoints(tmp_path / "c") as checkpoints:
-        _, state = losses(eight, *fresh(eight), steps=2)
-        stream = eight.dataset.train()
-        for _ in range(2):
-            next(stream)
-        checkpoints.save(2, state, cursor=stream.get_state(), config={})
-        expected, _ = losses(eight, state, stream, steps=2)
-    one = Session(with_mesh(config, data=1), devices=jax.devices()[:1])
-    with jax.set_mesh(one.mesh), Checkpoints(tmp_path / "c") as checkpoints:
-        assert checkpoints.newest == 2
-        state, seal = checkpoints.restore(2, one.abstract_state)
-        assert {d for x in jax.tree.leaves(state) for d in x.devices()} == {jax.devices()[0]}
-        stream = one.dataset.train()
-        stream.set_state(seal.cursor)
-        curve, _ = losses(one, state, stream, steps=2)
-    np.testing.assert_allclose(curve, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("name", [pytest.param("lion", marks=pytest.mark.slow), "muon", "adafactor"])
 def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_config, name, tmp_path):
     """Kills: moments on every device, rows and columns of Adafactor in the layout of their matrix, a part of the state
