@@ -87,7 +87,7 @@ def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
         (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),
         (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
         (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),
-        (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: invalid int value: 'x'"),
+        (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: 'x' must be the step of a checkpoint, or best"),
     ],
 )
 def test_one_line_for_a_mistake(trained, flags, message, capsys):
