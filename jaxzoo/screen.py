@@ -46,9 +46,14 @@ def warn(line: str) -> None:
 
 
 def hush() -> None:
-    """Leaves warnings to another process of the run."""
+    """Leaves warnings and errors to process 0 of the run."""
     global _hushed
     _hushed = True
+
+
+def is_hushed() -> bool:
+    """Whether another process speaks for this one."""
+    return _hushed
 
 
 def silence(stream: TextIO) -> None:

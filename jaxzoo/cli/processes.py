@@ -2,14 +2,11 @@
 
 import argparse
 import contextlib
-import os
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Failure, quieten, say
+from jaxzoo.cli.runner import quieten, say
 from jaxzoo.screen import hush
 
 
@@ -91,39 +88,7 @@ def part_of_run(processes: Processes, *, before_end: Callable[[], None]) -> Iter
     if processes.coordinator is not None and processes.n_processes is not None and processes.process is not None:
         place = Place(processes.coordinator, processes.n_processes, processes.process)
     quieten()
-    with _ended_unless(is_leader), joined(place, wait=processes.wait, say=say, before_end=before_end):
+    with joined(place, wait=processes.wait, say=say, before_end=before_end):
         if not is_leader():
             hush()
         yield
-
-
-@contextlib.contextmanager
-def _ended_unless(leads: Callable[[], bool]) -> Iterator[None]:
-    """Ends other processes than process 0 with the status of what they raise, and leaves the line to process 0.
-
-    They end at once: the interpreter would first wait for threads and peers, until JAX misses process 0 and aborts.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if leads():
-            raise
-        status = _status(error)
-        if status is None:
-            traceback.print_exc()
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(1 if status is None else status)
-
-
-def _status(error: BaseException) -> int | None:
-    """That of a process; None: a defect."""
-    match error:
-        case Failure():
-            return error.status
-        case ValueError() | OSError():
-            return 2
-        case KeyboardInterrupt():
-            return 130
-    return None

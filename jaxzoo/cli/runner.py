@@ -8,11 +8,12 @@ import contextlib
 import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Screen, is_hushed
 
 
 class Failure(Exception):
@@ -54,13 +55,22 @@ def run(
     except BaseException as error:
         outcome = _outcome(error, interrupted, out_of_memory)
         if outcome is None:
-            raise
-        status, line = outcome
-        if line:
+            if not _has_peers():
+                raise
+            traceback.print_exc()
+        status, line = outcome or (1, "")
+        if line and not is_hushed():
             say(line)
         Screen(sys.stdout).write("")  # what cannot be shown any more must not fail again at the interpreter's end
+        if _has_peers():
+            os._exit(status)  # at the interpreter's end JAX would wait for processes that have ended, and abort
         return status
     return 0
+
+
+def _has_peers() -> bool:
+    """Whether this process is one of several that JAX has brought together, and not yet parted."""
+    return getattr(sys.modules.get("jax.distributed"), "is_initialized", bool)()
 
 
 def say(line: str) -> None:

@@ -1,7 +1,7 @@
 """`python -m jaxzoo.train --config FILE`: a config file, overrides by dotted flags, a run directory.
 
 Exit statuses beside the runner's: 0 also where a signal has stopped the training after a checkpoint; 1: failed in the
-middle, earlier checkpoints kept; 2: refused before anything was written.
+middle, or another process of the run did, earlier checkpoints kept; 2: refused before anything was written.
 """
 
 import argparse

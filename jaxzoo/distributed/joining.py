@@ -64,9 +64,6 @@ def joined(
     jax.distributed.shutdown()
 
 
-_DETECT = (None, None, None)
-
-
 def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
@@ -77,7 +74,11 @@ def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
     with _limit(wait, late, say):
         try:
             jax.distributed.initialize(
-                *(place or _DETECT), initialization_timeout=2 * wait, shutdown_timeout_seconds=SHUTDOWN_SECONDS
+                *(place or (None, None, None)),
+                # Otherwise JAX would give a named process on Slurm no device but the one of its number there.
+                cluster_detection_method="deactivate" if place else None,
+                initialization_timeout=2 * wait,
+                shutdown_timeout_seconds=SHUTDOWN_SECONDS,
             )
         except (ValueError, TypeError, RuntimeError) as error:  # "coordinator_address should be defined."
             if place:
