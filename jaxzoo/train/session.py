@@ -3,6 +3,7 @@
 A `Program` is all of it but the data.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -177,6 +178,10 @@ class Session(Program):
         """
         key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
         return self._jitted_init(key_data) if variables is None else self._jitted_adopt(variables, key_data)
+
+    @functools.cached_property
+    def _rows(self) -> list[int] | None:
+        return rows_of_process(self.row_sharding, self.config.train.batch_size)
 
     def stream(self) -> Stream:
         """A new stream of training batches, of the rows that this process needs."""

@@ -29,7 +29,14 @@ class Launched:
 
     def __init__(self, directory: Path, commands: Sequence[Sequence[str]]):
         flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": flags,
+            "PYTHONPATH": str(ROOT),
+            "JAX_COMPILATION_CACHE_DIR": str(directory.parent / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+        }
         self.until = time.monotonic() + LIMIT
         self._files = [(directory / f"out{i}", directory / f"err{i}") for i in range(len(commands))]
         self._processes = []
