@@ -18,6 +18,7 @@ from jaxzoo.mixers import MIXERS, AttentionConfig, BigBirdConfig
 from jaxzoo.sharding import MeshConfig, make_mesh
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.session import Session
+from tests.mixers.test_sequence_parallel import HASTY
 from tests.pallas_kernels.shared import needs_eight_devices
 
 pytestmark = needs_eight_devices
@@ -32,7 +33,7 @@ MESHES = {
     "fsdp x sequence x tensor": {"data": 1, "fsdp": 2, "sequence": 2, "tensor": 2},
 }
 MIXED = "fsdp x sequence x tensor"
-QUICK = [("based", MIXED), ("based", "sequence 4"), ("mamba", "sequence 2")]
+QUICK = [("based", MIXED), ("mamba", "sequence 2")]
 SLOW = [(name, mesh) for name in ("based", *MIXERS) for mesh in MESHES]
 STEPS = 3
 
@@ -141,8 +142,8 @@ def test_gradients_of_any_caller(tiny_config, mesh):
 
     with jax.set_mesh(session.mesh):
         variables = session.init_state().variables
-        found = jax.tree.map(np.asarray, jax.jit(gradients)(variables))
-    expected = jax.jit(gradients)(jax.tree.map(np.asarray, variables))
+        found = jax.tree.map(np.asarray, jax.jit(gradients, compiler_options=HASTY)(variables))
+    expected = jax.jit(gradients, compiler_options=HASTY)(jax.tree.map(np.asarray, variables))
     for name in CALLERS:
         norms = jax.tree.map(lambda a, b: float(np.linalg.norm(a - b)), found[name], expected[name])
         size = float(np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(expected[name]))))
@@ -169,7 +170,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.session import Session
-config = from_json(ExperimentConfig, json.loads(sys.argv[1]))
+config = from_json(json.loads(sys.argv[1]), ExperimentConfig)
 for sizes in json.loads(sys.argv[2]):
     session = Session(dataclasses.replace(config, mesh=MeshConfig(**sizes)))
     with jax.set_mesh(session.mesh):
