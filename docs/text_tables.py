@@ -40,7 +40,7 @@ def records() -> str:
         found = report["results"]["records"]
         share = f"{100 * found['contains']:.1f} % ± {100 * found['contains_stderr']:.1f}"
         rows.append((title, share, f"{found['n']:,}"))
-    lines = [f"| {' | '.join(row)} |" for row in [("", "values found", "questions"), ("---", "---", "---"), *rows]]
+    lines = [f"| {' | '.join(row)} |" for row in [("model", "values found", "questions"), ("---", "---", "---"), *rows]]
     return "\n".join(lines)
 
 

@@ -167,7 +167,6 @@ class Session(Program):
         if limited:
             check_estimate(config, mesh, self.dataset.max_length)
         super().__init__(config, mesh)
-        self._rows = rows_of_process(self.row_sharding, config.train.batch_size)
 
     def init_state(self, seed: int | None = None, variables: Variables | None = None) -> TrainState:
         """The state before the first update, born where it stays.
