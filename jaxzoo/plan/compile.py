@@ -18,7 +18,7 @@ from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan
 from jaxzoo.plan.topology import Topology
-from jaxzoo.plan.work import policy_name, step_work
+from jaxzoo.plan.work import step_work
 from jaxzoo.sharding import make_mesh, row_devices
 from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.session import Program
@@ -90,7 +90,7 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
         topology=topology.name,
         device=topology.device.name,
         mesh=dict(program.mesh.shape),
-        remat=policy_name(config.model.remat),
+        remat=config.model.remat,
         dtype=config.model.dtype,
         batch_size=config.train.batch_size,
         length=batch.tokens.shape[1],

@@ -18,7 +18,7 @@ from jaxzoo.plan.plan import Plan
 from jaxzoo.plan.report import mesh_words, saving_words, verdict
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.units import duration, size
-from jaxzoo.plan.work import policy_name, remat_policies, step_work
+from jaxzoo.plan.work import remat_policies, step_work
 from jaxzoo.sharding import MeshConfig
 
 WIDEST_TENSOR = 8
@@ -39,7 +39,7 @@ class Proposal(NamedTuple):
     @property
     def policy(self) -> str:
         """Remat policy."""
-        return policy_name(self.config.model.remat)
+        return self.config.model.remat
 
     @property
     def words(self) -> str:
@@ -152,7 +152,7 @@ def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, token
         "period": sum(repeats),
         "everything": sum(map(math.sqrt, repeats)),
     }
-    residuals = kept[policy_name(model.remat)] * tokens * model.d_model * 4
+    residuals = kept[model.remat] * tokens * model.d_model * 4
     m = batch.targets.shape[1]
     targets = tokens / batch.tokens.shape[1] * (min(chunk, m) if chunk else m)
     return state + residuals + targets * model.padded_vocab_size * 4 / mesh.tensor

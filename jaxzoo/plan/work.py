@@ -22,12 +22,7 @@ class Work(NamedTuple):
 
 def remat_policies() -> tuple:
     """All values of `LanguageModelConfig.remat`."""
-    return get_args(get_type_hints(LanguageModelConfig)["remat"]) or (False, True)
-
-
-def policy_name(remat: str | bool) -> str:
-    """A remat policy by name; True is `period`."""
-    return ("nothing", "period")[remat] if isinstance(remat, bool) else remat
+    return get_args(get_type_hints(LanguageModelConfig)["remat"])
 
 
 def step_work(config: ExperimentConfig, batch: Batch) -> Work:
@@ -36,4 +31,7 @@ def step_work(config: ExperimentConfig, batch: Batch) -> Work:
     head = head_flops(model) * targets
     layers = (flops_per_token(model, length) - head_flops(model)) * rows * length
     is_chunked = 0 < config.train.loss_chunk < batch.targets.shape[1]
-    return Work(3 * (layers + head), FORWARD_AGAIN[policy_name(model.remat)] * layers + is_chunked * head)
+    again = FORWARD_AGAIN[model.remat] * layers
+    if model.remat == "mixer_inputs":  # the sums behind mixers and MLPs are kept: their last projections are not needed
+        again -= 2 * model.d_model * (model.d_model + model.hidden_width) * model.n_layers * rows * length
+    return Work(3 * (layers + head), again + is_chunked * head)
