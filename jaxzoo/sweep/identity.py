@@ -13,6 +13,7 @@ from jaxzoo.config_io import Json, to_json
 
 UNSAID: Mapping[str, Mapping[str, Json]] = {
     "BaseConvConfig": {"filter_decay": True},
+    "MeshConfig": {"sequence": 1},
     "OptimizerConfig": {"name": "adamw"},
     "TrainConfig": {"accumulate": 1, "best_metric": "valid/loss", "keep_best": 0, "loss_chunk": 0, "z_loss": 0.0},
 }

@@ -69,7 +69,7 @@ def test_optimizer_against_the_tables(name):
     assert middle == pytest.approx((settings.base + settings.least) / 2, rel=2e-3)
     quarter = (3 * settings.base + settings.least) / 4 - float(rate(warmup + (steps - 1 - warmup) // 4))
     assert (quarter < -0.05 * settings.base) == (settings.schedule == "cosine")
-    moments = (optimizer.b1, optimizer.b2, optimizer.eps, optimizer.weight_decay, optimizer.clip_norm)
+    moments = (*optimizer.constants.values(), optimizer.weight_decay, optimizer.clip_norm)
     assert moments == (0.9, settings.b2, 1e-8, settings.weight_decay, 1.0)
     assert optimizer.decay_embeddings == row.decays_embedding
 
@@ -92,7 +92,7 @@ def traced(model: LanguageModelConfig, name: str):
     with jax.set_mesh(mesh):
         key = jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0)))
         shapes = jax.eval_shape(lambda key: init_state(model, optimizer, key), key)
-        places = state_shardings(blueprint, optimizer, shapes, mesh)
+        places = state_shardings(blueprint, shapes, mesh)
         state = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, places)
         rows = NamedSharding(mesh, PartitionSpec(RULES["batch"]))
         tokens = jax.ShapeDtypeStruct((config.train.batch_size, config.data.length), jnp.int32, sharding=rows)

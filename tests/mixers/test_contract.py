@@ -54,7 +54,8 @@ class Stream(NamedTuple):
 
 @functools.cache
 def mixer_of(case):
-    return build(CASES[case])
+    with jax.ensure_compile_time_eval():  # perhaps first called while a test is traced
+        return build(CASES[case])
 
 
 def inputs(case, length=LENGTH, seed=2, dtype=jnp.float32):
