@@ -45,6 +45,17 @@ def from_json(value: Json, declared: type[Config]) -> Config:
     return _decode(value, declared, declared.__name__)
 
 
+def with_fields_of_today(value: Json, declared: type) -> Json:
+    """What an older version kept of a dataclass, as this one does: fields that are new have their defaults.
+
+    Itself where this version cannot read it.
+    """
+    try:
+        return to_json(from_json(value, declared))
+    except ValueError:
+        return value
+
+
 def first_difference(
     old: Json, new: Json, *, ignore: Collection[str] = (), path: str = ""
 ) -> tuple[str, Json, Json] | None:

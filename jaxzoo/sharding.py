@@ -99,15 +99,23 @@ def _mesh_axes(size: int, axis: str | None, mesh: Mesh | AbstractMesh) -> tuple[
     return names
 
 
+def mesh_axes(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of one dimension of a spec."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
 def named_sharding(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: Mesh) -> NamedSharding:
     """`partition_spec` on its mesh."""
     return NamedSharding(mesh, partition_spec(shape, axes, mesh))
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Fixes the layout of an activation by logical axes, one a dimension; without a mesh: `x` itself."""
+    """Fixes the layout of an activation by logical axes, one a dimension.
+
+    `x` itself without a mesh, and inside a `shard_map`.
+    """
     mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty:
+    if mesh.empty or mesh.manual_axes:
         return x
     return jax.lax.with_sharding_constraint(x, partition_spec(x.shape, axes, mesh))
 

@@ -6,7 +6,7 @@ from jax import lax
 from jax.sharding import PartitionSpec
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.sharding import partition_spec
+from jaxzoo.sharding import mesh_axes, partition_spec
 
 
 def look_up(
@@ -27,8 +27,8 @@ def look_up(
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes or mesh.size == 1:
         return table.at[ids].get(mode="fill", fill_value=jnp.nan)
-    rows, columns = (_names(entry) for entry in partition_spec(table.shape, axes, mesh))
-    batch, time = (_names(entry) for entry in partition_spec(ids.shape, ("batch", "time"), mesh))
+    rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, axes, mesh))
+    batch, time = (mesh_axes(entry) for entry in partition_spec(ids.shape, ("batch", "time"), mesh))
     if not set(columns) <= set(batch):
         return table.at[ids].get(mode="fill", fill_value=jnp.nan)  # a few ids, as of a prompt: all devices have them
 
@@ -51,8 +51,3 @@ def look_up(
     )(table, ids)
     known = (ids >= 0) & (ids < table.shape[0])
     return jnp.where(known[..., None], values, jnp.nan)
-
-
-def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """The mesh axes of one dimension of a spec."""
-    return () if entry is None else (entry,) if isinstance(entry, str) else entry

@@ -22,13 +22,11 @@ from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
 from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
 from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.head import project
 from jaxzoo.models.layout import Fold, fold_layers
 from jaxzoo.ops.segments import position_in_segment
-from jaxzoo.sharding import constrain
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
-
-MASKED_LOGIT = -1e30
 
 
 class ModelState(NamedTuple):
@@ -108,16 +106,12 @@ class LanguageModel(nnx.Module):
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
         features = constrain_residual(features)  # as in `_run`: a caller may have picked some of them
-        table = (self.embedding if self.config.tie_embeddings else self.head)[...]
-        contract = (((features.ndim - 1,), (1,)), ((), ()))
-        logits = jax.lax.dot_general(
-            features, table.astype(features.dtype), contract, preferred_element_type=jnp.float32
-        )
-        logits = constrain(logits, *("batch", "time")[: logits.ndim - 1], "vocab")
-        if self.config.padded_vocab_size == self.config.vocab_size:
-            return logits
-        real = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1) < self.config.vocab_size
-        return jnp.where(real, logits, jnp.full_like(logits, MASKED_LOGIT))
+        return project(features, self.head_table, vocab_size=self.config.vocab_size)
+
+    @property
+    def head_table(self) -> Float[Array, "vocab d"]:
+        """The rows whose products with the features are logits: the head's, or the embedding's where they are tied."""
+        return (self.embedding if self.config.tie_embeddings else self.head)[...]
 
     def init_state(self, batch_size: int, *, capacity: int | None = None) -> ModelState:
         """The state before the first token of a document.

@@ -19,7 +19,7 @@ from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.work import step_work
-from jaxzoo.sharding import make_mesh, row_devices
+from jaxzoo.sharding import make_mesh, named_sharding
 from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.session import Program
 from pallas_kernels.compile_check.compiler_text import read_program
@@ -81,10 +81,6 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
     """What is known before anything is compiled."""
     config, state = program.config, program.abstract_state
     variables, whole = (sum(_shard_bytes(x, x.sharding) for x in jax.tree.leaves(t)) for t in (state.variables, state))
-    rows = config.train.batch_size // (row_devices(program.mesh) * config.train.accumulate)
-    targets = batch.targets.shape[1]
-    vocab = config.model.padded_vocab_size
-    shares = program.mesh.shape["tensor"] if vocab % program.mesh.shape["tensor"] == 0 else 1
     return Plan(
         name=name,
         topology=topology.name,
@@ -96,7 +92,7 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
         length=batch.tokens.shape[1],
         accumulate=config.train.accumulate,
         loss_chunk=config.train.loss_chunk,
-        logits=4 * rows * min(config.train.loss_chunk or targets, targets) * vocab // shares,
+        logits=_logits_bytes(program, batch.targets.shape[1]),
         steps=config.train.steps,
         n_params=program.blueprint.n_params,
         memory=Memory(
@@ -113,6 +109,15 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
         kernels={},
         compile_seconds=0.0,
     )
+
+
+def _logits_bytes(program: Program, targets: int) -> int:
+    """Of the largest array of logits on one device, for this many targets a row."""
+    train, model = program.config.train, program.config.model
+    shape = (train.batch_size // train.accumulate, targets, model.padded_vocab_size)
+    rows, there, vocab = named_sharding(shape, ("batch", "time", "vocab"), program.mesh).shard_shape(shape)
+    at_once = math.ceil((train.loss_chunk or targets) * there / targets)
+    return 4 * rows * min(at_once, there) * vocab
 
 
 def _shard_bytes(x: Any, sharding: jax.sharding.Sharding) -> int:

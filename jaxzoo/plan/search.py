@@ -44,8 +44,7 @@ class Proposal(NamedTuple):
     @property
     def words(self) -> str:
         """Mesh and policy."""
-        mesh = self.config.mesh
-        return f"data={mesh.data} fsdp={mesh.fsdp} tensor={mesh.tensor}, remat {self.policy}"
+        return f"{self.config.mesh}, remat {self.policy}"
 
 
 def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int, say: Callable[[str], None]) -> Plan:
@@ -54,7 +53,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
     How much more than certain a compiled program needs is taken as what others of its policy need more.
 
     Args:
-      config: the experiment; its mesh and remat policy are left aside.
+      config: the experiment; its mesh, but for the sequence axis, and its remat policy are left aside.
       topology: what to compile for.
       name: of the experiment.
       most: programs to compile.
@@ -103,12 +102,22 @@ def _best(plans: list[Plan], say: Callable[[str], None]) -> Plan:
 
 
 def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
-    """All meshes that share out the batch with all remat policies, the shortest expected step first."""
-    n, rows = len(topology.devices), config.train.batch_size
+    """All meshes that share out the batch with all remat policies, the shortest expected step first.
+
+    Raises:
+      ValueError: a sequence axis that the devices cannot be shared out by.
+    """
+    rows, sequence = config.train.batch_size, config.mesh.sequence
+    n, left = divmod(len(topology.devices), sequence)
+    if sequence < 1 or left:
+        raise ValueError(
+            f"MeshConfig.sequence={sequence}: a search keeps this axis as it is; it must divide the "
+            f"{len(topology.devices)} devices of {topology.name}"
+        )
     batch = config.data.abstract_batch(rows)
     n_params = make_blueprint(config.model).n_params
     meshes = [
-        MeshConfig(data=n // (fsdp * tensor), fsdp=fsdp, tensor=tensor)
+        MeshConfig(data=n // (fsdp * tensor), fsdp=fsdp, sequence=sequence, tensor=tensor)
         for tensor in _divisors(n)
         if tensor <= WIDEST_TENSOR
         for fsdp in _divisors(n // tensor)
@@ -127,14 +136,15 @@ def _expect(config: ExperimentConfig, topology: Topology, batch: Batch, n_params
     """Expected time and certain memory of a config."""
     mesh, model, device = config.mesh, config.model, topology.device
     parts = config.train.accumulate
-    tokens = batch.tokens.size / (mesh.data * mesh.fsdp)
+    tokens = batch.tokens.size / (mesh.data * mesh.fsdp * mesh.sequence)
     work = step_work(config, batch)
     compute = sum(work) / (len(topology.devices) * device.peak_flops)
     width = 2 if model.dtype == "bfloat16" else 4
     again = work.recomputed > 0
     gathered = (2 + again) * parts * width * n_params / mesh.tensor * (mesh.fsdp - 1) / mesh.fsdp
     reduced = parts * width * n_params / mesh.tensor * (mesh.fsdp - 1) / mesh.fsdp
-    summed = 2 * 4 * n_params / (mesh.tensor * mesh.fsdp) * (mesh.data - 1) / mesh.data
+    copies = mesh.data * mesh.sequence
+    summed = 2 * 4 * n_params / (mesh.tensor * mesh.fsdp) * (copies - 1) / copies
     crossed = 2 * (4 + 2 * again) * model.n_layers * tokens * model.d_model * 4 * (mesh.tensor - 1) / mesh.tensor
     network = (gathered + reduced + summed + crossed) / device.link_bandwidth
     memory = _certain_memory(config, batch, n_params, tokens / parts)

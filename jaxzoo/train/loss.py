@@ -1,14 +1,18 @@
 """What a model pays for the targets of a batch, without all of its logits in memory at once."""
 
+import math
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.mixers.base import Losses
+from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.sharding import mesh_axes, partition_spec
 
 
 class TokenScores(NamedTuple):
@@ -43,32 +47,40 @@ def score_targets(
     features, losses = model.features_with_losses(batch.tokens, segment_ids=batch.segment_ids, key=key)
     if batch.positions is not None:
         features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
-    m = batch.targets.shape[1]
-    if not 0 < chunk < m:
+    if not 0 < chunk < batch.targets.shape[1]:
         return cross_entropy(model.logits(features), batch.targets), losses
-    chunks = _in_chunks(features, chunk, 0), _in_chunks(batch.targets, chunk, UNLABELLED)
-
-    @jax.checkpoint
-    def score(features_bcd: Array, targets_bc: Array) -> TokenScores:
-        return cross_entropy(model.logits(features_bcd), targets_bc)
-
-    scores = jax.lax.map(lambda pair: score(*pair), chunks)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2).reshape(x.shape[1], -1)[:, :m], scores), losses
+    return _score_in_chunks(features, model.head_table, batch.targets, chunk, model.config.vocab_size), losses
 
 
-def cross_entropy(logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"]) -> TokenScores:
+class VocabularyPart(NamedTuple):
+    """Which rows of the vocabulary a device of a `shard_map` has."""
+
+    axes: tuple[str, ...] = ()
+    """Mesh axes that share out the rows; none: it has all."""
+    first_row: int | Int[Array, ""] = 0
+
+
+WHOLE = VocabularyPart()
+
+
+def cross_entropy(
+    logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"], part: VocabularyPart = WHOLE
+) -> TokenScores:
     """Scores of targets.
 
     Args:
       logits: float32.
       targets: ids, or `UNLABELLED`.
+      part: the rows of the vocabulary that the logits are of.
     """
     labelled = targets != UNLABELLED
-    wanted = jnp.where(labelled, targets, jnp.zeros_like(targets))
-    picked = jnp.take_along_axis(logits, wanted[:, :, None], axis=-1)[:, :, 0]
+    picked = _pick(logits, jnp.where(labelled, targets, jnp.zeros_like(targets)), part)
     # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
     peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
-    log_normalizer = jnp.log(jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)) + peak
+    if part.axes:
+        peak = jax.lax.pmax(peak, part.axes)
+    total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
+    log_normalizer = jnp.log(jax.lax.psum(total, part.axes) if part.axes else total) + peak
     hits = labelled & (picked >= peak)  # argmax would cost as much as the head on a CPU
     zeros = jnp.zeros_like(picked)
     return TokenScores(
@@ -76,10 +88,68 @@ def cross_entropy(logits: Float[Array, "b m vocab"], targets: Int[Array, "b m"])
     )
 
 
+def _pick(logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], part: VocabularyPart) -> Float[Array, "b m"]:
+    """The logits of these tokens; NaN outside of the vocabulary."""
+    if not part.axes:
+        return jnp.take_along_axis(logits, ids[:, :, None], axis=-1)[:, :, 0]
+    n = logits.shape[-1]
+    here = ids - part.first_row
+    found = (here >= 0) & (here < n)
+    picked = jnp.take_along_axis(logits, jnp.where(found, here, jnp.zeros_like(here))[:, :, None], axis=-1)[:, :, 0]
+    picked = jax.lax.psum(jnp.where(found, picked, jnp.zeros_like(picked)), part.axes)
+    return jnp.where(ids < n * jax.lax.axis_size(part.axes), picked, jnp.full_like(picked, jnp.nan))
+
+
+def _score_in_chunks(
+    features: Float[Array, "b m d"],
+    table: Float[Array, "vocab d"],
+    targets: Int[Array, "b m"],
+    chunk: int,
+    vocab_size: int,
+) -> TokenScores:
+    """Scores of `chunk` targets of each row after the other.
+
+    On a mesh each device goes through its own: the table's columns are gathered once before, and its gradient is summed
+    over devices once after, where the compiler would do so for every chunk.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.manual_axes or mesh.size == 1:
+        return _in_turn(features, table, targets, chunk, vocab_size, WHOLE)
+    rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, ("vocab", "embed"), mesh))
+    batch, time = (mesh_axes(entry) for entry in partition_spec(targets.shape, ("batch", "time"), mesh))
+    chunk = -(-chunk // math.prod(mesh.shape[name] for name in time))
+
+    def local(features: Array, table: Array, targets: Array) -> TokenScores:
+        first = jax.lax.axis_index(rows) * table.shape[0] if rows else 0
+        if columns:
+            table = jax.lax.all_gather(table, columns, axis=1, tiled=True)
+        return _in_turn(features, table, targets, chunk, vocab_size, VocabularyPart(rows, first))
+
+    spec = PartitionSpec(batch, time)
+    return jax.shard_map(local, in_specs=(spec, PartitionSpec(rows, columns), spec), out_specs=spec, check_vma=False)(
+        features, table, targets
+    )
+
+
+def _in_turn(
+    features: Array, table: Array, targets: Array, chunk: int, vocab_size: int, part: VocabularyPart
+) -> TokenScores:
+    """Scores of one chunk after the other, on one device."""
+
+    @jax.checkpoint
+    def score(features_bcd: Array, targets_bc: Array) -> TokenScores:
+        logits = project(features_bcd, table, vocab_size=vocab_size, first_row=part.first_row)
+        return cross_entropy(logits, targets_bc, part)
+
+    b, m = targets.shape
+    chunks = _in_chunks(features, chunk, 0), _in_chunks(targets, chunk, UNLABELLED)
+    scores = jax.lax.map(lambda pair: score(*pair), chunks)
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(b, -1)[:, :m], scores)
+
+
 def _in_chunks(x: Array, chunk: int, fill: int) -> Array:
-    """(b, m, ...) -> (chunks, b, chunk, ...), filled up. A chunk takes every n-th target, so that each device of a mesh
-    keeps its own."""
+    """(b, m, ...) -> (chunks, b, chunk, ...), filled up."""
     b, m, *rest = x.shape
     n = -(-m // chunk)
     padded = jnp.pad(x, [(0, 0), (0, n * chunk - m)] + [(0, 0)] * len(rest), constant_values=fill)
-    return jnp.moveaxis(padded.reshape(b, chunk, n, *rest), 2, 0)
+    return jnp.swapaxes(padded.reshape(b, n, chunk, *rest), 0, 1)

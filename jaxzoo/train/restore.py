@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import orbax.checkpoint as ocp
 
-from jaxzoo.config_io import Json, first_difference
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import Json, first_difference, with_fields_of_today
 from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
@@ -55,7 +56,8 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     """
     with together(UnusableError):
         seal = read_seal(folder)
-        difference = first_difference(seal.config, config, ignore=MAY_CHANGE) if config is not None else None
+        kept = with_fields_of_today(seal.config, ExperimentConfig)
+        difference = first_difference(kept, config, ignore=MAY_CHANGE) if config is not None else None
         if difference:
             raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
     arrays: Any = folder / "state"

@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from jaxzoo.config_io import Json, first_difference
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import Json, first_difference, with_fields_of_today
 from jaxzoo.train.claim import PREFIX, Claim
 
 EVENTS = "events.out.tfevents."
@@ -102,7 +103,8 @@ class RunDirectory:
         Raises:
           ValueError: names the first field that differs and is not in `MAY_CHANGE`.
         """
-        found = first_difference(self.read_config(), config, ignore=MAY_CHANGE)
+        kept = with_fields_of_today(self.read_config(), ExperimentConfig)
+        found = first_difference(kept, config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
             raise ValueError(

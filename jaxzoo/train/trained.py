@@ -7,10 +7,10 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
+from jaxzoo.config_io import UnknownTypeError, first_difference, from_json, with_fields_of_today
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
-from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
@@ -119,6 +119,9 @@ def _check_same_model(seal: Seal, blueprint: Blueprint, run: RunDirectory) -> No
             f"{where} is of another model: variable {name} has shape {there} there and {here} by config.json; restore "
             "the run's own config.json"
         )
-    difference = first_difference(seal.config["model"], run.read_config()["model"], path="model")
+    there, here = (
+        with_fields_of_today(kept["model"], LanguageModelConfig) for kept in (seal.config, run.read_config())
+    )
+    difference = first_difference(there, here, path="model")
     if difference:
         raise ValueError(f"{where} is of another model: {difference[0]} differs; restore the run's own config.json")

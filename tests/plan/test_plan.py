@@ -58,6 +58,16 @@ def test_sizes_by_hand(plan):
     assert plan.fits
 
 
+@pytest.mark.parametrize(("chunk", "targets"), [(0, 16), (24, 6), (64, 16)])
+def test_logits_of_a_part_of_the_sequence(topology, chunk, targets):
+    """Kills logits of whole sequences where devices share them out, and chunks that are not shared out with them."""
+    train = dataclasses.replace(CONFIG.train, loss_chunk=chunk)
+    config = dataclasses.replace(CONFIG, train=train, mesh=MeshConfig(data=2, sequence=4))
+    parts = make_plan(config, topology, name="long")
+    assert parts.logits == 8 * targets * 504 * 4
+    assert parts.mesh["sequence"] == 4
+
+
 def test_gradients_cross_the_mesh(plan):
     """Kills collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
     sent = {}
@@ -247,6 +257,21 @@ def test_candidates(topology):
     assert [each.seconds for each in found] == sorted(each.seconds for each in found)
     odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=2))
     assert {each.config.mesh.tensor for each in candidates(odd, topology)} == {4, 8}
+
+
+def test_candidates_keep_the_sequence_axis(topology):
+    """Kills meshes without the axis that was asked for, and memory of whole sequences on each device."""
+    parts = candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=4)), topology)
+    assert {str(each.config.mesh) for each in parts} == {
+        f"data={a} fsdp={b} sequence=4 tensor={c}" for a, b, c in [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
+    }
+    two = Topology("v5e:1x2", topology.device, "cpu", topology.devices[:2])
+    whole = {(m.fsdp, m.tensor, each.policy): each for each in candidates(CONFIG, two) if (m := each.config.mesh)}
+    for each in parts:
+        other = whole[each.config.mesh.fsdp, each.config.mesh.tensor, each.policy]
+        assert each.memory < other.memory
+    with pytest.raises(ValueError, match=r"MeshConfig.sequence=3: .* must divide the 8 devices of v5e:2x4"):
+        candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=3)), topology)
 
 
 def test_search(topology, monkeypatch):

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch
+from jaxzoo.plan.collectives import read_traffic
+from jaxzoo.plan.hlo import Hlo
+from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.loss import score_targets
+from jaxzoo.train.session import Session
+from tests.mixers.test_sequence_parallel import HASTY
+from tests.pallas_kernels.shared import needs_eight_devices
 from tests.train.test_train_step import make_step, recall_batch, spread, without_dropout
 
 
@@ -102,3 +108,28 @@ def test_no_array_holds_all_logits(tiny_config):
     logits = 4 * b * m * vocab
     assert temporaries[0] > logits
     assert temporaries[1] < logits / 2
+
+
+@pytest.mark.parametrize("sizes", [{"data": 1, "fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}])
+@needs_eight_devices
+def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):
+    """Kills: a gradient of the head that the devices sum up once a chunk, or a table that they gather once a chunk."""
+    b, m, vocab = 16, 32, 1024
+    model = dataclasses.replace(tiny_config.model, vocab_size=vocab, max_length=m, n_layers=2)
+    config = dataclasses.replace(without_dropout(tiny_config), model=model, mesh=MeshConfig(**sizes))
+    session = Session(config)
+    batch = Batch(**dict.fromkeys(("tokens", "targets"), jax.ShapeDtypeStruct((b, m), jnp.int32)))
+    sent = []
+    with jax.set_mesh(session.mesh):
+        variables = session.abstract_state.variables
+        for chunk in (m // 2, m // 16):
+
+            def loss(variables, batch, chunk=chunk):
+                return score_targets(session.blueprint.model(variables), batch, chunk=chunk)[0].nats.sum()
+
+            lowered = jax.jit(jax.grad(loss, allow_int=True)).lower(variables, batch)
+            hlo = Hlo(lowered.compile(compiler_options=HASTY).as_text())
+            sent.append(sum(each.wire for each in read_traffic(hlo, dict(session.mesh.shape))))
+    assert sent[1] > 4 * vocab * config.model.d_model / 8
+    small = 8 * 4 * 3 * b * m  # what a mesh with a tensor axis says of each target: maximum, sum, logit, and back
+    assert sent[1] - sent[0] < small if "tensor" in sizes else sent[1] == sent[0]

@@ -1,0 +1,33 @@
+"""Features to logits, for a whole vocabulary or the part of it that a device has."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.sharding import constrain
+
+MASKED_LOGIT = -1e30
+
+
+def project(
+    features: Float[Array, "... d"],
+    table: Float[Array, "vocab d"],
+    *,
+    vocab_size: int,
+    first_row: int | Int[Array, ""] = 0,
+) -> Float[Array, "... vocab"]:
+    """Logits, float32; rows of padding hold -1e30.
+
+    Args:
+      features: in the compute dtype, which the table is cast to.
+      table: rows of the padded vocabulary.
+      vocab_size: real tokens.
+      first_row: which of them the table's first row is; 0 unless it is a device's part of one.
+    """
+    contract = (((features.ndim - 1,), (1,)), ((), ()))
+    logits = jax.lax.dot_general(features, table.astype(features.dtype), contract, preferred_element_type=jnp.float32)
+    logits = constrain(logits, *("batch", "time")[: logits.ndim - 1], "vocab")
+    if isinstance(first_row, int) and first_row + table.shape[0] <= vocab_size:
+        return logits
+    rows = first_row + jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    return jnp.where(rows < vocab_size, logits, jnp.full_like(logits, MASKED_LOGIT))
