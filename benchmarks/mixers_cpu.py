@@ -32,6 +32,7 @@ from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
 from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
+from jaxzoo.whole_files import write_whole
 
 PROGRAM = "python -m benchmarks.mixers_cpu"
 FROM, TO = 1024, 8192
@@ -93,7 +94,7 @@ def _measure(argv: Sequence[str]) -> None:
     for name in command.only or known:
         if name in command.only or not _complete(report, name, command):
             report["subjects"][name] = _subject(name, command, screen)
-            _write(report, command.out)
+            write_whole(command.out, json.dumps(report, indent=1) + "\n")
     screen.say(table(report))
     draw(report, command.out.with_suffix(".png"))
     screen.say(f"{command.out} and {command.out.with_suffix('.png')}")
@@ -233,13 +234,6 @@ def _growth_cell(subject: Row) -> str:
 
 def _in_short(row: Row) -> str:
     return f"{row['length']:>6}  " + "  ".join(f"{cell:>10}" for cell in _cells(row))
-
-
-def _write(report: Row, path: Path) -> None:
-    """The file, whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    unfinished.write_text(json.dumps(report, indent=1) + "\n")
-    os.replace(unfinished, path)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+from jaxzoo.whole_files import write_whole
+
 BEAT_SECONDS = 5.0
 """Between two signs of life."""
 LEASE_SECONDS = 90.0
@@ -124,7 +126,7 @@ class Queue:
     def _beat(self) -> None:
         while not self._ended.wait(min(BEAT_SECONDS, self._lease / 3)):
             with contextlib.suppress(OSError):  # the next one may succeed
-                write_whole(self._life, dict(self._news))
+                write_whole(self._life, json.dumps(self._news) + "\n")
 
 
 def newest_claims(directory: Shared) -> dict[str, Claim]:
@@ -198,10 +200,3 @@ def _create(directory: Shared, task: str, claim: Claim) -> bool:
     finally:
         draft.unlink()
     return True
-
-
-def write_whole(path: Path, value: Any) -> None:
-    """Writes JSON: whole or not at all, whoever writes the same file besides."""
-    unfinished = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    unfinished.write_text(json.dumps(value) + "\n")
-    os.replace(unfinished, path)

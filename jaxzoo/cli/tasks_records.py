@@ -17,6 +17,7 @@ from jaxzoo.cli.runner import run, say
 from jaxzoo.screen import Screen
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
+from jaxzoo.whole_files import write_rows
 
 PROGRAM = "python -m jaxzoo.tasks.records"
 
@@ -69,7 +70,7 @@ def _make(argv: Sequence[str]) -> None:
         raise UsageError(f"--document-bytes {command.document_bytes} leaves no room for a question; take more")
     manifest = _manifest(records, examples, command.records)
     if out.suffix == ".jsonl":
-        _write_rows(out, examples)
+        write_rows(out, examples)
     else:
         _write_directory(out, records, examples, manifest)
     Screen(sys.stdout).say(_summary(manifest, examples))
@@ -99,7 +100,7 @@ def _write_directory(
         (unfinished / split).mkdir(parents=True)
         rows = records.training_documents(held_out=split == "valid")
         _write_by_source(unfinished / split, _reported(rows, f"{split} documents"))
-    _write_rows(unfinished / "records.jsonl", examples)
+    write_rows(unfinished / "records.jsonl", examples)
     (unfinished / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
     if out.exists():
         shutil.rmtree(out)
@@ -128,16 +129,6 @@ def _write_by_source(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     for name in FILES.values():
         if not (folder / name).stat().st_size:
             (folder / name).unlink()
-
-
-def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes JSON lines: the file is whole or not there."""
-    unfinished = path.with_name(f"{path.name}.tmp")
-    with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(unfinished, path)
 
 
 def _manifest(records: RecordSet, examples: Sequence[Mapping[str, str]], config: RecordsConfig) -> dict[str, Any]:

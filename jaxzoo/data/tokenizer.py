@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Integer, UInt, UInt16
 
-from jaxzoo.data.pieces.whole_files import write_whole
+from jaxzoo.whole_files import write_whole
 
 END_OF_TEXT = "<|endoftext|>"
 """How `decode` shows the end-of-text token; the same characters in a text stay 13 bytes."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.evals.gap_share import GapShare, gap_share
 from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, Score, Sections
-from jaxzoo.train.run_dir import unfinished, write_whole
+from jaxzoo.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
 """Says in `recall.json` whose directory it is in."""
@@ -134,7 +134,7 @@ def check_directory(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out {path} is a file; --slices writes several: name a directory")
     names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-    ours = {*FILES, *(unfinished(path / name).name for name in FILES)}
+    ours = {*FILES, *(unfinished(path / name, owned=True).name for name in FILES)}
     strangers = [name for name in names if name not in ours]
     if not strangers and not _is_report(path / FILES[0]):
         strangers = [name for name in names if name in FILES]  # a report that was killed early left unfinished files
@@ -153,8 +153,9 @@ def write_report(path: Path, report: RecallReport, *, title: str) -> None:
 
     check_directory(path)
     path.mkdir(exist_ok=True)
-    write_whole(path / FILES[0], json.dumps(report.to_json(), indent=1) + "\n")  # first: it says whose directory it is
-    write_whole(path / FILES[1], report.markdown())
+    first = json.dumps(report.to_json(), indent=1) + "\n"  # it says whose directory this is
+    write_whole(path / FILES[0], first, owned=True)
+    write_whole(path / FILES[1], report.markdown(), owned=True)
     draw_recall(report, path / FILES[2], title=title)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.claims import write_whole
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.whole_files import write_whole
 
 REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
 """Files that a report adds."""
@@ -55,7 +55,7 @@ class SweepDirectory:
             raise ValueError(f"{self.path} holds {name!r}, which no sweep wrote; choose another place with --out")
         for folder in (self._runs, self._results, self._failures, self.claims, self.workers):
             folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.about, about._asdict())
+        write_whole(self.about, json.dumps(about._asdict()) + "\n")
 
     def read_about(self) -> About:
         """What is made here.
@@ -97,11 +97,11 @@ class SweepDirectory:
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
         """Keeps what a run gave."""
-        write_whole(self._results / f"{task}.json", result)
+        write_whole(self._results / f"{task}.json", json.dumps(result) + "\n")
 
     def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
         """Keeps why a run failed."""
-        write_whole(self._failures / f"{task}.json", failure)
+        write_whole(self._failures / f"{task}.json", json.dumps(failure) + "\n")
 
     def forget_failures(self) -> None:
         """Lets every run that has failed be tried again."""

@@ -1,7 +1,6 @@
 """The report of a sweep as files: picture, table, claims, and a page over many sweeps."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from jaxzoo.sweep.outcome import Outcome
 from jaxzoo.sweep.page import Section, page
 from jaxzoo.sweep.results import Missing, Results
 from jaxzoo.sweep.table import markdown
+from jaxzoo.whole_files import replacing
 from pallas_kernels.figure import render
 
 if TYPE_CHECKING:
@@ -97,10 +97,5 @@ def _claims(outcome: Outcome) -> list[dict[str, str | None]]:
 
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+    with replacing(path) as place:
+        place.write_bytes(content)

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import json
-import os
-import uuid
 from typing import Any
 
 from jaxzoo.config import ExperimentConfig
@@ -12,6 +10,7 @@ from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
 from jaxzoo.sweep.results import Row
 from jaxzoo.sweep.task import Task
+from jaxzoo.whole_files import write_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +78,7 @@ class Sweep:
 
     def write_rows(self) -> None:
         """Makes `results.jsonl` anew, whole or not at all."""
-        unfinished = self.directory.rows.with_name(f"{self.directory.rows.name}.{uuid.uuid4().hex[:8]}.tmp")
-        unfinished.write_text("".join(json.dumps(row) + "\n" for row in self.rows()))
-        os.replace(unfinished, self.directory.rows)
+        write_rows(self.directory.rows, self.rows())
 
 
 def reported(directory: SweepDirectory) -> list[Row]:

@@ -3,7 +3,6 @@
 import contextlib
 import errno
 import functools
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
@@ -18,9 +17,9 @@ from jaxzoo.distributed.agreement import is_leader, leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
 from jaxzoo.train.restore import UNFINISHED, UNUSABLE, Restored, folders, newest_usable, restore, warn_of_strays
-from jaxzoo.train.run_dir import write_whole
 from jaxzoo.train.seal import ITEM, Seal
 from jaxzoo.train.state import TrainState
+from jaxzoo.whole_files import write_json
 
 
 class Checkpoints:
@@ -124,7 +123,7 @@ class Checkpoints:
                 if step is None:
                     self._record.unlink(missing_ok=True)
                 else:
-                    write_whole(self._record, json.dumps({"newest": step}) + "\n")
+                    write_json(self._record, {"newest": step}, owned=True)
         self.newest = step
 
     def wait(self) -> None:
@@ -164,7 +163,7 @@ class Checkpoints:
     def _note(self) -> None:
         """Called by the saving thread when all is written, just before the checkpoint gets its name."""
         if self._record:
-            write_whole(self._record, json.dumps({"newest": self._under_way}) + "\n")
+            write_json(self._record, {"newest": self._under_way}, owned=True)
 
     def _newest_on_disk(self) -> int | None:
         return next(iter(folders(self._directory)), None)

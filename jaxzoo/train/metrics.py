@@ -17,7 +17,7 @@ from tensorboardX.summary import scalar
 
 from jaxzoo.screen import warn
 from jaxzoo.train.patience import patiently
-from jaxzoo.train.run_dir import unfinished
+from jaxzoo.whole_files import write_rows
 
 Row = dict[str, float]
 """`{"step": 10, "train/loss": 2.5, ...}`."""
@@ -68,8 +68,7 @@ class MetricsLog:
         self._file: IO[bytes] | None = None
         if not writes:
             return
-        unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in self.rows))
-        os.replace(unfinished(path), path)
+        write_rows(path, self.rows, owned=True)
         self._path, self._file = path, path.open("ab", buffering=0)
         self._size = path.stat().st_size
         self._events = EventsWriter(str(path.parent / "events"), f".{os.getpid()}")

@@ -8,7 +8,6 @@ those that do not learn, JSON) and `jaxzoo_version`.
 
 import importlib.metadata
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +19,9 @@ from jaxzoo.config_io import Json
 from jaxzoo.data.pieces.extras import need
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.digest import digests, joint_digest
-from jaxzoo.train.run_dir import unfinished
 from jaxzoo.train.seal import Seal
 from jaxzoo.train.stored import Shapes, names_of, tokenizer_of
+from jaxzoo.whole_files import replacing
 
 EXTENSION = ".safetensors"
 
@@ -70,15 +69,13 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     }
     arrays = {_dotted(name): _on_host(x) for tree in variables for name, x in names_of(tree).items()}
     try:
-        unfinished(file).touch()
-        mode = unfinished(file).stat().st_mode  # the library's own is for the user alone, whatever the umask
-        safetensors.numpy.save_file(arrays, unfinished(file), metadata=metadata)
-        unfinished(file).chmod(mode)
-        os.replace(unfinished(file), file)
+        with replacing(file) as place:
+            place.touch()
+            mode = place.stat().st_mode  # the library's own is for the user alone, whatever the umask
+            safetensors.numpy.save_file(arrays, place, metadata=metadata)
+            place.chmod(mode)
     except safetensors.SafetensorError as error:
         raise OSError(f"{file}: {error}") from None
-    finally:
-        unfinished(file).unlink(missing_ok=True)
 
 
 def read_header(file: Path) -> Header:

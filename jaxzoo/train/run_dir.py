@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-import os
 import shutil
 from pathlib import Path
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, first_difference, with_fields_of_today
 from jaxzoo.train.claim import PREFIX, Claim
+from jaxzoo.whole_files import unfinished, write_json, write_whole
 
 EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
@@ -163,10 +163,10 @@ class RunDirectory:
                 self.check(resume=False, overwrite=False)
             self._remove_run()
             if origin is not None:
-                write_whole(self.origin, json.dumps(origin, indent=1) + "\n")
+                write_json(self.origin, origin, owned=True)
             self.write_config(config)
             if manifest is not None:
-                write_whole(self.manifest, json.dumps(manifest, indent=1) + "\n")
+                write_json(self.manifest, manifest, owned=True)
         except OSError:
             with contextlib.suppress(OSError):
                 if self._claim:
@@ -181,7 +181,7 @@ class RunDirectory:
 
     def write_config(self, config: Json) -> None:
         """Writes `config.json`, whole or not at all."""
-        write_whole(self.config, json.dumps(config, indent=2) + "\n")
+        write_whole(self.config, json.dumps(config, indent=2) + "\n", owned=True)
 
     def _remove_run(self) -> None:
         """Removes what a run writes, its config last: half removed, it is still known as a run."""
@@ -195,7 +195,7 @@ class RunDirectory:
         """The files of a run but for its events, unfinished ones first and the config last."""
         records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint]
         files = [*records, self.origin, self.config]
-        return [*map(unfinished, files), *files]
+        return [*(unfinished(file, owned=True) for file in files), *files]
 
     def _links(self) -> list[Path]:
         """Symbolic links in the places of the run's files and checkpoints, through which it would write elsewhere."""
@@ -211,17 +211,6 @@ class RunDirectory:
         ours = {file.name for file in self._files()} | folders
         names = (p.name for p in self.path.iterdir())
         return sorted(name for name in names if name not in ours and not name.startswith((EVENTS, PREFIX)))
-
-
-def unfinished(path: Path) -> Path:
-    """Where `path` is written before it is renamed, so that a killed process leaves no half of it."""
-    return path.with_name(path.name + ".tmp")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all."""
-    unfinished(path).write_text(text)
-    os.replace(unfinished(path), path)
 
 
 def _short(value: Json) -> str:

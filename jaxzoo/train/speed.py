@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from jaxzoo.config import RecallDataConfig
 from jaxzoo.devices import find_device
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.metrics import Row, read_rows
-from jaxzoo.train.run_dir import unfinished
 from jaxzoo.train.session import Session
+from jaxzoo.whole_files import write_rows
 
 
 class StepWork(NamedTuple):
@@ -113,8 +112,7 @@ class SpeedLog:
 
     def __init__(self, path: Path, keep_until: int = -1):
         kept = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
-        unfinished(path).write_text("".join(json.dumps(row) + "\n" for row in kept))
-        os.replace(unfinished(path), path)
+        write_rows(path, kept, owned=True)
         self._file = path.open("a", buffering=1)
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from jaxzoo.train.run_dir import unfinished
+from jaxzoo.whole_files import unfinished
 from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks, save, series_style
 
 
@@ -87,6 +87,6 @@ def test_a_picture_appears_whole_or_not_at_all(drawn, tmp_path, monkeypatch):
     monkeypatch.setattr(figure, "savefig", full_disk)
     with pytest.raises(OSError, match="No space left"):
         save(figure, path)
-    assert targets == [unfinished(path)]
+    assert targets == [unfinished(path, owned=True)]
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]

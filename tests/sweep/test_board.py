@@ -2,9 +2,10 @@
 
 import io
 
-from jaxzoo.claims import Queue, write_whole
+from jaxzoo.claims import Queue
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.board import Board
+from jaxzoo.whole_files import write_json
 from tests.sweep.small import open_small
 
 RESULT = {"steps": 6, "seconds": 12.0}
@@ -51,7 +52,7 @@ def test_time_left_by_runs_that_are_done(tmp_path):
         queue.tell(tasks[6], step=3, steps=6, score=0.125)
         queue._ended.set()
         queue._beats.join()
-        write_whole(queue._life, queue._news)
+        write_json(queue._life, queue._news)
         Board(Screen(stream), 3).show(sweep)
     assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()

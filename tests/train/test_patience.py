@@ -9,7 +9,7 @@ from jaxzoo.train import patience
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.metrics import MetricsLog, read_rows
 from jaxzoo.train.restore import folders
-from jaxzoo.train.run_dir import write_whole
+from jaxzoo.whole_files import write_json
 
 
 class Disk:
@@ -18,11 +18,11 @@ class Disk:
     def __init__(self, call, failures, number=errno.EIO):
         self.call, self.failures, self.number = call, failures, number
 
-    def __call__(self, *args):
+    def __call__(self, *args, **options):
         if self.failures > 0:
             self.failures -= 1
             raise OSError(self.number, os.strerror(self.number))
-        return self.call(*args)
+        return self.call(*args, **options)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def disk(monkeypatch):
     monkeypatch.setattr(patience, "RETRY_SECONDS", (0.0, 0.0, 0.0))
 
     def disk(failures, number=errno.EIO):
-        monkeypatch.setattr("jaxzoo.train.checkpoint.write_whole", Disk(write_whole, failures, number))
+        monkeypatch.setattr("jaxzoo.train.checkpoint.write_json", Disk(write_json, failures, number))
 
     return disk
 

@@ -24,7 +24,7 @@ from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
 from jaxzoo.data.pieces.extras import need
 from jaxzoo.data.pieces.share_out import Piece, share_out
-from jaxzoo.data.pieces.whole_files import write_json
+from jaxzoo.whole_files import write_json
 
 VERSION = "1.0.0"
 """Of the data sets."""

@@ -9,13 +9,13 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.pieces.extras import need
+from jaxzoo.whole_files import replacing
 
 FILES = ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst")
 VALID_FRACTION = 0.1
@@ -122,9 +122,5 @@ def _write(file: Path, chosen: list[NamedText]) -> None:
     rows = ({"text": text, "meta": {"pile_set_name": subset}} for subset, _, text in chosen)
     data = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f"{file.name}.tmp")
-    with unfinished.open("wb") as stream:
-        stream.write(zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data))
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(unfinished, file)
+    with replacing(file, owned=True) as place:
+        place.write_bytes(zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.data.corpus.sources import BEGINNING, Fields, Position, Skipped, TextDocument, read_documents
-from jaxzoo.data.pieces.whole_files import write_json
+from jaxzoo.whole_files import write_json
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Of array_record, all that its bytes depend on; one document a group, so that any can be read alone."""

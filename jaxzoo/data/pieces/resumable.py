@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxzoo.data.pieces.whole_files import write_json
+from jaxzoo.whole_files import write_json
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.data.pieces.whole_files import write_json, write_whole
 from jaxzoo.data.statistics.recall_figures import draw_distances, draw_distances_by_source, draw_repeats_by_source
 from jaxzoo.data.statistics.recall_histograms import Cut, count_repeats
 from jaxzoo.data.statistics.recall_summary import summarise, table
 from jaxzoo.data.statistics.stop_words import read_stop_words, stop_tokens
 from jaxzoo.data.tokenizer import load_tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.whole_files import write_json, write_whole
 from pallas_kernels.figure import save
 
 FORMAT = 1

@@ -14,9 +14,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt
 
+from jaxzoo.data.pieces.array_writer import writing_array
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Piece, share_out
-from jaxzoo.data.pieces.whole_files import ArrayWriter
 from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokens.token_shards import TokenDirectory, TokenShard, shard_name
 
@@ -132,7 +132,7 @@ def _count_shard(cut: Cut, index: int, chosen: dict[str, _Chosen], stop: Bool[np
             tokens = _cut(shard, subset, cut.length, sequences.indices(start, start + step))
             for column, n in enumerate(cut.n):
                 _add(counts[row, :, column], tokens, stop[tokens], n)
-    with ArrayWriter(file, counts.dtype) as writer:
+    with writing_array(file, counts.dtype) as writer:
         writer.append(counts.ravel())
 
 

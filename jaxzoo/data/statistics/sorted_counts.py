@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt64
 
-from jaxzoo.data.pieces.whole_files import ArrayWriter, write_json
+from jaxzoo.data.pieces.array_writer import writing_array
+from jaxzoo.whole_files import write_json
 
 KEY_BYTES = 48
 """Memory for each key that is counted at once: sorted in place, then the distinct ones, their places and counts."""
@@ -118,8 +119,10 @@ class Files(NamedTuple):
             `total` and `distinct`, the sum and the number of the counts, and `sha256` of both arrays.
         """
         total = distinct = 0
-        keys, counts = ArrayWriter(self.keys, np.dtype(np.uint64)), ArrayWriter(self.counts, np.dtype(np.int64))
-        with keys, counts:
+        with (
+            writing_array(self.keys, np.dtype(np.uint64)) as keys,
+            writing_array(self.counts, np.dtype(np.int64)) as counts,
+        ):
             for block in blocks:
                 keys.append(block.keys)
                 counts.append(block.counts)

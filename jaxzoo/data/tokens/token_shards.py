@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt, UInt16
 
+from jaxzoo.data.pieces.array_writer import writing_array
 from jaxzoo.data.pieces.open_files import allow_open_files
-from jaxzoo.data.pieces.whole_files import ArrayWriter, write_json
+from jaxzoo.whole_files import write_json
 
 FORMAT = 1
 """Of the directory; another number is refused."""
@@ -106,7 +107,7 @@ def write_shard(
     names: list[str] = []
     counts: dict[str, Counts] = {}
     n_empty = n_repaired = 0
-    with ArrayWriter(directory / f"{name}.tokens.npy", dtype) as tokens:
+    with writing_array(directory / f"{name}.tokens.npy", dtype) as tokens:
         for document in documents:
             tokens.append(document.tokens.astype(dtype, copy=False))
             tokens.append(end)
@@ -125,7 +126,7 @@ def write_shard(
     }
     digests = {"tokens": tokens.digest}
     for key, array in arrays.items():
-        with ArrayWriter(directory / f"{name}.{key}.npy", array.dtype) as writer:
+        with writing_array(directory / f"{name}.{key}.npy", array.dtype) as writer:
             writer.append(array)
         digests[key] = writer.digest
     note = {"subsets": {subset: counts[subset]._asdict() for subset in ids}, "sha256": digests}

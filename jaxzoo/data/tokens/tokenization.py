@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from jaxzoo.config_io import first_difference
 from jaxzoo.data.corpus.built import BuiltData, BuiltDocument
 from jaxzoo.data.pieces.share_out import Piece, share_out
-from jaxzoo.data.pieces.whole_files import write_json
 from jaxzoo.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
 from jaxzoo.data.tokens.token_shards import (
     FORMAT,
@@ -25,6 +24,7 @@ from jaxzoo.data.tokens.token_shards import (
     write_manifest,
     write_shard,
 )
+from jaxzoo.whole_files import write_json
 
 BATCH_BYTES = 2**20
 """Text that is encoded together."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxzoo.data.pieces.whole_files import write_whole
 from jaxzoo.data.statistics import corpus_recall
 from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
 from jaxzoo.data.statistics.recall_histograms import Cut
 from jaxzoo.data.statistics.recall_summary import TOGETHER, distance_bins
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.whole_files import write_whole
 from tests.data import recall_reference
 from tests.data.byte_tokens import write_byte_tokens
 from tests.data.killing import content, killed_everywhere
@@ -97,7 +97,7 @@ def test_killed_and_started_again(data, tmp_path, monkeypatch):
         imports="""
 from jaxzoo.data.statistics import corpus_recall
 from jaxzoo.data.statistics.recall_histograms import Cut
-from jaxzoo.data.pieces.whole_files import write_whole
+from jaxzoo.whole_files import write_whole
 corpus_recall.save = lambda figure, path: write_whole(path, path.name)""",
         call=f"corpus_recall.make_recall_statistics({cut}, out)",
     )

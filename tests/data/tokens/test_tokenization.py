@@ -126,7 +126,6 @@ def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
 
 def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeypatch):
     """Kills: half a file taken for a whole one, and remains of killed workers among the results."""
-    from jaxzoo.data.pieces import whole_files
 
     class Killed(BaseException):
         pass
@@ -147,7 +146,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeyp
         left -= 1
         return replace(source, target)
 
-    monkeypatch.setattr(whole_files.os, "replace", die_later)
+    monkeypatch.setattr(os, "replace", die_later)
     for n_renames in range(len(digests(whole))):
         shutil.rmtree(out, ignore_errors=True)
         left = n_renames
