@@ -129,6 +129,12 @@ class MixerConfig(Checked, abc.ABC):
         return Capabilities()
 
     @property
+    def scanned_as(self) -> "MixerConfig":
+        """The config without what decides initial values by the place in the depth: layers for which it is equal
+        compute the same function of their variables, and run as one scan."""
+        return self
+
+    @property
     def loss_weights(self) -> Mapping[str, float]:
         """Weights of the terms that `with_losses` adds to the training loss, by name; empty: it adds none."""
         return {}

@@ -1,6 +1,7 @@
 """One layer, and a stack of equal periods of layers."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -117,7 +118,7 @@ class Block(nnx.Module):
 
 
 class Stack(nnx.Module):
-    """`repeats` equal periods of blocks, scanned: their variables have a leading axis of `repeats`.
+    """`repeats` periods of blocks that are alike, scanned: their variables have a leading axis of `repeats`.
 
     A period that is not repeated is run as it is, without that axis.
     """
@@ -126,13 +127,18 @@ class Stack(nnx.Module):
         self.repeats = fold.repeats
         self.remat = config.remat
 
-        def make_period(rngs: nnx.Rngs) -> nnx.List:
-            return nnx.List([Block(config, mixer, rngs=rngs) for mixer in fold.period])
+        def make(period: tuple[MixerConfig, ...], rngs: nnx.Rngs) -> nnx.List:
+            return nnx.List([Block(config, mixer, rngs=rngs) for mixer in period])
 
+        make_first = functools.partial(make, fold.period)
         if fold.repeats == 1:
-            self.blocks = make_period(rngs)
+            self.blocks = make_first(rngs)
+        elif len(set(fold.periods)) == 1:
+            self.blocks = nnx.split_rngs(splits=fold.repeats)(nnx.vmap(make_first, in_axes=0, out_axes=0))(rngs)
         else:
-            self.blocks = nnx.split_rngs(splits=fold.repeats)(nnx.vmap(make_period, in_axes=0, out_axes=0))(rngs)
+            # They compute the same function, but each begins with values of its own.
+            definitions, variables = zip(*(nnx.split(make(period, rngs)) for period in fold.periods), strict=True)
+            self.blocks = nnx.merge(definitions[0], jax.tree.map(lambda *x: jnp.stack(x), *variables))
 
     def __call__(
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], context: Context

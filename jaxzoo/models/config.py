@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import Inherited, MixerConfig
+from jaxzoo.models.layout import Fold, fold_layers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,11 @@ class LanguageModelConfig(Checked):
         for mixer in period:
             mixer.require("d_model", mixer.d_model == self.d_model, f"must equal the model's d_model={self.d_model}")
         return period
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The layers as they are scanned."""
+        return fold_layers(self.layers, lambda mixer: mixer.scanned_as)
 
     @property
     def state_grows(self) -> bool:

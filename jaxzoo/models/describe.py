@@ -18,7 +18,7 @@ from jaxzoo.models.accounting import (
 )
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.models.layout import Fold, fold_layers
+from jaxzoo.models.layout import Fold
 
 WIDTHS = (48, 16, 16, 16)
 """Columns of the table: what, parameters, state bytes, FLOPs a token; 99 characters with the gaps."""
@@ -66,7 +66,7 @@ def _title(config: LanguageModelConfig) -> str:
 
 def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
     start = 0
-    for fold, stack in zip(fold_layers(config.layers), model.stacks, strict=True):
+    for fold, stack in zip(config.folds, model.stacks, strict=True):
         width = len(fold.period)
         if fold.repeats > 1:
             layers = f"{width} layer" + "s" * (width > 1)

@@ -23,7 +23,7 @@ from jaxzoo.mixers.base import Context, Losses, Mixer, State
 from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.head import project
-from jaxzoo.models.layout import Fold, fold_layers
+from jaxzoo.models.layout import Fold
 from jaxzoo.ops.segments import position_in_segment
 
 __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
@@ -56,7 +56,7 @@ class LanguageModel(nnx.Module):
         if config.max_positions is not None:
             positions = (config.max_positions, config.d_model)
             self.position_embedding = parameter(init(rngs.params(), positions), (None, "embed"), is_embedding=True)
-        folds = fold_layers(config.layers) if scanned else [Fold((layer,), 1) for layer in config.layers]
+        folds = config.folds if scanned else [Fold(((layer,),)) for layer in config.layers]
         self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
         self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         if not config.tie_embeddings:

@@ -1,37 +1,55 @@
 """How a stack of layers folds into scanned periods."""
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-Layer = TypeVar("Layer", bound=Hashable)
+Layer = TypeVar("Layer")
 
 
 class Fold(NamedTuple):
-    """`period` repeated `repeats` times."""
+    """Periods of layers that follow each other and are alike."""
 
-    period: tuple
-    repeats: int
+    periods: tuple[tuple, ...]
+
+    @property
+    def period(self) -> tuple:
+        """The first of them."""
+        return self.periods[0]
+
+    @property
+    def repeats(self) -> int:
+        """How many there are."""
+        return len(self.periods)
 
 
-def fold_layers(layers: Sequence[Layer]) -> tuple[Fold, ...]:
+def _itself(layer: Any) -> Any:
+    return layer
+
+
+def fold_layers(layers: Sequence[Layer], alike: Callable[[Layer], Hashable] = _itself) -> tuple[Fold, ...]:
     """Folds layers into repeated periods, so that a deep model compiles as one period.
 
-    From the front, the longest run of at least two equal periods becomes one fold (the shortest period wins a
+    From the front, the longest run of at least two periods that are alike becomes one fold (the shortest period wins a
     tie); layers that start no such run stand alone. Joined up again, the folds give back `layers`. A run is found in
     time linear in the layers that are left.
+
+    Args:
+      layers: the layers in their order.
+      alike: what is equal where layers can be scanned as one.
     """
     folds: list[Fold] = []
-    start = 0
+    start, keys = 0, [alike(layer) for layer in layers]
     while start < len(layers):
-        rest = tuple(layers[start:])
+        rest = keys[start:]
         runs = [(width, length // width + 1) for width, length in enumerate(_repetitions(rest)) if length >= width > 0]
         width, repeats = max(runs, key=lambda run: (run[0] * run[1], -run[0]), default=(1, 1))
-        folds.append(Fold(rest[:width], repeats))
+        ends = range(start + width, start + width * repeats + 1, width)
+        folds.append(Fold(tuple(tuple(layers[end - width : end]) for end in ends)))
         start += width * repeats
     return tuple(folds)
 
 
-def _repetitions(items: Sequence[Layer]) -> list[int]:
+def _repetitions(items: Sequence[Hashable]) -> list[int]:
     """For every place, how many items from there on are those from the front on, in time linear in their number.
 
     The Z function (Gusfield 1997, sec. 1.4): `[first, end)` is the stretch found so far that reaches furthest.

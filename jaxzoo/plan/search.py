@@ -12,7 +12,6 @@ from typing import NamedTuple
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
-from jaxzoo.models.layout import fold_layers
 from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import Plan
 from jaxzoo.plan.report import mesh_words, saving_words, verdict
@@ -155,7 +154,7 @@ def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, token
     """Bytes of a device for state and gradients, the residuals that are kept, and one array of logits."""
     mesh, model, chunk = config.mesh, config.model, config.train.loss_chunk
     state = 16 * n_params / (mesh.fsdp * mesh.tensor)
-    repeats = [fold.repeats for fold in fold_layers(model.layers)]
+    repeats = [fold.repeats for fold in model.folds]
     kept = {
         "nothing": 4 * model.n_layers,
         "mixer_inputs": 2 * model.n_layers,

@@ -1,12 +1,18 @@
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
+from flax import nnx
 
-from jaxzoo.models import presets
+from jaxzoo.mixers import RWKV4ChannelMixConfig, RWKV4TimeMixConfig, RWKV5TimeMixConfig
+from jaxzoo.models import LanguageModel, LanguageModelConfig, presets
+from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.layout import Fold, fold_layers
 
 
 def unfold(folds: tuple[Fold, ...]) -> tuple:
-    return tuple(layer for fold in folds for layer in fold.period * fold.repeats)
+    return tuple(layer for fold in folds for period in fold.periods for layer in period)
 
 
 @pytest.mark.parametrize("n_kinds", [1, 2, 3])
@@ -50,7 +56,7 @@ def test_every_fold_is_the_longest_run_from_its_start():
 )
 def test_hand_worked_folds(layers, folds):
     """Kills a tie that takes `aa` twice for `a` four times."""
-    assert fold_layers(layers) == tuple(Fold(tuple(period), repeats) for period, repeats in folds)
+    assert fold_layers(layers) == tuple(Fold((tuple(period),) * repeats) for period, repeats in folds)
 
 
 @pytest.mark.parametrize("period", ["a", "ab", "abcdefg"])
@@ -58,16 +64,34 @@ def test_deep_models_fold_at_once(period):
     """Kills a search that tries every width at a cost of its own: 30000 layers took it minutes."""
     n = 30_000
     folds = fold_layers((period * n)[:n])
-    assert folds[0] == Fold(tuple(period), n // len(period))
+    assert folds[0] == Fold((tuple(period),) * (n // len(period)))
     assert "".join(unfold(folds)) == (period * n)[:n]
 
 
 def test_based_360m_folds_into_two_scans():
     """Kills a preset whose layers sit one off: Table 7 has period 5, then two convolutions."""
-    layers = presets.based_360m().layers
-    first, second = fold_layers(layers)
+    first, second = presets.based_360m().folds
     assert (len(first.period), first.repeats) == (5, 5)
     assert (len(second.period), second.repeats) == (1, 2)
     names = [type(mixer).__name__.removesuffix("Config") for mixer in first.period]
     assert names == ["GatedShortConv", "TaylorLinearAttention", "SlidingWindowAttention"] + ["GatedShortConv"] * 2
     assert second.period[0] == first.period[0]
+
+
+@pytest.mark.parametrize("time_mix", [RWKV4TimeMixConfig(), RWKV5TimeMixConfig(n_heads=2)])
+def test_layers_that_begin_differently_are_one_scan(time_mix):
+    """Kills: layers that all begin as the first does, variables that come to another layer, and a scan that is none."""
+    pattern = tuple(
+        dataclasses.replace(mixer, layer_index=i, n_layers=3)
+        for i in range(3)
+        for mixer in (time_mix, RWKV4ChannelMixConfig())
+    )
+    config = LanguageModelConfig(pattern=pattern, n_layers=6, d_model=8, vocab_size=20, max_length=8, mlp="none")
+    scanned, flat = (LanguageModel(config, rngs=nnx.Rngs(0), scanned=scanned) for scanned in (True, False))
+    assert [(len(fold.period), fold.repeats) for fold in config.folds] == [(2, 3)]
+    assert (len(scanned.stacks), len(flat.stacks)) == (1, 6)
+    jax.tree.map(np.testing.assert_array_equal, split_variables(scanned.unstacked()), split_variables(flat))
+    for block in scanned.stacks[0].blocks:
+        assert len(np.unique(block.mixer.time_mix_key[...], axis=0)) == 3
+    tokens = jax.random.randint(jax.random.key(1), (2, 7), 0, 20)
+    np.testing.assert_allclose(scanned(tokens), flat(tokens), atol=1e-5)

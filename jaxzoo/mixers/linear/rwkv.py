@@ -36,6 +36,10 @@ class RWKVConfig(MixerConfig):
         return Capabilities(segments=True, sequence_parallel=True)
 
     @property
+    def scanned_as(self) -> MixerConfig:
+        return dataclasses.replace(self, layer_index=0, n_layers=1)
+
+    @property
     def depth(self) -> float:
         """l / (L - 1): 0 for the first layer, 1 for the last of several."""
         return self.layer_index / max(self.n_layers - 1, 1)

@@ -192,7 +192,7 @@ def rwkv5_362m() -> LanguageModelConfig:
     """RWKV-5, Based, Table 12: 362.2M parameters (Table 1: 362m); 19 layers of width 1024, "MLP width 3.5".
 
     A layer is a time mix of 16 heads and a channel mix of 3.5 d, which here are two layers without an MLP. They start
-    as in the reference code, by their place in the depth, so that no two are scanned as one. LayerNorm. The table does
+    as in the reference code, by their place in the depth. LayerNorm. The table does
     not say that the head is one of its own; tied, as the others, the model would have 310.8M. Deviation: no norm
     between the embedding and the first layer.
     """

@@ -132,7 +132,7 @@ def zoology_rwkv_72m(*, as_printed: bool = False) -> LanguageModelConfig:
     """RWKV-4, Zoology, Table 14: 72.0M parameters (paper: 72M); 6 layers of width 512.
 
     A layer is a time mix and a channel mix, which here are two layers without an MLP. They start as in the reference
-    code, by their place in the depth, so that no two are scanned as one. LayerNorm, and a head of its own. Deviation:
+    code, by their place in the depth. LayerNorm, and a head of its own. Deviation:
     no norm between the embedding and the first layer.
 
     Args:
