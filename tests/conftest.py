@@ -21,6 +21,10 @@ from tests.device import COMMANDS, require
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# Programs that run once or twice take longer to compile than to run. With JAX_DISABLE_MOST_OPTIMIZATIONS=0 they are
+# compiled as users compile them.
+if os.environ["JAX_PLATFORMS"] == "cpu" and "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 MAPPINGS = Path("/proc/self/maps")

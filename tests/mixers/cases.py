@@ -100,8 +100,10 @@ def _ready(config: MixerConfig) -> MixerConfig:
     return config.inherit(model)
 
 
-TINY = [cls.tiny() for cls in (*MIXERS.values(), *OUTSIDE)]
-CASES = {_label(config): _ready(config) for config in [*TINY, *EXTRA]}
+_TINY = [cls.tiny() for cls in (*MIXERS.values(), *OUTSIDE)]
+CASES = {_label(config): _ready(config) for config in [*_TINY, *EXTRA]}
+TINY = {_label(config) for config in _TINY}
+"""Those of the cases that are the `tiny()` of a mixer."""
 
 
 def build(config: MixerConfig) -> Mixer:

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers import Context, state_bytes
-from tests.mixers.cases import CASES, MAX_LENGTH, build
+from tests.mixers.cases import CASES, MAX_LENGTH, TINY, build
 from tests.mixers.outside import N_TOKENS
 
 BATCH, LENGTH = 3, 13
@@ -25,17 +25,29 @@ DOCUMENTS = ((1, 5, 2, 5), (13,), (4, 1, 8))
 """Lengths of the documents that are packed into each row."""
 
 
-def cases(**promised):
-    """Parametrises by the cases whose capabilities are these."""
+def cases(*, variants=True, **promised):
+    """Parametrises by the cases whose capabilities are these; those that are no mixer's `tiny()` are slow, or not."""
     chosen = [
         name
         for name, config in CASES.items()
         if all(getattr(config.capabilities, field) == value for field, value in promised.items())
     ]
-    return pytest.mark.parametrize("case", chosen)
+    slow = [] if variants else [name for name in chosen if name not in TINY]
+    return pytest.mark.parametrize("case", [pytest.param(c, marks=[pytest.mark.slow] * (c in slow)) for c in chosen])
 
 
 ALL, STREAMING = cases(), cases(streams=True)
+ALL_TINY, STREAMING_TINY = cases(variants=False), cases(variants=False, streams=True)
+
+
+def cuts():
+    """Parametrises by cases that stream and places to cut: behind no token, one or all of them, and within chunks."""
+    chosen = [name for name, config in CASES.items() if config.capabilities.streams]
+    quick = [(name, cut) for name in chosen for cut in ((1, LENGTH) if name in TINY else (1,))]
+    slow = [(name, cut) for name in chosen for cut in (0, 1, 4, 5, LENGTH - 1, LENGTH) if (name, cut) not in quick]
+    return pytest.mark.parametrize(
+        ("case", "cut"), [*quick, *(pytest.param(*each, marks=pytest.mark.slow) for each in slow)]
+    )
 
 
 class Stream(NamedTuple):
@@ -109,8 +121,7 @@ def _assert_leaf_close(tolerance, actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 4, 5, LENGTH - 1, LENGTH])
-@STREAMING
+@cuts()
 def test_prefill_then_step_equals_steps(case, cut):
     """Kills a wrong mask, chunk carry, decay, padding that enters a state, a ring that wraps wrongly."""
     stream, tolerance = inputs(case), CASES[case].capabilities.prefill_tolerance
@@ -131,7 +142,7 @@ def test_call_equals_steps_from_init_state(case):
     assert_close(run_all(case, inputs(case)), expected, CASES[case].capabilities.prefill_tolerance)
 
 
-@ALL
+@ALL_TINY
 def test_causality_by_jacobian(case):
     """Kills a look at the future (exactly 0, but for the rounding of a Fourier transform), a dead past, and a
     promise to see the future that is not kept. A selection by the future has no derivative: it shows by a change."""
@@ -247,7 +258,7 @@ def test_a_fixed_state_needs_no_capacity(case):
     assert state_bytes(mixer_of(case)) == state_bytes(mixer_of(case), capacity=1000)
 
 
-@STREAMING
+@STREAMING_TINY
 def test_state_keeps_structure_and_dtype(case):
     """Kills a state that `lax.scan` refuses, or that drifts to another dtype under bfloat16 activations."""
     mixer = mixer_of(case)
@@ -270,7 +281,7 @@ def test_state_keeps_structure_and_dtype(case):
         assert all(leaf.shape[0] == BATCH for leaf in state)
 
 
-@STREAMING
+@STREAMING_TINY
 def test_second_call_does_not_recompile(case):
     """Kills weak types and Python numbers that leak into a state."""
     mixer, traces = mixer_of(case), []
@@ -292,7 +303,7 @@ def test_second_call_does_not_recompile(case):
     assert traces == ["prefill", "step"]
 
 
-@ALL
+@ALL_TINY
 def test_jit_equals_eager(case):
     """Kills a branch on a traced value, and numbers that depend on how the program is built."""
     stream, mixer = inputs(case), mixer_of(case)
@@ -317,7 +328,7 @@ def test_every_parameter_learns(case):
         assert np.abs(leaf).max() > 1e-4, path
 
 
-@ALL
+@ALL_TINY
 def test_with_losses_gives_the_output_and_the_terms_that_the_config_names(case):
     """Kills a training output of its own, a term without a weight, a weight without a term, an array for a scalar."""
     stream, mixer = inputs(case), mixer_of(case)
@@ -329,7 +340,7 @@ def test_with_losses_gives_the_output_and_the_terms_that_the_config_names(case):
         assert np.isfinite(loss)
 
 
-@STREAMING
+@STREAMING_TINY
 def test_gradients_cross_the_cut(case):
     """Kills a state that stops gradients, or carries wrong ones: two chunks must give one pass's gradient."""
     stream, mixer, cotangent = inputs(case), mixer_of(case), inputs(case, seed=4).x

@@ -1,5 +1,6 @@
 """Mixers whose sequences are shared out over devices: the numbers of one device, and little said between devices."""
 
+import functools
 import math
 import re
 
@@ -50,8 +51,8 @@ QUICK = [
 SLOW = [
     (name, mesh, packed)
     for name in CLAIMED
-    for mesh in MESHES
     for packed in (False, True)
+    for mesh in MESHES
     if CASES[name].capabilities.segments or not packed
 ]
 
@@ -79,6 +80,18 @@ def outputs_and_gradients(mixer, x, dy, context):
     return jax.tree.map(np.asarray, jax.jit(both, compiler_options=HASTY)(params, x, dy))
 
 
+def arguments(name, packed):
+    config = CASES[name]
+    tokens = jax.random.randint(jax.random.key(3), (4, LENGTH), 0, 7, jnp.int32)
+    context = Context(tokens=tokens, segment_ids=documents() if packed else None)
+    return build(config), inputs(config.width, 1), inputs(config.width, 2), context
+
+
+@functools.cache
+def on_one_device(name, packed):
+    return outputs_and_gradients(*arguments(name, packed))
+
+
 @pytest.mark.parametrize(
     ("name", "mesh", "packed"),
     [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)],
@@ -86,13 +99,9 @@ def outputs_and_gradients(mixer, x, dy, context):
 def test_parts_of_a_sequence_give_the_numbers_of_the_whole(name, mesh, packed):
     """Kills: a state or a halo of the wrong part, a first token that starts anew in every part or never, documents that
     leak over the border of two parts, gradients that do not come back over it or are summed twice."""
-    config = CASES[name]
-    tokens = jax.random.randint(jax.random.key(3), (4, LENGTH), 0, 7, jnp.int32)
-    context = Context(tokens=tokens, segment_ids=documents() if packed else None)
-    arguments = build(config), inputs(config.width, 1), inputs(config.width, 2), context
-    expected = outputs_and_gradients(*arguments)
+    expected = on_one_device(name, packed)
     with jax.set_mesh(make_mesh(MESHES[mesh])):
-        found = outputs_and_gradients(*arguments)
+        found = outputs_and_gradients(*arguments(name, packed))
     assert_close(found, expected, 1e-5)
 
 

@@ -117,7 +117,6 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
         "jax_persistent_cache_min_compile_time_secs": 0.1,
-        "jax_disable_most_optimizations": True,
     }
     before = {name: jax.config.values[name] for name in settings}
     for name, value in settings.items():
