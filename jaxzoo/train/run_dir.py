@@ -5,7 +5,6 @@ import json
 import shutil
 from pathlib import Path
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, first_difference, with_fields_of_today
 from jaxzoo.train.claim import PREFIX, Claim
 from jaxzoo.whole_files import unfinished, write_json, write_whole
@@ -103,6 +102,8 @@ class RunDirectory:
         Raises:
           ValueError: names the first field that differs and is not in `MAY_CHANGE`.
         """
+        from jaxzoo.config import ExperimentConfig  # here, so that --help need not wait for JAX
+
         kept = with_fields_of_today(self.read_config(), ExperimentConfig)
         found = first_difference(kept, config, ignore=MAY_CHANGE)
         if found:
