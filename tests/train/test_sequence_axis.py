@@ -56,7 +56,7 @@ SIZES = {
     "linear_attention": {"head_dim": 0},
     "lin_cat": {"head_dim": 0},
     "ret_net": {"value_width": 16},
-    "rwkv5_time_mix": {"n_heads": 2},
+    "rwkv5_time_mix": {"n_heads": 2, "value_width": 16},
     "taylor_linear_attention": {"head_dim": 0},
 }
 
