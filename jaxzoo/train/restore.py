@@ -56,8 +56,8 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     """
     with together(UnusableError):
         seal = read_seal(folder)
-        kept = with_fields_of_today(seal.config, ExperimentConfig)
-        difference = first_difference(kept, config, ignore=MAY_CHANGE) if config is not None else None
+        kept = config if config is None else with_fields_of_today(seal.config, ExperimentConfig)
+        difference = first_difference(kept, config, ignore=MAY_CHANGE)
         if difference:
             raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
     arrays: Any = folder / "state"

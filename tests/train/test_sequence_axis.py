@@ -94,13 +94,14 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize("chunk", [0, 4])
-def test_language_modelling_in_parts(tiny_config, chunk):
-    """Kills targets at every position that are shared out otherwise than the logits, and chunks of the head that take
-    a part of one device alone."""
+@pytest.mark.parametrize(("chunk", "mesh"), [(0, MIXED), (4, MIXED), (5, "data x fsdp x tensor")])
+def test_language_modelling_in_parts(tiny_config, chunk, mesh):
+    """Kills targets at every position that are shared out otherwise than the logits, chunks of the head that take a
+    part of one device alone, and rows of padding that count on the device that has them."""
     train = dataclasses.replace(tiny_config.train, loss_chunk=chunk)
-    config = dataclasses.replace(tiny_config, train=train)
-    session = Session(dataclasses.replace(config, mesh=MeshConfig(**MESHES[MIXED])))
+    model = dataclasses.replace(tiny_config.model, pad_vocab_multiple=16)
+    config = dataclasses.replace(tiny_config, model=model, train=train)
+    session = Session(dataclasses.replace(config, mesh=MeshConfig(**MESHES[mesh])))
     tokens = np.random.default_rng(0).integers(0, 40, (16, 17), np.int32)
 
     def gradients(mesh):
