@@ -183,12 +183,12 @@ def mesh_objection(entry_point: str) -> str | None:
     return None
 
 
-def hopper_objection(dtypes: tuple[str, ...]) -> str | None:
-    """What no Mosaic GPU kernel serves: `dtypes` of q, k, v, the version of JAX."""
+def hopper_objection(dtypes: tuple[str, ...], served: tuple[str, ...] = ("bfloat16",)) -> str | None:
+    """Why Mosaic GPU kernels do not serve `dtypes` of q, k, v, all one of `served`, on this version of JAX."""
     if jax.__version_info__ < MOSAIC_GPU_JAX:
         return f"needs jax >= {'.'.join(map(str, MOSAIC_GPU_JAX))}, this is {jax.__version__}"
-    if set(dtypes) != {"bfloat16"}:
-        return f"dtypes of q, k, v are {dtypes}, not all bfloat16"
+    if len(set(dtypes)) > 1 or dtypes[0] not in served:
+        return f"dtypes of q, k, v are {dtypes}, not {' or '.join(f'all {name}' for name in served)}"
     return None
 
 

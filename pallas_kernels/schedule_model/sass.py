@@ -86,7 +86,10 @@ def read_sass(text: str) -> list[Kernel]:
 
 def _instruction(found: re.Match) -> Instruction:
     wait, read, write, _, stall, _, text = found.groups()
-    waits = tuple(int(digit) for digit in re.findall(r"\d", wait))
+    if wait.startswith("0x"):  # three and more, as bits
+        waits = tuple(i for i in range(6) if int(wait, 16) >> i & 1)
+    else:
+        waits = tuple(int(digit) for digit in re.findall(r"\d", wait))
     read, write = (None if board == "-" else int(board) for board in (read, write))
     return Instruction(waits, read, write, int(stall), text.rstrip(" ;"))
 

@@ -91,7 +91,7 @@ def _mosaic_gpu_forward(q, k, v, state, decay, segment_ids, options, *, interpre
 def _mosaic_gpu_backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, *, interpret=None):
     from pallas_kernels.taylor_attention import mosaic_gpu_vjp
 
-    den, borders = saved if options.saves_borders else (saved, mosaic_gpu_layout.one_border(state, q.shape[3]))
+    den, borders = saved if options.saves_borders else (saved, mosaic_gpu_layout.one_border(state, q.shape[3], q.dtype))
     gradients = mosaic_gpu_vjp.backward(
         q, k, v, y, den, borders, dy, dstate, scale=options.scale, normalize=options.normalize, decay=decay,
         segments=options.kernel_segments, interpret=interpret,
@@ -146,7 +146,9 @@ def _without_borders(backend: Backend) -> Backend:
         y, last, den = backend.forward(q, k, v, state, decay, segment_ids, options, **kwargs)
         if not options.saves_borders:
             return y, last, den
-        shapes = mosaic_gpu_split.border_shapes(q.shape[0], q.shape[2], q.shape[3], v.shape[3], options.kernel_segments)
+        shapes = mosaic_gpu_split.border_shapes(
+            q.shape[0], q.shape[2], q.shape[3], v.shape[3], q.dtype, options.kernel_segments
+        )
         return y, last, (den, tuple(jnp.zeros(shape, jnp.float32) for shape in shapes))
 
     def backward(q, k, v, state, decay, segment_ids, y, saved, dy, dstate, options, **kwargs):

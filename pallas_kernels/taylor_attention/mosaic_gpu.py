@@ -15,7 +15,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_ROW, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     Heads,
@@ -28,38 +28,37 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_scale,
     split_values,
     unpack_state,
+    why_not,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, border_states, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
-from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, MAX_KEY_DIM, value_tiles, widths
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 
 
 def _forward_step(chunk: ChunkStep, count, *, normalize, return_den, eps):
     """y of a chunk, from the chunk itself by the quadratic form, and from the state; count: tokens before."""
-    mma, decay = chunk.mma, chunk.block.decay
-    sizes = chunk.widths
-    products = len(sizes.read)
-    q, k, v = chunk.streams("q", "k", "v")
-    x = chunk.scaled(plgpu.load(q, layout=WGMMA))
+    products, decay, sizes = chunk.products, chunk.block.decay, chunk.widths
+    q, k, v = chunk.tiles("q", "k", "v")
+    x = chunk.scaled(load(q))
     since = None if decay is None else decay.since_start(PER_ROW)
 
     def run(scores, values, *others):
         """Products are awaited in order: scores, those of z, past values, values of the chunk."""
         *past, z = others if normalize else (*others, None)
-        plgpu.wgmma(scores, q, k.transpose((1, 0)))
+        products.tiles(scores, q, transposed(k))
         phi = chunk.features(x, sizes.read[0], halved=True)
         chunk.wait_state()
         if normalize:
             chunk.add_z(z, x * jnp.asarray(0.5, x.dtype))
         chunk.add_past(past[0] if past else values, x, halved=True, first=phi)
-        wait = products + 2 if normalize else products
-        weights = _weights(plgpu.wgmma_accumulator_load(scores, wait_n=wait), chunk)
-        mma.registers(values, weights.astype(jnp.bfloat16), v)
+        weights = _weights(products.load(scores), chunk)
+        products.registers(values, weights, v)
         den = None
         if normalize:
-            before = (plgpu.wgmma_accumulator_load(z, wait_n=products + 1) * x.astype(jnp.float32)).sum(axis=1) + count
+            before = (products.load(z) * x.astype(jnp.float32)).sum(axis=1) + count
             den = weights.sum(axis=1) + (before if since is None else before * since) + eps
         y = values[...]
         return (y + past[0][...] * rows_to(since, sizes.values) if past else y), den
@@ -84,7 +83,7 @@ def _weights(scores, chunk: ChunkStep):
 class Forward(NamedTuple):
     """Result of `forward`, with what `backward` needs."""
 
-    y: jax.Array  # (b, t, h, v) bf16
+    y: jax.Array  # (b, t, h, v) of q's dtype
     state: tuple[jax.Array, jax.Array] | None  # (b, h, f, v) and (b, h, f) float32 after the last token
     den: jax.Array | None  # (b, h, t) float32: sum of weights + eps
     borders: tuple[jax.Array, jax.Array] | None  # kernel states where segments start; None for zeros
@@ -101,7 +100,7 @@ class Plan(NamedTuple):
 def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
     """Cuts the problem into thread blocks, one per batch row, query head, tile of values and segment."""
     b, t, h, key_dim = q.shape
-    heads = Heads(h, k.shape[2], value_tiles(key_dim, v.shape[-1]), widths(key_dim))
+    heads = Heads(h, k.shape[2], value_tiles(key_dim, v.shape[-1], q.dtype), widths(key_dim, q.dtype))
     split = Segments(t, choose_segments(b * heads.blocks, t) if segments is None else segments)
     log_decay = None if decay is None else jnp.log(decay.astype(jnp.float32))
     per_block = None if decay is None else jnp.repeat(log_decay, heads.tiles)
@@ -109,14 +108,15 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
 
 
 def kernel_operands(q, k, v, before: float):
-    """q times `before`, q and k padded to `Widths.keys` channels, v cut into tiles, all padded in time for TMA.
+    """q times `before`, q and k padded to `Widths.keys` channels, v cut into tiles, all padded in time for TMA, and in
+    parts.
 
-    Nothing is copied where before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
+    Nothing is copied of bfloat16 where before = 1, k = 16 or 32, and v and t are multiples of 64 and 8.
     """
-    t, sizes = q.shape[1], widths(q.shape[3])
+    t, sizes = q.shape[1], widths(q.shape[3], q.dtype)
     q = q if before == 1 else q * jnp.asarray(before, q.dtype)
     q, k = pad_minor(q, sizes.keys), pad_minor(k, sizes.keys)
-    return tuple(pad_time(x, t) for x in (q, k, split_values(v, sizes.values)))
+    return tuple(operand(pad_time(x, t), sizes.parts) for x in (q, k, split_values(v, sizes.values)))
 
 
 def forward(
@@ -126,10 +126,11 @@ def forward(
     """Taylor attention on Hopper and later.
 
     Args:
-      q: (b, t, h, k) bf16, t >= 1, k <= 32.
-      k: (b, t, g, k) bf16, g dividing h; query head i reads key head i // (h // g).
-      v: (b, t, g, v) bf16; computed in tiles of 64 values, 32 where k > 16, each of which repeats the work on weights.
-      scale: s = scale * q.k; default k^-1/2. One that is no power of two rounds scale * q to bf16.
+      q: (b, t, h, k), bf16 and k <= 32, or float32 and k <= 16; t >= 1.
+      k: (b, t, g, k) of q's dtype, g dividing h; query head i reads key head i // (h // g).
+      v: (b, t, g, v) of q's dtype; computed in tiles of 64 values, 32 where k > 16 or of float32, each of which repeats
+        the work on weights.
+      scale: s = scale * q.k; default k^-1/2. One that is no power of two rounds scale * q to q's dtype.
       eps: added to the sum of weights.
       normalize: False leaves out the division, and `den`.
       return_state, return_den: whether these are written; `den` is for `backward`.
@@ -148,7 +149,7 @@ def forward(
     return_den = return_den and normalize
     boundary, count0 = None, jnp.zeros((b, h), jnp.float32)
     if initial_state is not None:
-        boundary, count0 = pack_state(*initial_state, key_dim), initial_state[1][..., 0]
+        boundary, count0 = pack_state(*initial_state, key_dim, heads.widths), initial_state[1][..., 0]
     streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value)}
     scanned, options = Scanned("k", "v"), {"heads": heads, "segments": split, "reverse": False, "interpret": interpret}
     local = local_states(streams, scanned, plan.decay, **options)
@@ -170,7 +171,9 @@ def forward(
     )
     state, den = None, None
     if return_state:
-        state = unpack_state(out["s"], out["z"], decayed_counts(plan.log_decay, count0, t), key_dim, value_dim)
+        state = unpack_state(
+            out["s"], out["z"], decayed_counts(plan.log_decay, count0, t), key_dim, value_dim, heads.widths
+        )
     if return_den:
         den = out["den"][:, :: heads.tiles, :t]
     return Forward(join_values(out["y"][:, :t], h, value_dim), state, den, borders)
@@ -178,12 +181,8 @@ def forward(
 
 def check_supported(q, k, v):
     """Raises NotImplementedError for what these kernels do not take."""
-    rule = None
-    if q.shape[-1] > MAX_KEY_DIM:
-        rule = f"feature_dim={q.shape[-1]} is more than {MAX_KEY_DIM}, whose state fills the registers of a warpgroup"
-    elif any(x.dtype != jnp.bfloat16 for x in (q, k, v)):
-        rule = f"dtypes {q.dtype}, {k.dtype}, {v.dtype} are not all bfloat16"
-    elif q.shape[1] < 1:
+    rule = why_not(q.shape[-1], tuple(x.dtype.name for x in (q, k, v)))
+    if rule is None and q.shape[1] < 1:
         rule = "t=0"
     if rule:
         raise NotImplementedError(f"mosaic_gpu: {rule}; use implementation='xla'")

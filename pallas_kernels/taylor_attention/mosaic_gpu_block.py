@@ -114,9 +114,9 @@ def wait_decay(refs, block: Block):
 
 @dataclasses.dataclass(frozen=True)
 class Ring:
-    """TMA ring of chunks. loads: (gmem ref, function of the first row -> index, smem ring) per operand."""
+    """TMA ring of chunks. loads: (gmem ref, function of the first row -> index, function of the slot -> smem)."""
 
-    loads: tuple[tuple[Any, Callable, Any], ...]
+    loads: tuple[tuple[Any, Callable, Callable], ...]
     row: Callable  # scan position -> first row in time
     count: Any  # chunks in this scan, traced
     stages: int
@@ -127,7 +127,7 @@ class Ring:
         slot = lax.rem(position, jnp.int32(self.stages))
         row = self.row(position)
         for gmem, index, smem in self.loads:
-            plgpu.copy_gmem_to_smem(gmem.at[index(row)], smem.at[slot], self.full.at[slot])
+            plgpu.copy_gmem_to_smem(gmem.at[index(row)], smem(slot), self.full.at[slot])
 
     def start(self):
         for i in range(self.stages):
@@ -164,24 +164,31 @@ class Ring:
 
 
 def stream_ring(refs, streams, block: Block, empty) -> Ring:
-    """The ring of named streams. A stream is (array (b, t, heads, .), function block head -> head), or
-    (array (b, blocks, padded t) float32, None)."""
+    """The ring of named streams. A stream is (array (b, t, parts * heads, .) of `mosaic_gpu_parts.operand`, function
+    block head -> head), or (array (b, blocks, padded t) float32, None)."""
+    loads = []
+    for name, (array, head) in streams.items():
+        ref, ring = getattr(refs, name), getattr(refs, f"{name}_s")
+        if head is None:
+            loads.append((ref, block.along_time, lambda slot, ring=ring: ring.at[slot]))
+            continue
+        for part in range(block.widths.parts):
+            at = head(block.head) + part * (array.shape[2] // block.widths.parts)
+            loads.append((ref, block.of_head(at), lambda slot, ring=ring, part=part: ring.at[slot, part]))
+    stages = block.widths.stages
+    return Ring(tuple(loads), row=block.row, count=block.count, stages=stages, full=refs.full, empty=empty)
 
-    def load(name, head):
-        index = block.along_time if head is None else block.of_head(head(block.head))
-        return getattr(refs, name), index, getattr(refs, f"{name}_s")
 
-    loads = tuple(load(name, head) for name, (_, head) in streams.items())
-    return Ring(loads, row=block.row, count=block.count, stages=block.widths.stages, full=refs.full, empty=empty)
-
-
-def stream_scratch(streams, stages: int):
+def stream_scratch(streams, widths: Widths):
     """Shared memory of `stream_ring`: a ring of slots `NAME_s` for each stream, and its barrier."""
+    stages, parts = widths.stages, widths.parts
+    rows = plgpu.SMEM((stages, CHUNK), jnp.float32)
     rings = {
-        f"{name}_s": plgpu.SMEM((stages, CHUNK), jnp.float32) if head is None else tile(stages, array.shape[-1])
+        f"{name}_s": rows if head is None else tile((stages, parts), array.shape[-1])
         for name, (array, head) in streams.items()
     }
-    return rings | {"full": plgpu.Barrier(num_arrivals=len(streams), num_barriers=stages)}
+    loads = sum(1 if head is None else parts for _, head in streams.values())
+    return rings | {"full": plgpu.Barrier(num_arrivals=loads, num_barriers=stages)}
 
 
 def wait_last(barrier, count, depth):

@@ -8,8 +8,9 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, Mma, columns_to, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import Block
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import Products, tiles_of, transposed
 from pallas_kernels.taylor_attention.mosaic_gpu_state import BUFFERS
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, pull_back
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Cut, Widths
@@ -20,7 +21,7 @@ class ChunkStep:
     """One chunk, for warpgroup 0: the state may be read between `wait_state` and `release`, streams until then."""
 
     refs: Any
-    mma: Mma
+    products: Products
     block: Block
     position: Any
     scale: float  # a power of two
@@ -37,8 +38,13 @@ class ChunkStep:
     def buffer(self):
         return lax.rem(self.position, jnp.int32(BUFFERS))
 
-    def streams(self, *names):
-        return (getattr(self.refs, f"{name}_s").at[self.slot] for name in names)
+    def stream(self, name, layout):
+        """(64,) float32 in registers."""
+        return plgpu.load(getattr(self.refs, f"{name}_s").at[self.slot], layout=layout)
+
+    def tiles(self, *names):
+        """The parts of each, in shared memory."""
+        return (tiles_of(getattr(self.refs, f"{name}_s").at[self.slot]) for name in names)
 
     def scaled(self, x):
         return x if self.scale == 1 else x * jnp.asarray(self.scale, x.dtype)
@@ -47,19 +53,23 @@ class ChunkStep:
         plgpu.barrier_wait(self.refs.s_full.at[self.buffer])
 
     def state(self, cut: Cut, *, values_first: bool):
-        """The columns of a cut of the state, bf16: (values, features) or (features, values)."""
-        state = self.refs.state_s.at[self.buffer, *self.widths.part(cut)]
-        return state if values_first == self.widths.values_first else state.transpose((1, 0))
+        """The parts of the columns of a cut of the state: (values, features) or (features, values)."""
+        parts = range(self.widths.parts)
+        state = tuple(self.refs.state_s.at[self.buffer, i, *self.widths.part(cut)] for i in parts)
+        return state if values_first == self.widths.values_first else transposed(state)
 
     def add_z(self, acc, x):
-        """acc += z1 + x Z2."""
-        z, keys = self.refs.state_z.at[self.buffer], self.widths.keys
-        self.mma.registers(acc, x, z.at[0:keys])
-        plgpu.wgmma(acc, self.refs.ones_s, z.at[keys : 2 * keys])
+        """acc += z1 + x Z2, for each of the parts that x^T had in the scan."""
+        z, keys, parts = tiles_of(self.refs.state_z.at[self.buffer]), self.widths.keys, self.widths.parts
+        for i in range(parts):
+            start = 2 * i * keys
+            self.products.registers(acc, x, [y.at[start : start + keys] for y in z], parts=parts - i)
+            ones = [y.at[start + keys : start + 2 * keys] for y in z]
+            self.products.tiles(acc, (self.refs.ones_s,), ones, parts=parts - i)
 
     def features(self, x, cut: Cut, *, halved: bool):
         """Columns of phi(x); halved: on the query side."""
-        return features(self.mma, x, self.widths, cut, halved=halved)
+        return features(self.products.mma, x, self.widths, cut, halved=halved)
 
     def add_past(self, acc, x, *, halved: bool, first=None, factor=lambda phi: phi):
         """acc += factor(phi(x)) S, one product for each cut of `Widths.read`, of which at most two are in flight.
@@ -68,9 +78,9 @@ class ChunkStep:
         """
         for i, cut in enumerate(self.widths.read):
             if i > 1:
-                plgpu.wgmma_wait(1)  # frees the registers of all features but the last
+                self.products.await_all_but_last()
             phi = self.features(x, cut, halved=halved) if first is None or i > 0 else first
-            self.mma.registers(acc, factor(phi), self.state(cut, values_first=False))
+            self.products.registers(acc, factor(phi), self.state(cut, values_first=False))
 
     def meets(self, *, query_axis: int):
         """Whether query i meets key j, i >= j, and decay^(i - j) or None: (64, 64), queries on that axis.
@@ -100,39 +110,39 @@ def _accumulator(cut: Cut):
 class PullBack:
     """J(x)^T (rows S^T) of a chunk, one product for each cut of `Widths.pulled`, of which at most two are in flight.
 
-    Between the first and the rest there is room for other products; `others`: how many of them are in flight.
+    Between the first and the rest there is room for other products.
     """
 
     def __init__(self, chunk: ChunkStep, x, rows, accumulators, *, halved: bool):
-        """x (64, keys), rows (64, values), both bf16 in registers; starts the first two products."""
+        """x (64, keys), rows (64, values), both in registers; starts the first two products."""
         self.chunk, self.x, self.rows, self.accumulators, self.halved = chunk, x, rows, accumulators, halved
         self.cuts = chunk.widths.pulled
         for i, accumulator in enumerate(accumulators):
             self._start(i, accumulator)
 
-    def first(self, *, others: int):
+    def first(self):
         """(64, keys) float32 of the first cut."""
-        return self._pull(0, plgpu.wgmma_accumulator_load(self.accumulators[0], wait_n=1 + others), None)
+        return self._pull(0, self.chunk.products.load(self.accumulators[0]), None)
 
-    def rest(self, start, *, others: int):
+    def rest(self, start):
         """start + that of the other cuts."""
-        return self._from(1, self.accumulators[1], start, others)
+        return self._from(1, self.accumulators[1], start)
 
-    def _from(self, i: int, accumulator, start, others: int):
+    def _from(self, i: int, accumulator, start):
         """start + that of the cuts from i on, the first in flight; an accumulator holds registers in its scope."""
         if i + 1 == len(self.cuts):
-            return self._pull(i, plgpu.wgmma_accumulator_load(accumulator, wait_n=others), start)
-        u = plgpu.wgmma_accumulator_load(accumulator, wait_n=0)
+            return self._pull(i, self.chunk.products.load(accumulator), start)
+        u = self.chunk.products.load(accumulator, alone=True)
 
         def run(following):
             self._start(i + 1, following)
-            return self._from(i + 1, following, self._pull(i, u, start), 0)
+            return self._from(i + 1, following, self._pull(i, u, start))
 
         return pl.run_scoped(run, _accumulator(self.cuts[i + 1]))
 
     def _start(self, i: int, accumulator):
-        self.chunk.mma.registers(accumulator, self.rows, self.chunk.state(self.cuts[i], values_first=True))
+        self.chunk.products.registers(accumulator, self.rows, self.chunk.state(self.cuts[i], values_first=True))
 
     def _pull(self, i: int, u, start):
         chunk = self.chunk
-        return pull_back(chunk.mma, self.x, u, start, chunk.widths, self.cuts[i], halved=self.halved)
+        return pull_back(chunk.products.mma, self.x, u, start, chunk.widths, self.cuts[i], halved=self.halved)

@@ -80,7 +80,9 @@ class RegisterLanes:
             _is_signed=None,
         )
 
-    def wide(self, x: Packed):
+    def wide(self, x):
+        if isinstance(x, Wide):
+            return x
         f32 = ir.F32Type.get()
         low = lambda r: utils.bitcast(arith.shli(r, _i32(16)), f32)  # noqa: E731
         high = lambda r: utils.bitcast(arith.andi(r, _i32(-65536)), f32)  # noqa: E731
@@ -98,16 +100,20 @@ class RegisterLanes:
     def multiply_add(self, x: Wide, y: Wide, z: Wide):
         return _each(math.fma, x, y, z)
 
-    def half(self, x: Packed):
+    def half(self, x):
+        if isinstance(x, Wide):
+            return x.map(lambda r: arith.mulf(r, utils.c(0.5, ir.F32Type.get())))
         return self.multiply(x, Packed((_i32(0x3F003F00),) * 2))
 
     def zero(self, like):
         zero = utils.c(0.0, ir.F32Type.get()) if isinstance(like, Wide) else _i32(0)
         return like.map(lambda _: zero)
 
-    def one(self, like: Packed):
-        del like
+    def one(self, like):
         first = arith.cmpi(arith.CmpIPredicate.eq, self.lane, _i32(0))
+        if isinstance(like, Wide):
+            zero, one = (utils.c(x, ir.F32Type.get()) for x in (0.0, 1.0))
+            return Wide(((arith.select(first, one, zero), zero),) * 2)
         return Packed((arith.select(first, _i32(0x3F80), _i32(0)),) * 2)
 
     def swap(self, x):
@@ -125,7 +131,9 @@ class RegisterLanes:
         selector = arith.select(upper, _i32(SWAPPED), _i32(STRAIGHT))
         return x.map(lambda r: utils.prmt(r, r, selector))
 
-    def pack(self, x: Packed, y: Packed, i: int):
+    def pack(self, x, y, i: int):
+        if isinstance(x, Wide):
+            return Wide(tuple((r[i], s[i]) for r, s in zip(x.rows, y.rows, strict=True)))
         selector = _i32(HIGH if i else LOW)
         return Packed(tuple(utils.prmt(r, s, selector) for r, s in zip(x.rows, y.rows, strict=True)))
 

@@ -15,7 +15,8 @@ Public state: s (b, h, f, v), z (b, h, f) float32 with the f = 1 + k + k (k + 1)
 Kernel state, per tile head, float32:
   s `Widths.state`: S[c, v] or its transpose, in the columns c of `mosaic_gpu_features`;
   z (64, keys): the first rows are the symmetric matrix Z2 = sum_j k_j k_j^T, row `keys` is z1 = sum_j k_j, the rest 0;
-    neither carries weights, also in the cotangent, which sums over queries.
+    neither carries weights, also in the cotangent, which sums over queries. Of two parts, each has 2 `keys` rows, and
+    the state is the sum of both.
 The count (slot 0 of the public z) never enters the state scan: it is known in closed form.
 """
 
@@ -25,6 +26,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pallas_kernels.dispatch import hopper_objection
 from pallas_kernels.taylor_attention.mosaic_gpu_features import channels, constant_column
@@ -34,10 +36,16 @@ from pallas_kernels.taylor_attention.problem import Problem
 
 def objection(p: Problem) -> str | None:
     """Why these kernels cannot serve a call, or None."""
-    reason = hopper_objection(p.dtypes)
+    return why_not(p.k, p.dtypes)
+
+
+def why_not(key_dim: int, dtypes: tuple[str, ...]) -> str | None:
+    """`objection`, from the key dim and the dtypes of q, k, v."""
+    reason = hopper_objection(dtypes, tuple(MAX_KEY_DIM))
     if reason is not None:
         return reason
-    return f"feature_dim={p.k} is more than {MAX_KEY_DIM}" if p.k > MAX_KEY_DIM else None
+    most = MAX_KEY_DIM[dtypes[0]]
+    return f"feature_dim={key_dim} is more than {most}, the most for {dtypes[0]}" if key_dim > most else None
 
 
 def split_scale(scale: float) -> tuple[float, float]:
@@ -45,9 +53,8 @@ def split_scale(scale: float) -> tuple[float, float]:
     return (scale, 1.0) if math.frexp(abs(scale))[0] == 0.5 else (1.0, scale)
 
 
-def public_columns(key_dim: int) -> np.ndarray:
+def public_columns(key_dim: int, sizes: Widths) -> np.ndarray:
     """(f,) column of every public feature."""
-    sizes = widths(key_dim)
     first, second = channels(sizes.groups, sizes.columns)
     columns = {tuple(sorted(x for x in pair if x >= 0)): i for i, pair in enumerate(zip(first, second, strict=True))}
     rows, cols = np.triu_indices(key_dim)
@@ -72,18 +79,19 @@ def join_values(x, heads: int, value_dim: int):
     return x.reshape(*x.shape[:2], heads, -1)[..., :value_dim]
 
 
-def pack_state(s: jax.Array, z: jax.Array, key_dim: int, *, z_once: bool = False) -> tuple[jax.Array, jax.Array]:
+def pack_state(
+    s: jax.Array, z: jax.Array, key_dim: int, sizes: Widths, *, z_once: bool = False
+) -> tuple[jax.Array, jax.Array]:
     """Public s (b, h, f, v), z (b, h, f) -> kernel s (b, h * tiles, *Widths.state), z (b, h * tiles, 64, keys).
 
     z is repeated over the tiles of a head, or given to the first only (z_once: a cotangent must count once).
     """
     b, h, features = z.shape
-    sizes = widths(key_dim)
     s = pad_minor(s, sizes.values)
     tiles = s.shape[-1] // sizes.values
     # Gathers by static indices from arrays with a zero appended: index `features` reads the zero.
     source = np.full(sizes.columns, features)
-    source[public_columns(key_dim)] = np.arange(features)
+    source[public_columns(key_dim, sizes)] = np.arange(features)
     s = jnp.pad(s, ((0, 0), (0, 0), (0, 1), (0, 0)))[:, :, source]
     s = s.reshape(b, h, sizes.columns, tiles, sizes.values).transpose(0, 1, *_state_axes(sizes))
     rows, cols = np.triu_indices(key_dim)
@@ -100,21 +108,23 @@ def _state_axes(sizes: Widths) -> tuple[int, int, int]:
     return (3, 4, 2) if sizes.values_first else (3, 2, 4)
 
 
-def one_border(state, key_dim: int):
+def one_border(state, key_dim: int, dtype: DTypeLike):
     """The kernel state where the only segment starts, (b, blocks, 1, ...); state: public (s, z) or None for zeros."""
-    return None if state is None else tuple(x[:, :, None] for x in pack_state(*state, key_dim))
+    return None if state is None else tuple(x[:, :, None] for x in pack_state(*state, key_dim, widths(key_dim, dtype)))
 
 
-def unpack_state(s, z, count, key_dim: int, value_dim: int, *, z_sum: bool = False) -> tuple[jax.Array, jax.Array]:
+def unpack_state(
+    s, z, count, key_dim: int, value_dim: int, sizes: Widths, *, z_sum: bool = False
+) -> tuple[jax.Array, jax.Array]:
     """Inverse of `pack_state`; count (b, h) is slot 0 of the public z. z_sum adds the tiles' z: a
     cotangent."""
     b, h = count.shape
-    sizes = widths(key_dim)
     tiles = s.shape[1] // h
     s = s.reshape(b, h, tiles, *sizes.state).transpose(0, 1, *(2 + np.argsort(_state_axes(sizes))))
-    s = s.reshape(b, h, sizes.columns, tiles * sizes.values)[:, :, public_columns(key_dim), :value_dim]
+    s = s.reshape(b, h, sizes.columns, tiles * sizes.values)[:, :, public_columns(key_dim, sizes), :value_dim]
     z = z.reshape(b, h, tiles, CHUNK, sizes.keys)
     z = z.sum(2) if z_sum else z[:, :, 0]
+    z = z.reshape(b, h, -1, 2 * sizes.keys, sizes.keys).sum(2)
     rows, cols = np.triu_indices(key_dim)
     return s, jnp.concatenate([count[..., None], z[:, :, sizes.keys, :key_dim], z[:, :, rows, cols]], -1)
 

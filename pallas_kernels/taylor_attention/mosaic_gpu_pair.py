@@ -34,6 +34,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     wait_decay,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import Products
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
     load_state,
@@ -41,7 +42,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     state_scratch,
     store_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma, tile, write_constants
+from pallas_kernels.taylor_attention.mosaic_gpu_tiles import output_tile, staging_scratch, this_mma, write_constants
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
 
@@ -52,9 +53,9 @@ def paired_kernel(
     """Runs step(ChunkStep, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
 
     streams: as for `stream_ring`; start: kernel state (b, blocks, n_seg, ...) at the start of each segment's scan, or
-    None for zeros; scale: of s, a power of two; outputs: name -> width of a (b, t, blocks, width) bf16 array, None:
-    (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts:
-    (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
+    None for zeros; scale: of s, a power of two; outputs: name -> width of a (b, t, blocks, width) array of
+    `Widths.dtype`, None: (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all
+    segments; counts: (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
     """
 
     widths = heads.widths
@@ -84,7 +85,8 @@ def paired_kernel(
 
             def chunk(position, count):
                 plgpu.barrier_wait(r.full.at[lax.rem(position, jnp.int32(widths.stages))])
-                results, count = step(ChunkStep(r, this_mma(r, interpret, widths, 0), block, position, scale), count)
+                products = Products(this_mma(r, interpret, widths, 0), widths.parts)
+                results, count = step(ChunkStep(r, products, block, position, scale), count)
                 plgpu.wait_smem_to_gmem(0, wait_read_only=True)
                 for output, x in results.items():
                     staged = getattr(r, f"{output}_o")
@@ -104,7 +106,7 @@ def paired_kernel(
     b, t = streams["q"][0].shape[:2]
     blocks, f32, shape = heads.blocks, jnp.float32, jax.ShapeDtypeStruct
     results = {
-        output: shape((b, blocks, segments.padded), f32) if w is None else shape((b, t, blocks, w), jnp.bfloat16)
+        output: shape((b, blocks, segments.padded), f32) if w is None else shape((b, t, blocks, w), widths.dtype)
         for output, w in outputs.items()
     }
     if last:
@@ -117,8 +119,8 @@ def paired_kernel(
         {**operands, "counts": counts, "s0": s0, "z0": z0, "decay": decay},
         results,
         {
-            **stream_scratch(streams, widths.stages),
-            **{f"{n}_o": plgpu.SMEM((CHUNK,), f32) if w is None else tile(None, w) for n, w in outputs.items()},
+            **stream_scratch(streams, widths),
+            **{f"{output}_o": output_tile(width, widths.dtype) for output, width in outputs.items()},
             **state_scratch(widths, published=True, weighted=scanned.u_weight is not None or decay is not None),
             **decay_scratch(decay),
             **staging_scratch(interpret, widths, 2),

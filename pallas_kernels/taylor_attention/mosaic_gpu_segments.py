@@ -66,7 +66,7 @@ def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Se
             "z": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, CHUNK, widths.keys), jnp.float32),
         },
         {
-            **stream_scratch(streams, widths.stages),
+            **stream_scratch(streams, widths),
             **state_scratch(widths, published=False, weighted=scanned.u_weight is not None or decay is not None),
             **decay_scratch(decay),
             **staging_scratch(interpret, widths, 1),

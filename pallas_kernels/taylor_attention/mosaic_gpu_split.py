@@ -9,6 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 from pallas_kernels.taylor_attention.problem import Problem
@@ -69,15 +70,15 @@ def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
 
 def kernel_segments(p: Problem) -> int:
     """Segments that the kernels make of a call."""
-    return Segments(p.t, choose_segments(p.b * p.h * value_tiles(p.k, p.v), p.t)).count
+    return Segments(p.t, choose_segments(p.b * p.h * value_tiles(p.k, p.v, p.dtype), p.t)).count
 
 
 def border_shapes(
-    b: int, h: int, key_dim: int, value_dim: int, segments: int
+    b: int, h: int, key_dim: int, value_dim: int, dtype: DTypeLike, segments: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Of the kernel states s and z where each of several segments starts."""
-    at = (b, h * value_tiles(key_dim, value_dim), segments)
-    return (*at, *widths(key_dim).state), (*at, CHUNK, widths(key_dim).keys)
+    at, sizes = (b, h * value_tiles(key_dim, value_dim, dtype), segments), widths(key_dim, dtype)
+    return (*at, *sizes.state), (*at, CHUNK, sizes.keys)
 
 
 def join_pieces(x, decay, *, segments: Segments, pieces: int, reverse: bool):

@@ -10,6 +10,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import Block, Ring, wait_last
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import Products, load, split, tiles_of, transposed
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, tile, zeros
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
 
@@ -45,28 +46,33 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
     def factors(position):
         return (None, None) if block.decay is None else block.scan_factors(position)
 
+    def tiles(name, slot):
+        return tiles_of(stream(name, slot))
+
     def phi_of(position, piece):
-        """Where a piece of phi(x) is."""
+        """Where the parts of a piece of phi(x) are."""
         buffer = lax.rem(position if pieces == 1 else position * pieces + piece, jnp.int32(BUFFERS))
         start, stop = widths.scanned[piece]
-        whole = refs.phi.at[buffer]
-        return whole if stop - start == whole.shape[1] else whole.at[:, 0 : stop - start]
+        whole = tiles_of(refs.phi.at[buffer])
+        return whole if stop - start == refs.phi.shape[-1] else tuple(x.at[:, 0 : stop - start] for x in whole)
 
     def prepare(position, piece):
         """Writes a piece of phi(x), and before the first [x, 1]^T diag(d w') of a chunk, and u where it is weighted."""
         slot, buffer = lax.rem(position, jnp.int32(ring.stages)), lax.rem(position, jnp.int32(BUFFERS))
         if piece == 0:
             plgpu.barrier_wait(ring.full.at[slot])
-        x = plgpu.load(stream(scanned.x, slot), layout=WGMMA)
+        x = load(tiles(scanned.x, slot))
         if piece == 0:
             decays = factors(position)[1]
-            _write_transposed(refs.x_t, buffer, x, _weights(stream(scanned.z_weight, slot), decays, PER_ROW))
+            _write_transposed(widths, refs.x_t, buffer, x, _weights(stream(scanned.z_weight, slot), decays, PER_ROW))
             if not widths.values_first:
-                _write_weighted(refs, buffer, stream(scanned.u, slot), stream(scanned.u_weight, slot), decays)
+                _write_weighted(widths, refs, buffer, tiles(scanned.u, slot), stream(scanned.u_weight, slot), decays)
         if scanned.query_scale is not None:
             x = x * jnp.asarray(scanned.query_scale, x.dtype)
         halved = scanned.query_scale is not None
-        phi_of(position, piece)[...] = features(mma, x, widths, widths.scanned[piece], halved=halved)
+        phi = features(mma, x, widths, widths.scanned[piece], halved=halved)
+        for ref, part in zip(phi_of(position, piece), split(phi, widths.parts), strict=True):
+            ref[...] = part
 
     def chunk(position, state):
         slot, buffer = lax.rem(position, jnp.int32(ring.stages)), lax.rem(position, jnp.int32(BUFFERS))
@@ -82,18 +88,19 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
             state = tuple(part * whole for part in state)
         u_t = None
         if widths.values_first:
-            u_t = _transposed(stream(scanned.u, slot), stream(scanned.u_weight, slot), decays)
+            u_t = _transposed(tiles(scanned.u, slot), stream(scanned.u_weight, slot), decays)
         x_t = plgpu.load(refs.x_t.at[buffer], layout=WGMMA)
 
         def accumulate(piece, s, z=None):
-            phi = phi_of(position, piece)
+            products, phi = Products(mma, widths.parts), phi_of(position, piece)
             if u_t is not None:
-                mma.registers(s, u_t, phi)
+                products.registers(s, u_t, phi)
             else:
-                weighted = hasattr(refs, "u_w")
-                plgpu.wgmma(s, phi.T, refs.u_w.at[buffer] if weighted else stream(scanned.u, slot))
+                u = tiles_of(refs.u_w.at[buffer]) if hasattr(refs, "u_w") else tiles(scanned.u, slot)
+                products.tiles(s, transposed(phi), u)
             if z is not None:
-                mma.registers(z, x_t, stream(scanned.x, slot))
+                for x in tiles(scanned.x, slot):  # x^T is one tile, with all its parts
+                    mma.registers(z, x_t, x)
             if piece + 1 < pieces:
                 prepare(position, piece + 1)
                 return
@@ -133,27 +140,30 @@ def _publish(refs, widths: Widths, position, state):
     def _():
         plgpu.barrier_wait(refs.s_empty.at[buffer])
 
-    *parts, z = (x.astype(jnp.bfloat16) for x in state)
-    for cut, part in zip(widths.scanned, parts, strict=True):
-        refs.state_s[buffer, *widths.part(cut)] = part
-    refs.state_z[buffer] = z
+    *pieces, z = (split(x, widths.parts) for x in state)
+    for cut, piece in zip(widths.scanned, pieces, strict=True):
+        for i, part in enumerate(piece):
+            refs.state_s[buffer, i, *widths.part(cut)] = part
+    for i, part in enumerate(z):
+        refs.state_z[buffer, i] = part
     plgpu.commit_smem()
     plgpu.barrier_arrive(refs.s_full.at[buffer])
 
 
 def _transposed(u, weight, decays):
-    """u^T diag(d w), (values, 64) bf16 in registers."""
-    u_t = plgpu.load(u.T, layout=WGMMA)
+    """u^T diag(d w), (values, 64) in registers."""
+    u_t = load(transposed(u))
     weights = _weights(weight, decays, PER_COLUMN)
-    return u_t if weights is None else (u_t.astype(jnp.float32) * columns_to(weights)).astype(jnp.bfloat16)
+    return u_t if weights is None else (u_t.astype(jnp.float32) * columns_to(weights)).astype(u_t.dtype)
 
 
-def _write_weighted(refs, buffer, u, weight, decays):
+def _write_weighted(widths: Widths, refs, buffer, u, weight, decays):
     """Writes diag(d w) u, (64, values), where there are weights: else wgmma takes u as it came."""
     weights = _weights(weight, decays, PER_ROW)
     if weights is not None:
-        u = plgpu.load(u, layout=WGMMA)
-        refs.u_w[buffer] = (u.astype(jnp.float32) * rows_to(weights, u.shape[1])).astype(jnp.bfloat16)
+        u = load(u).astype(jnp.float32) * rows_to(weights, widths.values)
+        for i, part in enumerate(split(u, widths.parts)):
+            refs.u_w[buffer, i] = part
 
 
 def _weights(ref, decays, layout):
@@ -164,15 +174,18 @@ def _weights(ref, decays, layout):
     return decays(layout) if w is None else w * decays(layout)
 
 
-def _write_transposed(x_t, buffer, x, weights):
-    """Writes [x, 1]^T diag(weights) into the rows of a buffer; row `keys` stays 1 where weights are None."""
-    keys = x.shape[1]
+def _write_transposed(widths: Widths, x_t, buffer, x, weights):
+    """Writes [x, 1]^T diag(weights) into the rows of a buffer, 2 `keys` for each part, so that one product sums those
+    of all parts; row `keys` stays 1 where weights are None."""
+    keys = widths.keys
     if weights is not None:
         weights = rows_to(weights, keys)
-        x = (x.astype(jnp.float32) * weights).astype(jnp.bfloat16)
-        ones = jnp.where(iota((64, keys), 1) == 0, weights, 0.0).astype(jnp.bfloat16)
-        x_t.at[buffer, keys : 2 * keys].T[...] = ones
-    x_t.at[buffer, 0:keys].T[...] = x
+        x = (x.astype(jnp.float32) * weights).astype(x.dtype)
+        ones = jnp.where(iota((64, keys), 1) == 0, weights, 0.0)
+        for i, part in enumerate(split(ones, widths.parts)):
+            x_t.at[buffer, (2 * i + 1) * keys : (2 * i + 2) * keys].T[...] = part
+    for i, part in enumerate(split(x, widths.parts)):
+        x_t.at[buffer, 2 * i * keys : (2 * i + 1) * keys].T[...] = part
 
 
 def load_state(widths: Widths, s_ref, z_ref, index):
@@ -196,15 +209,16 @@ def state_scratch(widths: Widths, *, published: bool, weighted: bool):
     """Shared memory of a state scan besides its operands, and of the states that it publishes; weighted: u has weights,
     or decays."""
     start, stop = widths.scanned[0]
-    scratch = {"phi": tile(BUFFERS, stop - start), "x_t": tile(BUFFERS, 64)}
+    parts, beside = widths.parts, None if widths.values_first else widths.values
+    scratch = {"phi": tile((BUFFERS, parts), stop - start, beside=beside), "x_t": tile((BUFFERS,), 64)}
     if weighted and not widths.values_first:
-        scratch |= {"u_w": tile(BUFFERS, widths.values)}
+        scratch |= {"u_w": tile((BUFFERS, parts), widths.values)}
     if published:
         rows, columns = widths.state
         scratch |= {
-            "state_s": tile(BUFFERS, columns, rows),
-            "state_z": tile(BUFFERS, widths.keys),
-            "ones_s": tile(None, widths.keys),
+            "state_s": tile((BUFFERS, parts), columns, rows),
+            "state_z": tile((BUFFERS, parts), widths.keys),
+            "ones_s": tile((), widths.keys),
             "index_s": plgpu.SMEM((CHUNK,), jnp.float32),
             "s_full": plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS),
             "s_empty": plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS),

@@ -21,10 +21,10 @@ def zeros(rows, columns):
 
 
 def features(mma: Mma, x, widths: Widths, cut: Cut, *, halved: bool):
-    """Columns of phi(x), bf16, of x (64, keys) bf16 in registers; halved: on the query side."""
+    """Columns of phi(x), of x (64, keys) in registers, both of `Widths.dtype`; halved: on the query side."""
     tiles = scheme.tiles_between(widths.groups, *cut)
     function = functools.partial(scheme.features, tiles=tiles, halved=halved)
-    return on_lanes(function, x, width=cut[1] - cut[0], dtype=jnp.bfloat16, interpreted=mma.staging is not None)
+    return on_lanes(function, x, width=cut[1] - cut[0], dtype=widths.dtype, interpreted=mma.staging is not None)
 
 
 def pull_back(mma: Mma, x, u, start, widths: Widths, cut: Cut, *, halved: bool):
@@ -35,16 +35,28 @@ def pull_back(mma: Mma, x, u, start, widths: Widths, cut: Cut, *, halved: bool):
     return on_lanes(function, *arrays, width=widths.keys, dtype=jnp.float32, interpreted=mma.staging is not None)
 
 
-def tile(slots, width, rows=CHUNK):
-    """Shared bf16 (rows, width) tiles that wgmma reads, and TMA fills; both operands of a wgmma need one swizzle."""
-    shape = (rows, width) if slots is None else (slots, rows, width)
-    transforms = {16: NARROW, 64: WIDE}.get(width, MIDDLE)
-    return plgpu.SMEM(shape, jnp.bfloat16, transforms=transforms)
+def tile(slots, width, rows=CHUNK, *, beside: int | None = None):
+    """Shared bf16 (*slots, rows, width) tiles that wgmma reads, and TMA fills.
+
+    beside: width of the other operand of a wgmma, where that is in shared memory too; both need one swizzle.
+    """
+    transforms = {16: NARROW, 64: WIDE}.get(beside or width, MIDDLE)
+    return plgpu.SMEM((*slots, rows, width), jnp.bfloat16, transforms=transforms)
+
+
+def output_tile(width, dtype):
+    """A (64, width) tile that TMA stores, 16, 32 or 64 wide in bfloat16, 16 or 32 in float32; None: 64 float32."""
+    if width is None:
+        return plgpu.SMEM((CHUNK,), jnp.float32)
+    if dtype == jnp.bfloat16:
+        return tile((), width)
+    transforms = (plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(4 * width))
+    return plgpu.SMEM((CHUNK, width), dtype, transforms=transforms)
 
 
 def staging_scratch(interpret, widths: Widths, warpgroups):
     """The tiles of `this_mma`."""
-    return {} if interpret is None else {f"stage_{n}": tile(warpgroups, n) for n in _staged(widths)}
+    return {} if interpret is None else {f"stage_{n}": tile((warpgroups,), n) for n in _staged(widths)}
 
 
 def this_mma(refs, interpret, widths: Widths, warpgroup) -> Mma:

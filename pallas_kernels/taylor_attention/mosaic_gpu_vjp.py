@@ -21,7 +21,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, columns_to, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
 from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep, PullBack, pulled_accumulators
@@ -34,6 +34,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     unpack_state,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import border_states
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
@@ -44,39 +45,39 @@ SQUARE = plgpu.ACC((CHUNK, CHUNK), jnp.float32)
 
 def _dq_step(chunk: ChunkStep, _, *, normalize, before):
     """dq of a chunk, times `before`, and dden; both are divided by den last."""
-    mma, decay = chunk.mma, chunk.block.decay
-    q, k, v, dy = chunk.streams("q", "k", "v", "dy")
-    x, dy_rows = chunk.scaled(plgpu.load(q, layout=WGMMA)), plgpu.load(dy, layout=WGMMA)
+    flight, decay = chunk.products, chunk.block.decay
+    q, k, v, dy = chunk.tiles("q", "k", "v", "dy")
+    x, dy_rows = chunk.scaled(load(q)), load(dy)
     dden = None
     if normalize:
-        y = plgpu.load(*chunk.streams("y"), layout=WGMMA)
+        y = load(*chunk.tiles("y"))
         dden = -(dy_rows.astype(jnp.float32) * y.astype(jnp.float32)).sum(axis=1)
 
     keys = chunk.widths.keys
 
     def run(scores, products, z, dx, *pulled):
         """Products are awaited in order: scores, dy v^T, those of z, the first two of the state, ds k, the others."""
-        plgpu.wgmma(scores, q, k.transpose((1, 0)))
-        plgpu.wgmma(products, dy, v.transpose((1, 0)))
+        flight.tiles(scores, q, transposed(k))
+        flight.tiles(products, dy, transposed(v))
         chunk.wait_state()
         chunk.add_z(z, x)
         pull = PullBack(chunk, x, dy_rows, pulled, halved=True)
         later, power = chunk.meets(query_axis=0)
-        slope = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=5), chunk, later)
+        slope = _slope(flight.load(scores), chunk, later)
         slope = slope if power is None else slope * power
-        ds = plgpu.wgmma_accumulator_load(products, wait_n=4)
+        ds = flight.load(products)
         ds = ds if dden is None else ds + rows_to(dden)
-        mma.registers(dx, (ds * slope).astype(jnp.bfloat16), k)
-        past = pull.first(others=1)
+        flight.registers(dx, ds * slope, k)
+        past = pull.first()
         if dden is not None:
-            past = past + plgpu.wgmma_accumulator_load(z, wait_n=2) * rows_to(dden, keys)
-        past = pull.rest(past, others=1)
+            past = past + flight.load(z) * rows_to(dden, keys)
+        past = pull.rest(past)
         return dx[...] + (past if decay is None else past * rows_to(decay.since_start(PER_ROW), keys))
 
     narrow = plgpu.ACC((CHUNK, keys), jnp.float32)
     dx = pl.run_scoped(run, SQUARE, SQUARE, narrow, narrow, *pulled_accumulators(chunk.widths))
     factor = np.float32(chunk.scale * before)
-    inverse = plgpu.load(*chunk.streams("inverse"), layout=PER_ROW)
+    inverse = chunk.stream("inverse", PER_ROW)
     chunk.release()
     results = {"dq": dx * rows_to(inverse * factor, keys)}
     return results | ({} if dden is None else {"dden": dden * inverse}), None
@@ -85,8 +86,9 @@ def _dq_step(chunk: ChunkStep, _, *, normalize, before):
 def _dkdv_step(chunk: ChunkStep, _):
     """dk and dv of a chunk; the state is the cotangent after it."""
     decay = chunk.block.decay
-    k, v = chunk.streams("k", "v")
-    x = plgpu.load(k, layout=WGMMA)
+    flight = chunk.products
+    k, v = chunk.tiles("k", "v")
+    x = load(k)
 
     def aged(y):
         """Decays what the later chunks add to row j."""
@@ -97,18 +99,18 @@ def _dkdv_step(chunk: ChunkStep, _):
 
     def across(dv, z, *pulled):
         """Adds to dv, returns what dk gets. Awaited in order: z, the first two of the state, phi(k) dS, the others."""
-        v_rows = plgpu.load(v, layout=WGMMA)
+        v_rows = load(v)
         chunk.add_z(z, chunk.scaled(x))
         pull = PullBack(chunk, x, v_rows, pulled, halved=False)
-        later = pull.first(others=0)
-        later = later + chunk.scaled(plgpu.wgmma_accumulator_load(z, wait_n=1))
+        later = pull.first()
+        later = later + chunk.scaled(flight.load(z))
         chunk.add_past(dv, x, halved=False, factor=aged)
-        return aged(pull.rest(later, others=len(chunk.widths.read)))
+        return aged(pull.rest(later))
 
     def run(dv, dk):
         pl.run_scoped(functools.partial(_dkdv_within, chunk, dv, dk), SQUARE, SQUARE)
         chunk.wait_state()
-        plgpu.wgmma_wait(0)  # frees the registers of weights and ds
+        flight.await_all()
         later = pl.run_scoped(functools.partial(across, dv), narrow, *pulled_accumulators(chunk.widths))
         return dv[...], chunk.scaled(dk[...]) + later
 
@@ -120,20 +122,20 @@ def _dkdv_step(chunk: ChunkStep, _):
 
 def _dkdv_within(chunk: ChunkStep, dv, dk, scores, products):
     """dv and dk / scale from the queries of the chunk; leaves their products in flight."""
-    mma = chunk.mma
-    q, k, v, dy = chunk.streams("q", "k", "v", "dy")
-    plgpu.wgmma(scores, k, q.transpose((1, 0)))
-    plgpu.wgmma(products, v, dy.transpose((1, 0)))
+    flight = chunk.products
+    q, k, v, dy = chunk.tiles("q", "k", "v", "dy")
+    flight.tiles(scores, k, transposed(q))
+    flight.tiles(products, v, transposed(dy))
     later, power = chunk.meets(query_axis=1)
-    slope = _slope(plgpu.wgmma_accumulator_load(scores, wait_n=1), chunk, later)
-    inverse, dden = (columns_to(plgpu.load(w, layout=PER_COLUMN)) for w in chunk.streams("inverse", "dden"))
+    slope = _slope(flight.load(scores), chunk, later)
+    inverse, dden = (columns_to(chunk.stream(name, PER_COLUMN)) for name in ("inverse", "dden"))
     half = 0.5 * inverse
     weights = jnp.where(later, half * (slope * slope) + half, 0.0)
     weights = weights if power is None else weights * power
-    mma.registers(dv, weights.astype(jnp.bfloat16), dy)
+    flight.registers(dv, weights, dy)
     slope = slope if power is None else slope * power
-    ds = (plgpu.wgmma_accumulator_load(products, wait_n=1) * inverse + dden) * slope
-    mma.registers(dk, ds.astype(jnp.bfloat16), q)
+    ds = (flight.load(products) * inverse + dden) * slope
+    flight.registers(dk, ds, q)
 
 
 def _slope(scores, chunk: ChunkStep, later):
@@ -175,9 +177,9 @@ def backward(
     inverse = _along_time(1 / den if normalize else jnp.ones((b, h, t), jnp.float32), heads, split)
     boundary = None
     if dstate is not None:
-        boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, z_once=True)
+        boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, sizes, z_once=True)
     q, k, v = kernel_operands(q, k, v, before)
-    dy, y = (pad_time(split_values(x, sizes.values), t) if x is not None else None for x in (dy.astype(q.dtype), y))
+    dy, y = (operand(pad_time(split_values(x, sizes.values), t), sizes.parts) for x in (dy.astype(y.dtype), y))
     options = {"heads": heads, "segments": split, "interpret": interpret}
     streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value), "dy": (dy, heads.of_block)}
     streams |= {"inverse": (inverse, None)}
@@ -221,7 +223,7 @@ def backward(
     dcount = dcount.sum(-1)
     if dstate is not None:
         dcount = dcount + dstate[1][..., 0] * (1.0 if decay is None else jnp.exp(t * log_decay)[None])
-    ds, dz = unpack_state(out["s"], out["z"], dcount, key_dim, value_dim, z_sum=True)
+    ds, dz = unpack_state(out["s"], out["z"], dcount, key_dim, value_dim, sizes, z_sum=True)
 
     def shared(x, sharing, width):
         """Sums the gradients of the `sharing` consecutive blocks that read one head."""

@@ -16,6 +16,11 @@ HEADLINE = {"b4_h16_t8192": Problem(b=4, t=8192, **PAPER)}
 KEY_DIMS = {f"b4_h16_t8192_k{k}": dataclasses.replace(HEADLINE["b4_h16_t8192"], k=k) for k in (24, 32)}
 """The headline's with the wider features of Based's ablations."""
 
+FLOAT32 = {
+    "b4_h16_t8192_float32": dataclasses.replace(HEADLINE["b4_h16_t8192"], dtype=jnp.float32),
+}
+"""The headline's in float32."""
+
 FIGURE_5_BATCH = {f"fig5_b{b}_t1024": Problem(b=b, t=1024, **PAPER) for b in (1, 4, 16, 64, 128, 256)}
 """Based, Fig. 5 left: batch, at 1024 tokens."""
 
@@ -41,4 +46,4 @@ TINY = {
 }
 """For tests."""
 
-SPECS = HEADLINE | KEY_DIMS | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | CPU_LENGTH | TINY
+SPECS = HEADLINE | KEY_DIMS | FLOAT32 | FIGURE_5_BATCH | FIGURE_5_LENGTH | STEP | CPU | CPU_LENGTH | TINY

@@ -39,6 +39,7 @@ TAYLOR = Attention("taylor_attention", _forward, _step, _state)
 GROUPS = {
     "headline": TAYLOR.group(specs.HEADLINE, "forward", "forward_backward"),
     "key_dims": TAYLOR.group(specs.KEY_DIMS, "forward", "forward_backward"),
+    "float32": TAYLOR.group(specs.FLOAT32, "forward", "forward_backward"),
     "fig5_batch": TAYLOR.group(specs.FIGURE_5_BATCH, "forward", "forward_backward"),
     "fig5_length": TAYLOR.group(specs.FIGURE_5_LENGTH, "forward", "forward_backward"),
     "step": TAYLOR.group(specs.STEP, "step"),

@@ -167,7 +167,7 @@ def test_every_default_name_exists():
 
 def test_a_platform_runs_its_own_groups():
     assert ops.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
-    assert ops.default_groups(GROUPS, "gpu") == ["headline", "key_dims", "fig5_batch", "fig5_length", "step"]
+    assert ops.default_groups(GROUPS, "gpu") == ["headline", "key_dims", "float32", "fig5_batch", "fig5_length", "step"]
 
 
 def test_benchmark_imports_without_its_extras():

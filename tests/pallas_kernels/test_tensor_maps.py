@@ -55,20 +55,22 @@ def test_window(t, d, window, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("t", "k", "v"),
+    ("t", "k", "v", "dtype"),
     [
-        (1, 16, 64),
-        (65, 8, 64),
-        (1000, 16, 64),
-        (1000, 8, 96),
-        (1001, 16, 96),
-        (1001, 5, 40),
-        (1001, 24, 64),
-        (1000, 32, 40),
+        (1, 16, 64, jnp.bfloat16),
+        (65, 8, 64, jnp.bfloat16),
+        (1000, 16, 64, jnp.bfloat16),
+        (1000, 8, 96, jnp.bfloat16),
+        (1001, 16, 96, jnp.bfloat16),
+        (1001, 5, 40, jnp.bfloat16),
+        (1001, 24, 64, jnp.bfloat16),
+        (1000, 32, 40, jnp.bfloat16),
+        (1001, 16, 64, jnp.float32),
+        (65, 5, 40, jnp.float32),
     ],
 )
-def test_taylor(t, k, v, monkeypatch):
+def test_taylor(t, k, v, dtype, monkeypatch):
     """Kills the same where time, features or values are padded."""
     target = absent_devices("h100", monkeypatch)
-    problem = Taylor(b=2, t=t, h=4, g=2, k=k, v=v, dtype=jnp.bfloat16)
+    problem = Taylor(b=2, t=t, h=4, g=2, k=k, v=v, dtype=dtype)
     check(launches_of(TAYLOR, problem, target), kernels=3)

@@ -53,9 +53,10 @@ def test_kernels_survive_transformations(platform, marker, wrap):
 
 
 def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
-    """Kills a refusal where nobody asked for a kernel: float32 on GPU, k = 5 anywhere, an explicit chunk."""
+    """Kills a refusal where nobody asked for a kernel: float16 on GPU, k = 5 anywhere, an explicit chunk."""
     for platform, spec, options in [
-        ("cuda", Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32), {}),
+        ("cuda", Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float16), {}),
+        ("cuda", Problem(b=1, t=64, h=2, k=24, v=64, dtype=jnp.float32), {}),
         ("cuda", Problem(b=1, t=64, h=2, k=33, v=64), {}),
         ("tpu", Problem(b=1, t=64, h=2, k=5, v=64), {}),
         ("tpu", SERVED, {"chunk_size": 16}),
@@ -71,13 +72,19 @@ def test_unserved_calls_fall_to_xla_silently_only_without_a_name():
         pytest.param(
             "mosaic_gpu",
             Problem(b=1, t=64, h=2, k=33, v=64),
-            "feature_dim=33 is more than 32",
+            "feature_dim=33 is more than 32, the most for bfloat16",
             marks=needs_mosaic_gpu,
         ),
         pytest.param(
             "mosaic_gpu",
-            Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float32),
-            r"dtypes of q, k, v are \('float32', 'float32', 'float32'\), not all bfloat16",
+            Problem(b=1, t=64, h=2, k=17, v=64, dtype=jnp.float32),
+            "feature_dim=17 is more than 16, the most for float32",
+            marks=needs_mosaic_gpu,
+        ),
+        pytest.param(
+            "mosaic_gpu",
+            Problem(b=1, t=64, h=2, k=16, v=64, dtype=jnp.float16),
+            r"dtypes of q, k, v are \('float16', 'float16', 'float16'\), not all bfloat16 or all float32",
             marks=needs_mosaic_gpu,
         ),
         ("mosaic_tpu", Problem(b=1, t=64, h=2, k=16, v=60), "head_dim=60 is not a multiple of 8 up to 128"),

@@ -14,7 +14,7 @@ import pytest
 
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_attention_step
 from pallas_kernels.taylor_attention.problem import Problem
-from pallas_kernels.taylor_attention.specs import HEADLINE
+from pallas_kernels.taylor_attention.specs import FLOAT32, HEADLINE
 from tests.device import DEVICES, on_cpu
 from tests.pallas_kernels.shared import MARKERS, assert_close
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, rounded, truth
@@ -34,10 +34,14 @@ GRID = {
     "large_scores": HEAD(size=2.5, state=False),
 }
 # (outputs and states, gradients): bfloat16 as in interpret mode, `test_mosaic_gpu.py` and `test_mosaic_tpu.py`, where
-# each number has its reason; float32 as style demands. A TPU multiplies float32 in passes of bfloat16.
-BOUNDS = {"gpu": {"bfloat16": (4e-3, 8e-3)}, "tpu": {"bfloat16": (1e-2, 1e-2), "float32": (1e-5, 1e-4)}}
+# each number has its reason; float32 as style demands: both multiply it in passes of bfloat16.
+BOUNDS = {
+    "gpu": {"bfloat16": (4e-3, 8e-3), "float32": (1e-5, 1e-4)},
+    "tpu": {"bfloat16": (1e-2, 1e-2), "float32": (1e-5, 1e-4)},
+}
 REAL = {
     **HEADLINE,
+    **FLOAT32,
     "b3_h5_t4097": Problem(b=3, t=4097, h=5, k=16, v=64),
     "b2_h16_g4_v128_t2048": Problem(b=2, t=2048, h=16, g=4, k=16, v=128),
     "b2_h16_k24_t4097": Problem(b=2, t=4097, h=16, k=24, v=64),
@@ -56,6 +60,8 @@ def test_values_states_gradients(device, setting, t):
     """Kills what interpret mode cannot reach: operands of wgmma in registers, TMA beyond the end, real barriers."""
     call = dataclasses.replace(GRID[setting], t=t)
     for dtype, (outputs_bound, gradients_bound) in BOUNDS[device].items():
+        if (device, dtype) == ("gpu", "float32") and call.k > 16:
+            continue  # refused
         arrays, cotangents = rounded(call, dtype)
         outputs, gradients = measured(
             call, dtype=dtype, arrays=arrays, cotangents=cotangents, implementation=KERNELS[device]
@@ -113,7 +119,7 @@ def value_and_gradients(arrays, cotangent, decay, **options):
 def test_real_sizes(device, name, decay):
     """Kills errors of many chunks, segments and waves of blocks; races; and a choice that is not the kernel."""
     spec = REAL[name]
-    dy = jax.random.normal(jax.random.key(1), (spec.b, spec.t, spec.h, spec.v)).astype(jnp.bfloat16)
+    dy = jax.random.normal(jax.random.key(1), (spec.b, spec.t, spec.h, spec.v)).astype(spec.dtype)
     rates = jnp.linspace(0.9, 1.0, spec.h) if decay else None
     arrays = (spec.inputs(), dy)
     chosen = value_and_gradients(*arrays, rates)
@@ -123,6 +129,6 @@ def test_real_sizes(device, name, decay):
     for _ in range(5):
         jax.tree.map(np.testing.assert_array_equal, by_name(*arrays), results)
     expected, expected_gradients = value_and_gradients(*arrays, rates, implementation="xla")(*arrays)
-    outputs_bound, gradients_bound = BOUNDS[device]["bfloat16"]
+    outputs_bound, gradients_bound = BOUNDS[device][spec.dtype_name]
     assert_close(outputs, expected, outputs_bound)
     assert_close(gradients, expected_gradients, gradients_bound)
