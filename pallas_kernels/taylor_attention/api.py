@@ -147,7 +147,9 @@ def attend(
         options = Options(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
-            kernel_segments=mosaic_gpu_split.kernel_segments(problem) if "mosaic_gpu" in names else 1,
+            kernel_segments=mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING)
+            if "mosaic_gpu" in names
+            else 1,
         )  # fmt: skip
         y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)
     return (y, state) if return_state else y
@@ -191,7 +193,10 @@ def taylor_attention_step(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attend(q, k, v, state, decay, segment_ids, names, problem, options):
-    options = dataclasses.replace(options, return_den=False)
+    segments = options.kernel_segments
+    if segments > 1:
+        segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.FORWARD)
+    options = dataclasses.replace(options, return_den=False, kernel_segments=segments)
     y, last, _ = run(BACKENDS, "forward", names, problem, q, k, v, state, decay, segment_ids, options=options)
     return y, last
 

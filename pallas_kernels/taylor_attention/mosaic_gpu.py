@@ -33,7 +33,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
 from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
 from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
-from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, border_states, choose_segments
+from pallas_kernels.taylor_attention.mosaic_gpu_split import TRAINING, Segments, border_states, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 
@@ -101,7 +101,7 @@ def plan_blocks(q, k, v, decay, segments: int | None) -> Plan:
     """Cuts the problem into thread blocks, one per batch row, query head, tile of values and segment."""
     b, t, h, key_dim = q.shape
     heads = Heads(h, k.shape[2], value_tiles(key_dim, v.shape[-1], q.dtype), widths(key_dim, q.dtype))
-    split = Segments(t, choose_segments(b * heads.blocks, t) if segments is None else segments)
+    split = Segments(t, choose_segments(b * heads.blocks, t, TRAINING) if segments is None else segments)
     log_decay = None if decay is None else jnp.log(decay.astype(jnp.float32))
     per_block = None if decay is None else jnp.repeat(log_decay, heads.tiles)
     return Plan(heads, split, log_decay, per_block, decay_table(log_decay, t))
@@ -136,7 +136,7 @@ def forward(
       return_state, return_den: whether these are written; `den` is for `backward`.
       initial_state: public (s, z), (b, h, f, v) and (b, h, f) float32, or None for zeros.
       decay: (h,) in (0, 1], weights and states decay by decay^(i - j); None compiles without it.
-      segments: blocks per head over which the sequence is split; default fills 132 cores.
+      segments: blocks per head over which the sequence is split; default: what a training step would take.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
     """
     check_supported(q, k, v)

@@ -158,7 +158,7 @@ def backward(
 
     Args:
       q, k, v: as given to `forward`.
-      y, den, borders: from its result.
+      y, den, borders: from its result; y and den are not read where normalize is False.
       dy: cotangent of y, (b, t, h, v).
       dstate: cotangents (s, z) of the last state, or None for zeros.
       scale, normalize, decay, segments: as given to `forward`; the same segments.
@@ -179,7 +179,10 @@ def backward(
     if dstate is not None:
         boundary = pack_state(dstate[0], dstate[1] / weights, key_dim, sizes, z_once=True)
     q, k, v = kernel_operands(q, k, v, before)
-    dy, y = (operand(pad_time(split_values(x, sizes.values), t), sizes.parts) for x in (dy.astype(y.dtype), y))
+    dy, y = (
+        None if x is None else operand(pad_time(split_values(x, sizes.values), t), sizes.parts)
+        for x in (dy.astype(sizes.dtype), y)
+    )
     options = {"heads": heads, "segments": split, "interpret": interpret}
     streams = {"q": (q, heads.of_query), "k": (k, heads.of_key), "v": (v, heads.of_value), "dy": (dy, heads.of_block)}
     streams |= {"inverse": (inverse, None)}

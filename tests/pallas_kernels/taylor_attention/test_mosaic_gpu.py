@@ -27,6 +27,7 @@ from pallas_kernels.taylor_attention import (
     mosaic_gpu_vjp,
     taylor_attention,
 )
+from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import widths
 from tests.pallas_kernels.shared import relative_l2
 from tests.pallas_kernels.taylor_attention.cases import Call, rounded, truth
@@ -81,7 +82,8 @@ def check(call, *, segments=1, state_cotangent=0.02, dtype=jnp.bfloat16):
     }
     out = finished(mosaic_gpu.forward(q, k, v, initial_state=tuple(state) or None, **options))
     dstate = tuple(dstate) if state_cotangent else None
-    gradients = finished(mosaic_gpu_vjp.backward(q, k, v, out.y, out.den, out.borders, dy, dstate, **options))
+    y = out.y if call.normalize else None
+    gradients = finished(mosaic_gpu_vjp.backward(q, k, v, y, out.den, out.borders, dy, dstate, **options))
     bounds = (VALUE_BOUND, GRADIENT_BOUND) if dtype == jnp.bfloat16 else (FLOAT32_VALUE_BOUND, FLOAT32_GRADIENT_BOUND)
     assert_within_bounds((out.y, *out.state), gradients, *truth(call, arrays, cotangents), bounds)
 
@@ -232,6 +234,19 @@ def test_the_package_runs_these_kernels():
     alone = finished(backend.forward(*tokens, output_alone, **interpret))
     assert alone[1:] == (None, None)
     np.testing.assert_array_equal(alone[0], y)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "t", "forward", "training"),
+    [(64, 1024, 1, 1), (64, 2048, 1, 2), (64, 8192, 2, 2), (16, 1024, 1, 8), (128, 32768, 1, 1), (1, 1, 1, 1)],
+)
+def test_segments_that_pay(blocks, t, forward, training):
+    """Kills a split of short sequences, whose launches cost more than it saves, one for which there are no cores, and
+    segments of no chunk."""
+    assert choose_segments(blocks, t, FORWARD) == forward
+    assert choose_segments(blocks, t, TRAINING) == training
+    for length in (1, 63, 64, 65, 128, 700):
+        assert Segments(length, choose_segments(1, length, TRAINING)).count <= max(1, -(-length // 128))
 
 
 def test_no_tokens():
