@@ -26,6 +26,7 @@ class Call:
     name: str
     """Of the kernel, or the opcode."""
     bytes: float
+    """Of a Mosaic GPU kernel's operands at most what it loads, which may be less than all of them."""
     microseconds: float
     memory: float
     """Microseconds of its bytes at the memory's bandwidth."""
@@ -66,21 +67,21 @@ def forecast(hlo: str, kernels: list[Kernel], dumps: Dumps, target: Target) -> l
 
 
 def _call(x: Instruction, kernel: Kernel | None, code: sass.Kernel | None, dumps: Dumps, target: Target) -> Call:
-    memory = x.bytes / target.bandwidth * 1e6
     name = kernel.name if kernel is not None else x.opcode
     schedule = dumps.schedules.get(x.name) if kernel is not None else None
     launch = dumps.launches.get(kernel.identity or "") if kernel is not None else None
-    gpu = None
+    moved = x.bytes if launch is None else x.bytes - x.read + min(x.read, launch.loaded)
+    memory, gpu = moved / target.bandwidth * 1e6, None
     microseconds = memory
     if kernel is not None and code is not None and launch is not None:
-        gpu = hopper.predict(code, launch, kernel.registers or 255, x.bytes, target)
+        gpu = hopper.predict(code, launch, kernel.registers or 255, moved, target)
         microseconds = gpu.microseconds
     matmuls = 0.0
     if schedule is not None:
         matmuls = 2 * schedule.rows * schedule.steps * target.matrix_unit**2 / target.peak_flops * 1e6
         microseconds = max(memory, matmuls, schedule.steps * STEP, schedule.cycles / target.clock * 1e6)
     return Call(
-        name=name, bytes=x.bytes, microseconds=microseconds, memory=memory, matmuls=matmuls, times=x.times, gpu=gpu,
+        name=name, bytes=moved, microseconds=microseconds, memory=memory, matmuls=matmuls, times=x.times, gpu=gpu,
         tpu=schedule,
     )  # fmt: skip
 

@@ -31,8 +31,10 @@ class Instruction:
     opcode: str
     text: str
     """Its line."""
+    read: float
+    """Bytes of operands, each whole and once."""
     bytes: float
-    """Of operands and results, each whole and once."""
+    """... and of results."""
     times: int
     """How often it runs."""
 
@@ -63,7 +65,9 @@ def _run(computations: dict[str, list[re.Match]], name: str, times: int) -> list
         elif match["opcode"] not in _FREE and not _prefetches(match):
             read = sum(sizes.get(x, 0.0) for x in set(_OPERAND.findall(match["operands"])))
             moved = read * 2 if match["opcode"] == "copy-start" else read + sizes[match["name"]]
-            found.append(Instruction(name=match["name"], opcode=match["opcode"], text=line, bytes=moved, times=times))
+            found.append(
+                Instruction(name=match["name"], opcode=match["opcode"], text=line, read=read, bytes=moved, times=times)
+            )
     return found
 
 

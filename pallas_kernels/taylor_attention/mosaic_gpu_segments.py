@@ -3,7 +3,8 @@
 When b * h blocks do not fill the chip, each of n_seg segments of the sequence gets a block of its own. Phase
 1 (the kernel here) sums the state of each segment from zero; phase 2 (`border_states`, XLA) turns these into
 the state at every segment's border; phase 3 is the forward or backward kernel, started from it. Phase 1 reads
-k and v once more: its cost. Since sums need no order, phase 1 cuts segments further, into pieces for two blocks a core.
+k and v once more: its cost. Since sums need no order, phase 1 cuts segments further, into pieces for a block on every
+core.
 """
 
 import jax

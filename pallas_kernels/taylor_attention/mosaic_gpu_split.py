@@ -92,8 +92,11 @@ def choose_segments(blocks: int, t: int, cost: Cost, cores: int = 132) -> int:
 
 
 def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
-    """Pieces that cut `blocks` of `chunks` each to fill the chip with two per core, of at least two chunks."""
-    return max(1, min(2 * cores // max(blocks, 1), chunks // MIN_CHUNKS))
+    """Pieces that cut `blocks` of `chunks` each to fill the chip with one per core, of at least two chunks.
+
+    Two per core would take no longer, but make twice the states to write and to sum.
+    """
+    return max(1, min(cores // max(blocks, 1), chunks // MIN_CHUNKS))
 
 
 def kernel_segments(p: Problem, cost: Cost) -> int:

@@ -35,6 +35,38 @@ def test_a_bound_that_is_no_arithmetic():
     assert outer.trips == 4
 
 
+def with_loads(*, expected='"stable_mosaic_gpu.arith.constant"() {value = 16 : i32}', used=""):
+    """MODULE with two loads where its second warpgroup's counter is 2 or 3."""
+    inner = '            "stable_mosaic_gpu.scf.for"(%14, %arg5, %3) ({\n'
+    assert MODULE.count(inner) == 1
+    arrive = '"stable_mosaic_gpu.llvm.inline_asm"(%14, %40) {asm_string = "mbarrier.arrive.expect_tx.b64 _, [$0], $1;"}'
+    load = '%41 = "stable_mosaic_gpu.llvm.load"(%arg0) {ordering = 0 : i64} : (!llvm.ptr) -> vector<2xf32>'
+    return MODULE.replace(inner, f"%40 = {expected} : () -> i32\n{arrive} : () -> ()\n{load}\n{used}\n{inner}")
+
+
+def test_loads():
+    """Kills a load that counts where its branch is not taken, once for all turns of a loop or all threads, and one
+    whose result nobody uses."""
+    assert read_launch(MODULE).loaded == 0
+    runs = 60 * 128 * 2
+    assert read_launch(with_loads()).loaded == pytest.approx(16 * runs)
+    used = '%42 = "stable_mosaic_gpu.arith.addf"(%41, %41) : () -> f32'
+    assert read_launch(with_loads(used=used)).loaded == pytest.approx((16 + 8) * runs)
+
+
+def test_loads_of_one_thread_and_of_unknown_size():
+    """Kills what one thread does for all, counted for each; and a size that is not known and passes for none."""
+    size = '"stable_mosaic_gpu.arith.muli"(%43, %45)'
+    before = """\
+%43 = "stable_mosaic_gpu.arith.constant"() {value = 16 : i32} : () -> i32
+%44 = "stable_mosaic_gpu.arith.constant"() {value = 129 : index} : () -> index
+%45 = "stable_mosaic_gpu.arith.cmpi"(%11, %44) {predicate = 2 : i64} : (index, index) -> i1
+"""
+    text = with_loads(expected=size).replace("%40 = ", f"{before}%40 = ")
+    assert read_launch(text).loaded == pytest.approx(60 * 2 * 16)
+    assert math.isinf(read_launch(with_loads(expected='"stable_mosaic_gpu.memref.load"(%14)')).loaded)
+
+
 def test_json():
     """Kills a launch that loses something on its way out of the worker."""
     launch = read_launch(MODULE)

@@ -1,5 +1,7 @@
 """A program is the sum of its kernels' schedules and of what XLA moves; the committed table says what is worse."""
 
+import math
+
 import pytest
 
 from pallas_kernels.compile_check.compiler_text import Kernel
@@ -65,9 +67,9 @@ def test_array_bytes(types, size):
 KERNEL = Kernel(name="taylor", implementation="mosaic_gpu", registers=168, calls=("mpmd_map.0",), identity="h")
 
 
-def launch(trips):
+def launch(trips, **options):
     loop = ModuleLoop(warpgroup=0, index=0, trips=trips, most=trips, wgmma={"64": 1, "16": 1})
-    return Launch(grid=132, threads=128, shared_memory=0, loops=[loop], tensor_maps=[])
+    return Launch(grid=132, threads=128, shared_memory=0, loops=[loop], tensor_maps=[], **options)
 
 
 def test_forecast_of_a_gpu_program():
@@ -79,6 +81,18 @@ def test_forecast_of_a_gpu_program():
     assert calls[1].microseconds > 50
     assert calls[3].total == pytest.approx(7 * 512 / 3.35e6)
     assert forecast(HLO, [KERNEL], Dumps(sass=LOOP), TARGETS["h100"])[1].gpu is None
+
+
+def test_bytes_of_a_gpu_kernel():
+    """Kills operands that count whole where a kernel loads a part of them, or again where it loads them twice, and
+    results that are left out."""
+    whole, part, twice = (
+        forecast(HLO, [KERNEL], Dumps(sass=LOOP, launches={"h": launch(1.0, loaded=loaded)}), TARGETS["h100"])[1]
+        for loaded in (math.inf, 16.0, 1e9)
+    )
+    assert whole.bytes == twice.bytes > part.bytes
+    assert part.bytes == 16 + (64 + 256)
+    assert part.memory == pytest.approx(part.bytes / 3.35e6)
 
 
 def schedule(**changed):

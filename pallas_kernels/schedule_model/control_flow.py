@@ -1,0 +1,195 @@
+"""The control flow of a lowered Mosaic GPU module: how often loops run, and what is loaded.
+
+The bound of a loop is often a sum of a block's place in the grid, which SASS holds in registers. The module still has
+every loop as `scf.for` with bounds that are arithmetic on the numbers of blocks and threads, so they are computed
+here, for one thread of a block, and of a loop with loops, branches or loads in it, for a sample of its iterations.
+"""
+
+import collections
+import dataclasses
+import math
+import re
+
+from pallas_kernels.schedule_model.module_text import Operation, walk
+
+Counts = dict[int, float]
+"""Number of a loop -> how often it runs."""
+_SAMPLE = 24
+"""Blocks, or iterations of a loop, that stand for all."""
+_EXPECT = re.compile(r"mbarrier\.arrive\.expect_tx")
+_LOAD = re.compile(r"\(!llvm\.ptr\) -> vector<(\d+)x[a-z]+(\d+)>")
+
+
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_ARITHMETIC = {
+    "addi": lambda a, b: a + b, "subi": lambda a, b: a - b, "muli": lambda a, b: a * b, "add": lambda a, b: a + b,
+    "mul": lambda a, b: a * b, "divsi": _quotient, "divui": lambda a, b: a // b, "floordivsi": lambda a, b: a // b,
+    "ceildivsi": lambda a, b: -(-a // b), "ceildivui": lambda a, b: -(-a // b),
+    "remsi": lambda a, b: a - b * _quotient(a, b), "remui": lambda a, b: a % b,
+    "minsi": min, "minui": min, "maxsi": max, "maxui": max,
+    "andi": lambda a, b: a & b, "ori": lambda a, b: a | b, "xori": lambda a, b: a ^ b,
+    "shli": lambda a, b: a << b, "shrui": lambda a, b: a >> b, "shrsi": lambda a, b: a >> b,
+}  # fmt: skip
+_SAME = ("index_cast", "index_castui", "extui", "extsi", "trunci", "bitcast")
+_COMPARE = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__lt__", "__le__", "__gt__", "__ge__")
+"""In the order of the predicates of `arith.cmpi`: eq, ne, slt, sle, sgt, sge, ult, ule, ugt, uge."""
+
+
+class Values:
+    """Integers of a program for one block and warpgroup, computed when they are asked for; None: not known."""
+
+    def __init__(self, operations: list[Operation], places: dict[str, list[int]] | None = None):
+        self.made_by = {x.result: x for x in walk(operations) if x.result}
+        self.places = places or {}
+        self.known: dict[str, int | None] = {}
+
+    def with_places(self, places: dict[str, list[int]]) -> "Values":
+        return self._copy({}, places)
+
+    def with_counter(self, name: str, value: int) -> "Values":
+        """Inside a loop: what was computed stays, what was not known may depend on the counter."""
+        known: dict[str, int | None] = {k: v for k, v in self.known.items() if v is not None}
+        return self._copy(known | {name: value}, self.places)
+
+    def _copy(self, known: dict[str, int | None], places: dict[str, list[int]]) -> "Values":
+        copy = Values([], places)
+        copy.made_by, copy.known = self.made_by, known
+        return copy
+
+    def of(self, name: str) -> int | None:
+        if name not in self.known:
+            self.known[name] = self._compute(self.made_by.get(name))
+        return self.known[name]
+
+    def _compute(self, operation: Operation | None) -> int | None:
+        if operation is None:
+            return None
+        dialect, _, name = operation.name.partition(".")
+        if name in self.places:
+            axis = re.search(r"dim<?\s*([xyz])", operation.text)
+            return self.places[name]["xyz".index(axis[1])] if axis else None
+        if name == "elect.sync":
+            return 1
+        if name == "shfl.sync":
+            return self.of(operation.operands[1])
+        if name in ("constant", "mlir.constant"):
+            return operation.integer("value")
+        operands = [self.of(x) for x in operation.operands] if dialect in ("arith", "llvm") else []
+        if name == "select" and operands[0] is not None:
+            return operands[1 if operands[0] else 2]
+        if not operands or None in operands:
+            return None
+        first, *rest = (x for x in operands if x is not None)
+        if name in _SAME:
+            return first
+        if name == "cmpi":
+            return int(getattr(first, _COMPARE[operation.integer("predicate") or 0])(rest[0]))
+        if name not in _ARITHMETIC or (("div" in name or "rem" in name) and rest[0] == 0):
+            return None
+        return _ARITHMETIC[name](first, rest[0])
+
+
+@dataclasses.dataclass
+class Tally:
+    """What a thread of one block does."""
+
+    trips: Counts = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
+    """NaN where a bound is not arithmetic."""
+    loaded: float = 0.0
+    """Bytes, of its part of what TMA brings, and by loads; infinite where that is not known."""
+
+
+class Program:
+    """The control flow of a launch: its loops and loads, and the branches around them."""
+
+    def __init__(self, host: list[Operation], launch: Operation):
+        self.values = Values(host)
+        self.loops = [x for x in walk(launch.regions[0]) if x.name == "scf.for"]
+        self.body = launch.regions[0]
+        self._used = {name for x in walk(launch.regions[0]) for name in x.operands}
+        self._index = {id(x): i for i, x in enumerate(self.loops)}
+        self._counts: dict[int, bool] = {}
+
+    def run(self, thread: int, place: int, grid: list[int], block: list[int]) -> Tally:
+        """Of one thread of a block."""
+        here = [place % grid[0], place // grid[0] % grid[1], place // (grid[0] * grid[1])]
+        places = {
+            "block_id": here, "grid_dim": grid, "thread_id": [thread, 0, 0], "block_dim": block,
+            "cluster_id": here, "cluster_block_id": [0, 0, 0],
+        }  # fmt: skip
+        tally = Tally()
+        self._run(self.body, self.values.with_places(places), 1.0, tally)
+        return tally
+
+    def _run(self, operations: list[Operation], values: Values, times: float, tally: Tally) -> None:
+        """Adds what happens when `operations` run `times` times."""
+        for operation in operations:
+            if not self._matters(operation):
+                continue
+            if operation.name == "scf.for":
+                self._loop(operation, values, times, tally)
+                continue
+            if self._loads(operation):
+                tally.loaded += times * _loaded(operation, values)
+            for region in _taken(operation, values):
+                self._run(region, values, times, tally)
+
+    def _loop(self, operation: Operation, values: Values, times: float, tally: Tally) -> None:
+        index, inside = self._index[id(operation)], any(map(self._matters, operation.regions[0]))
+        low, high, step = (values.of(name) for name in operation.operands[:3])
+        if low is None or high is None or not step:
+            tally.trips[index] = math.nan
+            tally.loaded += math.inf if inside else 0.0
+            return
+        count = max(0, -(-(high - low) // step))
+        tally.trips[index] += times * count
+        for i, weight in sample(count) if inside else ():
+            at = values.with_counter(operation.arguments[0], low + i * step)
+            self._run(operation.regions[0], at, times * count * weight, tally)
+
+    def _matters(self, operation: Operation) -> bool:
+        """Whether it is, or has in it, something that is counted."""
+        if id(operation) not in self._counts:
+            inner = any(self._matters(x) for region in operation.regions for x in region)
+            self._counts[id(operation)] = inner or operation.name == "scf.for" or self._loads(operation)
+        return self._counts[id(operation)]
+
+    def _loads(self, operation: Operation) -> bool:
+        """Whether it brings something; a store in Pallas also loads what was there, which nobody uses."""
+        if operation.name == "llvm.inline_asm":
+            return _EXPECT.search(operation.text) is not None
+        loads = operation.name == "llvm.load" and _LOAD.search(operation.text) is not None
+        return loads and operation.result in self._used
+
+
+def _loaded(operation: Operation, values: Values) -> float:
+    """Bytes: what a barrier is told to expect of TMA, or a thread's load from global memory."""
+    if found := _LOAD.search(operation.text):
+        return int(found[1]) * int(found[2]) / 8
+    expected = values.of(operation.operands[1])
+    return math.inf if expected is None else expected
+
+
+def _taken(operation: Operation, values: Values) -> list[list[Operation]]:
+    """The branches that run; all of them where that is not known."""
+    chosen = values.of(operation.operands[0]) if operation.operands else None
+    if chosen is None or operation.name not in ("scf.if", "scf.index_switch"):
+        return operation.regions
+    if operation.name == "scf.if":
+        return operation.regions[:1] if chosen else operation.regions[1:]
+    cases = re.search(r"cases = array<i64(?:: ([\d, -]+))?>", operation.text)
+    numbers = [int(n) for n in cases[1].split(",")] if cases and cases[1] else []
+    which = 1 + numbers.index(chosen) if chosen in numbers else 0
+    return operation.regions[which : which + 1]
+
+
+def sample(count: int) -> list[tuple[int, float]]:
+    """(place, weight) of at most 24 of `count` places, the first and the last for themselves; weights add to 1."""
+    if count <= _SAMPLE:
+        return [(i, 1 / count) for i in range(count)]
+    inner = _SAMPLE - 2
+    places = [1 + (2 * i + 1) * (count - 2) // (2 * inner) for i in range(inner)]
+    return [(0, 1 / count), *((place, (count - 2) / inner / count) for place in places), (count - 1, 1 / count)]
