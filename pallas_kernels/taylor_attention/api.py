@@ -100,6 +100,7 @@ def taylor_attention(
         kernels have chunks of their own and refuse it.
       implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
         Mosaic kernel of the platform that the program is lowered for, where it serves this call, else "xla".
+        "mosaic_gpu" multiplies float32 as pairs of bfloat16: 1e-5 of relative error, where "xla" keeps float32 whole.
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, state).

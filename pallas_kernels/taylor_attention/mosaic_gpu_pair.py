@@ -1,6 +1,6 @@
 """The frame of the forward, dq and dkdv kernels: two warpgroups that share the chunks of one segment.
 
-Warpgroup 1 issues TMA, scans the state and publishes it, in bfloat16, before each chunk. Warpgroup 0 takes
+Warpgroup 1 issues TMA, scans the state and publishes it, in parts of bfloat16, before each chunk. Warpgroup 0 takes
 the chunks in turn: it reads the published state and writes the results. Two, not three: each may use 255 registers
 without setmaxnreg, which ptxas ignores under jax 0.12.
 
