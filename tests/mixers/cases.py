@@ -3,6 +3,8 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
@@ -109,7 +111,6 @@ TINY = {_label(config) for config in _TINY}
 def build(config: MixerConfig) -> Mixer:
     """The mixer with every parameter moved off its initial value: no zero bias, no scale of one."""
     definition, parameters, others = nnx.split(config.build(rngs=nnx.Rngs(0)), nnx.Param, ...)
-    leaves, tree = jax.tree.flatten(parameters)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    moved = [leaf + 0.1 * jax.random.normal(key, leaf.shape) for leaf, key in zip(leaves, keys, strict=True)]
-    return nnx.merge(definition, jax.tree.unflatten(tree, moved), others)
+    rng = np.random.default_rng(1)
+    moved = jax.tree.map(lambda x: jnp.asarray(np.asarray(x) + 0.1 * rng.normal(size=x.shape), x.dtype), parameters)
+    return nnx.merge(definition, moved, others)
