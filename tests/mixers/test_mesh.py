@@ -67,8 +67,14 @@ def on_one_device(mixer):
     return jax.tree.map(np.asarray, found)
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("mixer", MIXERS)
+def quick(mixers, settings, *chosen):
+    """Parametrises by both; the `mixed` mesh, or what is `chosen`, is quick, the rest is slow."""
+    both = [(mixer, setting) for mixer in mixers for setting in settings]
+    slow = [x for x in both if x[1] != "mixed" and x not in chosen]
+    return [pytest.param(*x, marks=[pytest.mark.slow] * (x in slow)) for x in both]
+
+
+@pytest.mark.parametrize(("mixer", "mesh"), quick(MIXERS, MESHES, ("taylor", "data"), ("attention", "fsdp")))
 def test_a_mesh_changes_no_number(mixer, mesh):
     """Kills rows or heads that are mixed up, and gradients that are summed twice or in part."""
     with jax.set_mesh(make_mesh(MESHES[mesh])):
@@ -76,10 +82,16 @@ def test_a_mesh_changes_no_number(mixer, mesh):
     assert_close(found, on_one_device(mixer), 1e-5)
 
 
-@pytest.mark.parametrize(("b", "heads"), [(3, {}), (8, {"n_kv_heads": 1}), (5, {"n_kv_heads": 1})])
-@pytest.mark.parametrize("mixer", MIXERS)
-def test_what_the_mesh_does_not_divide(mixer, b, heads):
+UNEVEN = {"rows": (3, {}), "heads": (8, {"n_kv_heads": 1}), "both": (5, {"n_kv_heads": 1})}
+
+
+@pytest.mark.parametrize(
+    ("mixer", "what"),
+    quick(MIXERS, UNEVEN, *((mixer, "both") for mixer in MIXERS), ("taylor", "rows"), ("window", "heads")),
+)
+def test_what_the_mesh_does_not_divide(mixer, what):
     """Kills an error, or other numbers, where a batch of a generation does not fill the devices."""
+    b, heads = UNEVEN[what]
     x, dy = tokens(b=b), tokens(b=b, seed=2)
     expected = outputs_and_gradients(MIXERS[mixer](**heads), x, dy)
     with jax.set_mesh(make_mesh(MESHES["mixed"])):
@@ -88,8 +100,9 @@ def test_what_the_mesh_does_not_divide(mixer, b, heads):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("mixer", sorted(MIXERS.keys() - {"landmark"}))
+@pytest.mark.parametrize(
+    ("mixer", "mesh"), quick(sorted(MIXERS.keys() - {"landmark"}), MESHES, ("taylor", "data"), ("window", "fsdp"))
+)
 def test_kernels_run_on_a_mesh(mixer, mesh, platform):
     """Kills a mixer that leaves its kernel on a mesh, for the compiler cannot partition one."""
     graph, params = nnx.split(MIXERS[mixer]())

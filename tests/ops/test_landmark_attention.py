@@ -14,7 +14,8 @@ B, H, G, K, V = 2, 4, 2, 5, 3
 TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
 CARRY = np.array([0.6, -0.3])
 SOFT = Retrieval(gate="softmax")
-CASES = [(1, 3, BEST), (5, 3, BEST), (9, 3, BEST), (20, 3, BEST), (9, 1, BEST), (20, 3, SOFT)]
+CASES = [(1, 3, BEST), (20, 3, BEST), (9, 1, BEST), (20, 3, SOFT)]
+CASES += [pytest.param(t, 3, BEST, marks=pytest.mark.slow) for t in (5, 9)]
 CASES += [(20, 3, Retrieval(n_blocks=2)), (20, 3, Retrieval(n_blocks=20)), (20, 3, Retrieval(chunk_size=4))]
 
 

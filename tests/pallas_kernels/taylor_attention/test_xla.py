@@ -22,6 +22,7 @@ GRID = {
     "raw": Call(t=0, g=1, normalize=False, scale=0.8, decay=True),
     "stateless": Call(t=0, state=False),
 }
+QUICK = {"plain": (0, 16, 127), "decay_grouped": LENGTHS, "raw": (1, 65, 200), "stateless": (15, 64, 513)}
 
 
 def at(call, t):
@@ -36,11 +37,17 @@ def check(call, **options):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.parametrize("t", LENGTHS)
-@pytest.mark.parametrize("setting", GRID)
+@pytest.mark.parametrize(
+    ("setting", "t"),
+    [
+        pytest.param(setting, t, marks=[] if t in QUICK[setting] else [pytest.mark.slow])
+        for setting in GRID
+        for t in LENGTHS
+    ],
+)
 def test_values_states_gradients(setting, t):
     """Kills a wrong mask, carry, decay, remainder, group sum or gradient, with chunks chosen by length: random
-    states in, random cotangents on output and state."""
+    states in, random cotangents on output and state. Every length is quick in one setting or two."""
     check(at(GRID[setting], t))
 
 
