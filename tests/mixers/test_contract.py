@@ -337,7 +337,7 @@ def test_every_parameter_learns(case):
     stream, cotangent = inputs(case), inputs(case, seed=4).x
 
     def loss(params):
-        y, losses = nnx.merge(graph, params, others).with_losses(stream.x, stream.context)
+        y, losses = nnx.merge(graph, params, others).with_losses(jnp.asarray(stream.x), stream.context)
         return jnp.vdot(y, cotangent) + sum(losses.values(), jnp.zeros(()))
 
     for path, leaf in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(params)):
