@@ -61,7 +61,7 @@ def _forward_kernel(q, k, v, start, segment_ids, *, problem, plan, scale, interp
         mma = work.mma(r.stage)
         stationary = Stationary(work, plan, (r.q,), r)
         ring = key_ring(r, work, plan, problem)
-        mask = make_mask(r, ring)
+        mask = make_mask(r, ring, work.batch)
 
         def attend(n, units, q_s, sums):
             """Adds partners to the sums: the maximum and the total of each row, and the values; None before any."""

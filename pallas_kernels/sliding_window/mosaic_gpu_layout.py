@@ -28,6 +28,7 @@ SHARED_BYTES = 227 * 1024  # of a thread block
 VECTOR_BYTES = 4096  # of one (64,) operand of a ring, or less: at most 4 slots for each of 4 warpgroups
 BARRIER_BYTES = 1024
 MOST_KEPT = 3  # partners that a ring keeps: their scores stay in registers together
+BACKWARD_WARPGROUPS = 2  # whose accumulators, scores and their gradients a core holds in registers
 
 
 def objection(p: Problem) -> str | None:
@@ -180,7 +181,7 @@ def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
         stationary=2,
         results=1,
         vectors=2,
-        most=backward_warpgroups(problem),
+        most=BACKWARD_WARPGROUPS,
         keep=problem.d <= BLOCK or problem.block_window.blocks < 3,
         ahead=1,
         heads=problem.h,
@@ -190,15 +191,14 @@ def plan_dq(problem: Geometry, tuning: Tuning) -> Plan:
 
 
 def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
-    """Both operands of the ring are needed up to the end of a block; three warpgroups lack registers for more."""
-    most = backward_warpgroups(problem)
+    """Both operands of the ring are needed up to the end of a block."""
     return plan_kernel(
         problem,
         stationary=2,
         results=2,
         vectors=2,
-        most=most,
-        ahead=2 if most == 2 else 0,
+        most=BACKWARD_WARPGROUPS,
+        ahead=2,
         heads=problem.g,
         stationary_blocks=problem.key_blocks,
         keep=problem.group == 1,
@@ -206,20 +206,41 @@ def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
     )
 
 
-def backward_warpgroups(problem: Geometry) -> int:
-    """Warpgroups whose accumulators, scores and their gradients a core holds in registers, as found by compiling."""
-    return 3 if problem.d <= BLOCK and problem.block_window.window == BLOCK else 2
+@dataclasses.dataclass(frozen=True)
+class SinglePass:
+    """How the kernel of all gradients works."""
+
+    run: int  # key blocks of a thread block
+    ahead: int  # steps that loads are early
+
+    def key_slots(self, problem: Geometry) -> int:
+        return problem.block_window.blocks + self.ahead
+
+    @property
+    def query_slots(self) -> int:
+        return 1 + self.ahead
 
 
-def choose_run(chains: int, blocks: int, places: int) -> int:
+def plan_single_pass(problem: Geometry, tuning: Tuning) -> SinglePass | None:
+    """None where two kernels serve: a window of 1, where no sum waits; more columns, scores or sums than two warpgroups
+    hold in registers and shared memory, as found by compiling."""
+    window, blocks = problem.block_window.window, problem.block_window.blocks
+    if not 2 <= window <= 2 * BLOCK or problem.d > BLOCK or (blocks == 3 and problem.group > 1):
+        return None
+    # A run's extra steps: those of later queries, and the wait for its first loads.
+    run = tuning.run or choose_run(problem.b * problem.g, problem.key_blocks, CORES, extra=blocks)
+    return SinglePass(min(run, problem.key_blocks), ahead=2)
+
+
+def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
     """Stationary blocks per task that finish soonest, when `places` tasks run at a time over `chains` of `blocks`.
 
-    The start of a task counts as one block: it waits for its first loads, and some of them are of blocks that the task
+    A task counts as `extra` blocks more: it waits for its first loads, and some of them are of blocks that the task
     before it has loaded too (arithmetic, not measured).
     """
 
     def cost(runs):
-        return -(-chains * runs // places) * (-(-blocks // runs) + 1)
+        return -(-chains * runs // places) * (-(-blocks // runs) + extra)
 
     return -(-blocks // min(range(1, blocks + 1), key=cost))
 

@@ -17,25 +17,14 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import BlockWindow, Geometr
 
 
 @dataclasses.dataclass(frozen=True)
-class Ring:
-    """Partner blocks. A visit (n, member, u) is the meeting of stationary block n with partner u for a member of its
-    group.
+class Partners:
+    """Which blocks a stationary block meets: partner u = 0 (diagonal), 1 (farthest), 2, ... (between, from near to
+    far)."""
 
-    Visits of one stationary block and member come in the order u = 0 (diagonal), 1 (farthest), 2, ... (between, from
-    near to far). Kept: slot of a partner is its index modulo the slots, and one load replaces the partner that leaves
-    the window; where an operand has a slot more than partners, the load is one stationary block early. Streamed: visits
-    are numbered, and each load is replaced by that of `slots` visits later.
-    """
-
-    work: WorkTiles
-    plan: Plan
     block_window: BlockWindow
-    members: int  # of a group, met one after another; 1 where kept
     direction: int  # partners of stationary block n: n + shift + direction * {0, 1, ...}
     shift: int
     limit: int  # partners exist in [0, limit); the loads of others are clamped, and masked where they are used
-    loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
-    full: dict[str, Any]  # name -> barriers of the slots
 
     def distance(self, u):
         """Blocks between the diagonal and partner u."""
@@ -49,6 +38,24 @@ class Ring:
 
     def existing(self, n, u):
         return jnp.clip(self.partner(n, u), 0, self.limit - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring(Partners):
+    """Partner blocks in shared memory. A visit (n, member, u) is the meeting of stationary block n with partner u for a
+    member of its group.
+
+    Visits of one stationary block and member come in the order of u. Kept: slot of a partner is its index modulo the
+    slots, and one load replaces the partner that leaves the window; where an operand has a slot more than partners, the
+    load is one stationary block early. Streamed: visits are numbered, and each load is replaced by that of `slots`
+    visits later.
+    """
+
+    work: WorkTiles
+    plan: Plan
+    members: int  # of a group, met one after another; 1 where kept
+    loads: dict[str, tuple[tuple[Callable, Any], ...]]  # name -> (partner block, member -> global memory, slots)
+    full: dict[str, Any]  # name -> barriers of the slots
 
     def number(self, n, member, u):
         return ((n - self.work.first) * self.members + member) * self.block_window.blocks + u

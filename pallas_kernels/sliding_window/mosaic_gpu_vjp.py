@@ -1,11 +1,13 @@
-"""Gradients of sliding-window attention on Hopper: two Mosaic GPU kernels, no atomics.
+"""Gradients of sliding-window attention on Hopper: one Mosaic GPU kernel where it serves, else two; no atomics.
 
 With P_ij = exp(scale q_i.k_j - lse_i) where visible, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
   dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
-Kernel `dq` keeps query blocks and meets their key blocks. Where shared memory keeps these (windows up to 128 with
-d <= 64, up to 65 with more), the scores of a row are in registers together, and delta is their sum, written for the
-other kernel; else XLA gives dy.y. Kernel `dkdv` keeps key blocks and meets their query blocks, those of every query
-head that shares the kv head, one head after another: the sum over the group stays float32, in registers.
+`single_pass` reads every operand once: windows of 2 to 128 (to 65 where query heads share keys) with d <= 64, see
+`plan_single_pass`. Other calls take the two kernels of this file. `dq` keeps query blocks and meets their key blocks.
+Where shared memory keeps these (three with d <= 64, two with more), the scores of a row are in registers together, and
+delta is their sum, written for the other kernel; else XLA gives dy.y. `dkdv` keeps key blocks and meets their query
+blocks, those of every query head that shares the kv head, one head after another: the sum over the group stays float32,
+in registers.
 
 Needs a device: wgmma with P and dS in registers, which interpret mode passes through shared memory; accumulators that
 start from -delta, where it adds; speed.
@@ -39,9 +41,11 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     pad_vectors,
     plan_dkdv,
     plan_dq,
+    plan_single_pass,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
 from pallas_kernels.sliding_window.mosaic_gpu_ring import Ring, key_ring, run_tiles
+from pallas_kernels.sliding_window.mosaic_gpu_single_pass import single_pass
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):
@@ -59,7 +63,7 @@ def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, sc
         vectors = ((r.lse, r.lse_s),) if delta is None else ((r.lse, r.lse_s), (r.delta, r.delta_s))
         stationary = Stationary(work, plan, (r.q, r.dy), r, vectors)
         ring = key_ring(r, work, plan, problem)
-        mask = make_mask(r, ring)
+        mask = make_mask(r, ring, work.batch)
 
         def score_gradients(n, units, operands, lse, delta):
             """(u, dS bf16) for some partners."""
@@ -164,7 +168,7 @@ def _dkdv_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, 
             },
             full={"q": r.q_full, "dy": r.dy_full},
         )
-        mask = make_mask(r, ring)
+        mask = make_mask(r, ring, work.batch)
 
         def per_column(ref, slot):
             return plgpu.load(ref.at[slot], layout=PER_COLUMN)
@@ -239,11 +243,14 @@ def backward(q, k, v, start, segment_ids, y, lse, dy, *, window, scale, interpre
     operands = kernel_operands(q, k, v, start, segment_ids, problem)
     lse, padded_dy, delta = pad_vectors(lse), pad_rows(dy), None
     options = {"problem": problem, "scale": scale, "interpret": interpret}
+    keys = slice(problem.front, problem.front + problem.s)
+    if (plan := plan_single_pass(problem, tuning)) is not None:
+        out = single_pass(*operands, lse, padded_dy, plan=plan, **options)
+        return out["dq"][:, : problem.t], out["dk"][:, keys], out["dv"][:, keys]
     plan = plan_dq(problem, tuning)
     if not plan.kept:
         delta = pad_vectors((dy.astype(jnp.float32) * y.astype(jnp.float32)).sum(-1).swapaxes(1, 2))
     out = _dq_kernel(*operands, lse, padded_dy, delta, plan=plan, **options)
     delta = out["delta_o"] if delta is None else delta
     dkdv = _dkdv_kernel(*operands, lse, padded_dy, delta, plan=plan_dkdv(problem, tuning), **options)
-    keys = slice(problem.front, problem.front + problem.s)
     return out["dq"][:, : problem.t], dkdv["dk"][:, keys], dkdv["dv"][:, keys]
