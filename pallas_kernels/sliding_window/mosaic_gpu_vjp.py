@@ -2,12 +2,11 @@
 
 With P_ij = exp(scale q_i.k_j - lse_i) where visible, dP_ij = dy_i.v_j, delta_i = sum_j P_ij dP_ij (= dy_i.y_i):
   dS = P (dP - delta),    dq_i = scale sum_j dS_ij k_j,    dk_j = scale sum_i dS_ij q_i,    dv_j = sum_i P_ij dy_i.
-`single_pass` reads every operand once: windows of 2 to 128 (to 65 where query heads share keys) with d <= 64, see
-`plan_single_pass`. Other calls take the two kernels of this file. `dq` keeps query blocks and meets their key blocks.
-Where shared memory keeps these (three with d <= 64, two with more), the scores of a row are in registers together, and
-delta is their sum, written for the other kernel; else XLA gives dy.y. `dkdv` keeps key blocks and meets their query
-blocks, those of every query head that shares the kv head, one head after another: the sum over the group stays float32,
-in registers.
+`single_pass` reads every operand once, for windows of 2 to 128 and heads that its registers hold (`plan_single_pass`).
+Other calls take the two kernels of this file. `dq` keeps query blocks and meets their key blocks. Where shared memory
+keeps these (three with d <= 64, two with more), the scores of a row are in registers together, and delta is their sum,
+written for the other kernel; else XLA gives dy.y. `dkdv` keeps key blocks and meets their query blocks, those of every
+query head that shares the kv head, one head after another: the sum over the group stays float32, in registers.
 
 Needs a device: wgmma with P and dS in registers, which interpret mode passes through shared memory; accumulators that
 start from -delta, where it adds; speed.
