@@ -206,43 +206,6 @@ def plan_dkdv(problem: Geometry, tuning: Tuning) -> Plan:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class SinglePass:
-    """How the kernel of all gradients works."""
-
-    run: int  # key blocks of a thread block
-    ahead: int  # steps that loads of keys are early; visits that those of queries are
-
-    def key_slots(self, problem: Geometry) -> int:
-        return problem.block_window.blocks + self.ahead
-
-    @property
-    def query_slots(self) -> int:
-        return 1 + self.ahead
-
-    def bytes(self, problem: Geometry) -> int:
-        """Of shared memory: k and v; q and dy; dq, dk and dv; P and dS; vectors and barriers, Pallas' own too."""
-        tiles = 2 * self.key_slots(problem) + 2 * self.query_slots + 3
-        squares = 2 * problem.block_window.blocks
-        return 2 * BLOCK * (tiles * problem.d + squares * BLOCK) + VECTOR_BYTES + BARRIER_BYTES
-
-
-WIDEST = {(2, False): 112, (2, True): 64, (3, False): 80}
-"""(Blocks that a query block meets, whether query heads share keys) -> columns whose sums two warpgroups hold in
-registers, as found by compiling."""
-
-
-def plan_single_pass(problem: Geometry, tuning: Tuning) -> SinglePass | None:
-    """None where two kernels serve: a window of 1, where no sum waits, wider ones than 128, and wider heads."""
-    window, blocks = problem.block_window.window, problem.block_window.blocks
-    if not 2 <= window <= 2 * BLOCK or problem.d > WIDEST.get((blocks, problem.group > 1), 0):
-        return None
-    # A run's extra steps: those of later queries, and the wait for its first loads.
-    run = tuning.run or choose_run(problem.b * problem.g, problem.key_blocks, CORES, extra=blocks)
-    early = SinglePass(min(run, problem.key_blocks), ahead=2)
-    return early if early.bytes(problem) <= SHARED_BYTES else dataclasses.replace(early, ahead=1)
-
-
 def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
     """Stationary blocks per task that finish soonest, when `places` tasks run at a time over `chains` of `blocks`.
 

@@ -1,19 +1,19 @@
 """Gradients of sliding-window attention on Hopper in one pass: one Mosaic GPU kernel, no atomics.
 
 Equations: `mosaic_gpu_vjp`. A thread block takes a run of key blocks of one kv head. In step j the queries of key block
-j meet all key blocks that they see, those of every query head that shares the kv head one after another: a visit each.
-With a step dk and dv of its farthest key block are complete; the sums of the others wait in registers for later
-queries. Behind a run come the steps of the queries that still see its last keys; their dq, and dk and dv of their own
-keys, belong to the next run. So runs read some blocks of their neighbours, and share no sums: any run gives
-the same bits.
+j meet all key blocks that they see: one meeting for every query head that shares the kv head. With a step dk and dv of
+its farthest key block are complete; the sums of the others wait in registers for later queries. Behind a run come the
+steps of the queries that still see its last keys; their dq, and dk and dv of their own keys, belong to the next run. So
+runs read some blocks of their neighbours, and share no sums: any run gives the same bits.
 
-Two warpgroups share a visit. Each computes P and dS of its own partners: warpgroup 0 of the diagonal (of three partners
-also of the farthest, folded into the same tile), warpgroup 1 of the other. They exchange these, and their parts of the
-row sums delta, through shared memory. Then warpgroup 0 sums dv; warpgroup 1 sums dk and makes dq. What orders them:
+Two warpgroups share a meeting. Each computes P and dS of its own partners: warpgroup 0 of the diagonal (of three
+partners also of the farthest, folded into the same tile), warpgroup 1 of the other. They exchange these, and their
+parts of the row sums delta, through shared memory. Then warpgroup 0 sums dv; warpgroup 1 sums dk and makes dq. What
+orders them:
   delta_full   both arrive when they have stored P and the sums, and wait. Warpgroup 1 arrives behind its products with
-               dS of the visit before, so that both may store dS then; the sums have two buffers;
+               dS of the meeting before, so that both may store dS then; the sums have two buffers;
   slopes_full  warpgroup 0 has stored dS; warpgroup 1 waits;
-  values_done  warpgroup 0 has left P, q, k, v and dy of this visit; warpgroup 1 waits before it stores P or issues
+  values_done  warpgroup 0 has left P, q, k, v and dy of this meeting; warpgroup 1 waits before it stores P or issues
                loads again, which it does for both.
 
 Needs a device: accumulators that start from values, where interpret mode adds; speed.
@@ -31,10 +31,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, Mma, launch, rows_to
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import products, rows, transforms
-from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, SinglePass
+from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK
 from pallas_kernels.sliding_window.mosaic_gpu_mask import HIDDEN, LOG2_E, Mask, make_mask
 from pallas_kernels.sliding_window.mosaic_gpu_ring import Partners
-from pallas_kernels.sliding_window.mosaic_gpu_task import Task
+from pallas_kernels.sliding_window.mosaic_gpu_task import SinglePass, Task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Warpgroup:
     def key_tiles(self, ref, j, units):
         return [ref.at[self.task.key_slot(j - self.mask.partners.distance(u))] for u in units]
 
-    def shared_tiles(self, ref, visit):
+    def shared_tiles(self, ref, meeting):
         """P or dS by partner. Tiles take turns: the compiler would keep addresses that never change in registers."""
         count = jnp.int32(len(self.units))
-        return [ref.at[lax.rem(visit + u, count)] for u in range(len(self.units))]
+        return [ref.at[lax.rem(meeting + u, count)] for u in range(len(self.units))]
 
     def weights(self, j, slot):
         """P of its own partners, and dP, (64, 64)."""
@@ -82,10 +82,10 @@ class Warpgroup:
 
         Returns the slot of the queries, and the tiles of P and dS, by partner.
         """
-        r, visit = self.task.refs, self.task.visit(j, member)
-        slot, parity = self.task.query_slot(visit), lax.rem(visit, jnp.int32(2))
-        p_s, ds_s = self.shared_tiles(r.p_s, visit), self.shared_tiles(r.ds_s, visit)
-        self.task.wait_queries(visit)
+        r, meeting = self.task.refs, self.task.meeting(j, member)
+        slot, parity = self.task.query_slot(meeting), lax.rem(meeting, jnp.int32(2))
+        p_s, ds_s = self.shared_tiles(r.p_s, meeting), self.shared_tiles(r.ds_s, meeting)
+        self.task.wait_queries(meeting)
         p, dp = self.weights(j, slot)
         self.store(p_s, p)
         delta = (p * dp).sum(axis=1)
@@ -115,7 +115,7 @@ class Warpgroup:
     def add_keys(self, j, member, dks):
         """Warpgroup 1: dk += dS^T q of each partner, without the scale; and dq = scale dS k, which it writes."""
         task, r = self.task, self.task.refs
-        task.load_later_queries(task.visit(j, member))
+        task.load_later_queries(task.meeting(j, member))
         slot, _, ds_s = self.meet(j, member)
         plgpu.barrier_wait(r.slopes_full)
 
@@ -150,8 +150,8 @@ class Warpgroup:
         def _():
             plgpu.copy_smem_to_gmem(staging, target.at[self.task.batch, rows(block), head])
 
-    def run(self, add, staging, target, factor):
-        """add(j, member, sums) in every visit; writes factor * sums of each key block of the run when complete."""
+    def take_steps(self, add, staging, target, factor):
+        """add(j, member, sums) in every meeting; writes factor * sums of each key block of the run when complete."""
         task = self.task
         zero = plgpu.layout_cast(jnp.zeros((BLOCK, task.problem.d), jnp.float32), WGMMA)
 
@@ -213,12 +213,12 @@ def single_pass(q, k, v, start, segment_ids, lse, dy, *, problem, plan: SinglePa
 
         @pl.when(lax.axis_index("warpgroup") == 0)
         def _():
-            values.run(values.add_values, r.dv_s, r.dv, np.float32(1))
+            values.take_steps(values.add_values, r.dv_s, r.dv, np.float32(1))
 
         @pl.when(lax.axis_index("warpgroup") == 1)
         def _():
             task.start()
-            keys.run(keys.add_keys, r.dk_s, r.dk, keys.scale)
+            keys.take_steps(keys.add_keys, r.dk_s, r.dk, keys.scale)
 
     return launch(
         "sliding_window_backward",

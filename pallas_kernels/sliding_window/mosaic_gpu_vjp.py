@@ -40,11 +40,11 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     pad_vectors,
     plan_dkdv,
     plan_dq,
-    plan_single_pass,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_mask import LOG2_E, make_mask
 from pallas_kernels.sliding_window.mosaic_gpu_ring import Ring, key_ring, run_tiles
 from pallas_kernels.sliding_window.mosaic_gpu_single_pass import single_pass
+from pallas_kernels.sliding_window.mosaic_gpu_task import plan_single_pass
 
 
 def _dq_kernel(q, k, v, start, segment_ids, lse, dy, delta, *, problem, plan, scale, interpret):

@@ -26,13 +26,12 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     SHARED_BYTES,
     BlockWindow,
     Geometry,
-    SinglePass,
     Tuning,
     plan_dkdv,
     plan_dq,
-    plan_single_pass,
 )
 from pallas_kernels.sliding_window.mosaic_gpu_single_pass import single_pass_scratch
+from pallas_kernels.sliding_window.mosaic_gpu_task import SinglePass, plan_single_pass
 from tests.pallas_kernels.hopper import compile_for_hopper
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
