@@ -35,7 +35,9 @@ def test_all_rows_have_the_same_frame():
     assert parsed("--model.mixer", "ret_net").pattern == (RetNetConfig(),)
 
 
-@pytest.mark.parametrize("flags", ["", "--model.mixer attention --model.pattern.0.positions none"])
+@pytest.mark.parametrize(
+    "flags", ["", pytest.param("--model.mixer attention --model.pattern.0.positions none", marks=pytest.mark.slow)]
+)
 def test_it_runs(flags, run, rows, tmp_path):
     """Kills: a config that loads and does not train, and lengths that are not scored."""
     corpus = tmp_path / "corpus"

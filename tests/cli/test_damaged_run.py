@@ -55,7 +55,11 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage",
+    # the seal and the files of the state are damaged in quicker ways in tests/train/test_damage.py
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("cursor", "numbers"))) for name in DAMAGES],
+)
 def test_a_damaged_checkpoint_is_not_trained_from(damage, whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume from wrong numbers or other data without a word, a traceback, a run that ends otherwise."""
     damaging, name, reason = DAMAGES[damage]

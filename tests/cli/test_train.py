@@ -118,7 +118,11 @@ def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp
 
 @pytest.mark.parametrize(
     ("name", "number", "step"),
-    [("mixture_file", signal.SIGTERM, 4), ("text_file", signal.SIGINT, 5), ("own_data_file", signal.SIGTERM, 5)],
+    [
+        ("mixture_file", signal.SIGTERM, 4),
+        ("text_file", signal.SIGINT, 5),
+        pytest.param("own_data_file", signal.SIGTERM, 5, marks=pytest.mark.slow),
+    ],
 )
 def test_signal_then_resume_equals_unbroken(name, number, step, request, run, rows, at_step, capsys):
     """Kills: a cursor off by one batch, a dropout key or optimizer state that starts anew, rows lost or twice

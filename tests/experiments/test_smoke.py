@@ -31,7 +31,14 @@ def test_all_files_are_found():
     assert len(FILES) >= 12
 
 
-@pytest.mark.parametrize("file", FILES)
+QUICK = ("based_figure2", "based_figure8", "cat_figure6", "cat_selective_copy", "mqar_gallery", "zoology_figure2")
+"""A frontier of states, times, lengths, another task, all mixers, widths. The others are slow: they draw and judge in
+the same ways, and with their kept results in `test_results.py`."""
+
+
+@pytest.mark.parametrize(
+    "file", [pytest.param(file, marks=[] if Path(file).stem in QUICK else [pytest.mark.slow]) for file in FILES]
+)
 def test_smoke(file, tmp_path, monkeypatch, capsys):
     """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)

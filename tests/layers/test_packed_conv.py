@@ -65,8 +65,14 @@ def relative_l2(actual, expected):
     return np.linalg.norm(np.asarray(actual, np.float64) - expected) / np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("w", WIDTHS)
-@pytest.mark.parametrize("name", LAYOUTS)
+def layouts_and_widths():
+    """All layouts with a short, an odd and a long filter, all widths with the longest rows; other pairs are slow."""
+    pairs = [(name, w) for name in LAYOUTS for w in WIDTHS]
+    quick = [(name, w) for name, w in pairs if name == "long" or w in (3, MAX_DIRECT_TAPS + 1, 400)]
+    return [pytest.param(*pair, marks=[] if pair in quick else [pytest.mark.slow]) for pair in pairs]
+
+
+@pytest.mark.parametrize(("name", "w"), layouts_and_widths())
 def test_documents_do_not_reach_one_another(name, w):
     """Kills a level without mask, a document that crosses a midpoint at which another one starts, a lag off by
     one, a reach of 8 tokens for lags up to 9, pairs counted at two levels or none, each in the gradients too."""

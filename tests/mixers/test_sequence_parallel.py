@@ -39,7 +39,6 @@ MESHES = {
 REFUSED = {"big_bird", "input_dependent_conv", "landmark_cat", "nystromformer"}
 CLAIMED = [name for name, config in CASES.items() if config.capabilities.sequence_parallel]
 QUICK = [
-    ("RetNet-tiny", "mixed", True),
     ("GatedShortConv-tiny", "sequence", True),
     ("Mamba-tiny", "sequence", True),
     ("TaylorLinearAttention-n_heads=4,n_kv_heads=2,feature_dim=2,chunk_size=5,decay=True", "mixed", True),
@@ -128,7 +127,7 @@ def test_a_halo_over_several_parts(size):
     np.testing.assert_array_equal(found[0, :, 0], expected)
 
 
-@pytest.mark.parametrize("sequence", [2, 4, 8])
+@pytest.mark.parametrize("sequence", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8)), 4])
 def test_states_before_and_after_the_parts(sequence):
     """Kills a state before the first token that later parts do not see, and a final state that is of another part."""
     keys = jax.random.split(jax.random.key(0), 6)

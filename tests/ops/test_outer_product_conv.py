@@ -38,8 +38,14 @@ def run(q, k, v, taps, *, history, segment_ids=None):
     return outer_product_conv(q, k[:, history:], v[:, history:], taps, past, segment_ids=segment_ids)
 
 
-@pytest.mark.parametrize("with_history", [False, True])
-@pytest.mark.parametrize(("t", "w"), [(1, 1), (1, 9), (7, 3), (13, 40), (30, 9)])
+SIZES = [(1, 1), (1, 9), (7, 3), (13, 40), (30, 9)]
+QUICK = [(1, 1, False), (1, 9, True), (7, 3, False), (13, 40, False), (13, 40, True), (30, 9, True)]
+REST = [(*size, history) for size in SIZES for history in (False, True) if (*size, history) not in QUICK]
+
+
+@pytest.mark.parametrize(
+    ("t", "w", "with_history"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in REST)]
+)
 def test_values_and_gradients(t, w, with_history):
     """Kills: a filter of another head, keys and values of different times, a history that is forgotten or counted
     twice, a gradient that stops at a key channel; gradients by the derivative of the sum, written out."""

@@ -36,7 +36,7 @@ def assert_same_update(config, other, batch, *, rtol=1e-4):
         np.testing.assert_allclose(b, a, rtol=rtol, atol=1e-5 * np.abs(a).max())
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 15])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 4, 15])
 def test_chunks_give_loss_and_gradients_of_the_whole(tiny_config, chunk):
     """Kills: a last chunk dropped or counted in full, rows mixed up with chunks, a lost gradient of the head."""
     config = without_dropout(tiny_config)

@@ -63,7 +63,8 @@ OTHER = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, {"data":
 @pytest.mark.parametrize(
     ("name", "meshes"),
     [
-        ("hybrid", SMALLER),
+        ("hybrid", SMALLER[::2]),
+        pytest.param("hybrid", SMALLER, marks=pytest.mark.slow),
         *(pytest.param(name, m, marks=pytest.mark.slow) for name in ("hybrid", "gpt-neox") for m in (LARGER, OTHER)),
     ],
 )

@@ -94,7 +94,9 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.parametrize(("chunk", "mesh"), [(0, MIXED), (4, MIXED), (5, "data x fsdp x tensor")])
+@pytest.mark.parametrize(
+    ("chunk", "mesh"), [pytest.param(0, MIXED, marks=pytest.mark.slow), (4, MIXED), (5, "data x fsdp x tensor")]
+)
 def test_language_modelling_in_parts(tiny_config, chunk, mesh):
     """Kills targets at every position that are shared out otherwise than the logits, chunks of the head that take a
     part of one device alone, and rows of padding that count on the device that has them."""

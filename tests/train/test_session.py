@@ -141,7 +141,7 @@ def test_second_step_compiles_nothing(tiny_config):
     assert session.train_step.n_compiled == 1
 
 
-@pytest.mark.parametrize("name", [pytest.param("lion", marks=pytest.mark.slow), "muon", "adafactor"])
+@pytest.mark.parametrize("name", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("lion", "muon")), "adafactor"])
 def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_config, name, tmp_path):
     """Kills: moments on every device, rows and columns of Adafactor in the layout of their matrix, a part of the state
     that is not in the checkpoint, and moments in another precision than the parameters under bfloat16."""

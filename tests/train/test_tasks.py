@@ -10,7 +10,8 @@ from jaxzoo.config_io import from_json
 from jaxzoo.tasks.demos import DEMOS
 from tests.train.conftest import CONFIG
 
-OLDER = {"mqar", "ar", "nar", "mqnar", "selective_copy"}
+OLDER = {"mqar", "ar", "nar", "mqnar", "selective_copy", "parity"}
+"""Slow: other tests train on some of them, and on tasks like the others."""
 TASK = "from jaxzoo.tasks.demos import DEMOS\ntask = DEMOS[{!r}](**{}).config()\n"
 DATA = "data=RecallDataConfig(train=(Examples(task=task, n_examples=24),), valid=(Examples(task=task, n_examples=8),))"
 
