@@ -3,11 +3,8 @@
 Tests run on 8 CPU devices unless JAX_PLATFORMS names others, which then keep the CPU beside them, for float64 truths.
 """
 
-import atexit
 import gc
 import os
-import shutil
-import tempfile
 from pathlib import Path
 
 os.environ["JAX_PLATFORMS"] = ",".join(
@@ -17,12 +14,6 @@ os.environ["JAX_PLATFORMS"] = ",".join(
 # small machine, or it deadlocks.
 os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-# Half of the time goes to XLA's compiler: what one worker or one command of a test has compiled, all others load. The
-# folder is this run's own, so that nothing is loaded that other code has compiled.
-if os.environ["JAX_PLATFORMS"] == "cpu" and "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jaxzoo-tests-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 import jax
 import pytest

@@ -1,7 +1,6 @@
 """A tiny experiment as a config file, and the command line run inside the test's own process."""
 
 import json
-import os
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -111,13 +110,10 @@ OWN_DATA = '''
 
 @pytest.fixture(scope="session", autouse=True)
 def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Tests share compilations, and keep away from the user's own cache: on CPUs by `tests/conftest.py`.
+    """Tests share compilations, keep away from the user's own cache, and compile quickly what they run once.
 
     Returns the environment that makes another process compile, and so compute, the very same.
     """
-    if os.environ["JAX_PLATFORMS"] == "cpu":
-        yield {}  # theirs already
-        return
     settings: dict[str, Any] = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
         "jax_persistent_cache_min_compile_time_secs": 0.1,
