@@ -147,7 +147,7 @@ def _without_borders(backend: Backend) -> Backend:
         if not options.saves_borders:
             return y, last, den
         shapes = mosaic_gpu_split.border_shapes(
-            q.shape[0], q.shape[2], q.shape[3], v.shape[3], q.dtype, options.kernel_segments
+            q.shape[0], q.shape[2], q.shape[3], v.shape[3], q.dtype, options.kernel_segments - (state is None)
         )
         return y, last, (den, tuple(jnp.zeros(shape, jnp.float32) for shape in shapes))
 

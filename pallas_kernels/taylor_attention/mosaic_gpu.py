@@ -86,7 +86,7 @@ class Forward(NamedTuple):
     y: jax.Array  # (b, t, h, v) of q's dtype
     state: tuple[jax.Array, jax.Array] | None  # (b, h, f, v) and (b, h, f) float32 after the last token
     den: jax.Array | None  # (b, h, t) float32: sum of weights + eps
-    borders: tuple[jax.Array, jax.Array] | None  # kernel states where segments start; None for zeros
+    borders: tuple[jax.Array, jax.Array] | None  # `border_states`
 
 
 class Plan(NamedTuple):

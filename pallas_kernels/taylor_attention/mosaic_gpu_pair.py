@@ -37,7 +37,7 @@ from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import Products
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
-    load_state,
+    load_start,
     scan_states,
     state_scratch,
     store_state,
@@ -52,10 +52,10 @@ def paired_kernel(
 ):  # fmt: skip
     """Runs step(ChunkStep, count) -> ({output: (64, .) values}, count) on every chunk; returns arrays by output name.
 
-    streams: as for `stream_ring`; start: kernel state (b, blocks, n_seg, ...) at the start of each segment's scan, or
-    None for zeros; scale: of s, a power of two; outputs: name -> width of a (b, t, blocks, width) array of
-    `Widths.dtype`, None: (b, blocks, padded t) float32; last: also return "s" and "z", the state after the scan of all
-    segments; counts: (b, h, n_seg) float32 that steps pass on from chunk to chunk, or None.
+    streams: as for `stream_ring`; start: kernel states of `border_states`, where the scans of segments start; scale: of
+    s, a power of two; outputs: name -> width of a (b, t, blocks, width) array of `Widths.dtype`, None: (b, blocks,
+    padded t) float32; last: also return "s" and "z", the state after the scan of all segments; counts: (b, h, n_seg)
+    float32 that steps pass on from chunk to chunk, or None.
     """
 
     widths = heads.widths
@@ -70,7 +70,7 @@ def paired_kernel(
             ring = stream_ring(r, streams, block, r.empty)
             ring.start()
             wait_decay(r, block)
-            state = load_state(widths, r.s0, r.z0, (block.batch, block.head, block.segment))
+            state = load_start(r, block)
             state = scan_states(this_mma(r, interpret, widths, 1), r, scanned, ring, block, state, published=True)
             if last:
 

@@ -24,10 +24,10 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, choose_pieces, join_pieces
 from pallas_kernels.taylor_attention.mosaic_gpu_state import (
     Scanned,
-    load_state,
     scan_states,
     state_scratch,
     store_state,
+    zero_state,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_tiles import staging_scratch, this_mma
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
@@ -54,7 +54,7 @@ def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Se
         load_decay(r, block)
         ring.start()
         wait_decay(r, block)
-        state = load_state(widths, None, None, None)
+        state = zero_state(widths)
         state = scan_states(this_mma(r, interpret, widths, 0), r, scanned, ring, block, state, published=False)
         store_state(widths, r.s, r.z, (block.batch, block.head, lax.axis_index("segment")), state)
 

@@ -105,10 +105,10 @@ def kernel_segments(p: Problem, cost: Cost) -> int:
 
 
 def border_shapes(
-    b: int, h: int, key_dim: int, value_dim: int, dtype: DTypeLike, segments: int
+    b: int, h: int, key_dim: int, value_dim: int, dtype: DTypeLike, states: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the kernel states s and z where each of several segments starts."""
-    at, sizes = (b, h * value_tiles(key_dim, value_dim, dtype), segments), widths(key_dim, dtype)
+    """Of the kernel states s and z of `border_states`."""
+    at, sizes = (b, h * value_tiles(key_dim, value_dim, dtype), states), widths(key_dim, dtype)
     return (*at, *sizes.state), (*at, CHUNK, sizes.keys)
 
 
@@ -132,21 +132,20 @@ def border_states(local, boundary, log_decay, *, segments: Segments, reverse: bo
     boundary.
 
     start_0 = boundary, start_{i+1} = decay^length_i start_i + local_i; reverse: from the last segment to the
-    first. local, boundary: pytrees alike, boundary None for zeros; one segment needs no local. log_decay:
-    (blocks,) or None.
+    first. local, boundary: pytrees alike; boundary None for zeros, which are left out: (b, blocks, n_seg - 1, ...), and
+    None for a single segment, which needs no local. log_decay: (blocks,) or None.
     """
     if segments.count == 1:
         return None if boundary is None else jax.tree.map(lambda x: x[:, :, None], boundary)
     order = range(segments.count - 1)
-    state = jax.tree.map(lambda x: jnp.zeros_like(x[:, :, 0]), local) if boundary is None else boundary
-    states = [state]
+    state, states = boundary, [] if boundary is None else [boundary]
     for i in reversed(order) if reverse else order:
         # local holds segments 0 .. n-2 forward, 1 .. n-1 in reverse.
-        rate = None if log_decay is None else jnp.exp(log_decay * segments.length(i + 1 if reverse else i))
-
-        if rate is not None:
+        part = jax.tree.map(lambda x, i=i: x[:, :, i], local)
+        if state is not None and log_decay is not None:
+            rate = jnp.exp(log_decay * segments.length(i + 1 if reverse else i))
             state = jax.tree.map(lambda x, rate=rate: x * rate.reshape(1, -1, *[1] * (x.ndim - 2)), state)
-        state = jax.tree.map(lambda x, parts, i=i: x + parts[:, :, i], state, local)
+        state = part if state is None else jax.tree.map(jnp.add, state, part)
         states.append(state)
     states = states[::-1] if reverse else states
     return jax.tree.map(lambda *xs: jnp.stack(xs, 2), *states)

@@ -188,14 +188,27 @@ def _write_transposed(widths: Widths, x_t, buffer, x, weights):
         x_t.at[buffer, 2 * i * keys : (2 * i + 1) * keys].T[...] = part
 
 
-def load_state(widths: Widths, s_ref, z_ref, index):
-    """Reads a kernel state from global memory, in the parts of `scan_states`; zeros where s_ref is None."""
-    if s_ref is None:
-        sizes = [stop - start for start, stop in widths.scanned]
-        shapes = [(widths.values, n) if widths.values_first else (n, widths.values) for n in sizes]
-        return tuple(zeros(*shape) for shape in (*shapes, (CHUNK, widths.keys)))
-    parts = [s_ref.at[*index, *widths.part(cut)] for cut in widths.scanned]
-    return tuple(plgpu.load(ref, layout=WGMMA, optimized=False) for ref in (*parts, z_ref.at[*index]))
+def zero_state(widths: Widths):
+    """In the parts of `scan_states`."""
+    sizes = [stop - start for start, stop in widths.scanned]
+    shapes = [(widths.values, n) if widths.values_first else (n, widths.values) for n in sizes]
+    return tuple(zeros(*shape) for shape in (*shapes, (CHUNK, widths.keys)))
+
+
+def load_start(refs, block: Block):
+    """The state where the scan of a segment starts, from s0 and z0 in global memory (`border_states`).
+
+    Without an outer boundary these are of all segments but the first of the scan, which starts from zeros.
+    """
+    if refs.s0 is None:
+        return zero_state(block.widths)
+    given, first = refs.s0.shape[2], block.segments.count - 1 if block.reverse else 0
+    bounded = given == block.segments.count
+    at = block.segment if bounded else jnp.clip(block.segment - (0 if block.reverse else 1), 0, given - 1)
+    index = (block.batch, block.head, at)
+    parts = [refs.s0.at[*index, *block.widths.part(cut)] for cut in block.widths.scanned]
+    state = tuple(plgpu.load(ref, layout=WGMMA, optimized=False) for ref in (*parts, refs.z0.at[*index]))
+    return state if bounded else tuple(jnp.where(block.segment == first, 0.0, part) for part in state)
 
 
 def store_state(widths: Widths, s_ref, z_ref, index, state):

@@ -95,10 +95,13 @@ def test_any_length_from_a_nonzero_state(t):
     check(HEAD(t=t))
 
 
-@pytest.mark.parametrize(("t", "segments"), [slow(200, 2), slow(512, 2), slow(500, 3)])
-def test_segments_start_from_the_prefix(t, segments):
-    """Kills: outputs past segment 0 from a zero state or a local count; a short last segment."""
-    check(HEAD(t=t), segments=segments)
+@pytest.mark.parametrize(
+    ("t", "segments", "stateful"), [(130, 2, False), slow(200, 2, True), slow(512, 2, True), slow(500, 3, False)]
+)
+def test_segments_start_from_the_prefix(t, segments, stateful):
+    """Kills: outputs past segment 0 from a zero state or a local count; a first segment, either way, from the state of
+    another; a short last segment."""
+    check(HEAD(t=t, state=stateful), segments=segments, state_cotangent=0.02 * stateful)
 
 
 @pytest.mark.slow
@@ -236,13 +239,16 @@ def test_the_package_runs_these_kernels():
     np.testing.assert_array_equal(alone[0], y)
 
 
-def test_float32_saves_what_xla_does():
-    """Kills saved states of bfloat16's shapes, which a program for several platforms could not join."""
-    q, k, v, *state = cast(HEAD(t=200, h=2, v=40).arrays(), 3, jnp.float32)
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_xla_saves_as_much(dtype, stateful):
+    """Kills saved states of another dtype's shapes, or of more segments than start from one: a program for several
+    platforms could not join them."""
+    q, k, v, *state = cast(HEAD(t=200, h=2, v=40).arrays(), 3, dtype)
     options = backends.Options(
         scale=0.25, eps=0.0, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
     )
-    tokens = (q, k, v, TaylorState(*state), None, None)
+    tokens = (q, k, v, TaylorState(*state) if stateful else None, None, None)
     kernel, xla = (
         jax.eval_shape(lambda *x, name=name: backends.BACKENDS[name].forward(*x, options), *tokens)
         for name in ("mosaic_gpu", "xla")
