@@ -51,7 +51,9 @@ def test_training_step(name, remat, monkeypatch):
         text = session.train_step.lower(session.abstract_state, batch, target.platform).compile().as_text()
     kernels = read_program(text, {})
     assert {kernel.implementation for kernel in kernels} == KERNELS[name]
-    assert len(kernels) >= 6  # forward, dq, dk and dv of both; grouped heads take splash attention on a TPU
+    # forward, dq, dk and dv of both, but a window's gradients in one on Hopper; grouped heads take splash attention on
+    # a TPU
+    assert len(kernels) >= (5 if name == "h100" else 6)
     gathered = re.findall(r"\[([\d,]+)\]\S*\)? all-gather(?:-start)?\(.*op_name=\"\S*while/body", text)
     assert gathered  # parameters of the layers, by fsdp
     tokens_of_a_device = ROWS // 4 * LENGTH * WIDTH
