@@ -163,3 +163,10 @@ def test_writes_are_fenced():
     )
     (looping,) = read_sass(moved)
     assert len(unfenced_writes(looping)) == 1
+
+
+@pytest.mark.parametrize(("printed", "waits"), [("-", ()), ("2", (2,)), ("4&3", (4, 3)), ("0x38", (3, 4, 5))])
+def test_scoreboards_of_an_instruction(printed, waits):
+    """Kills three scoreboards, which nvdisasm prints as bits, that are read as digits."""
+    (kernel,) = read_sass(LOOP.replace("1:-:-:Y:05        /*0100*/", f"{printed}:-:-:Y:05        /*0100*/"))
+    assert kernel.code[16].waits == waits
