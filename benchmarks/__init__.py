@@ -1,1 +1,1 @@
-"""What is measured, and how: commands of a clone, no part of the package."""
+"""Benchmarks: commands for a clone of the repository, no part of the package."""

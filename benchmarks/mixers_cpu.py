@@ -1,4 +1,4 @@
-"""What every mixer costs on one thread of a CPU: `python -m benchmarks.mixers_cpu`; see `--help`.
+"""CPU cost of every mixer on one thread: `python -m benchmarks.mixers_cpu`; see `--help`.
 
 Forward and backward of a batch, one decode step behind as many tokens, the temporary memory of the first (XLA's own
 count) and its compile time, at several lengths. All times are CPU times of the process, over all its threads, which a
@@ -38,9 +38,9 @@ PROGRAM = "python -m benchmarks.mixers_cpu"
 FROM, TO = 1024, 8192
 """Lengths between which times are held against t log t."""
 NOISE = 1.1
-"""By how much more a time may grow."""
+"""Tolerance: a time may grow by this factor more than t log t."""
 COMPILE_SECONDS = 10.0
-"""What a compilation must stay below."""
+"""Limit of the compilation time."""
 
 Row = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What one mixer costs on a CPU: forward and backward of t tokens, and one token behind them.
+"""CPU cost of one mixer: forward and backward of t tokens, and one decode step after them.
 
 Memory is kept from call to call, as our trainer does.
 """
@@ -28,7 +28,7 @@ CHUNK = 512
 VOCAB_SIZE = 8192
 """Token ids, of mixers that read them."""
 KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""What `jaxzoo.train.host_memory` sets in our process, as variables of a peer's, which glibc reads."""
+"""Settings of `jaxzoo.train.host_memory` as environment variables, which glibc reads in a peer's process."""
 FEWEST_CALLS, MOST_CALLS = 3, 50
 """Calls that are timed, the warming one not counted."""
 

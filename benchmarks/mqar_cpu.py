@@ -60,14 +60,14 @@ AUTHORS_CPU_MS = {
 """Their code as released, and with nothing changed but its head, at labelled positions only; one run, side by side."""
 FORMS = ("authors", "lean")
 KEPT_MEMORY = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""What `jaxzoo.train.host_memory` sets, as variables of a process that glibc reads."""
+"""Settings of `jaxzoo.train.host_memory` as environment variables, which glibc reads."""
 CHECKED_UPDATES = 3
 PEER_BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """How long to measure, against whom, and where the result goes."""
+    """Length of the measurement, peer, and file of the result."""
 
     blocks: int = 9
     """Blocks of steps that are timed; the median counts."""
@@ -116,7 +116,7 @@ class Ours:
         return metrics
 
     def file(self) -> dict:
-        """What a peer needs: parameters before the first update layer by layer, batches, constants, no `forms` yet."""
+        """Contents of a peer's file except `forms`: initial parameters layer by layer, batches, constants."""
         config, optimizer = self.experiment.model, self.experiment.optimizer
         model = self.session.blueprint.model(self.session.init_state().variables).unstacked()
         params = nnx.state(model, nnx.Param)
@@ -131,7 +131,9 @@ class Ours:
             **{field: np.stack([getattr(b, field) for b in batches]) for field in ("tokens", "positions", "targets")},
             "rates": np.array([np.asarray(schedule(i), np.float64) for i in range(100)]),
             "dropout": config.embed_dropout,
-            **{field: getattr(optimizer, field) for field in ("b1", "b2", "eps", "weight_decay", "clip_norm")},
+            **optimizer.constants,
+            "weight_decay": optimizer.weight_decay,
+            "clip_norm": optimizer.clip_norm,
         }
 
 

@@ -18,7 +18,7 @@ from jaxzoo.tasks import mqar
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """What to generate; the defaults are the hardest geometry of Based's training mixture."""
+    """Size of the examples; the defaults are the hardest part of Based's training mixture."""
 
     n_examples: int = 100_000
     """Examples of the data set."""

@@ -16,7 +16,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def subjects() -> dict[str, MixerConfig]:
-    """By name: every registered mixer, and its variants behind it."""
+    """Configs by name: every registered mixer, followed by its variants."""
     found: dict[str, MixerConfig] = {}
     for name in sorted(MIXERS):
         found[name] = MIXERS[name]()
@@ -37,7 +37,7 @@ def in_model(config: MixerConfig, width: int, length: int) -> MixerConfig:
 
 
 def train_growth(config: MixerConfig, width: int) -> Growth:
-    """How the FLOPs of a token grow with the length of the sequence, by the mixer's own count.
+    """Growth of the FLOPs per token with the length of the sequence, by the mixer's own count.
 
     "t" means a quadratic cost of a sequence; whatever grows more slowly is promised to be sub-quadratic.
     """

@@ -33,9 +33,9 @@ PROGRAM = "python -m benchmarks.sweep_cpu"
 RUNS = Path(__file__).with_name("sweep_cpu_runs.py")
 SCORE = "valid/accuracy"
 MOST_APART = 0.01
-"""Between the first accuracies of the same run, where rounding differs."""
+"""Largest difference of the first accuracies of the same run, where rounding differs."""
 DIGITS = 5
-"""Of the accuracies in a learning curve (`jaxzoo.sweep.train.curve`)."""
+"""Digits of the accuracies in a learning curve (`jaxzoo.sweep.train.curve`)."""
 WAYS = {
     "commands": "separate commands",
     "processes": "one sweep, `--parallel processes`",
@@ -43,7 +43,7 @@ WAYS = {
 }
 
 Accuracies = dict[tuple[Any, ...], list[float]]
-"""Of all validations, by learning rate and seed."""
+"""Accuracies of all validations, by learning rate and seed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def _timed(make: Callable[[], Accuracies]) -> tuple[Accuracies, dict[str, float]]:
-    """What a way makes, its seconds, and the CPU-s of all its processes."""
+    """Makes the runs one way; returns accuracies, seconds, and the CPU-s of all processes."""
     clock, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     made = make()
     seconds, after = time.perf_counter() - clock, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -24,9 +24,9 @@ POINTS = {
     "benchmark": grid(learning_rate=(1e-3, 3e-3, 1e-2, 3e-2), seed=(0, 1, 2, 3)),
     "smoke": grid(learning_rate=(3e-3, 1e-2), seed=(0, 1)),
 }
-"""By the name of the scale."""
+"""Points by the name of the scale."""
 STEPS = {"benchmark": 500, "smoke": 20}
-"""Of a run, likewise."""
+"""Steps of a run by the name of the scale."""
 
 _TASK = mqar.paper(length=64, n_pairs=4, vocab_size=1024)
 
@@ -49,7 +49,7 @@ config = ExperimentConfig(
 
 
 def flags(scale: str, point: Point) -> list[str]:
-    """What makes `config` the run of a point."""
+    """Flags that make `config` the run of a point."""
     rate, seed = point["learning_rate"], point["seed"]
     return f"--train.steps {STEPS[scale]} --optimizer.learning-rate {rate} --train.seed {seed}".split()
 

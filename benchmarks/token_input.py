@@ -34,7 +34,7 @@ PROGRAM = "python -m benchmarks.token_input"
 SIZES = ((64, 256), (16, 2048))
 """Rows and tokens a row of a batch."""
 WEIGHTS = (5.0, 3.0, 2.0)
-"""Of the mixture: the corpus and two of a tenth of its size."""
+"""Parts of the mixture: the corpus and two of a tenth of its size."""
 DOCUMENT, SHARD = 1000, 20_000_000
 """Tokens of a document, and of a shard at most."""
 VALID_TOKENS = 10_000
@@ -45,7 +45,7 @@ class Command(Checked):
     """Times batches from token shards, and looks at the memory that it takes."""
 
     tokens: PositiveInt = 200_000_000
-    """Of the corpus; 2 bytes each on disk."""
+    """Tokens of the corpus; 2 bytes each on disk."""
     seconds: PositiveFloat = 5.0
     """Time of each measurement."""
     cores: PositiveInt = 2
@@ -181,7 +181,7 @@ def write_corpus(path: Path, n_tokens: int, *, seed: int) -> Path:
 
 
 def _alone(function: Any, *arguments: Any) -> dict[str, float]:
-    """What a function says in a new process."""
+    """Calls a function in a new process."""
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
         return pool.submit(function, *arguments).result()

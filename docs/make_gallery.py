@@ -1,14 +1,13 @@
 """Writes `docs/mixers.md`, the gallery of the registered mixers: `python -m docs.make_gallery`.
 
-What a mixer is stands in its module docstring (first paragraph, first indented equation), what it promises in its
-config, what it costs is measured from shapes; `docs/gallery.toml` adds the paper and what it is good at. The pictures
+The description of a mixer stands in its module docstring (first paragraph, first indented equation); its promises, its
+paper and its strength in its config (`capabilities`, `about`); its cost is measured from shapes. The pictures
 are those of `experiments/mqar_gallery.py` and `python -m benchmarks.mixers_cpu`, where they have been drawn.
 """
 
 import functools
 import sys
 import textwrap
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ def _head(count: int) -> str:
         how that of one more token does by the compiler's. What streams reads token by token; packed documents say
         whether those in one row are kept apart.
 
-        <!-- Made by docs/make_gallery.py; edit docs/gallery.toml or the module docstrings instead. -->"""
+        <!-- Made by docs/make_gallery.py; edit the module docstrings or `about` of the configs instead. -->"""
     )
 
 
@@ -115,19 +114,13 @@ def step_flops(config: MixerConfig, length: int) -> float:
 
 def _entry(name: str, config: MixerConfig) -> str:
     """The mixer's own section."""
-    facts = notes()[name]
+    about = config.about
     module = sys.modules[type(config).__module__]
     file = Path(str(module.__file__)).resolve().relative_to(ROOT)
     title, equation = read_docstring(str(module.__doc__))
-    body = [f"### {name}", title, f"```\n{equation or facts['equation']}\n```", facts["good_at"]]
-    body.append(f"[{facts['paper']}]({facts['url']}); [`{file.as_posix()}`]({_link(file.as_posix())})")
+    body = [f"### {name}", title, f"```\n{equation or about.equation}\n```", about.good_at]
+    body.append(f"[{about.paper}]({about.url}); [`{file.as_posix()}`]({_link(file.as_posix())})")
     return "\n\n".join(body)
-
-
-@functools.cache
-def notes() -> dict[str, dict[str, str]]:
-    """`docs/gallery.toml`."""
-    return tomllib.loads((ROOT / "docs" / "gallery.toml").read_text())
 
 
 def read_docstring(text: str) -> tuple[str, str]:
@@ -139,7 +132,7 @@ def read_docstring(text: str) -> tuple[str, str]:
 
 
 def _link(file: str) -> str:
-    """From the page to a file of the repository."""
+    """Link from the page to a file of the repository."""
     return file.removeprefix("docs/") if file.startswith("docs/") else f"../{file}"
 
 

@@ -20,7 +20,7 @@ def recall_slices() -> str:
 
 
 def recall_statistics() -> str:
-    """How often and how far apart n-grams are repeated, with the pictures after Figures 3 and 4."""
+    """Table of repeated n-grams by count and distance, with the pictures after Figures 3 and 4."""
     pictures = {
         "distances.png": "Distances between repeated n-grams",
         "repeats_by_source.png": "Repeated bigrams by subset",
@@ -29,7 +29,7 @@ def recall_statistics() -> str:
 
 
 def records() -> str:
-    """What models answer of the extraction task, beside guesses."""
+    """Table of the models' answers in the extraction task, next to guesses."""
     manifest = json.loads((CORPORA / "records" / "manifest.json").read_text())
     rows = [
         (f"guess: {name.replace('_', ' ')}", f"{100 * value:.1f} %", "")

@@ -151,7 +151,7 @@ def cpu_table() -> str:
 
 
 def sample() -> str:
-    """What the README's own command for generation prints."""
+    """Output of the README's own command for generation."""
     if not (RUNS / TEXT_RUN).exists():
         raise FileNotFoundError(2, "no such run", str(RUNS / TEXT_RUN))
     (command,) = re.findall(r"^python (-m jaxzoo\.generate .*)$", README.read_text(), re.MULTILINE)
@@ -187,7 +187,7 @@ def generation_table() -> str:
 
 
 def compiled_table() -> str:
-    """What the compilers made of the kernels: a row a call, a column a target, the largest numbers of its kernels."""
+    """Table of the compiled kernels: one row per call, one column per target, the largest numbers of its kernels."""
     report = json.loads((RESULTS / "compile_check.json").read_text())
     calls: dict[tuple[str, ...], dict[str, str]] = {}
     for program in report["programs"]:
@@ -201,7 +201,7 @@ def compiled_table() -> str:
 
 
 def predicted_table() -> str:
-    """What the compilers' schedules predict: a row a call, a column a target, microseconds and share of the floor."""
+    """Table of predicted times: one row per call, one column per target, microseconds and share of the floor."""
     predictions = table.read()
     calls: dict[tuple[str, ...], dict[str, str]] = {}
     for name, entry in predictions.items():

@@ -1,4 +1,4 @@
-"""What Based says of its Figure 1 (Sec. 1 and App. B.2.2), as predicates on results."""
+"""Claims of Based about its Figure 1 (Sec. 1 and App. B.2.2), as predicates on results."""
 
 import itertools
 
@@ -12,7 +12,7 @@ SECONDS = "seconds"
 
 
 def _recall(results: Results, model: str) -> dict[int, float]:
-    """By window, the accuracy of a model.
+    """Accuracy of a model by window.
 
     Raises:
       Missing: there are fewer than two windows.
@@ -25,7 +25,7 @@ def _recall(results: Results, model: str) -> dict[int, float]:
 
 
 def _times(results: Results) -> dict[int, float]:
-    """By window, the seconds.
+    """Seconds by window.
 
     Raises:
       Missing: there are fewer than three windows.

@@ -1,4 +1,4 @@
-"""What Based's recall figures share: the data, the protocols, and the models by their names in the figures."""
+"""Shared parts of Based's recall figures: data, protocols, and the models by their names in the figures."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 Model = Callable[[dict[str, Any], Variant], LanguageModelConfig]
 """The model of a point."""
 Sizes = Mapping[str, Mapping[str, Sequence[Value]]]
-"""By model, the axes that size it."""
+"""Axes that set the size of each model."""
 
 _BASED: dict[str, Any] = {
     "learning_rates": (1e-3, 10**-2.5, 1e-2, 10**-1.5),
@@ -87,9 +87,9 @@ LAPTOP_ABOUT = (
     "vocabulary 256, widths of 16 to 64, 2500 steps of batch 64, two rates, no MLP, one seed. The paper: 1,024 tokens "
     "with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )
-"""`LAPTOP_DATA` and its protocol beside the paper's."""
+"""`LAPTOP_DATA` and its protocol compared with the paper's."""
 SMOKE_DATA = mixture(((16, 2, 64),), ((32, 8),), vocab_size=64, n_valid=16)
-"""As small as it can be."""
+"""Smallest sizes, for a test of a minute."""
 
 
 def points(sizes: Sizes, learning_rates: Sequence[float]) -> list[Point]:
@@ -159,8 +159,8 @@ MODELS: Mapping[str, Model] = {
         d_model=at["d_model"], n_landmarks=at["n_landmarks"], variant="release"
     ),
 }
-"""By their names in the figures. Most are a gated convolution of three taps and the mixer of the name; Mamba, H3 and
-Hyena are two layers of themselves. H3 has d / 4 numbers of state."""
+"""Models by their names in the figures. Most are a gated convolution of three taps and the mixer of the name; Mamba, H3
+and Hyena are two layers of themselves. H3 has d / 4 numbers of state."""
 
 
 SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {
@@ -169,7 +169,7 @@ SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {
     "paper": (BASED_PAPER, PAPER_DATA, "paper"),
     "release": (BASED_RELEASE, RELEASE_DATA, "release"),
 }
-"""Of each scale: how models are trained, what they learn and are asked, and whose models they are."""
+"""Protocol, data and variant of the models of each scale."""
 
 
 def scales(

@@ -1,4 +1,4 @@
-"""What the CAT figures share: models, tasks, and claims on all places of a figure."""
+"""Shared parts of the CAT figures: models, tasks, and claims on all places of a figure."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +21,9 @@ from jaxzoo.tasks.base import TaskConfig
 
 CAT, TWO_HEADS, LIN_CAT = "CAT", "CAT, 2 heads", "LinCAT"
 FORMS = (CAT, TWO_HEADS)
-"""Those of CAT on MQAR and MQNAR."""
+"""Forms of CAT on MQAR and MQNAR."""
 PERFECT = 0.985
-"""What counts as 100 %: 0.99, at which runs end, to two digits."""
+"""Accuracy that counts as 100 %: 0.99, at which runs end, to two digits."""
 CLOSE = 0.01
 """Accuracies that differ by no more are on par."""
 
@@ -43,19 +43,19 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     "Based": mqar_based,
     "Mamba": mqar_mamba,
 }
-"""By the name of the curve: functions of `d_model` and `length`. CAT and LinCAT have one layer, the others two; the
-first of linear attention and of Based is a short convolution.
+"""Models by the name of the curve: functions of `d_model` and `length`. CAT and LinCAT have one layer, the others two;
+the first of linear attention and of Based is a short convolution.
 
 The paper does not say how many heads CAT has in its figures. One head is what Zoology's models have; but its filters
-have one number a tap, and two 2-grams of the same letters are then hard to tell apart without the normalization of
+have one number per tap, and two 2-grams of the same letters are then hard to tell apart without the normalization of
 Theorem 1. Both forms are shown, and a claim on CAT holds where it holds of one of them."""
 
 TASKS: dict[str, Callable[[int, int, int], TaskConfig]] = {
     "MQAR": lambda length, n_pairs, vocab: mqar.paper(length, n_pairs, vocab_size=vocab),
     "MQNAR": lambda length, n_pairs, vocab: ngram_recall.mqnar(length, n_pairs, vocab_size=vocab),
 }
-"""By name: functions of length, number of pairs and vocabulary. Grams of MQNAR have 2 tokens, and a quarter as many
-as have a match have none."""
+"""Tasks by name: functions of length, number of pairs and vocabulary. Grams of MQNAR have 2 tokens; for four queries
+with a match there is one without."""
 
 WORDS = {"task": "{}", "d_model": "d = {}", "length": "N = {}", "signals": "{} signals"}
 """An axis in words."""
@@ -121,7 +121,7 @@ def _worst(own: Mapping[str, float]) -> Finding:
 
 
 def _ahead(own: Mapping[str, float], rivals: Mapping[str, Mapping[str, float]], *, somewhere: bool) -> Finding | None:
-    """By how much, of each rival that was tried at one of the own places; and whether clearly so somewhere."""
+    """Leads over each rival that was tried at one of the same places, and whether one of them is clear."""
     holds, numbers = True, []
     for name, scores in rivals.items():
         ahead = {place: own[place] - score for place, score in scores.items() if place in own}

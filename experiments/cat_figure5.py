@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
-"""Of the paper's scale, by length."""
+"""Number of pairs at the paper's scale, by length."""
 AXES = ("task", "d_model", "length")
 
 
@@ -174,7 +174,7 @@ def draw(results: Results) -> "Figure":
 
 
 def _claims_on(task: str) -> tuple[Claim, ...]:
-    """What is said of CAT on both tasks alike."""
+    """Claims about CAT that both tasks share."""
     return (
         Claim(
             name=f"all-{task.lower()}",
@@ -192,7 +192,7 @@ def _claims_on(task: str) -> tuple[Claim, ...]:
 
 
 def _claims_of(model: str, name: str) -> tuple[Claim, ...]:
-    """What is said of Mamba and of Based alike."""
+    """Claims that Mamba and Based share."""
     return (
         Claim(
             name=f"width-{name}",

@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 POSITIONS = {LEARNED: "learned", ROTARY: "rotary", NONE: "none"}
 NAMES = tuple(name for name in CURVES if name != YARN)
-"""Those that are trained."""
+"""Names of the trained models."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What tells the scales apart."""
+    """Settings that differ between scales."""
 
     trained: int
     """Tokens of an example of training."""
@@ -60,9 +60,9 @@ class Setting:
     vocab_size: int
     """Token ids."""
     examples: tuple[int, int, int]
-    """Of training, of a validation, and of each length that is asked."""
+    """Numbers of examples: training, validation, and each length of the further validations."""
     protocol: Protocol
-    """How models are trained."""
+    """Training protocol."""
 
     def config(self, point: Any) -> ExperimentConfig:
         """The training, validated at its own length; the model has room for the longest."""
@@ -210,7 +210,7 @@ def _draw_curves(place: Any, results: Results, **where: Any) -> None:
 
 
 def _claims_on(task: str) -> tuple[Claim, ...]:
-    """What is said of both tasks alike."""
+    """Claims that both tasks share."""
     on = task.lower()
     return (
         Claim(

@@ -1,4 +1,4 @@
-"""What CAT's Figure 6 says of accuracy over the length: curves out of rows, and claims on them."""
+"""Accuracy over the length in CAT's Figure 6: curves from rows, and claims about them."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -33,16 +33,16 @@ AXES = ("d_model", "signals")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What tells the scales apart."""
+    """Settings that differ between scales."""
 
     prompt_length: int
     """Tokens before the separator."""
     n_tokens: int
     """Signals of the vocabulary, and as many tokens of noise."""
     examples: tuple[int, int]
-    """Of training and of validation."""
+    """Numbers of examples: training and validation."""
     protocol: Protocol
-    """How models are trained."""
+    """Training protocol."""
 
     def config(self, point: Any) -> ExperimentConfig:
         """The run of a point."""

@@ -53,7 +53,7 @@ def leads(
     *,
     metric: str = SCORE,
 ) -> dict[float, float]:
-    """By budget, the frontier of the runs at `ours` less that of the runs at `theirs`, where both have one.
+    """Difference by budget of the frontiers of the runs at `ours` and at `theirs`, where both have one.
 
     Budgets beyond the largest state of ours are left out: what it would recall there was not tried.
 
@@ -72,7 +72,7 @@ def leads(
 
 
 def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: float = 0.8) -> Finding:
-    """Of all pairs of sizes of one model, at least `share` are won by the larger one; pairs of which both recall
+    """Tests whether the larger one wins at least `share` of all pairs of sizes of one model; pairs of which both recall
     perfectly do not count.
 
     Args:

@@ -1,4 +1,4 @@
-"""What is computed at a point of CAT's Figure 4."""
+"""Computation at a point of CAT's Figure 4."""
 
 from typing import Any
 

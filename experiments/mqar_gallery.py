@@ -46,7 +46,7 @@ class Score(NamedTuple):
     accuracy: float
     """Mean over the seeds at the best learning rate; a run that diverged counts as 0."""
     state_bytes: int | None
-    """Of a sequence; None: it does not stream."""
+    """Bytes of the state of one sequence; None: the mixer does not stream."""
     runs: Mark
     """All its runs, as a mark of the figure."""
 
@@ -90,7 +90,7 @@ def _smoke() -> Scale:
 
 
 def scores(results: Results, **where: Any) -> dict[str, dict[int, Score]]:
-    """By mixer and width, in order."""
+    """Scores by mixer and width, in order."""
     found: dict[str, dict[int, Score]] = {}
     places = {tuple(row["point"][axis] for axis in AXES) for row in results.select(**where)}
     for name, width in sorted(places):

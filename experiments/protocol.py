@@ -1,4 +1,4 @@
-"""How the models of the recall figures are trained: by the papers, by their code, and on a laptop.
+"""Training protocols of the recall figures: of the papers, of their code, and for a laptop.
 
 In each, all models of a figure have the same learning rates, the same budget and the same data; the best run counts.
 """
@@ -15,28 +15,28 @@ from jaxzoo.tasks.recall_data import RecallDataConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Protocol:
-    """What does not depend on the model."""
+    """Part of a protocol that does not depend on the model."""
 
     learning_rates: tuple[float, ...]
     """Peak learning rates; the best counts."""
     epochs: float
     """Passes over the training examples at most."""
     batch_size: Callable[[int, int], int]
-    """Of the longest training length and the width."""
+    """Batch size as a function of the longest training length and the width."""
     mlp: Literal["gelu", "identity", "none"]
     """Second branch of a layer."""
     mlp_bias: bool = False
     """Biases in the MLP."""
     optimizer: OptimizerConfig
-    """Without the learning rate."""
+    """Optimizer without the learning rate."""
     embed_dropout: float = 0.0
-    """Of the embedding."""
+    """Dropout after the embedding."""
     mixer_init_std: float | None = None
-    """Of a mixer's projections but for its output's; None: the mixer's own, or the model's 0.02."""
+    """Initial standard deviation of a mixer's projections, not of its output; None: the mixer's own, or 0.02."""
     stop_at_accuracy: float = 0.0
     """Ends a run at a validation as good as this; 0: never."""
     evals: int = 0
-    """Validations of a whole run; 0: one an epoch."""
+    """Validations of a whole run; 0: one per epoch."""
 
     def run(
         self,

@@ -1,4 +1,4 @@
-"""What the recall figures share: data, accuracy over the width as a picture, and the width that a model needs."""
+"""Shared parts of the recall figures: data, plots of accuracy over the width, and the width that a model needs."""
 
 import math
 from collections.abc import Sequence

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 TITLE = "Zoology, Figure 2 (top)"
 ATTENTION = "attention"
 GATED = ("BaseConv", "Hyena", "H3", "RWKV-4")
-"""What the paper calls gated convolutions."""
+"""Gated convolutions in the sense of the paper."""
 PERFECT = 0.985
-"""What counts as perfect: 0.99, at which runs end, to two digits."""
+"""Accuracy that counts as perfect: 0.99, at which runs end, to two digits."""
 
 
 def _ret_net(*, d_model: int, length: int, variant: Variant = "paper") -> LanguageModelConfig:
@@ -63,7 +63,7 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     "Based": lambda *, variant, **sizes: mqar_based(**sizes, feature_dim=8, variant=variant),
     "Mamba": lambda *, variant, **sizes: mqar_mamba(**sizes),
 }
-"""By the name of the curve."""
+"""Models by the name of the curve."""
 OF_THE_PAPER = (ATTENTION, *GATED, "RetNet", "LongConv")
 OF_THE_RELEASE = (ATTENTION, *GATED, "Based", "Mamba")
 

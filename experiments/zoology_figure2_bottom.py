@@ -103,7 +103,7 @@ def _smoke() -> Scale:
 
 
 def share_of_gap(results: Results, name: str) -> float:
-    """How much of the gap in accuracy between BaseConv and attention a model closes, over all lengths and widths.
+    """Share of the gap in accuracy between BaseConv and attention that a model closes, over all lengths and widths.
 
     Raises:
       Missing: of some of the three there is no run, or attention is not ahead.

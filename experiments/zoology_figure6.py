@@ -35,7 +35,7 @@ WINDOWS, LAPTOP_WINDOWS = (8, 32), (4, 8)
 SLIDING = {f"sliding window of {size}": size for size in (4, 8, 32)}
 BLOCKED = {f"blocks of {size}": size for size in (4, 8, 32)}
 CLOSE = 0.1
-"""What two accuracies may differ by to count as alike."""
+"""Largest difference of accuracies that count as alike."""
 
 
 def model(name: str, *, d_model: int, length: int) -> LanguageModelConfig:
@@ -108,14 +108,14 @@ def _grows_with_the_pairs(results: Results) -> Finding:
 
 
 def _behind(results: Results, name: str, n_pairs: int) -> dict[int, float]:
-    """How far a model is behind attention, at each width at which attention solves the task."""
+    """Difference of attention's accuracy and a model's, at each width at which attention solves the task."""
     own = recall.accuracies(results, model=name, n_pairs=n_pairs)
     attention = recall.accuracies(results, model=ATTENTION, n_pairs=n_pairs)
     return {d: score - own[d] for d, score in attention.items() if score > recall.SOLVED and d in own}
 
 
 def _sliding(results: Results, *, within: bool) -> dict[str, float]:
-    """How far sliding windows are behind attention, in words, where all keys and values fit into them, or do not."""
+    """Text on the differences of attention and sliding windows, where all keys and values fit into them, or do not."""
     found = {}
     for name, window in SLIDING.items():
         for n_pairs in results.values("n_pairs", model=name):

@@ -76,7 +76,7 @@ def _laptop() -> Scale:
 
 
 def _scores(results: Results) -> dict[str, dict[int, float]]:
-    """By model with heads, in the order of their channels: accuracy by width, at the widths that all of them have."""
+    """Accuracy by width of the models with heads, in the order of their channels, at the widths that all have."""
     names = [name for name in HEADS if results.select(model=name)]
     if len(names) < 2:
         raise Missing("runs with fewer than two sizes of a head")

@@ -20,10 +20,10 @@ LARGEST = 3.4028234e38
 
 
 class Rule(NamedTuple):
-    """A range of numbers, ends included; stands in `Annotated` beside the type."""
+    """A range of numbers, ends included; stands in `Annotated` after the type."""
 
     text: str
-    """What the value must be, such as `must be positive`."""
+    """Requirement, such as `must be positive`."""
     low: float = -math.inf
     """Smallest."""
     high: float = math.inf

@@ -105,7 +105,7 @@ class OptimizerConfig(Checked):
 
     @property
     def constants(self) -> dict[str, float]:
-        """Those of b1, b2 and eps that the optimizer reads, with its own filled in."""
+        """Values of b1, b2 and eps for an optimizer that reads them, defaults filled in."""
         own = OWN_CONSTANTS[self.name]
         return {name: own[name] if getattr(self, name) is None else getattr(self, name) for name in own}
 

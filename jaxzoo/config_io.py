@@ -1,25 +1,30 @@
-"""Configs as JSON and back: what a run directory remembers, and what a resumed run is compared with.
+"""Configs as JSON and back, for run directories and the comparison of a resumed run with them.
 
 A dataclass becomes an object of its fields, tuples become lists. Where the declared type leaves a choice (a union, an
-abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}`. A class
-that has changed its fields reads those of before by `from_older(fields) -> fields`.
+abstract config of mixers, data or tasks) the object also names its class: `{"type": "BaseConvConfig", ...}` for a class
+of this package, where names are unique, and `{"type": "module:OwnConfig", ...}` for any other.
 """
 
 import dataclasses
 import difflib
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
 Json = Any
-"""What `json.dumps` takes: dict, list, str, int, float, bool, None."""
+"""Argument of `json.dumps`: dict, list, str, int, float, bool, None."""
 
 Config = TypeVar("Config")
 
 TYPE = "type"
 """Key of the class name, where the declared type leaves a choice."""
+
+
+STORED_MODULE = "__stored_module__"
+"""Attribute of a module that names it in files, where its import name changes with its contents (config files)."""
 
 
 class UnknownTypeError(ValueError):
@@ -43,17 +48,6 @@ def from_json(value: Json, declared: type[Config]) -> Config:
         wrong type, a missing field, or what the dataclasses themselves refuse. The message begins with the dotted path.
     """
     return _decode(value, declared, declared.__name__)
-
-
-def with_fields_of_today(value: Json, declared: type) -> Json:
-    """What an older version kept of a dataclass, as this one does: fields that are new have their defaults.
-
-    Itself where this version cannot read it.
-    """
-    try:
-        return to_json(from_json(value, declared))
-    except ValueError:
-        return value
 
 
 def first_difference(
@@ -94,7 +88,7 @@ def _encode(value: Any, declared: Any, path: str) -> Json:
         hints = typing.get_type_hints(type(value))
         names = [field.name for field in dataclasses.fields(value)]
         fields = {name: _encode(getattr(value, name), hints[name], f"{path}.{name}") for name in names}
-        return fields if declared is type(value) else {TYPE: type(value).__name__, **fields}
+        return fields if declared is type(value) else {TYPE: _type_name(type(value)), **fields}
     tuples = [member for member in _members(declared) if typing.get_origin(member) is tuple]
     if isinstance(value, tuple) and tuples:
         items = enumerate(zip(value, _items(tuples[0], len(value)), strict=True))
@@ -125,27 +119,39 @@ def _decode(value: Json, declared: Any, path: str) -> Any:
 
 
 def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
-    classes = {c.__name__: c for member in members if isinstance(member, type) for c in _with_subclasses(member)}
-    name = value.get(TYPE, next(iter(classes), ""))
-    classes = {key: c for key, c in classes.items() if not inspect.isabstract(c)}
-    if TYPE not in value and name not in classes:
-        raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {name}")
-    if not isinstance(name, str) or name not in classes or not dataclasses.is_dataclass(classes[name]):
-        raise UnknownTypeError(f"{path}: unknown type {name!r}{nearest(str(name), classes)}")
-    chosen = classes[name]
+    chosen = _chosen_class(value, [member for member in members if isinstance(member, type)], path)
     hints = typing.get_type_hints(chosen)
     fields = {field.name: field for field in dataclasses.fields(chosen)}
     given = {key: item for key, item in value.items() if key != TYPE}
-    if hasattr(chosen, "from_older"):
-        given = chosen.from_older(given)
     for key in given:
         if key not in fields:
-            raise ValueError(f"{path}: {name} has no field {key!r}{nearest(key, fields)}")
+            raise ValueError(f"{path}: {chosen.__name__} has no field {key!r}{nearest(key, fields)}")
     missing = (dataclasses.MISSING, dataclasses.MISSING)
     for key, field in fields.items():
         if key not in given and (field.default, field.default_factory) == missing:
-            raise ValueError(f"{path}: {name} needs the field {key!r}")
+            raise ValueError(f"{path}: {chosen.__name__} needs the field {key!r}")
     return chosen(**{key: _decode(item, hints[key], f"{path}.{key}") for key, item in given.items()})
+
+
+def _chosen_class(value: dict[str, Json], declared: list[type], path: str) -> type:
+    """The class that an object names; without a name, the first declared one."""
+    name, first = value.get(TYPE), declared[0] if declared else None
+    if TYPE not in value and first is not None and not inspect.isabstract(first):
+        name = _type_name(first)
+    elif TYPE not in value:
+        raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {first.__name__ if first else 'class'}")
+    known = {_type_name(c): c for cls in declared for c in _with_subclasses(cls) if not inspect.isabstract(c)}
+    if not isinstance(name, str) or not dataclasses.is_dataclass(known.get(name)):
+        raise UnknownTypeError(f"{path}: unknown type {name!r}{nearest(str(name), known)}")
+    return known[name]
+
+
+def _type_name(cls: type) -> str:
+    """The name of a class in a file."""
+    if cls.__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return cls.__name__
+    module = getattr(sys.modules.get(cls.__module__), STORED_MODULE, cls.__module__)
+    return f"{module}:{cls.__qualname__}"
 
 
 def _members(declared: Any) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""How the papers trained their language models: data, batch, schedule and optimizer around one of `models/presets`.
+"""Training of the papers' language models: data, batch, schedule and optimizer around one of `models/presets`.
 
-The configs in `configs/lm/` are these functions applied to a preset, one file for each row of a table. All models read
-windows of 2048 tokens, documents one behind the other, in batches of 256: 524,288 tokens a step. Their data, from the
-files as they are published (`gpt2` holds encoder.json and vocab.bpe):
+The configurations in `configs/lm/` are these functions applied to a preset: one file per paper, one name per row of its
+tables. All models read windows of 2048 tokens, documents concatenated, in batches of 256: 524,288 tokens per step.
+Commands that make the data from the published files (`gpt2` holds encoder.json and vocab.bpe):
 
     python -m jaxzoo.data.build --source pile --paths pile/train --valid-paths pile/val.jsonl.zst \\
       --test-paths pile/test.jsonl.zst --out corpora/pile_built
@@ -15,7 +15,7 @@ files as they are published (`gpt2` holds encoder.json and vocab.bpe):
 What holds for all of them:
 
 - Nobody has trained them with this library yet. The tests check the shapes of a step on eight devices.
-- Mesh and memory are ours: from 350M parameters on, all devices share out parameters and optimizer state
+- Mesh and memory are ours: from 350M parameters on, parameters and optimizer state are sharded over all devices
   (`--mesh.data`, `--mesh.fsdp`); logits exist for 256 tokens of a row at once (`--train.loss-chunk`). The released code
   of Based had 8 rows at once on each of 8 GPUs; `--train.accumulate 4` does so. `--model.remat` saves activations.
 - The learning rate rises from 0. The decay of AdamW is decoupled; the papers say "Adam" with weight decay.
@@ -32,9 +32,9 @@ from jaxzoo.sharding import MeshConfig
 
 LENGTH, BATCH_SIZE = 2048, 256
 REPLICATED = MeshConfig()
-"""Every device holds all parameters, and shares out the batch."""
+"""Every device holds all parameters and a part of the batch."""
 SHARDED = MeshConfig(data=1, fsdp=-1)
-"""Every device holds its part of the parameters, and shares out the batch."""
+"""Every device holds a part of the parameters and a part of the batch."""
 
 
 def zoology(

@@ -1,4 +1,4 @@
-"""A standard output that may end before the program does: a closed pipe, a full disk."""
+"""Standard output and warnings that survive a closed pipe or a full disk."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ from typing import TextIO
 
 
 class Screen:
-    """Writes to a stream until it fails for the first time, and then nothing more.
+    """Writes to a stream until it fails for the first time, and nothing after that.
 
     Attributes:
-      is_terminal: whether it can draw over a line.
+      is_terminal: whether the stream is a terminal.
 
     Args:
-      stream: where to; None: nowhere.
+      stream: the stream; None: nothing is written.
     """
 
     def __init__(self, stream: TextIO | None):
@@ -21,7 +21,7 @@ class Screen:
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Shows the text at once."""
+        """Writes and flushes the text."""
         if self._stream is None:
             return
         try:
@@ -30,6 +30,13 @@ class Screen:
         except OSError:
             silence(self._stream)
             self._stream = None
+
+    def flush(self) -> None:
+        """Does nothing: `write` has flushed. Rich writes to a screen as to a file."""
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self.is_terminal
 
     def say(self, line: str) -> None:
         """Writes a line."""
@@ -40,24 +47,24 @@ _hushed = False
 
 
 def warn(line: str) -> None:
-    """Prints a warning on standard error, if anybody reads it."""
+    """Prints a warning on standard error."""
     if not _hushed:
         Screen(sys.stderr).say(f"warning: {line}")
 
 
 def hush() -> None:
-    """Leaves warnings and errors to process 0 of the run."""
+    """Drops the warnings and errors of this process: process 0 of the run prints them."""
     global _hushed
     _hushed = True
 
 
 def is_hushed() -> bool:
-    """Whether another process speaks for this one."""
+    """Whether another process prints for this one."""
     return _hushed
 
 
 def silence(stream: TextIO) -> None:
-    """Sends what comes, and what the stream still holds, nowhere: the interpreter flushes once more at its end."""
+    """Discards what is written to a stream from now on: the interpreter flushes it once more at its end."""
     with contextlib.suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 from jax.tree_util import Partial
@@ -44,9 +45,9 @@ class Composition(NamedTuple):
     """(F of a part, state before it, state that it reaches from the empty one) -> the state after it."""
     both: Callable[[Array, Array], Array]
     """F of two parts, the earlier first, as one."""
-    keeps: float
-    """F of a part that leaves the state as it is."""
-    forgets: float
+    keeps: float | np.ndarray
+    """F of a part that leaves the state as it is; an array has the axes of F, of 1 where all are alike."""
+    forgets: float | np.ndarray
     """F of a part that drops it."""
 
 

@@ -8,8 +8,10 @@ an implementation that does not run is never traced. (`jax.lax.platform_dependen
 of the target no more than the name of its platform.)
 """
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +19,42 @@ import jax.experimental.pallas.tpu  # not within a trace: it adds options to the
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
+from pallas_kernels import certificates
+
 MOSAIC_GPU_JAX = (0, 11, 2)
 """The oldest JAX that the Mosaic GPU kernels run on."""
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """As JAX names what a program is lowered for."""
+
+
+_LOWERING_FOR: contextvars.ContextVar[str | None] = contextvars.ContextVar("lowering_for", default=None)
+
+
+@contextlib.contextmanager
+def lowering_for(platform: str) -> Iterator[None]:
+    """Says that programs traced in this context are lowered for `platform`, one of `PLATFORMS`.
+
+    For ahead-of-time compilation on a host without such devices: a forward pass saves more for its backward pass where
+    a kernel that reads it may run.
+    """
+    token = _LOWERING_FOR.set(platform)
+    try:
+        yield
+    finally:
+        _LOWERING_FOR.reset(token)
+
+
+def may_run_on(platform: str) -> bool:
+    """Whether a program that is traced now may run on `platform`: that of `lowering_for`, else of this process."""
+    backend = _LOWERING_FOR.get() or jax.default_backend()
+    return platform == ("cuda" if backend == "gpu" else backend)
+
+
+def multiprocessors() -> int:
+    """Multiprocessors of this process's GPU; 132, those of an H100 SXM, where it has none or compiles for others."""
+    if _LOWERING_FOR.get() is None and jax.default_backend() == "gpu":
+        return jax.devices()[0].core_count
+    return 132
 
 
 def _any_target(problem: Any, device: Any) -> str | None:
@@ -38,6 +72,8 @@ class Backend(NamedTuple):
     backward: Callable
     target_objection: Callable[[Any, Any], str | None] = _any_target
     """(problem, device) -> why it cannot on a device of its platform, or None; device None: it is not known."""
+    verified_only: bool = False
+    """Whether it is chosen automatically only on kinds of device with a certificate (`certificates.py`)."""
 
 
 Backends = Mapping[str, Backend]
@@ -78,8 +114,7 @@ def run(backends: Backends, method: str, names: tuple[str, ...], problem: Any, *
     leaves, tree = jax.tree.flatten(operands)
     static = tuple(sorted(options.items()))
     choices = tuple(
-        _Choice(name, backends[name].platform, getattr(backends[name], method), backends[name].target_objection)
-        for name in names
+        _Choice(name, getattr(backends[name], method), backends[name], automatic=len(names) > 1) for name in names
     )
     outputs = jax.eval_shape(functools.partial(_call, like, tree, static), *leaves)
     found = by_target.bind(*leaves, choices=choices, like=like, problem=problem, tree=tree, options=static, mapped=())
@@ -88,9 +123,9 @@ def run(backends: Backends, method: str, names: tuple[str, ...], problem: Any, *
 
 class _Choice(NamedTuple):
     name: str
-    platform: str | None
     function: Callable
-    target_objection: Callable[[Any, Any], str | None]
+    backend: Backend
+    automatic: bool
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -152,9 +187,11 @@ def _device(ctx) -> Any:
 
 
 def _target_objection(choice: _Choice, problem: Any, platform: str, device: Any) -> str | None:
-    if choice.platform not in (None, platform):
-        return f"runs on {choice.platform}, and this is compiled for {platform}"
-    return choice.target_objection(problem, device)
+    backend = choice.backend
+    if backend.platform not in (None, platform):
+        return f"runs on {backend.platform}, and this is compiled for {platform}"
+    reason = backend.target_objection(problem, device)
+    return reason or (certificates.objection(device) if choice.automatic and backend.verified_only else None)
 
 
 for _platform in PLATFORMS:

@@ -1,6 +1,7 @@
 """Hopper kernels: layouts of (64, n) tiles in registers and shared memory, matmuls on them, and the launch."""
 
 import dataclasses
+import os
 import types
 from typing import Any
 
@@ -15,6 +16,7 @@ PER_COLUMN = WGMMA.reduce(0)
 NARROW_WIDTH = 16
 NARROW = (plgpu.TilingTransform((8, 16)), plgpu.SwizzleTransform(32))  # (., 16) bf16 tiles
 WIDE = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))  # (., 64) bf16 tiles
+BARRIERS = "PALLAS_KERNELS_BARRIERS"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +94,7 @@ def launch(
     Operands that are None are not passed; their name is None in the namespace, unless scratch has it.
     auto_barriers: False leaves out the barriers that Pallas puts around every store and before every copy; the body
     then orders the warps of a warpgroup itself, which interpret mode cannot check (there a warpgroup is one thread).
+    With PALLAS_KERNELS_BARRIERS=1 in the environment they are always there, to find out whether one is missing.
     """
     given = {key: x for key, x in operands.items() if x is not None}
 
@@ -112,7 +115,7 @@ def launch(
         compiler_params=plgpu.CompilerParams(
             lowering_semantics=plgpu.LoweringSemantics.Lane,
             approx_math=approx_math,
-            unsafe_no_auto_barriers=not auto_barriers,
+            unsafe_no_auto_barriers=not auto_barriers and os.environ.get(BARRIERS) != "1",
         ),
         interpret=interpret,
     )

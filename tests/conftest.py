@@ -28,6 +28,18 @@ if os.environ["JAX_PLATFORMS"] == "cpu" and "JAX_DISABLE_MOST_OPTIMIZATIONS" not
     jax.config.update("jax_disable_most_optimizations", True)
 
 
+@pytest.fixture
+def default_compilation():
+    """Compiles as users do, with all of XLA's optimizations: some wrong numbers appear only then.
+
+    The test jits a function of its own; a program that an earlier test compiled would be used as it is.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
 """Every compiled program holds some mappings of memory, of which Linux gives a process 65,530: beyond, XLA crashes."""

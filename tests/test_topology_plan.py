@@ -15,6 +15,8 @@ from jaxzoo.plan.topology import find_topology
 from jaxzoo.sharding import MeshConfig
 from tests.pallas_kernels.aot import absent_devices
 
+pytestmark = pytest.mark.full
+
 WIDTH, PERIODS = 128, 3
 CONFIG = ExperimentConfig(
     model=LanguageModelConfig(

@@ -17,6 +17,8 @@ from jaxzoo.train.session import Session
 from pallas_kernels.compile_check.compiler_text import read_program
 from tests.pallas_kernels.aot import absent_devices
 
+pytestmark = pytest.mark.full
+
 ROWS, LENGTH, WIDTH = 16, 256, 128
 TASK = MQARConfig(vocab_size=512, length=LENGTH, n_pairs=8)
 CONFIG = ExperimentConfig(

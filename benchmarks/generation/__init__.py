@@ -1,1 +1,1 @@
-"""What generation costs: `python -m benchmarks.generation`."""
+"""Cost of generation: `python -m benchmarks.generation`."""

@@ -26,7 +26,7 @@ class Command(Checked):
     size: Literal["tiny", "20m", "360m", "1.3b"] = "20m"
     """Parameters of the models; 360m and 1.3b are the paper's, for accelerators."""
     repeats: int = 20
-    """How often everything is timed; medians are reported."""
+    """Repetitions of every measurement; medians are reported."""
     lengths: tuple[int, ...] = ()
     """Prompt lengths; empty: those of the size."""
     batches: tuple[int, ...] = ()

@@ -68,9 +68,9 @@ class Times(NamedTuple):
     """Repeated times of one thing, in seconds."""
 
     wall: list[float]
-    """By the clock."""
+    """Wall time."""
     cpu: list[float]
-    """Of this process on all cores: on a CPU, what other programs disturb least."""
+    """CPU time of this process on all cores, which other programs disturb least on a CPU."""
 
     def row(self, subject: Subject, tokens: int, **facts: Any) -> Row:
         """The measurement of so many `tokens`, by the medians."""
@@ -129,7 +129,7 @@ def _rows(subject: Subject, size: Size, repeats: int) -> Iterator[tuple[str, Row
     """(kind, measurement); a curve ends where memory does."""
     for length in size.lengths:
         try:
-            yield from _behind_a_prompt(subject, length, size.context_steps, repeats)
+            yield from _after_a_prompt(subject, length, size.context_steps, repeats)
         except jax.errors.JaxRuntimeError as error:
             yield "decode_by_context", _out_of_memory(error, subject, context=length, batch=PREFILL_BATCH)
             break
@@ -141,7 +141,7 @@ def _rows(subject: Subject, size: Size, repeats: int) -> Iterator[tuple[str, Row
             break
 
 
-def _behind_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> Iterator[tuple[str, Row]]:
+def _after_a_prompt(subject: Subject, length: int, steps: int, repeats: int) -> Iterator[tuple[str, Row]]:
     """Prefill of prompts of `length` tokens, then decode from there."""
     batch, capacity = PREFILL_BATCH, length + steps
     tokens = np.random.default_rng(0).integers(subject.config.vocab_size, size=(batch, length + 1))

@@ -33,7 +33,7 @@ class Size(NamedTuple):
     generation_length: int
     """Tokens of decode without a prompt, for which key/value caches have room (Based, Figure 4: 1024)."""
     generation_steps: int
-    """How many of these are timed: every step costs the same."""
+    """Number of timed steps: every step costs the same."""
     context_steps: int
     """Decode steps behind a prompt that are timed."""
 

@@ -5,7 +5,7 @@ A sixteenth of the tokens are pairs, at every length: the longer example asks fo
 attention, linear too, has one layer and the others have two. `--model.pattern.0.FIELD` sets its fields, such as
 `positions rotary`; `--model.max-positions 1024` adds learned positions, of which training sees the first 128.
 
-The table behind the training, `metrics.jsonl` and the learning curve have the accuracy by length. A trained run answers
+The table after the training, `metrics.jsonl` and the learning curve have the accuracy by length. A trained run answers
 with slower rotary positions by
 
     python -m jaxzoo.evaluate --run RUN --model.pattern.0.rotary-scaling.kind yarn \\

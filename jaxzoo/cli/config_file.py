@@ -1,6 +1,5 @@
-"""Config files: Python files of the user's own, imported as modules of their own."""
+"""Config files: the user's Python files, each imported as a module."""
 
-import ast
 import contextlib
 import hashlib
 import importlib.machinery
@@ -8,13 +7,13 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.config_io import nearest
+from jaxzoo.config_io import STORED_MODULE, nearest
 
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
@@ -25,19 +24,21 @@ MIXER_FLAG = "--model.mixer"
 """Chooses the mixer of a file whose `config` is a function with a parameter `mixer`."""
 
 
-def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
+def load_config(file: Path, *, name: str | None = None, mixer: str | None = None) -> "ExperimentConfig":
     """Imports a Python file and takes its `config`: an `ExperimentConfig`, or a function that returns one.
 
-    The file may define mixers of its own, or import them from a module that lies beside it. A function with a
-    parameter `mixer: MixerConfig = ...` leaves it to the command line which mixer goes where the function puts it.
+    The file may define mixers of its own, or import them from a module next to it. A function with a parameter
+    `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line. A file may define several
+    configurations instead, as a dict `configs`.
 
     Args:
       file: the Python file.
-      mixer: name of the mixer that such a function gets, with its class's defaults; None: the function's own default.
+      name: key of `configs`; None where the file has a `config`.
+      mixer: name of the mixer that the function gets, with its class's defaults; None: the function's own default.
 
     Raises:
-      UsageError: the file is missing or fails (with its line), or gives no such thing; no mixer has this name (with
-        the nearest one), or the file leaves none open.
+      UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration or mixer
+        has this name (with the nearest one), or the file leaves no such choice.
     """
     if not file.is_file():
         raise UsageError(f"config file {file} does not exist")
@@ -45,8 +46,9 @@ def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
     from jaxzoo.config import ExperimentConfig  # slow, and not in the block below: Ctrl-C would be a failing file there
 
     with _failures_of(file):
-        config = getattr(_import(file.resolve()), "config", None)
-        leaves_open = callable(config) and "mixer" in inspect.signature(config).parameters
+        module = _import(file.resolve())
+    config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
+    leaves_open = callable(config) and "mixer" in inspect.signature(config).parameters
     if mixer is not None and not leaves_open:
         raise UsageError(
             f"{MIXER_FLAG}: config file {file} leaves no mixer open: its `config` must be a function with a parameter "
@@ -56,7 +58,10 @@ def load_config(file: Path, *, mixer: str | None = None) -> "ExperimentConfig":
     with _failures_of(file):
         config = config(**chosen) if callable(config) else config
     if not isinstance(config, ExperimentConfig):
-        raise UsageError(f"config file {file} must define `config`, an ExperimentConfig or a function giving one")
+        raise UsageError(
+            f"config file {file} must define `config`, an ExperimentConfig or a function that returns one, or several "
+            "in a dict `configs`"
+        )
     return config
 
 
@@ -79,19 +84,35 @@ def load_experiment(file: Path) -> "Experiment":
 
 
 def mixer_names() -> list[str]:
-    """What `MIXER_FLAG` takes: the registered mixers, sorted; read off the source, since to import it is to wait for
-    JAX."""
-    source = (Path(__file__).parents[1] / "mixers" / "__init__.py").read_text()
-    for statement in ast.parse(source).body:
-        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.Dict):
-            return sorted(str(key.value) for key in statement.value.keys if isinstance(key, ast.Constant))
-    raise LookupError("jaxzoo/mixers/__init__.py has no dict of mixers")
+    """Names of the registered mixers, the values of `MIXER_FLAG`. Imports JAX."""
+    from jaxzoo.mixers import MIXERS
+
+    return sorted(MIXERS)
+
+
+def normal_name(text: str) -> str:
+    """A name of the command line as configurations, mixers and tasks are registered: `RET-NET` is `ret_net`."""
+    return text.lower().replace("-", "_")
+
+
+def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | None) -> Any:
+    """The configuration that `--name` chooses, or the only one."""
+    if name is None and configs:
+        raise UsageError(f"config file {file} has several configurations; choose one by --name: {', '.join(configs)}")
+    if name is None:
+        return config
+    if not configs:
+        raise UsageError(f"--name {name}: config file {file} has one configuration, without a name")
+    if name not in configs:
+        hint = nearest(name, configs) or f"; there are {', '.join(configs)}"
+        raise UsageError(f"--name: unknown configuration {name!r} of {file}{hint}")
+    return configs[name]
 
 
 def _mixer_named(name: str) -> "MixerConfig":
     from jaxzoo.mixers import MIXERS
 
-    registered = name.lower().replace("-", "_")
+    registered = normal_name(name)
     if registered not in MIXERS:
         hint = nearest(registered, MIXERS) or f"; there are {', '.join(sorted(MIXERS))}"
         raise UsageError(f"{MIXER_FLAG}: unknown mixer {name!r}{hint}")
@@ -104,11 +125,12 @@ def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raise UsageError(f"{what} {file}{_line_of(error, file)}: {_last_line(error)}") from error
+        last_line = traceback.format_exception_only(error)[-1].strip()
+        raise UsageError(f"{what} {file}{_line_of(error, file)}: {last_line}") from error
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles the file as it stands, and writes nothing beside it."""
+    """Compiles the file as it stands, and writes no bytecode next to it."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)
@@ -117,9 +139,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 def _import(file: Path) -> ModuleType:
     """The file as a module: dataclasses and type hints find it in `sys.modules`.
 
-    Its name is made of path and contents, so that a file which has not changed gives the same classes again. Its
-    folder comes last in `sys.path` and stays there, for imports inside its functions; where that is a package, what the
-    package lies in too.
+    The module's name contains a hash of path and contents, so that an unchanged file gives the same classes again. Its
+    folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
+    folder that contains the package too.
     """
     name = f"{file.stem}_{hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()[:16]}"
     if name in sys.modules:
@@ -131,6 +153,7 @@ def _import(file: Path) -> ModuleType:
     assert spec
     assert spec.loader
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    setattr(module, STORED_MODULE, file.stem)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -152,7 +175,3 @@ def _line_of(error: BaseException, file: Path) -> str:
         return f", line {error.lineno}" if error.lineno else ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {frames[-1].lineno}" if frames else ""
-
-
-def _last_line(error: BaseException) -> str:
-    return traceback.format_exception_only(error)[-1].strip()

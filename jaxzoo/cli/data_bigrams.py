@@ -31,7 +31,7 @@ class Command(Checked):
     workers: PositiveInt = 1
     """Processes; each counts one shard at a time."""
     memory_mb: PositiveInt = 1024
-    """Memory of each process, in MiB, beside some 60 MiB for Python itself; at the end, of the one that sums."""
+    """Memory of each process, in MiB, plus some 60 MiB for Python itself; at the end, of the process that sums."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -70,7 +70,7 @@ def parse_command(argv: Sequence[str]) -> Command:
 
 
 def _progress(build: "Build") -> Callable[[float], str]:
-    """What the line about progress says after some seconds."""
+    """Line of progress after some seconds."""
     before = build.progress()
 
     def line(seconds: float) -> str:

@@ -9,7 +9,7 @@ _EVERY = 2.0
 
 
 class PieceProgress:
-    """Says on standard error how much is done, how fast, and how long the rest takes: at most every two seconds, and
+    """Prints to standard error how much is done, how fast, and how long the rest takes: at most every two seconds, and
     at the end.
 
     Args:

@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _tokenize(argv: Sequence[str]) -> None:
     command = parse_command(argv)
 
-    from jaxzoo.data.tokenizer import load_tokenizer
     from jaxzoo.data.tokens.tokenization import Tokenization
+    from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
     try:
         tokenizer = load_tokenizer(command.tokenizer, command.end_of_text or None)
@@ -82,7 +82,7 @@ def parse_command(argv: Sequence[str]) -> Command:
 
 
 def _progress(work: "Tokenization") -> Callable[[float], str]:
-    """What the line about progress says after some seconds."""
+    """Line of progress after some seconds."""
     before = work.progress()
 
     def line(seconds: float) -> str:

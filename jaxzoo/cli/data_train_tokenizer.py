@@ -50,7 +50,7 @@ def _learn(argv: Sequence[str]) -> None:
     directory = _place(command)
 
     from jaxzoo.data.corpus.built import BuiltData
-    from jaxzoo.data.tokenizer import save_tokenizer
+    from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
     from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 
     data = BuiltData(command.data)

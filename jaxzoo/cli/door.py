@@ -1,4 +1,4 @@
-"""The way into a command from its module: Ctrl-C while anything is being imported is one line, not a traceback."""
+"""Entry point of a command from its module: Ctrl-C during an import gives one line, not a traceback."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ INTERRUPTED = 130
 
 
 def enter(module: str) -> NoReturn:
-    """Imports `jaxzoo.cli.<module>`, runs its `main` on the process's own words and ends the process."""
+    """Imports `jaxzoo.cli.<module>`, runs its `main` on the process's command line and ends the process."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has us ignore it
         signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -23,7 +23,7 @@ def enter(module: str) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Raises KeyboardInterrupt, but ends the process at once inside an import, where nothing has been written yet.
+    """Raises KeyboardInterrupt, but ends the process at once during an import, before anything was written.
 
     An import may swallow the exception: numpy's C code prints it and raises ImportError, which jaxlib replaces again.
     """

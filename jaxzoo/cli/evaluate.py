@@ -5,21 +5,13 @@ pairs, slower rotary positions. The fields may change what the model computes, n
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.evaluate_common import PROGRAM, check_out, check_variables, write_results
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import run, say, use_compilation_cache
-from jaxzoo.screen import Screen
-
-if TYPE_CHECKING:
-    from jaxzoo.models.blueprint import Blueprint
-
-PROGRAM = "python -m jaxzoo.evaluate"
 
 DESCRIPTION = """Scores a trained model on the validation sets of its run. Any field of the run's config can be
 overridden by its dotted name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what
@@ -53,9 +45,7 @@ def _evaluate(argv: Sequence[str]) -> None:
             return
     if options.run is None:
         raise UsageError("--run DIR is required, such as runs/mqar-based; see --help")
-    out = None if options.out is None else Path(options.out).expanduser()
-    if out is not None and not out.parent.is_dir():
-        raise UsageError(f"--out {out}: its directory does not exist")
+    out = check_out(options.out)
     if options.config is not None:
         load_config(Path(options.config))
 
@@ -77,39 +67,12 @@ def _evaluate(argv: Sequence[str]) -> None:
     say(f"{options.run}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
     with jax.set_mesh(session.mesh):
         metrics = session.evaluate(variables)
-    Screen(sys.stdout).say(table(metrics))
-    if out is not None:
-        report = {"run": str(directory.path), "step": seal.step, "config": to_json(config), "metrics": metrics}
-        out.write_text(json.dumps(report, indent=1) + "\n")
-        say(f"written to {out}")
-
-
-def check_variables(trained: "Blueprint", asked: "Blueprint") -> None:
-    """Refuses a model that has other variables than the trained one, by the name of the first.
-
-    Raises:
-      UsageError: which variable, and its shapes.
-    """
-    import jax
-
-    shapes = [
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-            for path, leaf in jax.tree.leaves_with_path(blueprint.shapes)
-        }
-        for blueprint in (trained, asked)
-    ]
-    for name in sorted(shapes[0].keys() | shapes[1].keys()):
-        before, after = (each.get(name) for each in shapes)
-        if before != after:
-            raise UsageError(
-                f"variable {name} has shape {before} in the run and {after} with these flags; those of --model may "
-                "change what is computed, not which variables there are"
-            )
+    report = {"run": str(directory.path), "step": seal.step, "config": to_json(config), "metrics": metrics}
+    write_results(table(metrics), out, report)
 
 
 def _options() -> argparse.ArgumentParser:
-    """The options beside the config's fields."""
+    """Options other than the config's fields."""
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
@@ -122,5 +85,5 @@ def _options() -> argparse.ArgumentParser:
         "--slices", metavar="recall", help="measures associative recall instead; see --slices recall --help"
     )
     parser.add_argument("--tasks", metavar="NAME", nargs="+", help="runs recall and lm_eval tasks; see --tasks --help")
-    parser.add_argument("--out", metavar="FILE", help="also writes config and metrics there, as JSON")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="also writes config and metrics there, as JSON")
     return parser

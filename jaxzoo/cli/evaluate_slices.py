@@ -4,22 +4,20 @@ Zoology, sec. 3.1 and App. C.1; what the slices are stands in `jaxzoo.evals.reca
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.data_progress import PieceProgress
-from jaxzoo.cli.evaluate import PROGRAM, check_variables
+from jaxzoo.cli.evaluate_common import PROGRAM, check_variables
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import say, use_compilation_cache
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD, BigramCounts
-from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
     from jaxzoo.data.base import DataConfig
-    from jaxzoo.evals.recall_report import Measured
+    from jaxzoo.evals.recall_slices import MeasuredModel
     from jaxzoo.models.blueprint import Variables
     from jaxzoo.train.session import Session
     from jaxzoo.train.stored import Which
@@ -72,10 +70,10 @@ def evaluate_slices(argv: Sequence[str]) -> None:
     models = [_measure(candidate, bigrams, options.at_most) for candidate in candidates]
     at_most = None if bigrams is None else options.at_most
     report = RecallReport(models, has_baseline=options.baseline is not None, at_most=at_most, digest=digest)
-    Screen(sys.stdout).write(report.markdown())
     if out is not None:
         write_report(out, report, title="Associative recall on validation text")
         say(f"written to {out}")
+    print(report.markdown(), end="", flush=True)
 
 
 def read_bigrams(directory: str, data: Sequence["DataConfig"]) -> BigramCounts:
@@ -130,11 +128,10 @@ def _candidate(name: str, path: str, flags: Sequence[str], checkpoint: "Which") 
     return Candidate(name, session, jax.device_get(variables), seal.step, n)
 
 
-def _measure(candidate: Candidate, bigrams: BigramCounts | None, at_most: int) -> "Measured":
+def _measure(candidate: Candidate, bigrams: BigramCounts | None, at_most: int) -> "MeasuredModel":
     import jax
 
-    from jaxzoo.evals.recall_report import Measured
-    from jaxzoo.evals.recall_slices import RecallSums
+    from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums
 
     sums = RecallSums(bigrams, at_most=at_most)
     session = candidate.session
@@ -144,7 +141,7 @@ def _measure(candidate: Candidate, bigrams: BigramCounts | None, at_most: int) -
         for i, (batch, nats) in enumerate(session.target_nats(candidate.variables)):
             sums.add(batch, nats)
             progress(candidate.name, i + 1, n_batches)
-    return Measured(candidate.name, candidate.step, candidate.n_parameters, sums.sections())
+    return MeasuredModel(candidate.name, candidate.step, candidate.n_parameters, sums.sections())
 
 
 def _names(options: argparse.Namespace) -> dict[str, str]:
@@ -165,7 +162,7 @@ def _names(options: argparse.Namespace) -> dict[str, str]:
 
 
 def _options() -> argparse.ArgumentParser:
-    """The options beside the configs' fields."""
+    """Options other than the configs' fields."""
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     add = parser.add_argument
     add("-h", "--help", action="store_true", help="show this help")

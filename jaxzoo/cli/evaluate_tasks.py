@@ -6,23 +6,19 @@ also run without lm_eval.
 
 import argparse
 import importlib.util
-import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.evaluate_common import PROGRAM, check_out, check_variables, write_results
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import say, use_compilation_cache
-from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
     from jaxzoo.evals.text_model import TextModel
-
-PROGRAM = "python -m jaxzoo.evaluate"
 
 DESCRIPTION = """Scores a language model, trained on text, on tasks: the recall tasks fda, swde, squad_completion
 (Based, Tables 1 to 3) and records (made by python -m jaxzoo.tasks.records), and any other of lm_eval by name, such as
@@ -49,8 +45,7 @@ def evaluate_tasks(argv: Sequence[str]) -> None:
         return
     if options.run is None:
         raise UsageError("--run DIR is required, such as runs/lm-based_tiny; see --tasks --help")
-    if options.out is not None and not options.out.expanduser().parent.is_dir():
-        raise UsageError(f"--out {options.out}: its directory does not exist")
+    out = check_out(options.out)
     for name in ("limit", "batch_size"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -66,17 +61,13 @@ def evaluate_tasks(argv: Sequence[str]) -> None:
     model, about = _model(options, flags)
     results = _score(scorer, model, names, options)
     about |= {"max_length": model.max_length, "requests": model.requests._asdict()}
-    Screen(sys.stdout).say(table(results))
     truncated, total = model.requests.truncated, model.requests.total
     say(f"{truncated:,} of {total:,} requests lost their beginning; the model reads {model.max_length:,} tokens")
-    if options.out is not None:
-        report = {**about, "scorer": scorer, "limit": options.limit, "results": results}
-        options.out.expanduser().write_text(json.dumps(report, indent=1) + "\n")
-        say(f"written to {options.out}")
+    write_results(table(results), out, {**about, "scorer": scorer, "limit": options.limit, "results": results})
 
 
 def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Who scores, and the tasks behind the names; refuses what cannot be had before anything is loaded."""
+    """Scorer and tasks of the command line; refuses missing ones before anything is loaded."""
     from jaxzoo.evals.recall_tasks import RECALL_TASKS
 
     installed = importlib.util.find_spec("lm_eval") is not None
@@ -112,7 +103,6 @@ def _model(options: argparse.Namespace, flags: Sequence[str]) -> tuple["TextMode
     """The run's model as the flags have it, and what the report says about it."""
     import jax
 
-    from jaxzoo.cli.evaluate import check_variables
     from jaxzoo.config_io import to_json
     from jaxzoo.evals.text_model import TextModel
     from jaxzoo.models.accounting import count_parameters
@@ -179,7 +169,7 @@ def table(results: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _options() -> argparse.ArgumentParser:
-    """The options beside the config's fields."""
+    """Options other than the config's fields."""
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--run", metavar="DIR", type=Path, help="directory of the run; nothing is written there")

@@ -66,7 +66,7 @@ def _to_file(directory: Path, step: "Which", out: Path) -> None:
 
 
 def _from_file(file: Path, out: Path) -> None:
-    from jaxzoo.train.imported import import_run
+    from jaxzoo.train.portable import import_run
     from jaxzoo.train.run_dir import RunDirectory
 
     directory = RunDirectory(out.absolute())

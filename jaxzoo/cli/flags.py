@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NoReturn, TypeVar
 
 import tyro
@@ -21,14 +21,14 @@ class UsageError(ValueError):
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """One that complains in one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
 
 
 def which_checkpoint(text: str) -> int | Literal["best"]:
-    """The value of an option `--checkpoint STEP|best`."""
+    """Value of an option `--checkpoint STEP|best`."""
     if text == "best":
         return "best"
     if not re.fullmatch("[0-9]+", text):
@@ -37,12 +37,12 @@ def which_checkpoint(text: str) -> int | Literal["best"]:
 
 
 def parse_flags(
-    declared: type[Parsed], flags: Sequence[str], *, prog: str, known: Iterable[str], **options: Any
+    declared: Callable[..., Parsed], flags: Sequence[str], *, prog: str, known: Iterable[str], **options: Any
 ) -> Parsed:
-    """Reads a dataclass off the command line; prints help and exits with 0 where asked to.
+    """Reads a dataclass, or the arguments of a function, off the command line; prints help and exits with 0 on --help.
 
     Args:
-      declared: the dataclass.
+      declared: the dataclass or function.
       flags: the words of the command line.
       prog: name of the program.
       known: all flags, for the hint at a misspelt one.
@@ -59,7 +59,7 @@ def parse_flags(
     except SystemExit as stopped:
         if not stopped.code:
             raise
-        raise UsageError(_complaint(stopped, said.getvalue())) from stopped
+        raise UsageError(_error_message(stopped, said.getvalue())) from stopped
     if unknown:
         raise UsageError(_unknown(unknown[0], known))
     return result
@@ -72,7 +72,7 @@ def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterabl
       config: any of this project's.
       flags: the words of the command line.
       prog: name of the program.
-      others: what it takes beside them, for the hint at a misspelt one.
+      others: further flags of the program, for the hint at a misspelt one.
 
     Raises:
       UsageError: as `parse_flags` does.
@@ -107,25 +107,14 @@ def _unknown(word: str, known: Iterable[str]) -> str:
     return f"unknown option {name}{hint}"
 
 
-def _complaint(stopped: SystemExit, said: str) -> str:
-    """One line: the message of a config's own check, else the first paragraph of the box that tyro draws."""
-    # How these boxes look is no promise of tyro's: pyproject.toml admits the versions that this was tested with.
-    body = _box_body(said)
+def _error_message(stopped: SystemExit, said: str) -> str:
+    """The message of a config's own check, else the words of tyro's error in one line, without frame and help text."""
+    words = " ".join(re.sub("[│╭╮╰╯─]|-{3,}", " ", said).split())
+    words = re.split(" (?:Argument helptext:|For full helptext)", words)[0]
+    _, is_of_flag, message = words.partition("Error parsing --")
+    if is_of_flag:
+        return f"--{message}"
     error: BaseException | None = stopped
-    while error is not None and not body.startswith("Error parsing --"):
-        if isinstance(error, ValueError):
-            return str(error)
+    while error is not None and not isinstance(error, ValueError):
         error = error.__context__
-    return body.removeprefix("Error parsing ")
-
-
-def _box_body(said: str) -> str:
-    """What stands between a box's title, which may be part of its frame, and the rule or frame below."""
-    lines = [line.strip(" \t│╭╮╰╯─") for line in said.strip().splitlines()]
-    groups: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip("-"):
-            groups[-1].append(line)
-        elif groups[-1]:
-            groups.append([])
-    return " ".join(groups[0][1:] or groups[min(1, len(groups) - 1)])
+    return str(error or re.sub("^(?:Missing argument|Required options|Invalid choice|Value error) ", "", words))

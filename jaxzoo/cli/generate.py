@@ -82,7 +82,7 @@ def _generate(argv: Sequence[str]) -> None:
 
     import jax
 
-    from jaxzoo.data.tokenizer import load_tokenizer
+    from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
     from jaxzoo.generation import Generation, Sampling
     from jaxzoo.models.accounting import count_parameters
     from jaxzoo.train.trained import load_trained

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import MIXER_FLAG, load_config
+from jaxzoo.cli.config_file import MIXER_FLAG, load_config, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import Failure, run
@@ -37,15 +37,15 @@ exit status: 0 the plan fits; 1 it does not, or the compiler takes no such progr
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """What the command line asks for."""
+class PlanCommand:
+    """The parsed command line."""
 
     config: "ExperimentConfig"
     """The file's config with the overrides."""
     name: str
-    """Of the file."""
+    """Config of the file."""
     topology: str
-    """What to compile for."""
+    """Devices to compile for."""
     search: bool
     """Look for the best mesh and remat policy."""
     most_compiled: int
@@ -105,7 +105,7 @@ def _dies_at_once() -> Iterator[None]:
 
 
 class _Stage:
-    """What is being done, and since when."""
+    """Current part of the work, and when it began."""
 
     def __init__(self, screen: Screen):
         self.line, self._screen, self._start = "starting", screen, time.monotonic()
@@ -130,7 +130,7 @@ def _table(paths: Sequence[str]) -> str:
     return table([Plan.load(Path(path)) for path in paths])
 
 
-def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> Command:
+def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> PlanCommand:
     """Reads the config file that the options name, and the flags of its fields.
 
     Raises:
@@ -144,10 +144,10 @@ def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> Command:
         raise UsageError("--config FILE is required, such as --config configs/lm/based_tiny.py; see --help")
     file = Path(options.config)
     config = override(
-        load_config(file, mixer=options.mixer),
+        load_config(file, name=options.name, mixer=options.mixer),
         [*flags, *(["--help"] if options.help else [])],
         prog=PROGRAM,
-        others=["--topology", "--search", "--most-compiled", "--save", "--table", MIXER_FLAG],
+        others=["--topology", "--search", "--most-compiled", "--save", "--table", "--name", MIXER_FLAG],
     )
     if options.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
@@ -155,9 +155,9 @@ def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> Command:
         raise UsageError(f"--save {options.save}: {Path(options.save).parent} is no directory")
     if options.most_compiled < 1:
         raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
-    return Command(
+    return PlanCommand(
         config=config,
-        name=file.stem,
+        name=options.name or file.stem,
         topology=options.topology,
         search=options.search,
         most_compiled=options.most_compiled,
@@ -173,6 +173,9 @@ def _options() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
+    parser.add_argument(
+        "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
+    )
     parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help="mixer of a FILE that leaves it open")
     topologies = "what to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)"
     parser.add_argument("--topology", metavar="NAME", help=topologies)

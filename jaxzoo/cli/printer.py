@@ -1,17 +1,17 @@
-"""Texts on standard output as they come."""
+"""Streams generated texts to standard output."""
 
 from collections.abc import Sequence
 from typing import TextIO
 
 
 class Printer:
-    """Prints texts one after the other: the first that is not complete as it comes, later ones when it is.
+    """Prints texts one after the other: the first incomplete text as it grows, later ones after it.
 
-    Several texts get a line `==> prompt 1 <==` each; every text ends with a newline of its own.
+    Several texts get a heading `==> prompt 1 <==` each; every text ends with a newline.
 
     Args:
-      stream: where to.
-      beginnings: what stands before each text.
+      stream: output.
+      beginnings: first part of each text.
     """
 
     def __init__(self, stream: TextIO, beginnings: Sequence[str]):
@@ -27,7 +27,7 @@ class Printer:
         self._print()
 
     def end(self, row: int, text: str = "") -> None:
-        """Adds the last of a row, once or again."""
+        """Adds the last part of a row; further calls change nothing."""
         if not self._ended[row]:
             self._waiting[row] += text + "\n"
             self._ended[row] = True

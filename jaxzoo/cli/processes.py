@@ -2,7 +2,7 @@
 
 import argparse
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from jaxzoo.cli.flags import UsageError
@@ -11,7 +11,7 @@ from jaxzoo.screen import hush
 
 
 class Processes(NamedTuple):
-    """What the command line says of the processes of the run."""
+    """Options about the processes of a run."""
 
     coordinator: str | None = None
     """HOST:PORT of process 0."""
@@ -68,12 +68,11 @@ def read_options(options: argparse.Namespace) -> Processes:
 
 
 @contextlib.contextmanager
-def part_of_run(processes: Processes, *, before_end: Callable[[], None]) -> Iterator[None]:
+def part_of_run(processes: Processes) -> Iterator[None]:
     """Inside the block this process is one of those of the run; only process 0 says what goes wrong there.
 
     Args:
       processes: of the run.
-      before_end: called before this process ends because another one has.
 
     Raises:
       ValueError: the processes cannot meet.
@@ -82,13 +81,13 @@ def part_of_run(processes: Processes, *, before_end: Callable[[], None]) -> Iter
         yield
         return
     from jaxzoo.distributed.agreement import is_leader
-    from jaxzoo.distributed.joining import Place, joined
+    from jaxzoo.distributed.joining import ProcessPlace, joined
 
     place = None
     if processes.coordinator is not None and processes.n_processes is not None and processes.process is not None:
-        place = Place(processes.coordinator, processes.n_processes, processes.process)
+        place = ProcessPlace(processes.coordinator, processes.n_processes, processes.process)
     quieten()
-    with joined(place, wait=processes.wait, say=say, before_end=before_end):
+    with joined(place, wait=processes.wait, say=say):
         if not is_leader():
             hush()
         yield

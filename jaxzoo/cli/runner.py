@@ -1,4 +1,4 @@
-"""Runs a command: one table of exit statuses, one line for what goes wrong, the same for all commands.
+"""Runs commands: the same exit statuses and one-line errors for all of them.
 
 0: done; 1: failed in the middle, or out of memory; 2: refused, or failed to read or write; 130: interrupted;
 141: nobody reads the output any more.
@@ -31,14 +31,14 @@ def run(
     interrupted: str = "interrupted",
     out_of_memory: str = "out of memory",
 ) -> int:
-    """Runs a command, and says in one line on standard error what ended it.
+    """Runs a command, and prints one line on standard error if it fails.
 
     Args:
       command: gets the words of the command line. What it raises is in the table of `_outcome`; all else is a
         defect and passes with its traceback.
       argv: these words; None: the process's own.
       interrupted: the line after Ctrl-C.
-      out_of_memory: what to do about it.
+      out_of_memory: the line after running out of memory.
 
     Returns:
       The exit status.
@@ -69,7 +69,7 @@ def run(
 
 
 def _has_peers() -> bool:
-    """Whether this process is one of several that JAX has brought together, and not yet parted."""
+    """Whether this process is one of several that are connected by `jax.distributed`."""
     return getattr(sys.modules.get("jax.distributed"), "is_initialized", bool)()
 
 
@@ -79,7 +79,7 @@ def say(line: str) -> None:
 
 
 def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tuple[int, str] | None:
-    """The table: status and line ("": none) for what ended a command; None: a defect."""
+    """Exit status and line ("": none) for an error; None: a defect."""
     match error:
         case Failure():
             return error.status, f"error: {_one_line(error)}"
@@ -99,21 +99,21 @@ def _one_line(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or device has no memory left; where JAX was never imported, each device has."""
+    """Whether host or device has no memory left (no device has, if JAX was never imported)."""
     kind = getattr(sys.modules.get("jax.errors"), "JaxRuntimeError", ())
     told = any(words in str(error) for words in ("RESOURCE_EXHAUSTED", "Out of memory"))
     return isinstance(error, MemoryError) or (isinstance(error, kind) and told)
 
 
 def _open_missing_streams() -> None:
-    """Stands in for what the caller has closed, whose number the next file would get, with all that is printed."""
+    """Opens closed standard streams on os.devnull: the next opened file would get their descriptor, and all output."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 open to the end
 
 
 def quieten() -> None:
-    """Keeps libraries from spilling logs over our lines; what matters reaches us as an exception."""
+    """Silences the logs of libraries; errors arrive as exceptions."""
     if sys.unraisablehook is sys.__unraisablehook__:
         sys.unraisablehook = _unraisablehook
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -123,16 +123,19 @@ def quieten() -> None:
 
 
 def _unraisablehook(failed: "sys.UnraisableHookArgs") -> None:
-    """Prints what a callback raised, but for the writers of a checkpoint of which one has failed.
+    """Prints an unraisable exception, except those of other readers and writers of a checkpoint after one has failed.
 
-    The others call back into the event loop of the save, which is closed by then; the failure itself is raised.
+    The others call back into an event loop of Orbax that is closed by then, or are collected unfinished; the failure
+    itself is raised.
     """
-    if str(failed.exc_value) != "Event loop is closed":
+    code = getattr(failed.object, "cr_code", None)
+    is_of_orbax = "orbax" in getattr(code, "co_filename", "")
+    if not is_of_orbax and str(failed.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(failed)
 
 
 def use_compilation_cache() -> None:
-    """Lets a second start load what the first compiled; `JAX_COMPILATION_CACHE_DIR` has precedence."""
+    """Enables JAX's persistent compilation cache; `JAX_COMPILATION_CACHE_DIR` has precedence."""
     import jax
 
     if jax.config.jax_compilation_cache_dir:

@@ -1,45 +1,40 @@
 """`python -m jaxzoo.sweep --experiment FILE --scale NAME --out DIR`: makes the runs of a figure.
 
-Exit statuses beside the runner's: 1: runs have failed, which are listed while all others are made, or workers fail
-before they make anything; 130: interrupted, what was done is kept.
+Exit statuses besides those of `runner.py`: 1: runs have failed, which are listed, and all others are made, or workers
+fail before they make anything; 130: interrupted, finished work is kept.
 """
 
 import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import load_experiment
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Failure, run
-from jaxzoo.cli.sweep_cluster import cluster_of
-from jaxzoo.cli.sweep_options import parser
+from jaxzoo.cli.sweep_experiment import open_sweep
+from jaxzoo.cli.sweep_options import parse
 from jaxzoo.cli.sweep_report import report
-from jaxzoo.config_io import nearest
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
-    from jaxzoo.sweep.cluster import Cluster
     from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.launch import Device, Worker
+    from jaxzoo.sweep.launch import Device
+    from jaxzoo.sweep.oversee import Workers
     from jaxzoo.sweep.sweep import Sweep
-
-    Workers = tuple[Callable[[int], Worker], int, str]
-    """What starts number i, how many work at once, and what they are in words."""
 
 WORKER = "jaxzoo.cli.sweep_worker"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_sweep, argv, interrupted="interrupted; what is done is kept: go on with the same command")
+    return run(_sweep, argv, interrupted="interrupted; finished work is kept: continue with the same command")
 
 
 def _sweep(argv: Sequence[str]) -> None:
-    options = parser().parse_args(argv)
+    options = parse(argv)
     screen = Screen(sys.stdout)
     if options.report:
         report(options.report, options.out, screen)
@@ -59,31 +54,8 @@ def _sweep(argv: Sequence[str]) -> None:
         make(sweep, file, options, screen)
 
 
-def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
-    """The experiment of a file at a scale, with all its runs read.
-
-    Raises:
-      UsageError: the file fails or has no such scale, or a point has no valid config.
-    """
-    from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.sweep import Sweep
-
-    experiment = load_experiment(file)
-    if scale not in experiment.scales:
-        hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
-        raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
-    sweep = Sweep(experiment, experiment.scales[scale](), SweepDirectory(out.absolute()))
-    try:
-        n_tasks = len(sweep.tasks)
-    except ValueError as error:
-        raise UsageError(f"{file}: {error}") from error
-    if not n_tasks:
-        raise UsageError(f"{file}: scale {scale} has no points")
-    return sweep
-
-
 def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
-    """Measures some steps and prints what the sweep will take; writes nothing."""
+    """Measures some steps and prints the cost of the sweep; writes nothing."""
     from jaxzoo.sweep.experiment import in_words
     from jaxzoo.sweep.launch import as_one_program, environment, find_device
     from jaxzoo.sweep.plan import MEASURE_SECONDS, measure, plan
@@ -95,7 +67,7 @@ def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> No
     measured = []
     for found in measure(left):
         measured.append(found)
-        words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms a step"
+        words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
         screen.say(f"  {in_words(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
     workers, vectorized = options.workers or workers_here(device), as_one_program(options.parallel, device.platform)
     for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
@@ -103,7 +75,7 @@ def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> No
 
 
 def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen) -> None:
-    """Makes what is not there yet, and the report."""
+    """Makes the missing runs and the report."""
     from jaxzoo.sweep.board import Board
     from jaxzoo.sweep.directory import About
     from jaxzoo.sweep.oversee import WorkersError, oversee
@@ -113,14 +85,13 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     sweep.directory.create(About(str(file), options.scale))
     for other in others:
         screen.say(f"{sweep.reuse(other)} runs taken over from {other.path}")
-    cluster = cluster_of(options, sweep)
+    workers, n_workers, who = _local_workers(sweep, options) if options.cluster is None else _jobs(sweep, options)
     sweep.directory.forget_failures()
-    start, n_workers, who = _here(sweep, options) if cluster is None else _jobs(sweep, options, cluster)
     n_left = len(sweep.tasks) - len(sweep.directory.done() & {task.id for task in sweep.tasks})
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {sweep.directory.path}")
     try:
-        oversee(sweep, start, n_workers, Board(screen, n_workers))
+        oversee(sweep, workers, n_workers, Board(screen, n_workers))
     except WorkersError as error:
         raise Failure(str(error), 1) from error
     report([str(sweep.directory.path)], None, screen)
@@ -132,7 +103,7 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
 
 
 def other_sweeps(places: Sequence[str]) -> list["SweepDirectory"]:
-    """The directories of sweeps whose runs are taken over.
+    """Directories of sweeps whose results are copied.
 
     Raises:
       UsageError: one of them holds no sweep.
@@ -148,37 +119,37 @@ def other_sweeps(places: Sequence[str]) -> list["SweepDirectory"]:
     return found
 
 
-def _here(sweep: "Sweep", options: argparse.Namespace) -> "Workers":
-    """Workers that are processes of this machine."""
-    from jaxzoo.sweep.launch import LocalWorker, as_one_program, find_device
+def _local_workers(sweep: "Sweep", options: argparse.Namespace) -> "tuple[Workers, int, str]":
+    """Workers that are processes of this machine, their number, and a description."""
+    from jaxzoo.sweep.launch import LocalWorkers, as_one_program, find_device
 
     device = find_device()
     n_workers = options.workers or workers_here(device)
     command = [sys.executable, "-m", WORKER, *_words(sweep, options, n_workers)]
     vectorized = as_one_program(options.parallel, device.platform)
-    how = "runs of one program as one" if vectorized else "runs of one program in step"
+    how = "runs of one program together (vmap)" if vectorized else "runs of one program in step"
     who = f"workers on {device.number} x {device.platform}, {how}"
-    return lambda number: LocalWorker(command, number, device, sweep.directory.workers), n_workers, who
+    return LocalWorkers(command, n_workers, device, sweep.directory.workers), n_workers, who
 
 
-def _jobs(sweep: "Sweep", options: argparse.Namespace, cluster: "Cluster") -> "Workers":
-    """Workers that are jobs of a cluster, each of which finds its device where it runs."""
+def _jobs(sweep: "Sweep", options: argparse.Namespace) -> "tuple[Workers, int, str]":
+    """Workers that are jobs of a cluster, each of which finds its device on its node."""
     from jaxzoo.cli.sweep_worker import main as worker
-    from jaxzoo.sweep.cluster import ClusterWorker
+    from jaxzoo.sweep.cluster import ClusterWorkers
 
     words = ["--job", *_words(sweep, options, options.workers)]
-    who = f"workers are jobs of {cluster.name}"
-    return lambda number: ClusterWorker(cluster, worker, words, number, sweep.directory), options.workers, who
+    workers = ClusterWorkers(options.cluster, dict(options.cluster_options), worker, words, sweep.directory)
+    return workers, options.workers, f"workers are jobs of {options.cluster}"
 
 
 def _words(sweep: "Sweep", options: argparse.Namespace, n_workers: int) -> list[str]:
-    """The command line of a worker but for its name."""
+    """Command line of a worker without its name."""
     words = [str(sweep.directory.path), "--workers", str(n_workers), "--parallel", options.parallel]
     return [*words, "--keep-checkpoints"] if options.keep_checkpoints else words
 
 
 def workers_here(device: "Device") -> int:
-    """One a core on a CPU, one a GPU, one for all chips of a TPU."""
+    """Default number of workers: one per CPU core, one per GPU, one for all chips of a TPU."""
     if device.platform == "cpu":
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return device.number if device.platform == "gpu" else 1

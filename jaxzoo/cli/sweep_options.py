@@ -1,19 +1,25 @@
-"""The flags of `python -m jaxzoo.sweep`."""
+"""Flags of `python -m jaxzoo.sweep`."""
 
 import argparse
+import ast
+from collections.abc import Sequence
+from typing import Any
 
-from jaxzoo.cli.flags import ArgumentParser
-from jaxzoo.cli.sweep_cluster import add_cluster_flags
+from jaxzoo.cli.flags import ArgumentParser, UsageError
 
 PROGRAM = "python -m jaxzoo.sweep"
 
-DESCRIPTION = """Makes all runs of an experiment, several at once, then its figure, table and claims. A run that is
-done is never made again; one that was stopped goes on where it was; what is added to the experiment is made
-besides. Several such commands, on one machine or on many that share a file system, may work at one directory."""
+DESCRIPTION = """Makes all runs of an experiment, several at once, then its figure, table and claims. A finished run
+is never made again; a stopped one continues at its newest checkpoint; runs that are added to the experiment later are
+made too. Several such commands, on one machine or on many that share a file system, may work in one directory."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags of `python -m jaxzoo.sweep`."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads a command line.
+
+    Raises:
+      UsageError: a mistake, or a flag that needs another.
+    """
     flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     flags.add_argument("--experiment", metavar="FILE", help="Python file with `experiment`, as in experiments/")
     flags.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
@@ -23,17 +29,28 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="DIR",
         default=(),
-        help="take over the runs that these sweeps, or what was reported of them, have in common with this one",
+        help="copy the results of runs that these sweeps, or kept reports of them, have in common with this one",
     )
-    flags.add_argument("--dry-run", action="store_true", help="tell runs, programs, time and disk, and stop")
+    flags.add_argument("--dry-run", action="store_true", help="print runs, programs, time and disk, and stop")
     flags.add_argument(
         "--parallel",
         choices=("auto", "vmap", "processes"),
         default="auto",
-        help="runs that share a program: as one (vmap), or one after the other in a process; auto: vmap on GPU and TPU",
+        help="runs that share a program: vmapped, or one after the other in a process; auto: vmap on GPU and TPU",
     )
-    flags.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one a core, or a GPU")
-    add_cluster_flags(flags)
+    flags.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one per core, or per GPU")
+    flags.add_argument(
+        "--cluster", metavar="NAME", help="workers are jobs, by submitit: slurm; local: processes of this machine"
+    )
+    flags.add_argument(
+        "--cluster-options",
+        metavar="NAME=VALUE",
+        nargs="+",
+        type=_option,
+        action="extend",
+        default=[],
+        help="of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; values as in Python, or words",
+    )
     flags.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
     flags.add_argument(
         "--report",
@@ -41,10 +58,26 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="write figure, table, claims and page of these sweeps, finished or not; --out says where to",
     )
-    return flags
+    options = flags.parse_args(argv)
+    if options.cluster is None and options.cluster_options:
+        raise UsageError("--cluster-options needs --cluster NAME, such as --cluster slurm")
+    if options.cluster is not None and options.workers is None:
+        raise UsageError("--cluster needs --workers N: how many jobs work at once")
+    return options
 
 
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
     return int(text)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """`gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load cuda"]` a list."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE, such as timeout_min=600")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value

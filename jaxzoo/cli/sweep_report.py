@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.sweep_experiment import open_sweep
 from jaxzoo.screen import Screen
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ def report(places: Sequence[str], out: str | None, screen: Screen) -> None:
     home = Path(out).expanduser() if out else Path(places[0]).expanduser()
     outcomes = []
     for directory in directories:
-        sweep = _read(directory)
+        sweep = read_sweep(directory)
         target = directory if out is None else home if len(directories) == 1 else home / directory.name
         if sweep.directory.has_runs:
             sweep.write_rows()
-        outcomes.append(_outcome(sweep, target.name))
+        outcomes.append(outcome_of(sweep, target.name))
         lines = write_report(outcomes[-1], target)
         if target.resolve() != directory.resolve():
             for file in (sweep.directory.about, sweep.directory.rows):
@@ -57,15 +58,16 @@ def _sweeps(place: Path) -> list[Path]:
     return found
 
 
-def _read(directory: Path) -> "Sweep":
-    from jaxzoo.cli.sweep import open_sweep
+def read_sweep(directory: Path) -> "Sweep":
+    """Opens the sweep of a directory."""
     from jaxzoo.sweep.directory import SweepDirectory
 
     about = SweepDirectory(directory).read_about()
     return open_sweep(Path(about.experiment), about.scale, directory)
 
 
-def _outcome(sweep: "Sweep", name: str) -> "Outcome":
+def outcome_of(sweep: "Sweep", name: str) -> "Outcome":
+    """Collects what a report shows of a sweep."""
     from jaxzoo.sweep.outcome import Outcome
 
     about = sweep.directory.read_about()

@@ -1,6 +1,7 @@
 """`python -m jaxzoo.cli.sweep_worker DIR --name NAME`: one worker of a sweep; `jaxzoo.sweep` starts it.
 
-Started by a process, it ends when that is gone; as a job of a cluster, when a note says so.
+A local worker stops when its standard input ends, which the process that started it closes. A job of a cluster stops
+by the signals of the scheduler.
 """
 
 import argparse
@@ -15,6 +16,9 @@ from pathlib import Path
 from jaxzoo.cli.flags import ArgumentParser
 from jaxzoo.cli.runner import run, use_compilation_cache
 
+GRACE_SECONDS = 120.0
+"""Time to save after a request to stop."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line `argv` (None: the process's own); returns the exit status."""
@@ -23,24 +27,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _work(argv: Sequence[str]) -> None:
     options = _options().parse_args(argv)
-    if options.job:
-        threading.Thread(target=_follow_note, args=(options.directory, options.name), daemon=True).start()
-    elif not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
+    if not options.job and not sys.stdin.closed and not os.isatty(sys.stdin.fileno()):
         threading.Thread(target=_follow_parent, daemon=True).start()
     use_compilation_cache()
 
     import jax
 
-    from jaxzoo.claims import Queue
-    from jaxzoo.cli.sweep import open_sweep
+    from jaxzoo.cli.sweep_experiment import open_sweep
     from jaxzoo.sweep.cluster import STOPPING
     from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.launch import as_one_program
+    from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
-    from jaxzoo.train.host_memory import share_one_arena
+    from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
     from jaxzoo.train.loop import StopSignals
 
-    share_one_arena()  # before JAX starts its threads, as a session does, which here comes later
+    if share_one_arena():  # before JAX starts its threads
+        keep_freed_memory()
     about = SweepDirectory(options.directory).read_about()
     sweep = open_sweep(Path(about.experiment), about.scale, options.directory)
     stops = StopSignals(STOPPING, patient=True) if options.job else StopSignals()
@@ -57,20 +60,9 @@ def _work(argv: Sequence[str]) -> None:
 
 
 def _follow_parent() -> None:
-    """Waits for the end of standard input, which is that of the process which started us, and stops as it would."""
+    """Waits for the end of standard input, then lets this worker save and end, and ends it after a grace period."""
     while sys.stdin.buffer.read(1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _follow_note(directory: Path, name: str) -> None:
-    """Waits for a note that tells this worker to stop, stops, and ends the process where that does not."""
-    from jaxzoo.claims import told_to_stop
-    from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.launch import GRACE_SECONDS
-
-    while not told_to_stop(SweepDirectory(directory), name):
-        time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os._exit(1)

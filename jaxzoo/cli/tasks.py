@@ -1,15 +1,19 @@
-"""`python -m jaxzoo.tasks --task mqar --show 3`: prints examples, so that a newcomer sees what recall means."""
+"""`python -m jaxzoo.tasks --task mqar --show 3`: prints examples of a recall task."""
 
 import argparse
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
+from jaxzoo.cli.config_file import normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
 from jaxzoo.config_io import nearest
-from jaxzoo.tasks.demos import DEMOS, Demo
+from jaxzoo.tasks.demos import DEMOS
+
+if TYPE_CHECKING:
+    from jaxzoo.tasks.base import TaskConfig
 
 PROGRAM = "python -m jaxzoo.tasks"
 
@@ -20,8 +24,8 @@ _COLUMNS = 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(Checked):
-    """What all tasks have in common."""
+class TasksCommand(Checked):
+    """Options that all tasks share."""
 
     task: str = "mqar"
     """Which task."""
@@ -44,14 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(argv: Sequence[str]) -> None:
-    command, demo = parse_command(argv)
-    config = demo.config()
+    command, config = parse_command(argv)
 
     import numpy as np
 
     from jaxzoo.data.base import UNLABELLED
 
-    print(f"{command.task}: {demo.summary()}\n{config.legend}")
+    print(f"{command.task}: {DEMOS[command.task].summary}\n{config.legend}")
     batch = config.labelled(command.seed, np.arange(command.show), command.split)
     targets = np.full(batch.tokens.shape, UNLABELLED)
     np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
@@ -60,7 +63,7 @@ def _show(argv: Sequence[str]) -> None:
         print(f"\n{command.split} example {number}\n{format_example(tokens, labels)}")
 
 
-def parse_command(argv: Sequence[str]) -> tuple[Command, Demo]:
+def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:
     """Reads the command line; prints help and exits with 0 where asked to.
 
     Raises:
@@ -72,29 +75,29 @@ def parse_command(argv: Sequence[str]) -> tuple[Command, Demo]:
     if wants_help and "task" not in given:
         print(_options(tasks=True).format_help(), end="")
         raise SystemExit(0)
-    command = Command(**given)
+    command = TasksCommand(**given)
     demo = DEMOS[command.task]
     _refuse_others(command.task, flags)
     if wants_help:
         print(_options().format_help())
         flags = [*flags, "--help"]
-    known = [*flags_of(demo()), *flags_of(Command())]
-    return command, parse_flags(demo, flags, prog=f"{PROGRAM} --task {command.task}", known=known)
+    known = [*demo.flags, *flags_of(TasksCommand())]
+    return command, parse_flags(demo.build, flags, prog=f"{PROGRAM} --task {command.task}", known=known)
 
 
 def _refuse_others(task: str, flags: Sequence[str]) -> None:
     """Raises `UsageError` for a flag that is another task's."""
-    own = list(flags_of(DEMOS[task]()))
-    others = {flag for demo in DEMOS.values() for flag in flags_of(demo())}.difference(own)
+    own = DEMOS[task].flags
+    others = {flag for demo in DEMOS.values() for flag in demo.flags}.difference(own)
     for word in flags:
         if (name := word.split("=")[0].replace("_", "-")) in others:
             raise UsageError(f"task {task} has no option {name}; it has {', '.join(own)}")
 
 
 def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
-    """The options beside the task's own; with a list of the tasks where asked to."""
+    """Parser of the options that all tasks share; with a list of the tasks where asked to."""
     width = max(map(len, DEMOS))
-    rows = [f"  {name:{width}}  {demo.summary()}" for name, demo in DEMOS.items()]
+    rows = [f"  {name:{width}}  {demo.summary}" for name, demo in DEMOS.items()]
     parser = ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,
@@ -105,15 +108,11 @@ def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
-    parser.add_argument("--task", type=_normal, metavar="NAME", help="which task; default: mqar")
+    parser.add_argument("--task", type=normal_name, metavar="NAME", help="which task; default: mqar")
     parser.add_argument("--show", type=int, metavar="N", help="how many examples to print; default: 3")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the examples; default: 0")
     parser.add_argument("--split", metavar="NAME", help="train or test, two disjoint sets of examples; default: train")
     return parser
-
-
-def _normal(name: str) -> str:
-    return name.lower().replace("-", "_")
 
 
 def format_example(tokens: Sequence[int], labels: Sequence[str]) -> str:

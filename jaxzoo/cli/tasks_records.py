@@ -25,14 +25,14 @@ MANIFEST = "manifest.json"
 MADE_BY = "jaxzoo.tasks.records"
 
 FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
-"""Of the training text, by source."""
+"""File names of the training text, by source."""
 
 REPORT_SECONDS = 2.0
 """Shortest time between two lines about the progress."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Command(RecordsConfig):
+class RecordsCommand(RecordsConfig):
     """Makes an extraction task, a small FDA (Based, sec. 6), from metadata of installed packages.
 
     A directory gets records.jsonl (evaluation: python -m jaxzoo.evaluate --tasks records --data DIR), train/*.jsonl
@@ -50,7 +50,7 @@ class Command(RecordsConfig):
 
     @property
     def records(self) -> RecordsConfig:
-        """What the documents depend on."""
+        """The fields that determine the documents."""
         fields = dataclasses.fields(RecordsConfig)
         return RecordsConfig(**{field.name: getattr(self, field.name) for field in fields})
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=list(flags_of(Command(out=Path()))))
+    command = parse_flags(RecordsCommand, argv, prog=PROGRAM, known=list(flags_of(RecordsCommand(out=Path()))))
     out = command.out.expanduser()
     _check_out(out, overwrite=command.overwrite)
     records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
@@ -78,7 +78,7 @@ def _make(argv: Sequence[str]) -> None:
 
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
-    """Refuses to replace what is there, unless it is ours and that is asked for."""
+    """Refuses to replace existing files, except the command's own with --overwrite."""
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: its directory does not exist")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
@@ -93,7 +93,7 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
 def _write_directory(
     out: Path, records: RecordSet, examples: Sequence[Mapping[str, str]], manifest: Mapping[str, Any]
 ) -> None:
-    """Writes everything beside the directory, which then takes its name: it is whole or not there."""
+    """Writes everything to a directory that is renamed when complete."""
     unfinished = out.with_name(f".{out.name}.jaxzoo-unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     for split in ("train", "valid"):
@@ -108,7 +108,7 @@ def _write_directory(
 
 
 def _reported(rows: Iterable[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
-    """The rows; says now and then how many there were, and how fast they come."""
+    """Yields the rows and reports their number and rate from time to time."""
     began = said = time.monotonic()
     for n, row in enumerate(rows, 1):
         yield row

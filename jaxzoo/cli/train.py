@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names
+from jaxzoo.cli.config_file import MIXER_FLAG, load_config, mixer_names, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override
 from jaxzoo.cli.processes import Processes, add_options, part_of_run, read_options
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
@@ -31,8 +31,8 @@ of that file (with that mixer), their meaning and value."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Command:
-    """What the command line asks for."""
+class TrainCommand:
+    """The parsed command line."""
 
     config: "ExperimentConfig"
     """The file's config with the overrides."""
@@ -45,7 +45,7 @@ class Command:
     overwrite: bool
     """Replace the run there."""
     init_from: str
-    """Whose parameters a new run begins with: `RUN`, `RUN:STEP`, `RUN:best` or a file; empty: random ones."""
+    """Source of the first parameters of a new run: `RUN`, `RUN:STEP`, `RUN:best` or a file; empty: random ones."""
     allow_oversize: bool
     """Try what is beyond the memory of the devices."""
     profile: range | None
@@ -74,11 +74,11 @@ def _train(argv: Sequence[str]) -> None:
         print(describe(command.config.model, command.config.model.max_length))
         return
     directory = RunDirectory(command.run_dir.absolute())
-    with part_of_run(command.processes, before_end=directory.release):
+    with part_of_run(command.processes):
         _train_in(directory, command)
 
 
-def _train_in(directory: RunDirectory, command: Command) -> None:
+def _train_in(directory: RunDirectory, command: TrainCommand) -> None:
     from jaxzoo.distributed.agreement import is_leader, together
 
     with together(OSError, ValueError):
@@ -87,12 +87,18 @@ def _train_in(directory: RunDirectory, command: Command) -> None:
             directory.check_same(to_json(command.config))
     use_compilation_cache()
 
-    from jaxzoo.train.experiment import TrainingError, run_experiment
-    from jaxzoo.train.origin import Place
+    import jax
 
-    init_from = Place.parse(command.init_from) if command.init_from else None
+    from jaxzoo.train.experiment import TrainingError, run_experiment
+    from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
+    from jaxzoo.train.origin import CheckpointPlace
+
+    init_from = CheckpointPlace.parse(command.init_from) if command.init_from else None
     if init_from and init_from.path.absolute() == directory.path:
         raise UsageError(f"--init-from {command.init_from} is the run that would be replaced; choose another --run-dir")
+    share_one_arena()  # before JAX starts its devices, and their threads
+    if jax.devices()[0].platform == "cpu":
+        keep_freed_memory()
     try:
         run_experiment(
             command.config,
@@ -109,7 +115,7 @@ def _train_in(directory: RunDirectory, command: Command) -> None:
         raise Failure(str(error), 1) from error
 
 
-def parse_command(argv: Sequence[str]) -> Command:
+def parse_command(argv: Sequence[str]) -> TrainCommand:
     """Reads the command line and the config file that it names; prints help and exits with 0 where asked to.
 
     Raises:
@@ -117,7 +123,7 @@ def parse_command(argv: Sequence[str]) -> Command:
     """
     options, flags = _options().parse_known_args(argv)
     if options.help:
-        print(_options(mixers=mixer_names()).format_help())
+        print(_options(mixers=mixer_names() if options.config else ()).format_help())
         if options.config is None:
             raise SystemExit(0)
     if options.config is None:
@@ -128,15 +134,17 @@ def parse_command(argv: Sequence[str]) -> Command:
         raise UsageError("--init-from must name a run, such as runs/mqar-based, or a step of it, runs/mqar-based:900")
     file = Path(options.config)
     config = override(
-        load_config(file, mixer=options.mixer),
+        load_config(file, name=options.name, mixer=options.mixer),
         [*flags, *(["--help"] if options.help else [])],
         prog=PROGRAM,
-        others=[MIXER_FLAG],
+        others=[MIXER_FLAG, "--name"],
     )
-    return Command(
+    return TrainCommand(
         config=config,
         config_file=file,
-        run_dir=Path(options.run_dir).expanduser() if options.run_dir else default_run_dir(file, options.mixer),
+        run_dir=Path(
+            options.run_dir or default_run_dir(file.with_stem(options.name or file.stem), options.mixer)
+        ).expanduser(),
         resume=options.resume,
         overwrite=options.overwrite,
         init_from=options.init_from or "",
@@ -158,9 +166,15 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true", help="show this help")
     parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
-    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {', '.join(mixers)}"
+    parser.add_argument(
+        "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
+    )
+    names = ", ".join(mixers) or "with --config FILE, --help lists them"
+    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {names}"
     parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
-    parser.add_argument("--run-dir", metavar="DIR", help="directory of the run; default: runs/<config name>[-<mixer>]")
+    parser.add_argument(
+        "--run-dir", metavar="DIR", help="directory of the run; default: runs/<config or its name>[-<mixer>]"
+    )
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
     init_from = (

@@ -1,4 +1,4 @@
-"""What the trainer asks of data: batches by number, a cursor that can be saved, and validation sets with names.
+"""Interface of data for the trainer: batches by number, a cursor that can be saved, and validation sets with names.
 
 To train on data of your own, write a `DataConfig` whose `build` gives a `Dataset`, and name it in a config file.
 """
@@ -24,7 +24,7 @@ class Batch:
     """Rows of tokens and what a model should answer, all int32; a pytree."""
 
     tokens: Int[Array, "b t"]
-    """What the model reads."""
+    """Input tokens of the model."""
     targets: Int[Array, "b m"]
     """The answers, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
     positions: Int[Array, "b m"] | None = None
@@ -54,7 +54,7 @@ class ValidSet(NamedTuple):
     """One homogeneous validation set."""
 
     slices: Mapping[str, int]
-    """What sets it apart, as reported: `{"length": 64, "pairs": 8}`; empty where there is one set only."""
+    """Slice names and values, as reported: `{"length": 64, "pairs": 8}`; empty where there is one set only."""
     n_batches: int
     """How many batches it has; the last may be smaller."""
     batch: Callable[[int], Batch]
@@ -84,7 +84,7 @@ class Dataset(Protocol):
     packed: bool
     """Whether rows hold several documents, told apart by `segment_ids`."""
     summary: str
-    """What the user should know of the data before a run, in one line; empty where there is nothing to say."""
+    """Description of the data for the user, in one line; empty where there is nothing to say."""
 
     def train(self, rows: Sequence[int] | None = None) -> Stream:
         """A new training stream at its beginning.
@@ -100,7 +100,7 @@ class Dataset(Protocol):
         ...
 
     def manifest(self) -> dict | None:
-        """What the run learns from, JSON-able, to be kept beside it; None where its config says it all."""
+        """Description of the data, JSON-able, kept in the run directory; None where its config says it all."""
         ...
 
     def baselines(self) -> Mapping[str, Score]:
@@ -110,7 +110,7 @@ class Dataset(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(Checked, abc.ABC):
-    """What a run learns from: the base of every data config."""
+    """Base of every data config."""
 
     @abc.abstractmethod
     def build(self, *, batch_size: int, valid_batch_size: int) -> Dataset:
@@ -139,7 +139,7 @@ class DataConfig(Checked, abc.ABC):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
     def tokenizer(self) -> Tokenizer | None:
-        """What turns text into the tokens of these data and back; None: they are no text.
+        """Tokenizer of these data; None: they are no text.
 
         Text is generated from runs on text alone. To say which tokens a checkpoint knows, the cursor of a stream
         with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.

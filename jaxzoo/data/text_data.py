@@ -79,7 +79,7 @@ class TextData:
         self.bytes_per_token: float | None = self._valid_bytes / self._valid_targets.size
 
     def manifest(self) -> dict[str, list[list]]:
-        """The files behind the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
+        """The files of the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
         return self._manifest
 
     def train(self, rows: Sequence[int] | None = None) -> WindowStream:

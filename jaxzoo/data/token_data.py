@@ -14,10 +14,11 @@ from jaxtyping import UInt
 from jaxzoo.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score, ValidSet
 from jaxzoo.data.statistics.ngram import ngram_baselines
-from jaxzoo.data.tokenizer import Tokenizer, load_tokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.data.tokens.token_sources import describe, fingerprint_of, open_directories, tokenizer_of
 from jaxzoo.data.tokens.token_windows import Concatenation, Share, ShuffledText, ShuffledWindows, as_integers, source_of
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import WindowsConfig, WindowStream, require_batch_sizes, valid_sets
 
 TRAIN = "train"
@@ -70,7 +71,7 @@ class TokenDataConfig(WindowsConfig):
         return TokenData(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
     def tokenizer(self) -> Tokenizer:
-        """What made the shards."""
+        """Tokenizer of the shards."""
         return load_tokenizer(self.mixture[0].path)
 
 
@@ -173,7 +174,7 @@ class TokenData:
 
     def _read(self, directory: TokenDirectory, split: str, *, valid: bool) -> Concatenation:
         """The text of a split, which holds a window."""
-        tokens = Concatenation([shard.tokens for shard in directory.shards(split)])
+        tokens = Concatenation(directory.shards(split))
         self.config.require_window(
             len(tokens),
             valid=valid,
@@ -183,7 +184,7 @@ class TokenData:
         return tokens
 
     def _valid_text(self) -> tuple[UInt[np.ndarray, "t"], UInt[np.ndarray, "t"]]:
-        """Tokens and targets of all sources' shares, one behind the other."""
+        """Tokens and targets of all sources' shares, one after the other."""
         unit, parts = self.config.valid_unit, []
         weights = as_integers([source.weight for source in self.config.mixture])
         chosen = [source_of(i, weights)[0] for i in range(self.config.valid_tokens // unit)]

@@ -1,14 +1,10 @@
-"""What turns text into tokens and back; bytes as tokens, which need no training; and where tokenizers come from."""
+"""Interface of tokenizers, and the tokenizer of bytes, which needs no training."""
 
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from jaxtyping import Integer, UInt, UInt16
-
-from jaxzoo.whole_files import write_whole
 
 END_OF_TEXT = "<|endoftext|>"
 """How `decode` shows the end-of-text token; the same characters in a text stay 13 bytes."""
@@ -19,7 +15,7 @@ class Tokenizer(Protocol):
 
     @property
     def name(self) -> str:
-        """What the user knows it by."""
+        """Name for the user."""
         ...
 
     @property
@@ -108,59 +104,3 @@ class ByteTokenizer:
     def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
         """How many bytes of text `ids` stand for: all but end-of-text count one."""
         return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))
-
-
-def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokenizer:
-    """The tokenizer at a place.
-
-    Args:
-        place: `bytes`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token shards.
-        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` beside it, else
-            `<|endoftext|>`, `</s>` and the like.
-
-    Raises:
-        ValueError: there is no tokenizer, or none whose tokens stand for bytes; it is not the one that made the token
-            shards beside it; or the library is missing.
-        OSError: a file cannot be read.
-    """
-    from jaxzoo.data.tokens.bpe import BPETokenizer  # a library that bytes do not need
-    from jaxzoo.data.tokens.tokenizer_files import read_definition
-
-    path = Path(place).expanduser()
-    made = _made_by(path)
-    if str(place) == "bytes" or (made == ByteTokenizer.fingerprint and not (path / "tokenizer.json").exists()):
-        if end_of_text is not None:
-            raise ValueError(f"--end-of-text {end_of_text!r} is for BPE; bytes have an end-of-text of their own")
-        return ByteTokenizer()
-    tokenizer = BPETokenizer(read_definition(path, end_of_text))
-    if made not in (None, tokenizer.fingerprint):
-        raise ValueError(
-            f"{path} holds tokens of the tokenizer {made!r}, and the tokenizer there is {tokenizer.fingerprint!r}; "
-            "restore its tokenizer.json and tokenizer_config.json, or tokenize again"
-        )
-    return tokenizer
-
-
-def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes.
-
-    Raises:
-        OSError: they cannot be written.
-    """
-    from jaxzoo.data.tokens.bpe import BPETokenizer
-
-    if isinstance(tokenizer, BPETokenizer):
-        content = tokenizer.definition.content
-        config = {"eos_token": tokenizer.definition.end_of_text}
-        write_whole(directory / "tokenizer_config.json", json.dumps(config, ensure_ascii=False) + "\n")
-        write_whole(directory / "tokenizer.json", json.dumps(content, ensure_ascii=False, sort_keys=True) + "\n")
-
-
-def _made_by(path: Path) -> str | None:
-    """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
-    from jaxzoo.data.tokens.tokenizer_files import read_json
-
-    for name in ("manifest.json", "request.json"):
-        if (path / name).is_file():
-            return read_json(path / name).get("tokenizer", {}).get("fingerprint")
-    return None

@@ -4,7 +4,7 @@ A window may hold parts of several documents, each of which ends with an end-of-
 may see of them:
 
 - "concatenate", as in the papers: everything before it in its window;
-- "segments": its own document alone. End-of-text opens the segment of the document behind it and so serves as its
+- "segments": its own document alone. End-of-text opens the segment of the document after it and so serves as its
   begin token. No label is lost: the target at the last token of a document is end-of-text, and the target at
   end-of-text is the first token of the next document. Tokens and targets are those of "concatenate".
 """
@@ -34,7 +34,7 @@ class WindowsConfig(DataConfig):
     valid_lengths: tuple[PositiveInt, ...] = ()
     """Tokens of the windows of validation, each length scored by itself on the same targets; empty: `length` alone."""
     packing: Packing = "concatenate"
-    """What a token may see of its window: all before it, or (segments) its own document alone."""
+    """Context of a token in its window: all before it, or (segments) its own document alone."""
     valid_tokens: PositiveInt = 100_000
     """Upper bound of the validation tokens that are scored, from the beginning of the validation text."""
 
@@ -145,7 +145,7 @@ def valid_sets(
     Args:
       config: how to cut.
       tokens: whole windows of every length of validation.
-      targets: the token behind each.
+      targets: the token after each.
       batch_size: windows of a batch; the last of a set may have fewer.
       end_of_text: id that ends a document.
     """

@@ -1,4 +1,4 @@
-"""What all processes of a run must know alike. In a run of one process nothing here costs anything.
+"""Agreement between the processes of a run. In a run of one process nothing here costs anything.
 
 JAX's processes all run the same program: one that raises, or takes another branch, while the others enter a collective
 leaves them waiting. What only one process can see (a file, a signal, a lock) is therefore agreed on before anything
@@ -40,13 +40,13 @@ def gathered(value: Any) -> list[Any]:
 
 
 def leaders(value: Callable[[], Any]) -> Any:
-    """What the function gives process 0, a JSON value; the others do not call it. Also a barrier."""
+    """Returns the JSON value that the function gives process 0; the others do not call it. Also a barrier."""
     return gathered(value() if is_leader() else None)[0]
 
 
 @contextlib.contextmanager
 def together(*kinds: type[Exception]) -> Iterator[None]:
-    """What one process raises in the block, all raise behind it: each its own, or else that of the first that failed.
+    """Raises in all processes, after the block, what one of them raises in it: its own error, or that of the first.
 
     The block must hold no collective. It ends with a barrier.
 
@@ -72,10 +72,13 @@ def _kind(error: Exception, kinds: tuple[type[Exception], ...]) -> int:
     return next(i for i, kind in enumerate(kinds) if isinstance(error, kind))
 
 
-class Wish(Protocol):
-    """What one process alone knows: whether it has been told to stop."""
+class StopRequest(Protocol):
+    """Whether to end a run early."""
 
-    requested: bool
+    @property
+    def requested(self) -> bool:
+        """Whether it ends."""
+        ...
 
 
 class AgreedStop:
@@ -88,12 +91,12 @@ class AgreedStop:
     is added up at every step.
 
     Args:
-      wish: of this process.
+      request: of this process.
       mesh: all devices of the run.
     """
 
-    def __init__(self, wish: Wish, mesh: Mesh):
-        self._wish = wish
+    def __init__(self, request: StopRequest, mesh: Mesh):
+        self._wish = request
         self._alone = not is_one_of_many()
         self._agreed = False
         self._asked: Bool[Array, ""] | None = None
@@ -110,6 +113,6 @@ class AgreedStop:
             return
         if self._asked is not None:
             self._agreed = self._agreed or bool(self._asked)
-        wish = np.array([self._wish.requested])
+        request = np.array([self._wish.requested])
         n = self._shares.mesh.size
-        self._asked = self._any(jax.make_array_from_callback((n,), self._shares, lambda _: wish))
+        self._asked = self._any(jax.make_array_from_callback((n,), self._shares, lambda _: request))

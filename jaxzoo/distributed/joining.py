@@ -17,8 +17,8 @@ SHUTDOWN_SECONDS = 60
 """Time for all processes to leave, when the run is over."""
 
 
-class Place(NamedTuple):
-    """Of a process among those of its run."""
+class ProcessPlace(NamedTuple):
+    """Position of a process among those of its run."""
 
     coordinator: str
     """HOST:PORT at which process 0 waits for the others."""
@@ -34,11 +34,10 @@ class MeetingError(ValueError):
 
 @contextlib.contextmanager
 def joined(
-    place: Place | None,
+    place: ProcessPlace | None,
     *,
     wait: int,
     say: Callable[[str], None],
-    before_end: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Inside the block this process is one of those that make the run; to be entered before JAX starts its devices.
 
@@ -46,7 +45,6 @@ def joined(
       place: of this process; None: what Slurm, Open MPI, Kubernetes or a Cloud TPU say.
       wait: seconds in which all processes must have come.
       say: prints a line for the user.
-      before_end: called before this process ends because another one has.
 
     Raises:
       MeetingError: there is no cluster, or process 0 cannot listen. Where processes are missing after `wait` seconds,
@@ -59,12 +57,12 @@ def joined(
     if not is_one_of_many():
         yield
         return
-    with Lifelines(jax.process_index(), jax.process_count(), say=say, before_end=before_end):
+    with Lifelines(jax.process_index(), jax.process_count(), say=say):
         yield
     jax.distributed.shutdown()
 
 
-def _meet(place: Place | None, wait: int, say: Callable[[str], None]) -> None:
+def _meet(place: ProcessPlace | None, wait: int, say: Callable[[str], None]) -> None:
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM from us
     if place and place.process == 0:

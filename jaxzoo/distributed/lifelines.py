@@ -1,20 +1,21 @@
 """How the processes of a run notice that one of them has ended, and end with one line instead of waiting for it.
 
-Every process holds a TCP connection to process 0. Where a process is killed, the kernel of its host closes the
-connection, and process 0 knows at once; where a whole host vanishes, it knows after `SILENCE_SECONDS`. It prints one
-line and tells the others, and all end with status 1. (JAX's own service notices after its heartbeat timeout, 100 s, and
-then aborts every process with a stack trace.) A process that fails with an error sends its text before it ends.
+Every process has a TCP connection to process 0. The kernel of a killed process closes its connection: process 0 knows
+at once. Where a whole host vanishes, TCP's keepalive closes it after `SILENCE_SECONDS`. Process 0 prints one line and
+tells the others, and all end with status 1. (JAX's own service notices after its heartbeat timeout, 100 s, and then
+aborts every process with a stack trace.) A process that fails with an error sends its text before it ends.
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
-import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,16 +23,17 @@ import jax
 
 from jaxzoo.distributed.agreement import gathered
 
-BEAT_SECONDS = 5.0
-"""Between two signs of life on a connection."""
-SILENCE_SECONDS = 60.0
-"""A process that was silent for so long has vanished."""
 CONNECT_SECONDS = 60.0
 """Time for all connections to be made; processes without one are not watched."""
 GRACE_SECONDS = 5.0
 """Time for a process to end by itself with an error that others have too."""
 
-Ends = Callable[[int], Any]
+SILENCE_SECONDS = 60
+"""A process whose host did not answer for so long has vanished."""
+
+LEFT, FAILED, LOST, ENDED = "left", "failed", "lost", "ended"
+"""Kinds of messages: a process has ended in good order; has failed with an error; process 0 has lost another one; the
+connection is closed, which nobody sends."""
 
 
 class Lifelines:
@@ -41,28 +43,21 @@ class Lifelines:
       process: number of this process.
       n_processes: how many there are.
       say: prints a line for the user.
-      before_end: called before this process ends because of another one.
       end: ends the process at once, whatever its main thread is waiting for.
     """
 
     def __init__(
-        self,
-        process: int,
-        n_processes: int,
-        *,
-        say: Callable[[str], None],
-        before_end: Callable[[], None] = lambda: None,
-        end: Ends = os._exit,
+        self, process: int, n_processes: int, *, say: Callable[[str], None], end: Callable[[int], Any] = os._exit
     ):
-        self._process, self._n_processes = process, n_processes
-        self._say, self._before_end, self._end = say, before_end, end
-        self._lines: dict[int, _Line] = {}
+        self._process, self._n_processes, self._say, self._end = process, n_processes, say, end
+        self._peers: dict[Connection, str] = {}
+        self._ended: set[Connection] = set()
         self._leaving = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="lifelines", daemon=True)
 
     def __enter__(self) -> Self:
-        self._lines = _listen(self._n_processes) if self._process == 0 else _connect(self._process)
-        missing = self._n_processes - 1 - len(self._lines) if self._process == 0 else 1 - len(self._lines)
+        self._peers = _listen(self._n_processes) if self._process == 0 else _connect(self._process)
+        missing = (self._n_processes - 1 if self._process == 0 else 1) - len(self._peers)
         if missing:
             self._say(
                 f"warning: process {self._process} is not connected to {missing} others; where one of them is killed, "
@@ -72,170 +67,129 @@ class Lifelines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
-        """Parts in good order, or tells the others what this process has failed with; process 0 outlives them then, for
-        JAX aborts who loses the connection to it."""
+        """Leaves in good order, or tells the others the error of this process; process 0 waits until they have ended,
+        for JAX aborts a process that loses the connection to it."""
         if isinstance(error, jax.errors.JaxRuntimeError):  # so a collective fails where another process has died
             self._watcher.join(GRACE_SECONDS)
         self._leaving.set()
-        news = {"failed": " ".join(str(error).split()) or type(error).__name__} if error else {"parted": True}
-        for line in list(self._lines.values()):
-            line.send(news)
+        self._tell(*((FAILED, " ".join(str(error).split()) or type(error).__name__) if error else (LEFT, "")))
         if error and self._process == 0:
-            self._outlive(2 * GRACE_SECONDS)
+            self._wait_for_others(2 * GRACE_SECONDS)
 
     def _watch(self) -> None:
-        """The thread: sends signs of life and waits for those of the others."""
-        sent = time.monotonic()
+        """Waits in a thread for the first other process that ends, and then ends this one."""
+        left: set[Connection] = set()
         while not self._leaving.is_set():
-            _receive(self._lines.values(), BEAT_SECONDS / 5)
-            if time.monotonic() - sent > BEAT_SECONDS:
-                sent = time.monotonic()
-                for line in self._lines.values():
-                    line.send({"alive": True})
-            if any(self._follow(process, line) for process, line in self._lines.items()):
+            ready: list[Any] = wait([peer for peer in self._peers if peer not in left], timeout=0.2)
+            for peer in ready:
+                kind, text = self._receive(peer)
+                if kind == LEFT:
+                    left.add(peer)
+                elif not (kind == FAILED and self._leaving.wait(GRACE_SECONDS)) and not self._leaving.is_set():
+                    self._end_with(kind, text, self._peers[peer])
+                    return
+            if len(left) == len(self._peers):
                 return
 
-    def _follow(self, process: int, line: "_Line") -> bool:
-        """Ends this process where that one has ended."""
-        if line.parted or not (line.news or line.ended or line.silence > SILENCE_SECONDS):
-            return False
-        if "failed" in line.news:
-            if self._leaving.wait(GRACE_SECONDS):  # it fails too: every process says so itself
-                return True
-            text = f"process {process} on {line.host} has failed: {line.news['failed']}"
-        elif "lost" in line.news:
-            text = line.news["lost"]
-        else:
-            how = "has ended without a word (killed?)" if line.ended else f"is silent for {SILENCE_SECONDS:.0f} s"
-            text = f"process {process} on {line.host} {how}; the other processes end, too; continue with --resume"
-        if self._leaving.is_set():
-            return True
-        if self._process == 0 or not line.news:
+    def _end_with(self, kind: str, text: str, name: str) -> None:
+        """Ends this process because of another one; process 0 says so, or whoever has lost process 0."""
+        if kind == FAILED:
+            text = f"{name} has failed: {text}"
+        elif kind == ENDED:
+            text = f"{name} {text}; the other processes end, too; continue with --resume"
+        if self._process == 0 or kind != LOST:
             self._say(f"error: {text}")
-        for other in self._lines.values():
-            other.send({"lost": text})
-        with contextlib.suppress(Exception):  # whatever it is, this process must end
-            self._before_end()
+        self._tell(LOST, text)
         if self._process == 0:
-            self._outlive(GRACE_SECONDS)
+            self._wait_for_others(GRACE_SECONDS)
         self._end(1)
-        return True
 
-    def _outlive(self, seconds: float) -> None:
-        """Waits until all others have ended."""
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not all(line.ended for line in self._lines.values()):
-            _receive(self._lines.values(), 0.05)
+    def _tell(self, kind: str, text: str) -> None:
+        for peer in self._peers:
+            with contextlib.suppress(OSError):
+                peer.send_bytes(json.dumps([kind, text]).encode())
 
-
-class _Line:
-    """One connection.
-
-    Attributes:
-      host: where the other process runs.
-      news: what it said of its end, or of that of another one.
-      parted: it has ended in good order.
-      ended: the connection is closed.
-    """
-
-    def __init__(self, connection: socket.socket, host: str):
-        self.connection, self.host = connection, host
-        self.news: Mapping[str, str] = {}
-        self.parted = self.ended = False
-        self._heard, self._text, self._sending = time.monotonic(), b"", threading.Lock()
-        connection.settimeout(GRACE_SECONDS)
-
-    @property
-    def silence(self) -> float:
-        """Seconds since it was heard."""
-        return time.monotonic() - self._heard
-
-    def send(self, news: Mapping[str, Any]) -> None:
-        """Says something, if anybody is there."""
-        with self._sending, contextlib.suppress(OSError):
-            self.connection.sendall(json.dumps(news).encode() + b"\n")
-
-    def receive(self) -> None:
-        """Takes what has come."""
+    def _receive(self, peer: Connection) -> tuple[str, str]:
+        """Kind and text of the next message of a process."""
         try:
-            text = self.connection.recv(65536)
-        except OSError:
-            text = b""
-        self.ended = not text
-        self._heard = time.monotonic()
-        *lines, self._text = (self._text + text).split(b"\n")
-        for line in lines:
-            news = json.loads(line)
-            self.parted = self.parted or "parted" in news
-            if "failed" in news or "lost" in news:
-                self.news = news
+            kind, text = json.loads(peer.recv_bytes())
+        except (EOFError, OSError) as error:
+            self._ended.add(peer)
+            is_silent = getattr(error, "errno", None) in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+            return ENDED, f"is silent for {SILENCE_SECONDS} s" if is_silent else "has ended without a word (killed?)"
+        return kind, text
+
+    def _wait_for_others(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (rest := self._peers.keys() - self._ended) and time.monotonic() < until:
+            ready: list[Any] = wait(list(rest), timeout=0.05)
+            for peer in ready:
+                self._receive(peer)
 
 
-def _receive(lines: "Iterator[_Line] | Any", seconds: float) -> None:
-    """Takes what comes on any connection; waits so long for something to come."""
-    with selectors.DefaultSelector() as selector:
-        open_lines = [line for line in lines if not line.ended]
-        for line in open_lines:
-            selector.register(line.connection, selectors.EVENT_READ, line)
-        if not open_lines:
-            time.sleep(seconds)
-        for key, _ in selector.select(seconds) if open_lines else ():
-            key.data.receive()
-
-
-def _listen(n_processes: int) -> dict[int, _Line]:
-    """Process 0: tells all where it listens, and takes the connections of those who know its secret."""
-    secret, lines = secrets.token_hex(16), {}
-    with _server() as server:
-        gathered({"hosts": _addresses(), "port": server.getsockname()[1], "secret": secret})
+def _listen(n_processes: int) -> dict[Connection, str]:
+    """The connections of process 0, with names of the others, which learn its addresses and key from a collective."""
+    key, peers = secrets.token_bytes(16), {}
+    dual = socket.has_dualstack_ipv6()
+    with socket.create_server(
+        ("", 0), family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual, backlog=4096
+    ) as server:
+        gathered({"hosts": _addresses(), "port": server.getsockname()[1], "key": key.hex()})
         until = time.monotonic() + CONNECT_SECONDS
-        while len(lines) < n_processes - 1 and time.monotonic() < until:
-            server.settimeout(max(until - time.monotonic(), 0.01))
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # strangers knock at ports
-                connection, _ = server.accept()
-                connection.settimeout(GRACE_SECONDS)
-                hello = json.loads(_line_of(connection))
-                if secrets.compare_digest(hello["secret"], secret):
-                    lines[hello["process"]] = _Line(connection, hello["host"])
-                    connection.sendall(json.dumps({"secret": secret}).encode() + b"\n")
-    return lines
+        while len(peers) < n_processes - 1 and (left := until - time.monotonic()) > 0:
+            server.settimeout(left)
+            with (
+                contextlib.suppress(OSError, EOFError, ValueError),
+                server.accept()[0] as accepted,
+            ):  # strangers knock at ports
+                accepted.settimeout(GRACE_SECONDS)
+                if secrets.compare_digest(accepted.recv(len(key), socket.MSG_WAITALL), key):
+                    connection = _connection(accepted)
+                    connection.send_bytes(key)
+                    process, host = json.loads(connection.recv_bytes())
+                    peers[connection] = f"process {process} on {host}"
+    return peers
 
 
-def _connect(process: int) -> dict[int, _Line]:
-    """Any other process: connects to process 0, under the first of its addresses that answers."""
+def _connect(process: int) -> dict[Connection, str]:
+    """The connection to process 0, under the first of its addresses that answers with the key."""
     where = gathered(None)[0]
+    key = bytes.fromhex(where["key"])
     until = time.monotonic() + CONNECT_SECONDS / 2
     while time.monotonic() < until:
         for host in where["hosts"]:
-            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # another host may answer
-                connection = socket.create_connection((host, where["port"]), timeout=GRACE_SECONDS)
-                line = _Line(connection, where["hosts"][0])
-                line.send({"secret": where["secret"], "process": process, "host": socket.gethostname()})
-                if json.loads(_line_of(connection))["secret"] == where["secret"]:
-                    return {0: line}
+            address = host, where["port"]
+            with (
+                contextlib.suppress(OSError, EOFError),  # another host may answer
+                socket.create_connection(address, timeout=GRACE_SECONDS) as connected,
+            ):
+                connected.sendall(key)
+                connection = _connection(connected)
+                if connection.poll(GRACE_SECONDS) and connection.recv_bytes(len(key)) == key:
+                    connection.send_bytes(json.dumps([process, socket.gethostname()]).encode())
+                    return {connection: f"process 0 on {where['hosts'][0]}"}
         time.sleep(1)
     return {}
 
 
-def _server() -> socket.socket:
-    """Listens on all addresses of this host."""
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True, backlog=4096)
-    return socket.create_server(("", 0), backlog=4096)
+def _connection(connected: socket.socket) -> Connection:
+    """A socket that sends and receives whole messages, and fails after `SILENCE_SECONDS` without a sign of its host."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", SILENCE_SECONDS // 2),
+        ("TCP_KEEPINTVL", SILENCE_SECONDS // 12),
+        ("TCP_KEEPCNT", 6),
+    ):
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    connected.setblocking(True)
+    return Connection(connected.detach())
 
 
 def _addresses() -> list[str]:
-    """Under which names others may reach this host, the likeliest first; the first is what users know it by."""
+    """Names and addresses of this host, the likeliest first; the first is what users know it by."""
     names = [socket.gethostname(), socket.getfqdn()]
-    for family, beyond in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((beyond, 9))  # sends nothing: the kernel chooses the address that it would send from
-            names.append(probe.getsockname()[0])
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: the kernel chooses the address that it would send from
+        names.append(probe.getsockname()[0])
     return list(dict.fromkeys([*names, "127.0.0.1"]))
-
-
-def _line_of(connection: socket.socket) -> bytes:
-    text = b""
-    while not text.endswith(b"\n") and len(text) < 4096:
-        text += connection.recv(1) or b"\n"
-    return text

@@ -59,7 +59,7 @@ def place_rows(batch: Tree, sharding: Sharding, n_rows: int, rows: Sequence[int]
 
 
 def place_whole(batch: Tree, sharding: Sharding) -> Tree:
-    """The same of a batch of which every process has all rows."""
+    """Like `place_rows`, for a batch of which every process has all rows."""
     if sharding.is_fully_addressable:
         return jax.device_put(batch, sharding)
 

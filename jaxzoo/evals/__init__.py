@@ -1,1 +1,1 @@
-"""What trained models are asked beside their validation loss: recall on real text, and public tasks."""
+"""Evaluations besides the validation loss: recall on real text, and public tasks."""

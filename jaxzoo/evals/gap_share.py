@@ -22,11 +22,11 @@ class GapShare(NamedTuple):
     due_to_hits: float
     """Part of it: nats behind on the hits, times their share of all tokens."""
     formula: float | None
-    """What the formula gives, 1 at most; None without gap."""
+    """Value of the formula, 1 at most; None without gap."""
     sentence: float | None
     """The same, but 1 where the sentence below the formula says 100 %."""
     case: str
-    """Who is better where, in words."""
+    """Which model is better on which tokens, in words."""
 
 
 def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits: str = "AR hits") -> GapShare:

@@ -18,7 +18,7 @@ MAX_TOKENS = 256
 
 
 class LMEvalModel(LM):
-    """What lm_eval asks its questions.
+    """Model as lm_eval sees it.
 
     Args:
       text_model: answers them.

@@ -46,7 +46,7 @@ FEWSHOT_SEED = 1234
 
 
 def task_names(names: Sequence[str]) -> list[str]:
-    """The tasks behind names of tasks and tags, such as `super-glue-lm-eval-v1`, in the order given.
+    """The tasks of names of tasks and tags, such as `super-glue-lm-eval-v1`, in the order given.
 
     Raises:
       ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean.
@@ -100,7 +100,7 @@ def score_tasks(
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, float]:
-    """`acc,none` as `acc`, a metric behind a filter as `acc,filter`; what is no finite number is left out."""
+    """`acc,none` as `acc`, a metric with a filter as `acc,filter`; what is no finite number is left out."""
     numbers = {name: value for name, value in result.items() if isinstance(value, int | float) and "," in name}
     return {name.removesuffix(",none"): float(value) for name, value in numbers.items() if math.isfinite(value)}
 

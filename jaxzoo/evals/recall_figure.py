@@ -1,12 +1,11 @@
 """The picture of the recall slices, after Zoology's Figure 1."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.evals.recall_report import RecallReport
-from jaxzoo.evals.recall_slices import DISTANCE_EDGES, FREQUENCY_EDGES, Score, bin_names
+from jaxzoo.evals.recall_slices import DISTANCE_EDGES, FREQUENCY_EDGES, MeasuredModel, Score, bin_names
 from pallas_kernels.figure import LINES, add_legend, bound_style, panels, save, series_style
 
 if TYPE_CHECKING:
@@ -16,41 +15,43 @@ LONGEST_TICK = 7
 """Letters of a bin's name on an axis; of longer ones the beginning alone is shown, as `1,000 +`."""
 
 
-def draw_recall(report: RecallReport, path: Path, *, title: str) -> None:
+def draw_recall(models: Sequence[MeasuredModel], path: Path, *, at_most: int | None, hits: str, title: str) -> None:
     """Draws nats by how often the bigram was seen in training (repeated: full lines, others: dashed), and by distance.
 
     Bars are standard errors. Where nothing is known of training, there is the panel of distances alone.
 
     Args:
-        report: of one model or more.
-        path: of the PNG file, which appears whole or not at all.
+        models: one or more.
+        path: PNG file, which appears whole or not at all.
+        at_most: occurrences in training up to which a bigram is rare; None: nothing is known of training.
+        hits: name of the hits.
         title: above the picture.
 
     Raises:
         OSError: the file cannot be written.
     """
-    columns = 1 if report.at_most is None else 2
+    columns = 1 if at_most is None else 2
     figure, ((*frequency, distance),) = panels(1, columns, size=(5 * columns, 4.4), title=title)
     for axes in frequency:
-        _draw_frequency(axes, report)
-    names = _shown(bin_names(DISTANCE_EDGES)[1:], report.models[0].sections.hits_by_distance)
-    for i, model in enumerate(report.models):
+        _draw_frequency(axes, models, at_most)
+    names = _shown(bin_names(DISTANCE_EDGES)[1:], models[0].sections.hits_by_distance)
+    for i, model in enumerate(models):
         _line(distance, names, model.sections.hits_by_distance, series_style(i), f"{model.name}, repeated bigrams")
-    _label(distance, names, f"tokens since the bigram stood last ({report.hits})")
+    _label(distance, names, f"tokens since the bigram stood last ({hits})")
     add_legend(figure)
     save(figure, path)
 
 
-def _draw_frequency(axes: "Axes", report: RecallReport) -> None:
-    first = report.models[0].sections
+def _draw_frequency(axes: "Axes", models: Sequence[MeasuredModel], at_most: int | None) -> None:
+    first = models[0].sections
     names = _shown(bin_names(FREQUENCY_EDGES), {**first.repeated_by_frequency, **first.others_by_frequency})
-    for i, model in enumerate(report.models):
+    for i, model in enumerate(models):
         style = series_style(i)
         hollow = {**style, "linestyle": LINES[1], "markerfacecolor": "white"}
         _line(axes, names, model.sections.repeated_by_frequency, style, f"{model.name}, repeated bigrams")
         _line(axes, names, model.sections.others_by_frequency, hollow, f"{model.name}, other bigrams")
-    if report.at_most is not None and (place := _place(report.at_most)) < len(names):
-        axes.axvline(place, **bound_style(1), label=f"seen {report.at_most:,} times")
+    if at_most is not None and (place := _place(at_most)) < len(names):
+        axes.axvline(place, **bound_style(1), label=f"seen {at_most:,} times")
     _label(axes, names, "occurrences of the bigram in training")
 
 

@@ -1,4 +1,4 @@
-"""What is said of the recall slices of some models: as JSON, as tables, and their place on disk."""
+"""Report of the recall slices of some models: JSON, tables and figure in one directory."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,38 +6,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.evals.gap_share import GapShare, gap_share
-from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, Score, Sections
+from jaxzoo.evals.recall_figure import draw_recall
+from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, Score
 from jaxzoo.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
-"""Says in `recall.json` whose directory it is in."""
+"""Format of `recall.json`, by which a directory of reports is known."""
 FILES = ("recall.json", "table.md", "recall.png")
-
-
-class Measured(NamedTuple):
-    """A model that was measured."""
-
-    name: str
-    step: int
-    """Of its checkpoint."""
-    n_parameters: int
-    sections: Sections
 
 
 class RecallReport(NamedTuple):
     """Some models on the same tokens."""
 
-    models: Sequence[Measured]
+    models: Sequence[MeasuredModel]
     """At least one; the baseline is the last where there is one."""
     has_baseline: bool
     at_most: int | None
     """Occurrences in training up to which a bigram is rare; None: nothing is known of training."""
     digest: str
-    """Of the validation tokens."""
+    """SHA-256 of the validation tokens."""
 
     @property
     def hits(self) -> str:
-        """What the hits are called."""
+        """Name of the hits."""
         return REPEATS if self.at_most is None else HITS
 
     def shares(self) -> dict[str, GapShare]:
@@ -149,14 +140,12 @@ def write_report(path: Path, report: RecallReport, *, title: str) -> None:
         ValueError: as `check_directory`.
         OSError: it cannot be written.
     """
-    from jaxzoo.evals.recall_figure import draw_recall
-
     check_directory(path)
     path.mkdir(exist_ok=True)
     first = json.dumps(report.to_json(), indent=1) + "\n"  # it says whose directory this is
     write_whole(path / FILES[0], first, owned=True)
     write_whole(path / FILES[1], report.markdown(), owned=True)
-    draw_recall(report, path / FILES[2], title=title)
+    draw_recall(report.models, path / FILES[2], at_most=report.at_most, hits=report.hits, title=title)
 
 
 def _is_report(path: Path) -> bool:

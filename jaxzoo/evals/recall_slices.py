@@ -45,7 +45,7 @@ class Bigrams(Protocol):
     """How often bigrams were seen in training: `BigramCounts`, or a table in memory."""
 
     def counts(self, previous: Integer[np.ndarray, "n"], following: Integer[np.ndarray, "n"], /) -> np.ndarray:
-        """How often each `following` stood behind its `previous`, (n,)."""
+        """How often each `following` stood after its `previous`, (n,)."""
         ...
 
 
@@ -55,11 +55,11 @@ class Score(NamedTuple):
     tokens: int
     """How many there are."""
     share: float
-    """Of all tokens."""
+    """Share of all tokens."""
     nats: float | None
     """Mean of `-log p(token)`; None where there are no tokens."""
     standard_error: float | None
-    """Of this mean, as if tokens were independent, which those of a document are not; None below two tokens."""
+    """Standard error of this mean for independent tokens (those of a document are not); None below two tokens."""
 
     @property
     def perplexity(self) -> float | None:
@@ -78,6 +78,16 @@ class Sections(NamedTuple):
     """The same of tokens whose bigram is not repeated."""
     hits_by_distance: dict[str, Score]
     """AR hits by the distance to their bigram's last occurrence, in tokens."""
+
+
+class MeasuredModel(NamedTuple):
+    """The recall of one model."""
+
+    name: str
+    step: int
+    """Training step of its checkpoint."""
+    n_parameters: int
+    sections: Sections
 
 
 class RecallSums:

@@ -32,7 +32,7 @@ RECALL_TASKS = {
 
 MAX_TOKENS = 48
 STOPS = ("\n",)
-"""Where a continuation ends, beside end-of-text."""
+"""Strings that end a continuation, besides end-of-text."""
 
 
 class RecallExample(NamedTuple):
@@ -45,7 +45,7 @@ class RecallExample(NamedTuple):
 
 
 class RecallScore(NamedTuple):
-    """What a model reached on a task."""
+    """Score of a model on a task."""
 
     contains: float
     """Share of the examples whose continuation contains the value."""

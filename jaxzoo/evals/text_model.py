@@ -56,7 +56,7 @@ class Requests(NamedTuple):
     total: int
     """Requests so far, those of whole texts aside: they are cut into windows, and lose nothing."""
     truncated: int
-    """Those that lost their beginning."""
+    """Requests that lost their beginning."""
 
 
 class TextModel:
@@ -91,7 +91,7 @@ class TextModel:
         self._report = report or (lambda what, done, total: None)
 
     def log_likelihoods(self, pairs: Sequence[tuple[str, str]]) -> list[Likelihood]:
-        """How likely each continuation is behind its context.
+        """Log-likelihood of each continuation after its context.
 
         Spaces at the end of the context count to the continuation, and the two are encoded together, as lm_eval does.
         Nothing but the newest `max_length` tokens before a token is read. A context without tokens is end-of-text.

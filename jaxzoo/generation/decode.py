@@ -27,10 +27,10 @@ NOT_FINITE = -2
 
 
 class Rows(NamedTuple):
-    """What a decode step changes."""
+    """State of a decode loop."""
 
     state: ModelState
-    """What the model remembers of each row."""
+    """State of the model, row by row."""
     newest: Int[Array, "b"]
     """The token drawn last; not read before there is one."""
     n_read: Int[Array, ""]
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """What a decode step only reads."""
+    """Constants of a decode loop."""
 
     tail: Int[Array, "b t"]
     """The last tokens of each prompt."""
@@ -55,7 +55,7 @@ class Rules(NamedTuple):
     max_tokens: Int[Array, ""]
     """New tokens of a row."""
     stop_tokens: Int[Array, "n"]
-    """A row is complete behind any of these."""
+    """A row is complete after any of these."""
 
 
 @functools.partial(jax.jit, static_argnames=("config", "batch_size", "capacity"), keep_unused=True)

@@ -1,7 +1,7 @@
 """Prompts of different lengths as chunks of a few sizes, so that few programs are compiled and nothing is padded.
 
 A row takes part in a chunk only if it has that many tokens left; the others sit it out and keep their states.
-So no token of padding ever enters a state, and a prompt is cut in the same places whatever stands beside it.
+So no token of padding ever enters a state, and a prompt is cut in the same places whatever the other prompts are.
 At least one token of every prompt remains: the decode loop reads it and draws the first new token.
 """
 
@@ -29,10 +29,10 @@ class Chunk(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What the chunks leave of the prompts."""
+    """Last tokens of the prompts, after the chunks."""
 
     tokens: Int32[np.ndarray, "b t"]
-    """The last tokens of each row from the left; zeros, which nothing reads, behind them."""
+    """The last tokens of each row from the left; zeros, which nothing reads, after them."""
     length: Int32[np.ndarray, "b"]
     """How many they are: at least 1."""
 

@@ -48,6 +48,9 @@ class HyenaFilterConfig(Checked):
     """What these windows fall to."""
     shift: NonNegativeFloat = 0.0
     """Added to the windows, so that they do not fall to 0."""
+    normalized: bool = False
+    """Divides the taps of each lag by the sum of their absolute values over all channels, an option of the released
+    code."""
     init: Literal["normal", "uniform"] = "normal"
     """Matrices normal with the mixer's `init_std` and biases 0, to which the released models reset all linear layers;
     or all uniform in +-1/sqrt(fan_in), PyTorch's default, which the released operator has by itself."""
@@ -122,7 +125,8 @@ class HyenaFilter(nnx.Module):
         for i in range(config.n_inner):
             hidden = self._sines(hidden, self.kernel_inner[i], self.bias_inner[i])
         window = decay_window(config, self.n_taps, self.channels)[:count]
-        return _matmul(hidden, self.kernel_out[...]) * jnp.asarray(window)
+        taps = _matmul(hidden, self.kernel_out[...]) * jnp.asarray(window)
+        return taps / jnp.abs(taps).sum(1, keepdims=True) if config.normalized else taps
 
     def _sines(self, x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
         return jnp.sin(self.frequency[...][None, :] * (_matmul(x, kernel) + bias[None, :]))

@@ -10,7 +10,8 @@ With `f_i = base^(-2 i / n)` radians a token, original length L and factor s:
 
 A pair that turns r times in L tokens is fast from `beta_fast` turns on and slow below `beta_slow`. YaRN's `g` in
 between is linear in r (`ramp="rotations"`, the paper's eq. 18) or in the channel, with its ends rounded outwards
-(`ramp="channels"`, the public code, which checkpoints and libraries follow). YaRN also sharpens the softmax: cosines
+(`ramp="channels"`, the public code, which checkpoints and libraries follow) or as they are
+(`ramp="unrounded_channels"`, `truncate: false` in checkpoints). YaRN also sharpens the softmax: cosines
 and sines are multiplied by `temperature`, 0.1 ln s + 1 unless given, and so scores by its square. llama3 has
 `low = beta_slow = 1` and `high = beta_fast = 4` and no temperature.
 
@@ -23,7 +24,7 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 
-from jaxzoo.checked import Checked, NonNegativeFloat, PositiveFloat, PositiveInt, Rule
+from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Rule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,10 +41,10 @@ class RotaryScaling(Checked):
     """Turns in the original length from which on a pair keeps its frequency; llama3: 4."""
     beta_slow: PositiveFloat = 1.0
     """Turns in the original length below which a pair is slowed down by the whole factor."""
-    ramp: Literal["channels", "rotations"] = "channels"
-    """What the transition of yarn is linear in: the public code, or the paper."""
-    temperature: NonNegativeFloat = 0.0
-    """Factor of cosines and sines in yarn; 0: 0.1 ln(factor) + 1."""
+    ramp: Literal["channels", "unrounded_channels", "rotations"] = "channels"
+    """Quantity in which the transition of yarn is linear; see above."""
+    temperature: PositiveFloat | None = None
+    """Factor of cosines and sines in yarn; None: 0.1 ln(factor) + 1."""
 
     @classmethod
     def llama3(cls, factor: float = 8.0, original_length: int = 8192) -> Self:
@@ -59,7 +60,7 @@ class RotaryScaling(Checked):
         """Factor of cosines and sines."""
         if self.kind != "yarn":
             return 1.0
-        return self.temperature or 0.1 * math.log(self.factor) + 1
+        return 0.1 * math.log(self.factor) + 1 if self.temperature is None else self.temperature
 
     def frequencies(self, n: int, base: float) -> np.ndarray:
         """Radians a token of the `n / 2` pairs of `n` rotated channels, float64."""
@@ -89,7 +90,9 @@ class RotaryScaling(Checked):
             n * math.log(self.original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
             for turns in (self.beta_fast, self.beta_slow)
         )
-        first, last = max(math.floor(first), 0), min(math.ceil(last), n - 1)
+        if self.ramp == "channels":
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, n - 1)
         return 1 - np.clip((np.arange(f.size) - first) / max(last - first, 1e-3), 0, 1)
 
 

@@ -1,7 +1,7 @@
 """The mixers, in families. One import line and one entry in `MIXERS` make a mixer known by its name.
 
-The command line and the contract's tests read `MIXERS`. A mixer from elsewhere needs no entry to be used: every
-`MixerConfig` builds its own mixer.
+The command line, the contract's tests, the gallery and the benchmarks read `MIXERS`. A mixer from elsewhere needs no
+entry to be used: every `MixerConfig` builds its own mixer.
 """
 
 from jaxzoo.mixers.attention.big_bird import BigBird as BigBird, BigBirdConfig as BigBirdConfig
@@ -50,9 +50,19 @@ from jaxzoo.mixers.conv.multi_head_hyena import (
     MultiHeadHyena as MultiHeadHyena,
     MultiHeadHyenaConfig as MultiHeadHyenaConfig,
 )
+from jaxzoo.mixers.linear.delta_net import DeltaNet as DeltaNet, DeltaNetConfig as DeltaNetConfig
+from jaxzoo.mixers.linear.gated_delta_net import (
+    GatedDeltaNet as GatedDeltaNet,
+    GatedDeltaNetConfig as GatedDeltaNetConfig,
+)
 from jaxzoo.mixers.linear.gated_linear_attention import (
     GatedLinearAttention as GatedLinearAttention,
     GatedLinearAttentionConfig as GatedLinearAttentionConfig,
+)
+from jaxzoo.mixers.linear.hgrn2 import HGRN2 as HGRN2, HGRN2Config as HGRN2Config
+from jaxzoo.mixers.linear.kimi_delta_attention import (
+    KimiDeltaAttention as KimiDeltaAttention,
+    KimiDeltaAttentionConfig as KimiDeltaAttentionConfig,
 )
 from jaxzoo.mixers.linear.lin_cat import LinCAT as LinCAT, LinCATConfig as LinCATConfig
 from jaxzoo.mixers.linear.linear_attention import (
@@ -66,6 +76,12 @@ from jaxzoo.mixers.linear.rwkv4_channel_mix import (
     RWKV4ChannelMixConfig as RWKV4ChannelMixConfig,
 )
 from jaxzoo.mixers.linear.rwkv5 import RWKV5TimeMix as RWKV5TimeMix, RWKV5TimeMixConfig as RWKV5TimeMixConfig
+from jaxzoo.mixers.linear.rwkv6 import RWKV6TimeMix as RWKV6TimeMix, RWKV6TimeMixConfig as RWKV6TimeMixConfig
+from jaxzoo.mixers.linear.rwkv7 import RWKV7TimeMix as RWKV7TimeMix, RWKV7TimeMixConfig as RWKV7TimeMixConfig
+from jaxzoo.mixers.linear.rwkv7_channel_mix import (
+    RWKV7ChannelMix as RWKV7ChannelMix,
+    RWKV7ChannelMixConfig as RWKV7ChannelMixConfig,
+)
 from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
@@ -73,6 +89,8 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
 from jaxzoo.mixers.ssm.h3 import H3 as H3, H3Config as H3Config
 from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4 as LiquidS4, LiquidS4Config as LiquidS4Config
 from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
+from jaxzoo.mixers.ssm.mamba2 import Mamba2 as Mamba2, Mamba2Config as Mamba2Config
+from jaxzoo.mixers.ssm.rg_lru import RGLRU as RGLRU, RGLRUConfig as RGLRUConfig
 
 MIXERS: dict[str, type[MixerConfig]] = {
     "attention": AttentionConfig,
@@ -80,23 +98,32 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "big_bird": BigBirdConfig,
     "blocked_window_attention": BlockedWindowAttentionConfig,
     "convolution_augmented_attention": ConvolutionAugmentedAttentionConfig,
+    "delta_net": DeltaNetConfig,
+    "gated_delta_net": GatedDeltaNetConfig,
     "gated_linear_attention": GatedLinearAttentionConfig,
     "gated_short_conv": GatedShortConvConfig,
     "h3": H3Config,
+    "hgrn2": HGRN2Config,
     "hyena": HyenaConfig,
     "input_dependent_conv": InputDependentConvConfig,
+    "kimi_delta_attention": KimiDeltaAttentionConfig,
     "landmark_cat": LandmarkCATConfig,
     "lin_cat": LinCATConfig,
     "linear_attention": LinearAttentionConfig,
     "liquid_s4": LiquidS4Config,
     "long_conv": LongConvConfig,
     "mamba": MambaConfig,
+    "mamba2": Mamba2Config,
     "multi_head_hyena": MultiHeadHyenaConfig,
     "nystromformer": NystromFormerConfig,
     "ret_net": RetNetConfig,
+    "rg_lru": RGLRUConfig,
     "rwkv4_channel_mix": RWKV4ChannelMixConfig,
     "rwkv4_time_mix": RWKV4TimeMixConfig,
     "rwkv5_time_mix": RWKV5TimeMixConfig,
+    "rwkv6_time_mix": RWKV6TimeMixConfig,
+    "rwkv7_channel_mix": RWKV7ChannelMixConfig,
+    "rwkv7_time_mix": RWKV7TimeMixConfig,
     "scatter_brain": ScatterBrainConfig,
     "selective_attention": SelectiveAttentionConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,

@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +85,20 @@ class Capabilities:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class About:
+    """Facts of a mixer for the gallery of the documentation (`docs/make_gallery.py`)."""
+
+    paper: str
+    """Authors and year."""
+    url: str
+    """Address of the paper."""
+    good_at: str
+    """Strength, and its price, in one sentence."""
+    equation: str | None = None
+    """Equation; None: the first indented block of the module docstring."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Inherited:
     """What a mixer's config takes from the model around it, where it says None."""
 
@@ -100,7 +114,10 @@ class Inherited:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MixerConfig(Checked, abc.ABC):
-    """What every mixer's config says. None means: the model's (see `inherit`)."""
+    """Fields of every mixer's config. None means: the model's (see `inherit`)."""
+
+    about: ClassVar[About]
+    """Facts for the gallery; every registered mixer has them."""
 
     d_model: PositiveInt | None = None
     """Model width; None: that of the model around the mixer."""

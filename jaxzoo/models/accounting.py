@@ -1,7 +1,7 @@
-"""What a language model costs: parameters, state and forward FLOPs, ours and by the papers' formulas.
+"""Costs of a language model: parameters, state and forward FLOPs, ours and by the papers' formulas.
 
 Parameters and state are read off the shapes of the real model (`jax.eval_shape`), so nothing is allocated and
-a formula cannot drift from the code. The papers' formulas stand beside them as they are printed.
+a formula cannot drift from the code. The papers' formulas stand next to them as they are printed.
 """
 
 from collections.abc import Callable
@@ -30,25 +30,25 @@ def count_parameters(model: nnx.Module | LanguageModelConfig) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(module, nnx.Param)))
 
 
-def state_bytes(config: LanguageModelConfig, length: int, batch_size: int = 1) -> int:
+def state_bytes(model: LanguageModel | LanguageModelConfig, length: int, batch_size: int = 1) -> int:
     """Bytes of `init_state(batch_size)` of the model, with room for `length` tokens where its state grows.
 
     Raises:
       ValueError: a mixer does not stream.
     """
-    model = abstract_model(config)
-    state = jax.eval_shape(lambda: model.init_state(batch_size, capacity=length))
+    module = abstract_model(model) if isinstance(model, LanguageModelConfig) else model
+    state = jax.eval_shape(lambda: module.init_state(batch_size, capacity=length))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 
 
 def mixer_state_bytes(mixer: MixerConfig, length: int, dtype: Any, batch_size: int = 1) -> int:
-    """The same of one mixer, whose config has its open fields filled; cached activations in `dtype`."""
+    """State bytes of one mixer, whose config has its open fields filled; cached activations in `dtype`."""
     abstract = nnx.eval_shape(lambda: mixer.build(rngs=nnx.Rngs(0)))
     return state_bytes_of(abstract, batch_size, capacity=length, dtype=dtype)
 
 
 def flops_per_token(config: LanguageModelConfig, length: int) -> float:
-    """Forward FLOPs a token at sequence length `length`: mixers, MLPs and the head, 2 a multiply-add.
+    """Forward FLOPs per token at sequence length `length`: mixers, MLPs and the head, 2 a multiply-add.
 
     Norms, activations, residuals and the look-up of the embedding are left out. The head counts its padding
     rows, and is taken at every position.
@@ -57,13 +57,13 @@ def flops_per_token(config: LanguageModelConfig, length: int) -> float:
 
 
 def layer_flops_per_token(config: LanguageModelConfig, mixer: MixerConfig, length: int) -> float:
-    """The share of one layer in `flops_per_token`: its mixer (open fields filled) and its MLP."""
+    """Share of one layer in `flops_per_token`: its mixer (open fields filled) and its MLP."""
     matrices = 0 if config.mlp in ("identity", "none") else n_matrices(config.mlp)
     return mixer.flops_per_token(length) + 2 * matrices * config.d_model * config.hidden_width
 
 
 def head_flops(config: LanguageModelConfig) -> float:
-    """The share of the head in `flops_per_token`."""
+    """Share of the head in `flops_per_token`."""
     return 2 * config.d_model * config.padded_vocab_size
 
 

@@ -14,16 +14,16 @@ class Variables(NamedTuple):
     """All that a model holds, as nested dicts; layers of a repeated period have one leading axis of repeats."""
 
     params: dict
-    """What learns, float32."""
+    """Parameters, float32."""
     buffers: dict
-    """What does not."""
+    """Buffers, which are never updated."""
 
 
 class Blueprint(NamedTuple):
     """A language model without its numbers."""
 
     graph: nnx.GraphDef
-    """What `nnx.merge` needs beside the variables."""
+    """Graph definition for `nnx.merge`."""
     shapes: Variables
     """Shape and dtype of each."""
     traits: Variables

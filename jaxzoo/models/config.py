@@ -1,8 +1,8 @@
-"""Everything that a language model can say."""
+"""Configuration of a language model."""
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 
@@ -46,6 +46,8 @@ class LanguageModelConfig(Checked):
     """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
     tie_embeddings: bool = True
     """The head is the embedding's transpose."""
+    embed_norm: bool = False
+    """Applies the norm to the embedding too, as RWKV does before its first block."""
     embed_dropout: FractionBelowOne = 0.0
     """Dropout rate of the embedding."""
     residual_dropout: FractionBelowOne = 0.0
@@ -57,22 +59,16 @@ class LanguageModelConfig(Checked):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
     remat: Literal["nothing", "mixer_inputs", "period", "everything"] = "nothing"
-    """What the backward pass computes again to save memory, from least to most: nothing; mixers and MLPs, from the
+    """Recomputation in the backward pass to save memory, from least to most: nothing; mixers and MLPs, from the
     residual in front of each; periods of the pattern, from the residual in front of each; everything: periods in groups
     of about the root of their number, from the residual in front of each group."""
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")
         has_mlp = self.mlp not in ("identity", "none")
-        rule = f"needs an MLP to stand beside the mixer, and mlp={self.mlp!r} has none"
+        rule = f"needs an MLP next to the mixer, and mlp={self.mlp!r} has none"
         self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
         _ = self.period
-
-    @staticmethod
-    def from_older(fields: dict[str, Any]) -> dict[str, Any]:
-        """The fields as JSON whose `remat` may be a truth value: whether whole periods are computed again."""
-        older = {False: "nothing", True: "period"}
-        return {**fields, "remat": older[fields["remat"]]} if isinstance(fields.get("remat"), bool) else fields
 
     @property
     def layers(self) -> tuple[MixerConfig, ...]:

@@ -5,14 +5,13 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from jaxzoo.mixers.base import MixerConfig
+from jaxzoo.mixers.base import Mixer, MixerConfig, state_bytes as mixer_state_bytes
 from jaxzoo.models.accounting import (
     abstract_model,
     count_parameters,
     flops_per_token,
     head_flops,
     layer_flops_per_token,
-    mixer_state_bytes,
     papers_flops_per_token,
     state_bytes,
 )
@@ -21,7 +20,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.models.layout import Fold
 
 WIDTHS = (48, 16, 16, 16)
-"""Columns of the table: what, parameters, state bytes, FLOPs a token; 99 characters with the gaps."""
+"""Columns of the table: name, parameters, state bytes, FLOPs per token; 99 characters with the gaps."""
 
 
 def describe(config: LanguageModelConfig, length: int | None = None) -> str:
@@ -44,7 +43,7 @@ def describe(config: LanguageModelConfig, length: int | None = None) -> str:
     model = abstract_model(config)
     lines = [
         _title(config),
-        f"State of one sequence and forward FLOPs a token at length {length}.",
+        f"State of one sequence and forward FLOPs per token at length {length}.",
         "",
         _row("layers", "parameters", "state bytes", "FLOPs/token"),
         "-" * (sum(WIDTHS) + len(WIDTHS) - 1),
@@ -72,7 +71,7 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
             layers = f"{width} layer" + "s" * (width > 1)
             yield f"{_span(start, width * fold.repeats)}: {layers} scanned {fold.repeats} times"
         for i, (mixer, block) in enumerate(zip(fold.period, stack.blocks, strict=True)):
-            state = _state_of_layers(mixer, fold.repeats, length, config)
+            state = _state_of_layers(block.mixer, fold.repeats, length, config)
             flops = fold.repeats * layer_flops_per_token(config, mixer, length)
             name, *rest = _wrap(f"{_places(start + i, fold)} {_settings(mixer)}", indent="  " * (fold.repeats > 1))
             yield _row(name, f"{count_parameters(block):,}", state, f"{flops:,.0f}")
@@ -80,10 +79,10 @@ def _layer_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
         start += width * fold.repeats
 
 
-def _state_of_layers(mixer: MixerConfig, repeats: int, length: int, config: LanguageModelConfig) -> str:
-    if not mixer.capabilities.streams:
+def _state_of_layers(mixer: Mixer, repeats: int, length: int, config: LanguageModelConfig) -> str:
+    if not mixer.config.capabilities.streams:
         return "no stream"
-    return f"{repeats * mixer_state_bytes(mixer, length, config.compute_dtype):,}"
+    return f"{repeats * mixer_state_bytes(mixer, capacity=length, dtype=config.compute_dtype):,}"
 
 
 def _span(start: int, count: int) -> str:
@@ -91,7 +90,7 @@ def _span(start: int, count: int) -> str:
 
 
 def _places(first: int, fold: Fold) -> str:
-    """The layers of one block of a period: `3`, `25-26`, `1,6` or `1,6..21`."""
+    """Layers of one block of a period: `3`, `25-26`, `1,6` or `1,6..21`."""
     width, repeats = len(fold.period), fold.repeats
     if repeats == 1 or width == 1:
         return _span(first, repeats)
@@ -141,12 +140,12 @@ def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int)
     yield _row("final norm", f"{norm:,}", "", "")
     yield _row("head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}")
     streams = all(layer.capabilities.streams for layer in config.layers)
-    state = f"{state_bytes(config, length):,}" if streams else "no stream"
+    state = f"{state_bytes(model, length):,}" if streams else "no stream"
     yield _row("model", f"{count_parameters(model):,}", state, f"{flops_per_token(config, length):,.0f}")
 
 
 def _formula_lines(config: LanguageModelConfig, length: int) -> Iterator[str]:
-    """The papers' own numbers, which count other things than ours; see `accounting`."""
+    """Lines of the papers' own numbers, which count other things than ours; see `accounting`."""
     sizes = [layer.papers_state_size(length) for layer in config.layers]
     known = [size for size in sizes if size is not None]
     yield ""

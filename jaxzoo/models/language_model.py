@@ -30,7 +30,7 @@ __all__ = ["LanguageModel", "LanguageModelConfig", "ModelState"]
 
 
 class ModelState(NamedTuple):
-    """What the model remembers of the tokens so far."""
+    """State of the model after the tokens so far."""
 
     layers: tuple[tuple[State, ...], ...]
     """Mixer states by stack and block of its period; stacked periods have a leading axis before the batch."""
@@ -56,6 +56,8 @@ class LanguageModel(nnx.Module):
         if config.max_positions is not None:
             positions = (config.max_positions, config.d_model)
             self.position_embedding = parameter(init(rngs.params(), positions), (None, "embed"), is_embedding=True)
+        if config.embed_norm:
+            self.embedding_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         folds = config.folds if scanned else [Fold(((layer,),)) for layer in config.layers]
         self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
         self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
@@ -79,7 +81,7 @@ class LanguageModel(nnx.Module):
         segment_ids: Int[Array, "b t"] | None = None,
         key: PRNGKeyArray | None = None,
     ) -> Float[Array, "b t d"]:
-        """What the head reads: the final norm's output, in the compute dtype.
+        """Features for the head: the final norm's output, in the compute dtype.
 
         Args:
           tokens: ids in `[0, vocab_size)`.
@@ -150,7 +152,7 @@ class LanguageModel(nnx.Module):
         """The same model layer by layer: no scan, a copy of the variables of every repeated layer by itself.
 
         A scan copies the states of its layers out of a stack and into a new one at every token. Layer by layer every
-        state is updated in place: on a CPU, a decode step of a 20M Transformer++ behind 4096 tokens took 131 CPU-ms
+        state is updated in place: on a CPU, a decode step of a 20M Transformer++ after 4096 tokens took 131 CPU ms
         scanned and 46 layer by layer, one of a 20M Based 12 and 6. And every state has the batch as its leading axis.
         """
         variables = nnx.to_pure_dict(nnx.state(self))
@@ -199,6 +201,8 @@ class LanguageModel(nnx.Module):
         if self.config.max_positions is not None:
             places = look_up(self.position_embedding[...], position, (None, "embed"))
             embedded = embedded + jnp.broadcast_to(places, embedded.shape)
+        if self.config.embed_norm:
+            embedded = self.embedding_norm(embedded)
         key = None if key is None else jax.random.fold_in(key, len(self.stacks))
         return constrain_residual(dropout(embedded, self.config.embed_dropout, key))
 

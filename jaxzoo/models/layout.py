@@ -1,7 +1,7 @@
 """How a stack of layers folds into scanned periods."""
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 Layer = TypeVar("Layer")
 
@@ -22,11 +22,7 @@ class Fold(NamedTuple):
         return len(self.periods)
 
 
-def _itself(layer: Any) -> Any:
-    return layer
-
-
-def fold_layers(layers: Sequence[Layer], alike: Callable[[Layer], Hashable] = _itself) -> tuple[Fold, ...]:
+def fold_layers(layers: Sequence[Layer], alike: Callable[[Layer], Hashable] = lambda layer: layer) -> tuple[Fold, ...]:
     """Folds layers into repeated periods, so that a deep model compiles as one period.
 
     From the front, the longest run of at least two periods that are alike becomes one fold (the shortest period wins a

@@ -61,6 +61,7 @@ def linear_attention(
     eps: float = 1e-6,
     segment_ids: Int[Array, "b t"] | None = None,
     initial_state: LinearState | None = None,
+    squares: tuple[Float[Array, "b t h d"], Float[Array, "b t h d"]] | None = None,
     chunk_size: int = CHUNK,
 ) -> tuple[Float[Array, "b t h v"], LinearState]:
     """The equation of the module docstring for `t >= 0` tokens from any state.
@@ -73,11 +74,12 @@ def linear_attention(
       v: values.
       log_decay: logarithm of `a`, at most 0, finite; a leading axis of 1 serves all rows. None: no decay.
       normalize: divides by the sum of the weights.
-      eps: added to that sum.
+      eps: added to that sum; where the total is 0, the output is 0.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.
       initial_state: sums over the tokens before, with `z` if and only if `normalize`; None: there are none.
-
+      squares: queries and keys with `q . k = (squares[0] . squares[1])^2`. Within a chunk the weights are then these
+        squares: a sum of signed products of features rounds small weights away, or below 0.
       chunk_size: tokens that meet by their scores; changes the speed alone.
 
     Returns:
@@ -89,9 +91,13 @@ def linear_attention(
     state = empty if initial_state is None else initial_state
     if log_decay is not None:
         decay = _by_token(log_decay, q.ndim)
+        if squares is not None and decay.shape[-1] > 1:
+            raise ValueError(
+                "linear_attention: squares need a decay of whole heads; got one for each channel of the keys"
+            )
         log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
     run = Partial(functools.partial(_scan, eps=eps, chunk_size=chunk_size))
-    return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay), segment_ids, state, empty)
+    return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
 
 
 def _kept(tokens: tuple) -> Array:
@@ -103,8 +109,8 @@ def _kept(tokens: tuple) -> Array:
 def _scan(
     tokens: tuple, segment_ids: Array | None, state: LinearState, *, eps: float, chunk_size: int
 ) -> tuple[Array, LinearState]:
-    """`linear_attention` chunk by chunk, of queries, keys, values and decays (b or 1, t, h, k or 1)."""
-    q, k, v, log_decay = tokens
+    """`linear_attention` chunk by chunk, of queries, keys, values, decays (b or 1, t, h, k or 1) and `squares`."""
+    q, _, v, *_ = tokens
     (b, t, h, _), v_dim = q.shape, v.shape[3]
     exact = v.dtype == jnp.float32
     precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
@@ -118,11 +124,11 @@ def _scan(
         # chunk, and they give other numbers, or NaN: the quotient (one head, no initial state, b t of 4,000 or more), a
         # norm of y (b = t = 64).
         num, den, state = lax.optimization_barrier(_chunk(state, *tokens, precision=precision))
-        y = num if den is None else num / (den + np.float32(eps))[..., None]
+        y = num if den is None else _quotient(num, den, eps)
         return state, y.swapaxes(1, 2).astype(v.dtype)
 
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
-    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (q, k, v, log_decay, starts)))
+    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (*tokens, starts)))
     return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
 
 
@@ -141,7 +147,7 @@ def bidirectional_linear_attention(
     y = jnp.einsum("bthk,bhkv->bthv", q, s, precision=precision)
     if normalize:
         weights = jnp.einsum("bthk,bhk->bth", q, k.sum(1), precision=precision)
-        y = y / (weights + np.float32(eps))[..., None]
+        y = _quotient(y, weights, eps)
     return y.astype(v.dtype)
 
 
@@ -164,8 +170,14 @@ def linear_attention_step(
     if normalize:
         assert state.z is not None
         z = kept * state.z + k
-        y = y / ((q * z).sum(-1) + np.float32(eps))[..., None]
+        y = _quotient(y, (q * z).sum(-1), eps)
     return y.astype(v.dtype), LinearState(s, z)
+
+
+def _quotient(num: jax.Array, den: jax.Array, eps: float) -> jax.Array:
+    """`num / (den + eps)`; 0 where a token, such as one of padding, has no weight at all, in gradients too."""
+    total = den + np.float32(eps)
+    return num / jnp.where(total == 0, 1.0, total)[..., None]
 
 
 def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
@@ -184,7 +196,7 @@ def _to_chunks(x: jax.Array, size: int) -> jax.Array:
     return x.reshape(b, n, size, *rest).swapaxes(0, 1)
 
 
-def _chunk(state, q, k, v, log_decay, starts, *, precision):
+def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
     """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, of tokens (b, c, h, .)."""
     matmul = lambda spec, x, y: jnp.einsum(spec, x, y, precision=precision)  # noqa: E731
     q, k, v = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
@@ -195,7 +207,7 @@ def _chunk(state, q, k, v, log_decay, starts, *, precision):
     meet = jnp.asarray(np.tri(c, dtype=bool))[None, None]
     if begun is not None:
         meet = meet & (begun[..., :, None] == begun[..., None, :])
-    scores = jnp.where(meet, _scores(q, k, decay, matmul), 0.0)
+    scores = jnp.where(meet, _scores(q, k, decay, squares, matmul), 0.0)
 
     none = jnp.zeros((1, 1, c, 1)) if decay is None else decay
     reads, writes, kept = jnp.exp(_from_start(none)), jnp.exp(_to_end(none)), jnp.exp(none.sum(2))
@@ -213,12 +225,14 @@ def _chunk(state, q, k, v, log_decay, starts, *, precision):
     return num, den, LinearState(s, kept * state.z + k.sum(2))
 
 
-def _scores(q, k, decay, matmul):
+def _scores(q, k, decay, squares, matmul):
     """`sum_k q_i k_j exp(sum of log a from j + 1 to i)` where i >= j; elsewhere anything finite."""
-    if decay is None:
-        return matmul("bhik,bhjk->bhij", q, k)
-    if decay.shape[-1] == 1:
-        return matmul("bhik,bhjk->bhij", q, k) * jnp.exp(_between(decay)[..., 0])
+    if decay is None or decay.shape[-1] == 1:
+        if squares is None:
+            scores = matmul("bhik,bhjk->bhij", q, k)
+        else:
+            scores = jnp.square(matmul("bihk,bjhk->bhij", *(x.astype(jnp.float32) for x in squares)))
+        return scores if decay is None else scores * jnp.exp(_between(decay)[..., 0])
     c = q.shape[2]
     piece = PIECE if c % PIECE == 0 else c
     pieces = lambda x: x.reshape(*x.shape[:2], -1, piece, x.shape[3])  # noqa: E731

@@ -1,4 +1,4 @@
-"""What to change in a plan, one line each."""
+"""Advice on how to change a plan, one line each."""
 
 from collections.abc import Iterator
 

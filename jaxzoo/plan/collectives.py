@@ -1,4 +1,4 @@
-"""What the devices of a mesh send to each other in one run of a compiled program.
+"""Bytes that the devices of a mesh send to each other in one run of a compiled program.
 
 `wire` is what one device sends, by the formulas of ring algorithms for n devices and an operand of B bytes: all-gather
 (n - 1) B, reduce-scatter and all-to-all (n - 1) / n B, all-reduce 2 (n - 1) / n B, permutations and broadcasts B.
@@ -128,7 +128,7 @@ def _numbers(text: str) -> Sequence[int]:
 
 
 def _started(hlo: Hlo) -> dict[str | None, set[int]]:
-    """Of collectives that a TPU begins in one fusion and goes on with in others: where each channel begins."""
+    """Computation in which each channel begins, of collectives that a TPU spreads over several fusions."""
     begun: dict[str | None, set[int]] = {}
     for computation in hlo.computations.values():
         if any('"AsyncCollectiveStart"' in each.attributes for each in computation.values()):

@@ -1,4 +1,4 @@
-"""The real train step, compiled for devices that are not there."""
+"""The real train step, compiled ahead of time for absent devices."""
 
 import collections
 import dataclasses
@@ -28,7 +28,7 @@ _TOO_LARGE = re.compile(r"required for (.*?) \(([\d.]+)([KMGT]?)\) exceeds avail
 _LOWERINGS = {"/pallas/mosaic_gpu/": "mosaic_gpu", "/pallas/mosaic/": "mosaic_tpu", "/pallas/triton/": "triton"}
 """Where JAX lowers Pallas kernels."""
 _WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_tpu", "space=vmem": "mosaic_tpu"}
-"""What compilers say of the kernels of an implementation; the first that is found counts."""
+"""Words in compiler errors that name an implementation; the first that is found counts."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -78,7 +78,7 @@ def make_plan(
 
 
 def _without_program(program: Program, batch: Batch, topology: Topology, name: str) -> Plan:
-    """What is known before anything is compiled."""
+    """Makes the part of a plan that needs no compilation."""
     config, state = program.config, program.abstract_state
     variables, whole = (sum(_shard_bytes(x, x.sharding) for x in jax.tree.leaves(t)) for t in (state.variables, state))
     return Plan(
@@ -112,7 +112,7 @@ def _without_program(program: Program, batch: Batch, topology: Topology, name: s
 
 
 def _logits_bytes(program: Program, targets: int) -> int:
-    """Of the largest array of logits on one device, for this many targets a row."""
+    """Bytes of the largest array of logits on one device, for this many targets per row."""
     train, model = program.config.train, program.config.model
     shape = (train.batch_size // train.accumulate, targets, model.padded_vocab_size)
     rows, there, vocab = named_sharding(shape, ("batch", "time", "vocab"), program.mesh).shard_shape(shape)

@@ -49,9 +49,9 @@ class Instruction:
     operands: tuple[str, ...]
     """Names of the operands."""
     literal: str
-    """What stands between the parentheses: of a constant, its value."""
+    """Text between the parentheses: the value of a constant."""
     attributes: str
-    """The text behind the operands."""
+    """Text after the operands."""
     is_root: bool
     """Whether it gives the result of its computation."""
 
@@ -119,7 +119,7 @@ class Hlo:
                 yield self.computations[name], instruction, times
 
     def steps(self) -> Iterator[tuple[Computation, Instruction, int]]:
-        """The same without what runs inside of one instruction."""
+        """Like `__iter__`, without instructions that run inside of another one."""
         for name, times in self.times.items():
             if name not in self.inner:
                 for instruction in self.computations[name].values():

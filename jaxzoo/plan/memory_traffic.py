@@ -13,7 +13,7 @@ _FREE = {
 }  # fmt: skip
 _FREE_CALLS = ("ConcatBitcast", "AllocateBuffer", "AsyncCollective", "AssumeGatherIndicesInBound", "Sharding")
 _PASSED_ON = ("parameter", "tuple", "all-gather", "all-reduce", "all-to-all", "reduce-scatter", "collective-permute")
-"""What touches an array in a fusion of a TPU only to hand it on, while a collective goes on beside its arithmetic."""
+"""Instructions that only hand an array on, in a fusion of a TPU, while a collective runs next to its arithmetic."""
 _SLICES = ("dynamic-slice", "slice", "gather")
 
 
@@ -58,7 +58,7 @@ def _written(hlo: Hlo, computation: Computation, instruction: Instruction) -> in
 
 
 def _outputs(instruction: Instruction) -> tuple[Array, ...]:
-    """What an instruction makes; the result of the beginning of an asynchronous one holds its operands too."""
+    """Outputs of an instruction; the result of the start of an asynchronous one holds its operands too."""
     n = len(instruction.operands)
     if instruction.opcode == "copy-start":
         return instruction.results[:1]
@@ -85,7 +85,7 @@ def _used(inside: Computation, parameter: Instruction, operand: Instruction) -> 
 
 def _put(inside: Computation, result: Instruction) -> int:
     """Bytes that one result of a computation writes: of an update in place those of the update."""
-    root = result  # behind bitcasts
+    root = result  # after bitcasts
     while root.opcode == "bitcast" and root.operands[0] in inside:
         root = inside[root.operands[0]]
     if root.opcode == "dynamic-update-slice" and root.operands[1] in inside:

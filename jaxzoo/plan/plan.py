@@ -1,4 +1,4 @@
-"""What a compiled train step says of a run before its devices are rented."""
+"""Plan of a run: memory, traffic and time of its compiled train step."""
 
 import dataclasses
 import json
@@ -26,7 +26,7 @@ class Memory:
     peak: int
     """The most that is held at once, these included, as the compiler lays it out."""
     capacity: int
-    """What the device has."""
+    """Memory of the device."""
 
     @property
     def held(self) -> int:
@@ -52,7 +52,7 @@ class Times:
 
     @property
     def bound(self) -> float:
-        """The longest of them: a step in which all else is hidden behind it."""
+        """The longest of them: a step in which it hides all else."""
         return max(self.compute, self.memory, self.network)
 
     @property
@@ -71,7 +71,7 @@ class Plan:
     """One experiment on one topology, compiled."""
 
     name: str
-    """Of the config file."""
+    """Name of the config file."""
     topology: str
     """As it is written: `v5e:16x16`."""
     device: str
@@ -81,7 +81,7 @@ class Plan:
     remat: str
     """Remat policy."""
     dtype: str
-    """Of activations."""
+    """Dtype of activations."""
     batch_size: int
     """Rows of a step."""
     length: int
@@ -109,9 +109,9 @@ class Plan:
     kernels: Mapping[str, int]
     """Pallas kernels of the program: calls in its text by implementation."""
     compile_seconds: float
-    """What lowering and compiling took."""
+    """Seconds of lowering and compiling."""
     refusal: str = ""
-    """What the compiler says where the program does not fit; then `memory.peak` is what it would need."""
+    """Message of the compiler where the program does not fit; `memory.peak` is then the memory that it would need."""
 
     @property
     def n_devices(self) -> int:
@@ -130,7 +130,7 @@ class Plan:
 
     @property
     def times(self) -> Times:
-        """What bounds the step from below."""
+        """Lower bounds of the step time."""
         device, n = find(self.device), self.n_devices
         return Times(
             compute=sum(self.work) / (n * device.peak_flops),
@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def hours(self) -> float:
-        """Of all steps at the bound."""
+        """Hours of all steps at the bound."""
         return self.steps * self.times.bound / 3600
 
     def save(self, path: Path) -> None:

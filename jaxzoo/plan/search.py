@@ -29,7 +29,7 @@ class Proposal(NamedTuple):
 
     config: ExperimentConfig
     seconds: float
-    """Of a step, estimated: the longer of compute and network."""
+    """Estimated time of a step: the longer of compute and network."""
     network: float
     """Seconds of the network alone."""
     memory: float

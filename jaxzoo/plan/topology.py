@@ -16,13 +16,13 @@ TPU_CHIPS = {"v5e": 2, "v5p": 3, "v6e": 2}
 """Kinds of TPU, and how many sizes name a slice of each."""
 
 MOST_GPUS = 8
-"""Those of one host, whose links are in the table of devices."""
+"""Devices of one host, whose links are in the table of devices."""
 
 FORMS = ", ".join([*(f"{name}:{'x'.join('XYZ'[:n])}" for name, n in TPU_CHIPS.items()), f"h100:N (up to {MOST_GPUS})"])
 """How topologies are written."""
 
 _QUIET = {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
-"""What libtpu would ask a machine of the cloud for, and complain where there is none; no topology depends on it."""
+"""Metadata that libtpu would ask a cloud machine for, and complain about elsewhere; no topology depends on it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Topology:
     name: str
     """As it is written: `v5e:16x16`."""
     device: Accelerator
-    """What one of them can do."""
+    """Peak rates of one device."""
     platform: str
-    """What a program is lowered for: `tpu` or `cuda`."""
+    """Platform that a program is lowered for: `tpu` or `cuda`."""
     devices: tuple[Any, ...]
     """As JAX describes them."""
 

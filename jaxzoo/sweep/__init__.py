@@ -1,4 +1,4 @@
-"""Many runs for one figure: what is asked, who makes the runs, and what came out.
+"""Many runs for one figure: experiments, the workers that make the runs, and reports.
 
 Names are imported when they are asked for: `python -m jaxzoo.sweep --help` need not wait for JAX.
 """

@@ -1,104 +1,105 @@
-"""The table of a sweep under way: what is done, what runs, what has failed, how good, how long still."""
+"""Progress of a sweep: live tables on a terminal, plain lines elsewhere."""
 
-import shutil
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.claims import news
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.cost import Rates
 from jaxzoo.sweep.experiment import in_words
+from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.train.progress import duration
 
 PLAIN_SECONDS = 15.0
-"""Between two lines where there is no terminal to draw on."""
+"""Time between two lines where there is no terminal."""
 MOST_RUNNING = 6
-"""Lines for runs under way."""
+"""Lines for runs in progress."""
 
 
 class State(NamedTuple):
-    """Where a sweep is."""
+    """The state of a sweep."""
 
     done: Mapping[str, Mapping[str, Any]]
     """Results by run."""
     failed: set[str]
     """Runs that have failed."""
     running: Mapping[str, Mapping[str, Any]]
-    """What workers tell of runs under way."""
+    """Progress reports by run, of runs in progress."""
 
 
 class Board:
-    """Draws the table over and over on a terminal; elsewhere a line now and then.
+    """Shows the progress of a sweep.
 
     Args:
-      screen: where to.
-      workers: how many work at once, for the time that is left.
+      screen: standard output.
+      workers: workers at once, for the time left.
     """
 
     def __init__(self, screen: Screen, workers: int):
-        self._screen, self._workers = screen, workers
-        self._drawn, self._printed = 0, 0.0
+        self._console, self._workers = Console(file=screen, highlight=False, markup=False), workers  # type: ignore
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._printed = 0.0
         self._results: dict[str, Mapping[str, Any]] = {}
 
     def say(self, line: str) -> None:
-        """A line that stays."""
-        self._clear()
-        self._screen.say(line)
+        """Prints a line that stays."""
+        self._console.print(line, soft_wrap=True)
 
     def show(self, sweep: Sweep, *, last: bool = False) -> None:
-        """Draws the table as it is now; `last`: it stays, and failures are listed."""
+        """Shows the state; `last`: the table stays, and failures are listed."""
         due = time.monotonic() - self._printed >= PLAIN_SECONDS
-        if not (self._screen.is_terminal or last or due):
+        if not (self._console.is_terminal or last or due):
             return
         state = self._look(sweep)
         summary = _summary(sweep, state, self._workers)
-        if self._screen.is_terminal or last:
-            self._clear()
-            lines = [*table(sweep, state), *([] if last else _running(sweep, state)), summary]
-            width = shutil.get_terminal_size().columns - 1
-            self._screen.write("".join(line[:width] + "\n" for line in lines))
-            self._drawn = 0 if last else len(lines)
+        if last:
+            self._live.stop()
+            self._console.print(table(sweep, state))
+            for line in (summary, *map(_failure, sweep.failures())):
+                self.say(line)
+        elif self._console.is_terminal:
+            self._live.start()
+            self._live.update(Group(table(sweep, state), *_running(sweep, state), summary), refresh=True)
         else:
-            self._screen.say(summary)
+            self.say(summary)
             self._printed = time.monotonic()
-        for failure in sweep.failures() if last else ():
-            self._screen.say(f"failed: {in_words(failure['point'])}: {failure['error']}")
 
     def _look(self, sweep: Sweep) -> State:
-        for task in sweep.directory.done() - self._results.keys():
-            self._results[task] = sweep.directory.result(task)
-        failed = sweep.directory.failed() - self._results.keys()
-        running = {task: told for task, told in news(sweep.directory).items() if task not in self._results}
-        return State(self._results, failed, running)
-
-    def _clear(self) -> None:
-        """Moves to where the table began and empties the screen from there on."""
-        if self._drawn:
-            self._screen.write(f"\x1b[{self._drawn}F\x1b[J")
-            self._drawn = 0
+        directory = sweep.directory
+        for task in directory.done() - self._results.keys():
+            self._results[task] = directory.result(task)
+        reports = progress_of_all(directory).items()
+        running = {task: told for task, told in reports if task not in self._results and is_held(directory, task)}
+        return State(self._results, directory.failed() - self._results.keys(), running)
 
 
-def table(sweep: Sweep, state: State) -> list[str]:
-    """A line for each value of the first axis."""
+def table(sweep: Sweep, state: State) -> Table:
+    """Counts and the best accuracy for each value of the first axis."""
     axis = next(iter(sweep.scale.points[0]))
-    values = list(dict.fromkeys(point[axis] for point, _ in sweep.points))
-    width = max(len(axis), *(len(str(value)) for value in values))
-    lines = [f"{axis:{width}}    done  running  failed    best"]
-    for value in values:
+    found = Table(axis, box=None, pad_edge=False)
+    for heading in ("done", "running", "failed", "best accuracy"):
+        found.add_column(heading, justify="right")
+    for value in dict.fromkeys(point[axis] for point, _ in sweep.points):
         tasks = list(dict.fromkeys(task.id for point, task in sweep.points if point[axis] == value))
         done = [task for task in tasks if task in state.done]
         scores = [state.done[task]["metrics"][SCORE] for task in done if SCORE in state.done[task]["metrics"]]
         best = f"{max(scores):.3f}" if scores else "-"
-        counts = [sum(task in group for task in tasks) for group in (state.running, state.failed)]
-        lines.append(f"{value!s:{width}}  {len(done):3}/{len(tasks):<3} {counts[0]:7} {counts[1]:7} {best:>7}")
-    return lines
+        counts = [str(sum(task in group for task in tasks)) for group in (state.running, state.failed)]
+        found.add_row(str(value), f"{len(done)}/{len(tasks)}", *counts, best)
+    return found
 
 
-def _running(sweep: Sweep, state: State) -> list[str]:
-    """A line for each run under way, the first few."""
+def _running(sweep: Sweep, state: State) -> list[Text]:
+    """One line per run in progress, the first few."""
     lines = []
     for point, task in sweep.points:
         told = state.running.get(task.id)
@@ -106,7 +107,11 @@ def _running(sweep: Sweep, state: State) -> list[str]:
             score = f"  accuracy {told['score']:.3f}" if "score" in told else ""
             lines.append(f"  {in_words(point)}: step {told['step']}/{told['steps']}{score}")
     more = [f"  and {len(lines) - MOST_RUNNING} more"] if len(lines) > MOST_RUNNING else []
-    return lines[:MOST_RUNNING] + more
+    return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines[:MOST_RUNNING] + more]
+
+
+def _failure(failure: Mapping[str, Any]) -> str:
+    return f"failed: {in_words(failure['point'])}: {failure['error']}"
 
 
 def _summary(sweep: Sweep, state: State, workers: int) -> str:
@@ -119,7 +124,7 @@ def _summary(sweep: Sweep, state: State, workers: int) -> str:
 
 
 def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | None:
-    """An estimate by the runs that are done; None: none is."""
+    """Estimates the time left from the runs that are done; None: none is."""
     known = {task: result["seconds"] / result["steps"] for task, result in state.done.items() if result.get("steps")}
     rates = Rates(tasks, known)
     left = 0.0

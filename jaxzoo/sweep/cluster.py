@@ -1,8 +1,9 @@
-"""Workers as jobs of a cluster, through submitit: of Slurm, of a plugin of submitit's, or processes of this machine.
+"""Workers as jobs of a cluster, submitted as arrays by submitit: Slurm, a plugin of submitit, or local processes.
 
-A job is one worker, which finds its device on the node. It goes on when the process that asked for it is gone. What
-ends it is a note in the sweep's directory (`queue.tell_to_stop`), or the signals that a scheduler sends some time
-before it kills; the worker saves and ends, and whoever oversees the sweep asks for another job.
+A job is one worker, which finds its device on its node and continues when the process that submitted it is gone. To
+stop it, the job is cancelled: the scheduler sends it SIGTERM, and kills it some time later (Slurm: `KillWait`, 30
+seconds by default). A signal of the scheduler, also the one before a time limit, makes the worker save and end; the
+loop in `oversee.py` submits another job while there are runs left.
 """
 
 import contextlib
@@ -11,170 +12,160 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from jaxzoo.claims import LEASE_SECONDS, has_begun, living, tell_to_stop
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.launch import worker_name
+from jaxzoo.sweep.queue import is_held, progress_of_all
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
-"""Options that submitit knows for every cluster; a name that is none of these gets the cluster's before it."""
+"""Options that submitit knows for every cluster; other names get the prefix of the cluster."""
 ONE = ("nodes", "tasks_per_node")
-"""Options that make several processes of a job, of which a worker is one."""
+"""Options that would give a job several processes."""
 TIMEOUT_MINUTES = 60
-"""Of a job that was not given another: it saves before, and another one goes on."""
+"""Default time limit of a job."""
 STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send to a job that will soon be killed; submitit asks Slurm for the last."""
+"""Signals of schedulers to a job that they will kill soon; submitit asks Slurm for the last."""
 INTERRUPTED = 130
-"""Exit status of a worker that was told to end before it took a run."""
+"""Exit status of a worker that was stopped before it took a run."""
+GRACE_SECONDS = 120.0
+"""Longest wait for cancelled workers to save their runs."""
 
 Program = Callable[[Sequence[str]], int]
-"""A command: takes the words of its command line, returns its exit status."""
-
-
-class Cluster:
-    """Where jobs go.
-
-    Args:
-      name: `slurm`, `local` for processes of this machine, or another that submitit knows.
-      options: of `submitit.AutoExecutor.update_parameters`; those of this cluster alone without its name before them.
-      folder: for the files of the jobs, which all nodes see.
-      job_name: what the cluster calls them.
-
-    Raises:
-      ValueError: submitit is missing, or refuses the cluster or an option.
-    """
-
-    def __init__(self, name: str, options: Mapping[str, Any], folder: Path, job_name: str):
-        try:
-            import submitit
-        except ImportError:
-            raise ValueError("--cluster needs submitit, which is missing: pip install 'jaxzoo[cluster]'") from None
-        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # we tell what matters, the workers' last words
-        self.name = name
-        # A scheduler binds a job to its cores; here each job would have all of them.
-        self._threads = options.get("cpus_per_task", 1 if name == "local" else None)
-        try:
-            self._executor = submitit.AutoExecutor(folder=folder, cluster=name)
-        except (ValueError, RuntimeError) as error:
-            raise ValueError(f"--cluster {name}: {error}") from error
-        try:
-            self._executor.update_parameters(**_parameters(name, options, job_name))
-        except (NameError, ValueError, AssertionError, TypeError) as error:
-            raise ValueError(f"--cluster-options: {str(error).splitlines()[0]}") from error
-
-    def submit(self, program: Program, words: Sequence[str]) -> Any:
-        """Asks for a job that runs a command; returns submitit's `Job`.
-
-        Raises:
-          RuntimeError: the cluster refuses it.
-          OSError: its commands are missing.
-        """
-        with _ctrl_c_waits():
-            return self._executor.submit(run_in_job, program, words, self._threads)
+"""A command: gets the words of its command line, returns its exit status."""
 
 
 class ClusterWorker:
     """A job that is a worker (a `Worker`).
 
     Args:
-      cluster: where it goes.
-      program: the worker's command, a function of a module.
-      words: its command line but for its name.
-      number: of the worker, from 0 on.
-      directory: the sweep's.
+      name: its name in the queue.
+      job: submitit's job; a string: why the cluster refused it.
+    """
+
+    def __init__(self, name: str, job: Any):
+        self.name, self._job = name, job
+        self._refused = job if isinstance(job, str) else None
+
+    def ended(self) -> bool:
+        """Whether it has ended; one that waits for a node has not."""
+        return self._refused is not None or self._job.done()
+
+    def error_message(self) -> str | None:
+        """The last line that it printed where it failed, or its state in the cluster; None: it did not fail."""
+        if self._refused:
+            return self._refused
+        line = next(reversed((self._job.stderr() or "").strip().splitlines()), "")
+        if not self._job.paths.result_pickle.exists():
+            return f"job {self._job.job_id} ended without a result, state {self._job.state}{line and f': {line}'}"
+        if self._job.exception() is None and self._job.result() in (0, INTERRUPTED):
+            return None
+        return line or f"exit status {self._job.result()}"
+
+
+class ClusterWorkers:
+    """Jobs of a cluster (`Workers`).
+
+    Args:
+      cluster: `slurm`, `local` for processes of this machine, or the name of another cluster that submitit knows.
+      options: options of `submitit.AutoExecutor.update_parameters`; those of this cluster alone without its prefix.
+      program: command of a worker, a function of a module.
+      words: its command line without its name.
+      directory: directory of the sweep, which all nodes see.
+
+    Raises:
+      ValueError: submitit is missing, or refuses the cluster or an option.
     """
 
     def __init__(
-        self, cluster: Cluster, program: Program, words: Sequence[str], number: int, directory: SweepDirectory
+        self,
+        cluster: str,
+        options: Mapping[str, Any],
+        program: Program,
+        words: Sequence[str],
+        directory: SweepDirectory,
     ):
-        self.name = worker_name(number)
-        self._directory = directory
-        self._refused: str | None = None
-        self._cancelled = False
-        self._looked = time.monotonic()
         try:
-            self._job = cluster.submit(program, [*words, "--name", self.name])
+            import submitit
+        except ImportError:
+            raise ValueError("--cluster needs submitit, which is missing: pip install 'jaxzoo[cluster]'") from None
+        logging.getLogger("submitit").setLevel(logging.CRITICAL)  # the error messages of the workers say what matters
+        self._cluster, self._program, self._words, self._directory = cluster, program, words, directory
+        # A scheduler gives a job its cores; without one each job would use all of them.
+        self._threads = options.get("cpus_per_task", 1 if cluster == "local" else None)
+        self._jobs: dict[str, Any] = {}
+        try:
+            self._executor = submitit.AutoExecutor(folder=directory.workers / "jobs", cluster=cluster)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"--cluster {cluster}: {error}") from error
+        try:
+            self._executor.update_parameters(**_parameters(cluster, options, f"jaxzoo-{directory.path.name}"))
+        except (NameError, ValueError, AssertionError, TypeError) as error:
+            raise ValueError(f"--cluster-options: {str(error).splitlines()[0]}") from error
+
+    def start(self, numbers: Sequence[int]) -> list[ClusterWorker]:
+        """Submits an array of jobs, one per number."""
+        names = [worker_name(number) for number in numbers]
+        words = [[*self._words, "--name", name] for name in names]
+        n = len(names)
+        try:
+            with _shielded_from_ctrl_c():
+                jobs = self._executor.map_array(run_in_job, [self._program] * n, words, [self._threads] * n)
         except (RuntimeError, OSError) as error:  # submitit's own errors are RuntimeErrors
-            self._refused = f"{cluster.name} takes no job: {' '.join(str(error).split())}"
+            refused = f"{self._cluster} takes no job: {' '.join(str(error).split())}"
+            return [ClusterWorker(name, refused) for name in names]
+        self._jobs |= dict(zip(names, jobs, strict=True))
+        return [ClusterWorker(name, job) for name, job in zip(names, jobs, strict=True)]
 
-    def ended(self) -> bool:
-        """Whether it runs no more, nor waits for a node. One that is silent is lost, whatever the scheduler thinks."""
-        if self._refused or self._cancelled or self._job.done():
-            return True
-        if self._silent():
-            self._cancel()
-        return self._cancelled
+    def stop(self, *, finished: bool) -> None:
+        """Cancels all jobs that have not ended, and waits until the running ones have saved and released their runs.
 
-    def last_words(self) -> str | None:
-        """The last line that it printed where it failed, or what the cluster says of it; None: it did not fail."""
-        if self._refused or not self._job.paths.result_pickle.exists():
-            return self._refused or self._lost()
-        if self._job.exception() is None and self._job.result() in (0, INTERRUPTED):
-            return None
-        return self._last_line() or f"exit status {self._job.result()}"
+        With `finished` it cancels the jobs that have not begun only: the others end by themselves.
+        """
+        for job in self._jobs.values():
+            if not job.done() and not (finished and job.paths.stdout.exists()):
+                self._cancel(job)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while time.monotonic() < deadline and self._working():
+            time.sleep(0.2)
 
-    def stop(self) -> None:
-        """Tells it to save and end; where it has not begun, it never will."""
-        if self._refused:
-            return
-        tell_to_stop(self._directory, self.name)
-        if not has_begun(self._directory, self.name):
-            self._cancel()
-
-    def kill(self) -> None:
-        """Has the cluster end it."""
-        if not self._refused:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        self._cancelled = True
+    def _cancel(self, job: Any) -> None:
         with contextlib.suppress(OSError):
-            self._job.cancel(check=False)
+            if self._cluster == "local":  # submitit would send SIGINT, from which the job is shielded
+                os.kill(int(job.job_id), signal.SIGTERM)
+            else:
+                job.cancel(check=False)
 
-    def _silent(self) -> bool:
-        """Whether it has begun, and gives no sign of life: its node may be lost. Looks now and then."""
-        if time.monotonic() - self._looked < LEASE_SECONDS / 3:
-            return False
-        self._looked = time.monotonic()
-        begun = has_begun(self._directory, self.name)
-        # The second look: it may have ended in good order in between.
-        return begun and self.name not in living(self._directory) and has_begun(self._directory, self.name)
-
-    def _lost(self) -> str:
-        line = self._last_line()
-        return f"job {self._job.job_id} is gone without a word, state {self._job.state}{f': {line}' if line else ''}"
-
-    def _last_line(self) -> str:
-        return next(reversed((self._job.stderr() or "").strip().splitlines()), "")
+    def _working(self) -> bool:
+        reports = progress_of_all(self._directory)
+        return any(told["worker"] in self._jobs and is_held(self._directory, run) for run, told in reports.items())
 
 
 def run_in_job(program: Program, words: Sequence[str], threads: int | None) -> int:
-    """What a job does: runs a command in this process, where the scheduler's signals reach it.
+    """Runs a command in the process of a job, so that the scheduler's signals reach it.
 
-    They interrupt it, in place of what submitit does with them: it would have the job start again, or ignore them.
+    The signals interrupt it. The handlers of submitit would submit the job again, or ignore them.
 
     Args:
       program: the command.
       words: its command line.
-      threads: of XLA on a CPU; None: one a core that the job may use.
+      threads: threads of XLA on a CPU; None: one per core of the job.
     """
     if threads is not None:
         os.environ["NPROC"] = str(threads)
-    logging.getLogger("submitit").setLevel(logging.WARNING)  # the last line of the log is the program's
+    logging.getLogger("submitit").setLevel(logging.WARNING)  # the last line of the log is that of the program
     for number in STOPPING:
         signal.signal(number, signal.default_int_handler)
     return program(words)
 
 
 def _parameters(cluster: str, options: Mapping[str, Any], job_name: str) -> dict[str, Any]:
-    """What `update_parameters` takes."""
+    """Arguments of `update_parameters`."""
     for option in ONE:
         if options.get(option, 1) != 1:
             raise ValueError(f"{option} must be 1: a job is one worker; ask for more with --workers")
     chosen: dict[str, Any] = {"name": job_name, "timeout_min": TIMEOUT_MINUTES}
-    if cluster == "slurm":  # a job that is started again would be a second worker of the same name
+    if cluster == "slurm":  # a requeued job would be a second worker of the same name
         chosen["slurm_additional_parameters"] = {"no-requeue": True}
     for option, value in options.items():
         whole = option in SHARED or option.startswith(f"{cluster}_")
@@ -183,8 +174,8 @@ def _parameters(cluster: str, options: Mapping[str, Any], job_name: str) -> dict
 
 
 @contextlib.contextmanager
-def _ctrl_c_waits() -> Iterator[None]:
-    """Keeps Ctrl-C at bay, for processes that are started here too: it is for us, who tell the workers."""
+def _shielded_from_ctrl_c() -> Iterator[None]:
+    """Blocks Ctrl-C, also for processes that are started here: it is for this process, which stops the workers."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""What runs take, by those that were made."""
+"""Estimates of the time of runs, from runs that were made."""
 
 import math
 import statistics
@@ -10,18 +10,18 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep.task import Task
 
 POWER = 0.6
-"""Of the FLOPs in the time of a step, where too little is known to fit it."""
+"""Power of the FLOPs in the time per step, where too few runs are known to fit it."""
 
 
 class Rates:
-    """Seconds of a step, from those of runs that were made: a power of its FLOPs, times what its mixers take.
+    """Seconds per step, from runs that were made: a power of the FLOPs, times a factor of the mixers.
 
     Small steps do not take as much less as they compute less, hence the power; it is fitted where the FLOPs of the runs
     differ enough.
 
     Args:
       tasks: runs.
-      step_seconds: seconds of a step of some of them, by id.
+      step_seconds: seconds per step of some of them, by id.
     """
 
     def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float]):

@@ -1,4 +1,4 @@
-"""A sweep's directory: what lies in it, and the care that nothing is lost."""
+"""Files of a sweep's directory."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
 
 
 class About(NamedTuple):
-    """What a sweep makes: `sweep.json`."""
+    """Contents of `sweep.json`."""
 
     experiment: str
     """Path of the experiment's file, as it was given."""
@@ -26,7 +26,9 @@ class SweepDirectory:
 
     Attributes:
       path: the directory, which need not exist.
-      rows: the results by point, one JSON object a line; made anew from `results/`.
+      about: `sweep.json`.
+      rows: `results.jsonl`, the results by point, one JSON object per line; written again from `results/`.
+      workers: folder for the output of workers.
     """
 
     def __init__(self, path: Path):
@@ -34,13 +36,13 @@ class SweepDirectory:
         self.about = path / "sweep.json"
         self.rows = path / "results.jsonl"
         self._runs, self._results, self._failures = path / "runs", path / "results", path / "failures"
-        self.claims, self.workers = path / "claims", path / "workers"
+        self._running, self.workers = path / "running", path / "workers"
 
     def create(self, about: About) -> None:
-        """Makes the directory, or finds it made for the same sweep.
+        """Creates the directory, unless it exists for the same sweep.
 
         Raises:
-          ValueError: it is another sweep's, or holds what no sweep wrote.
+          ValueError: it belongs to another sweep, or holds files of something else.
           OSError: it cannot be written.
         """
         if self.about.is_file():
@@ -53,15 +55,15 @@ class SweepDirectory:
         elif self.path.exists() and any(self.path.iterdir()):
             name = sorted(entry.name for entry in self.path.iterdir())[0]
             raise ValueError(f"{self.path} holds {name!r}, which no sweep wrote; choose another place with --out")
-        for folder in (self._runs, self._results, self._failures, self.claims, self.workers):
+        for folder in (self._runs, self._results, self._failures, self._running, self.workers):
             folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.about, json.dumps(about._asdict()) + "\n")
 
     def read_about(self) -> About:
-        """What is made here.
+        """Reads `sweep.json`.
 
         Raises:
-          ValueError: no sweep is.
+          ValueError: it is missing or damaged.
         """
         try:
             return About(**json.loads(self.about.read_text()))
@@ -72,42 +74,57 @@ class SweepDirectory:
 
     @property
     def has_runs(self) -> bool:
-        """Whether runs are made here; else it keeps what was reported of a sweep."""
+        """Whether runs are made here; otherwise it keeps the reported results of a sweep."""
         return self._results.is_dir()
 
     def run(self, task: str) -> RunDirectory:
-        """Where a run lives."""
+        """The directory of a run."""
         return RunDirectory(self._runs / task)
 
     def done(self) -> set[str]:
-        """The ids of the runs that have a result."""
+        """Ids of the runs that have a result."""
         return _ids(self._results)
 
     def failed(self) -> set[str]:
-        """The ids of those that have failed."""
+        """Ids of the runs that have failed."""
         return _ids(self._failures)
 
+    def has_result(self, task: str) -> bool:
+        """Whether a run has a result."""
+        return (self._results / f"{task}.json").exists()
+
+    def is_settled(self, task: str) -> bool:
+        """Whether a run has a result or has failed."""
+        return self.has_result(task) or (self._failures / f"{task}.json").exists()
+
+    def running(self, task: str, kind: str) -> Path:
+        """The `lock` or the progress report (`json`) of a run; see `queue.py`."""
+        return self._running / f"{task}.{kind}"
+
+    def reported(self) -> set[str]:
+        """Ids of the runs that have a progress report."""
+        return _ids(self._running)
+
     def result(self, task: str) -> dict[str, Any]:
-        """What a run gave."""
+        """The result of a run."""
         return json.loads((self._results / f"{task}.json").read_text())
 
     def failure(self, task: str) -> dict[str, Any]:
-        """Why a run failed: `error`, one line, and perhaps a `traceback`."""
+        """The reason why a run failed: `error`, one line, and perhaps a `traceback`."""
         return json.loads((self._failures / f"{task}.json").read_text())
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
-        """Keeps what a run gave."""
+        """Keeps the result of a run."""
         write_whole(self._results / f"{task}.json", json.dumps(result) + "\n")
 
     def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
-        """Keeps why a run failed."""
+        """Keeps the reason why a run failed."""
         write_whole(self._failures / f"{task}.json", json.dumps(failure) + "\n")
 
     def forget_failures(self) -> None:
         """Lets every run that has failed be tried again."""
         for task in self.failed():
-            for claim in self.claims.glob(f"{task}.*"):
-                claim.unlink(missing_ok=True)
+            self.running(task, "json").unlink(missing_ok=True)
             (self._failures / f"{task}.json").unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""What a file of `experiments/` defines: the points of a figure at each scale, its claims and its drawing."""
+"""Contents of a file of `experiments/`: the points of a figure at each scale, its claims and its drawing."""
 
 import dataclasses
 import itertools
@@ -29,10 +29,10 @@ def in_words(point: Point) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What is computed at a point in place of a training run."""
+    """A computation at a point in place of a training run."""
 
     function: Callable[..., Mapping[str, float]]
-    """A function of a module; returns metrics by name. Whatever it computes follows from its arguments."""
+    """A function of a module, which returns metrics by name. The result depends on its arguments only."""
     arguments: Mapping[str, Value]
     """Its keyword arguments."""
 
@@ -52,10 +52,10 @@ class Scale:
     config: Callable[[Point], ExperimentConfig | Measurement]
     """The run of a point. Points with equal runs share one."""
     also: Callable[[Point], Mapping[str, ExperimentConfig]] = _nothing_else
-    """What the trained model is asked besides, by name: configs whose models have the same variables. The metrics of
-    `name` come as `name/valid/...`."""
+    """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
+    `name` are called `name/valid/...`."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """By the name of a claim: what to know of its verdict at this scale, such as why we think that it does not hold."""
+    """Remarks on verdicts at this scale, by the name of the claim, such as why we think that it does not hold."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,13 +65,13 @@ class Experiment:
     title: str
     """Such as `Zoology, Figure 2 (top)`."""
     about: str
-    """What is shown, in a sentence or two."""
+    """Content of the figure, in a sentence or two."""
     scales: Mapping[str, Callable[[], Scale]]
-    """By name: `smoke` (a minute), `laptop` (an hour on two cores), `paper` (the paper's), `release` (the authors'
-    code, where it differs)."""
+    """Scales by name: `smoke` (a minute), `laptop` (about an hour on two cores), `paper` (the paper's), `release` (the
+    authors' code, where it differs)."""
     claims: Sequence[Claim]
-    """What the paper says of the figure."""
+    """Claims of the paper about the figure."""
     draw: Callable[[Results], "Figure"]
     """The figure; `jaxzoo.sweep.figure` has the means."""
     missing: Sequence[str] = ()
-    """What the paper's figure shows and this one does not, and why."""
+    """Parts of the paper's figure that this one lacks, and why."""

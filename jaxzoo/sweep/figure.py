@@ -1,4 +1,4 @@
-"""Means for the figures of experiments: curves that know which runs stand behind each of their marks."""
+"""Curves for the figures of experiments, whose marks name the runs that they show."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """What a mark of a figure shows. It is the SVG id of the mark: `runs:valid/accuracy:ID,ID`."""
+    """The metric and the runs of a mark. Its text is the SVG id of the mark: `runs:valid/accuracy:ID,ID`."""
 
     metric: str
-    """On the y-axis."""
+    """Metric on the y-axis."""
     runs: tuple[str, ...]
-    """The ids of the runs behind it, each once; the first is the one that it shows."""
+    """Ids of its runs, each once; the mark shows the first."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], metric: str = SCORE) -> "Mark":

@@ -1,8 +1,8 @@
-"""Runs that differ in learning rate and seed alone, trained side by side by one compiled program on the same batches.
+"""Runs that differ in learning rate and seed only, trained in step by one compiled program on the same batches.
 
-`vmap`: one call updates all of them, which fills a GPU or TPU. Without it they are updated one after the other, which
-is faster on a CPU. In both the learning rate is data, not a constant of the program, so that every run is computed in
-the same way whatever is beside it.
+With `vmap` one call updates all of them, which fills a GPU or TPU. Without it they are updated one after the other,
+which is faster on a CPU. In both the learning rate is data, not a constant of the program, so that the other runs do
+not change how a run is computed.
 """
 
 import functools
@@ -45,13 +45,13 @@ def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metri
     return step
 
 
-class Apart:
-    """Updates one run after the other, those alone that are asked for.
+class SequentialRuns:
+    """Updates the active runs, one after the other.
 
     Args:
-      session: of any of the runs.
-      states: where they begin; donated.
-      rates: their peak learning rates.
+      session: session of any of the runs.
+      states: first states; donated.
+      rates: peak learning rates.
     """
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
@@ -68,7 +68,7 @@ class Apart:
         )
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
-        """One step of the active runs on a batch; gives what fetches the metrics of each."""
+        """Makes one step of the active runs on a batch; returns functions that fetch the metrics of each."""
         placed = self._session.place(batch)
         found: dict[int, Fetch] = {}
         for i in active:
@@ -81,10 +81,10 @@ class Apart:
         return self._runs[i].state
 
 
-class Together:
-    """Updates all runs in one call; the arguments are those of `Apart`.
+class VmappedRuns:
+    """Updates all runs in one call; the arguments are those of `SequentialRuns`.
 
-    A run that is not active any more is updated too, and nobody looks at it.
+    A run that is not active any more is updated too, and its state is not read.
     """
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
@@ -102,7 +102,7 @@ class Together:
         )
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
-        """As `Apart.update`; the metrics of all runs are fetched at once."""
+        """Makes one step of all runs on a batch; the metrics of all are fetched at once."""
         self._runs, metrics = self._step(self._runs, self._session.place(batch))
         fetch_all = functools.cache(functools.partial(_host_arrays, metrics))
         return {i: functools.partial(_lane, fetch_all, i) for i in active}
@@ -113,7 +113,7 @@ class Together:
 
 
 def _shardings(session: Session) -> Rated:
-    """Those of a run; the rate is everywhere."""
+    """Shardings of a run; the rate is replicated."""
     of_state, of_rate = cast(Any, session.state_shardings), cast(Any, session.everywhere)
     return Rated(of_state, of_rate)
 

@@ -1,4 +1,4 @@
-"""Where and with what a run was made: what stands beside every result."""
+"""Machine, versions and commit of a run, which every result holds."""
 
 import functools
 import importlib.metadata
@@ -12,7 +12,7 @@ PACKAGES = ("jax", "flax", "optax", "orbax-checkpoint")
 
 
 def versions() -> dict[str, str]:
-    """Python's and those of the packages that compute."""
+    """Versions of Python and of the packages that compute."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
 
 

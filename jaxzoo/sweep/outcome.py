@@ -1,4 +1,4 @@
-"""A sweep and what came out of it: its best runs, its verdicts, what is missing, and who made it."""
+"""A sweep with its results: best runs, verdicts, missing points, and provenance."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ class Best(NamedTuple):
     where: Point
     """The coordinates that they share."""
     runs: Sequence[Row]
-    """All of them, best first; those that diverged last."""
+    """All runs, best first; diverged runs last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,18 +25,18 @@ class Outcome:
     """A sweep, finished or not."""
 
     name: str
-    """That of its directory; no two are equal on a page."""
+    """Name of its directory, unique on a page."""
     experiment: Experiment
     scale_name: str
     """Such as `laptop`."""
     scale: Scale
     """The scale of this name."""
     rows: Sequence[Row]
-    """Those of `results.jsonl`."""
+    """Rows of `results.jsonl`."""
     failures: Sequence[Failure] = ()
-    """Those of `failures/`."""
+    """Contents of `failures/`."""
     command: str
-    """What made it, as typed."""
+    """Command that made it."""
 
     @property
     def axes(self) -> list[str]:
@@ -70,7 +70,7 @@ class Outcome:
         ]
 
     def verdicts(self) -> list[Verdict]:
-        """What became of the claims."""
+        """Verdicts on the claims."""
         results = Results(self.rows)
         return [judge(claim, results) for claim in self.experiment.claims]
 

@@ -1,63 +1,87 @@
-"""Sees to it that a sweep is made: keeps workers at work, tells how far they are, and gathers the results."""
+"""The loop that keeps workers running until a sweep is done, shows progress and gathers the results."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
-from jaxzoo.claims import bury, newest_claims
 from jaxzoo.sweep.board import Board
-from jaxzoo.sweep.launch import Worker, stop_all
+from jaxzoo.sweep.queue import progress_of_all
 from jaxzoo.sweep.sweep import Sweep
 
 LOOK_SECONDS = 1.0
-"""Between two looks."""
-MOST_IN_VAIN = 3
+"""Time between two looks at the workers."""
+MOST_FAILURES = 3
 """Workers in a row that may fail before they take a run."""
 
 
+class Worker(Protocol):
+    """A worker that was started."""
+
+    @property
+    def name(self) -> str:
+        """Name in the queue."""
+        ...
+
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def error_message(self) -> str | None:
+        """One line on why it failed; None: it did not."""
+        ...
+
+
+class Workers(Protocol):
+    """A kind of workers: processes of this machine, or jobs of a cluster."""
+
+    def start(self, numbers: Sequence[int]) -> Sequence[Worker]:
+        """Starts the workers of these numbers."""
+        ...
+
+    def stop(self, *, finished: bool) -> None:
+        """Lets all workers save and end, and waits for them; `finished`: none has a run any more."""
+        ...
+
+
 class WorkersError(Exception):
-    """Workers fail before they make anything; the message is the last one's."""
+    """Workers fail before they make anything; the message is that of the last one."""
 
 
-def oversee(sweep: Sweep, start: Callable[[int], Worker], n_workers: int, board: Board) -> None:
-    """Keeps `n_workers` at work until every run of the sweep has a result or has failed.
+def oversee(sweep: Sweep, workers: Workers, count: int, board: Board) -> None:
+    """Keeps `count` workers running until every run of the sweep has a result or has failed.
 
     Args:
-      sweep: what is made.
-      start: starts worker number i.
-      n_workers: how many work at once.
-      board: tells how far they are.
+      sweep: sweep to make.
+      workers: starts and stops workers.
+      count: workers at once.
+      board: shows progress.
 
     Raises:
-      WorkersError: they fail before they make anything.
-      KeyboardInterrupt: as it came; the workers have saved and ended by then.
+      WorkersError: workers fail before they make anything.
+      KeyboardInterrupt: passed on after the workers have saved and ended.
     """
-    workers: dict[int, Worker] = {}
-    in_vain = 0
+    running: dict[int, Worker] = {}
+    failures = 0
     try:
         while left := _left(sweep):
             board.show(sweep)
-            for number in range(min(n_workers, left)):
-                if number not in workers:
-                    workers[number] = start(number)
+            free = [number for number in range(min(count, left)) if number not in running]
+            running |= dict(zip(free, workers.start(free), strict=True)) if free else {}
             time.sleep(LOOK_SECONDS)
-            for number, worker in list(workers.items()):
-                if not worker.ended():
-                    continue
-                del workers[number]
-                at_work = any(claim.worker == worker.name for claim in newest_claims(sweep.directory).values())
-                bury(sweep.directory, [worker.name])
-                words = worker.last_words()
-                in_vain = in_vain + 1 if words and not at_work else 0
-                if words:
-                    board.say(f"a worker ended ({words}); another one goes on")
-                if in_vain >= MOST_IN_VAIN:
-                    raise WorkersError(f"{in_vain} workers in a row made nothing; the last one said: {words}")
+            for number in [number for number, worker in running.items() if worker.ended()]:
+                worker = running.pop(number)
+                error = worker.error_message()
+                had_a_run = any(told["worker"] == worker.name for told in progress_of_all(sweep.directory).values())
+                failures = failures + 1 if error and not had_a_run else 0
+                if error:
+                    board.say(f"a worker ended ({error}); another one continues")
+                if failures >= MOST_FAILURES:
+                    raise WorkersError(f"{failures} workers in a row made nothing; the last one said: {error}")
     except KeyboardInterrupt:
         board.say("interrupted: the workers save their runs and end")
         raise
     finally:
-        stop_all(list(workers.values()))
-        bury(sweep.directory, [worker.name for worker in workers.values()])
+        workers.stop(finished=not _left(sweep))
         sweep.write_rows()
         board.show(sweep, last=True)
 

@@ -1,4 +1,4 @@
-"""What a sweep will take, before it is made: runs, programs, time and disk."""
+"""Cost of a sweep before it is made: runs, programs, time and disk."""
 
 import math
 import time
@@ -10,7 +10,7 @@ import jax
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sweep.cost import Rates
-from jaxzoo.sweep.lockstep import Apart
+from jaxzoo.sweep.lockstep import SequentialRuns
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.flops import train_flops
@@ -18,18 +18,18 @@ from jaxzoo.train.progress import duration
 from jaxzoo.train.session import Session
 
 MEASURE_SECONDS = 60.0
-"""How long steps are measured; what is not measured by then is estimated from what is."""
+"""Time limit of the measurements; programs that are not measured by then are estimated."""
 STEPS = 5
-"""Steps that are measured of a program, the fastest counts."""
+"""Measured steps per program; the fastest counts."""
 H200_FLOPS, H200_SHARE, H200_STEP = 67e12, 0.3, 1e-3
 """Float32 of an H200, the share of it that is reached (not measured), and the shortest step that is launched, seconds
 (not measured)."""
 EVENTS_BYTES = 20_000
-"""What the metrics of a run take on a disk, about."""
+"""Approximate size of the metrics of a run on disk."""
 
 
 class Measured(NamedTuple):
-    """A program that was tried."""
+    """A program that was measured."""
 
     task: Task
     compile_seconds: float
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[Measured]:
-    """Compiles and runs a few steps of programs, spread over all of them, until the time is over."""
+    """Compiles programs, spread over all of them, and runs a few steps of each, until the time is over."""
     programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
     deadline = time.monotonic() + seconds
     for i in _spread(len(programs)):
@@ -54,7 +54,7 @@ def _spread(n: int) -> list[int]:
 def _measured(task: Task) -> Measured:
     session = Session(task.trained, jax.devices()[:1])
     with jax.set_mesh(session.mesh):
-        lanes = Apart(session, [session.init_state()], [task.trained.optimizer.learning_rate])
+        lanes = SequentialRuns(session, [session.init_state()], [task.trained.optimizer.learning_rate])
         stream, times = session.dataset.train(), []
         for _ in range(1 + STEPS):
             start = time.perf_counter()
@@ -65,7 +65,7 @@ def _measured(task: Task) -> Measured:
 
 
 def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized: bool) -> list[str]:
-    """The plan in lines.
+    """Lines of the plan.
 
     Args:
       sweep: what is to be made.
@@ -90,7 +90,7 @@ def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized
 
 
 def _most_parameters(training: Sequence[Task]) -> int:
-    """Those of the largest of the widest models."""
+    """Number of parameters of the largest of the widest models."""
     models = {task.trained.model for task in training}
     width = max((model.d_model for model in models), default=0)
     return max((count_parameters(model) for model in models if model.d_model == width), default=0)
@@ -115,7 +115,7 @@ def _time(training: Sequence[Task], measured: Sequence[Measured], workers: int) 
 
 
 def _on_an_h200(training: Sequence[Task]) -> list[str]:
-    """What one GPU would take if runs of a program were one: predicted, not measured."""
+    """Predicted time on one GPU if the runs of a program are vmapped."""
     groups: dict[str, list[Task]] = {}
     for task in training:
         groups.setdefault(task.program, []).append(task)
@@ -126,5 +126,5 @@ def _on_an_h200(training: Sequence[Task]) -> list[str]:
         seconds += config.train.steps * max(step, H200_STEP)
     return [
         f"on one H200 with --parallel vmap: about {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "
-        f"{H200_FLOPS / 1e12:.0f} TFLOP/s, {1e3 * H200_STEP:g} ms a step at least), not measured"
+        f"{H200_FLOPS / 1e12:.0f} TFLOP/s, {1e3 * H200_STEP:g} ms per step at least), not measured"
     ]

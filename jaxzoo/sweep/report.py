@@ -26,7 +26,7 @@ def write_report(outcome: Outcome, out: Path) -> list[str]:
       out: directory of the files; made if need be.
 
     Returns:
-      Lines to tell: why there is no figure, how many points are missing, how many claims have which verdict.
+      Lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
     """
     figure, reason = _drawn(outcome)
     pictures = {f"figure.{kind}": figure and render(figure, kind) for kind in ("png", "svg")}

@@ -1,4 +1,4 @@
-"""What came out of a sweep, and the paper's claims as predicates on it."""
+"""Results of a sweep, and the claims of a paper as predicates on them."""
 
 import dataclasses
 import math
@@ -70,10 +70,10 @@ def _among(value: Any, wanted: Any) -> bool:
 
 
 class Finding(NamedTuple):
-    """What the results say of a claim."""
+    """Result of testing a claim."""
 
     holds: bool
-    """Whether it holds, all of it."""
+    """Whether all of it holds."""
     numbers: str
     """The numbers that it rests on, in words: `attention 1.00 at d 16; hyena 0.31 at most`."""
 
@@ -85,25 +85,25 @@ class Claim:
     name: str
     """A few letters, unique in its experiment."""
     text: str
-    """What the paper says, in our words."""
+    """The paper's statement in our words."""
     source: str
-    """Where it says so: `Zoology, Sec. 4.3, Claim 1`."""
+    """Place in the paper: `Zoology, Sec. 4.3, Claim 1`."""
     holds: Callable[[Results], Finding]
     """The predicate; it may raise `Missing`, and the claim is not tested then."""
 
 
 class Verdict(NamedTuple):
-    """A claim and what became of it."""
+    """A claim with its verdict."""
 
     claim: Claim
     verdict: str
     """`held`, `not held` or `not tested`."""
     numbers: str
-    """Those of the finding; or what is missing."""
+    """Numbers of the finding, or the missing point."""
 
 
 def judge(claim: Claim, results: Results) -> Verdict:
-    """Holds a claim against results."""
+    """Tests a claim on results."""
     try:
         finding = claim.holds(results)
     except Missing as missing:

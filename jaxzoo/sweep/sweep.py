@@ -15,7 +15,7 @@ from jaxzoo.whole_files import write_rows
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """What is asked, and where the answers are."""
+    """An experiment at a scale, with the directory of its results."""
 
     experiment: Experiment
     scale: Scale
@@ -53,9 +53,9 @@ class Sweep:
         return [{"point": dict(point), **self.directory.result(t.id)} for point, t in self.points if t.id in done]
 
     def reuse(self, other: SweepDirectory) -> int:
-        """Takes over what another sweep has of the runs that are not done here; returns how many.
+        """Copies results of another sweep for runs that are not done here; returns how many.
 
-        What is computed in place of training is not taken over: its times are those of a machine.
+        Measurements are not copied: their times belong to a machine.
 
         Raises:
           ValueError: its `results.jsonl` is damaged.
@@ -77,7 +77,7 @@ class Sweep:
         return [{"point": dict(point), **known[task.id]} for point, task in self.points if task.id in known]
 
     def write_rows(self) -> None:
-        """Makes `results.jsonl` anew, whole or not at all."""
+        """Writes `results.jsonl` again, whole or not at all."""
         write_rows(self.directory.rows, self.rows())
 
 

@@ -7,7 +7,7 @@ from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
 from jaxzoo.sweep.results import Row
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
-"""Of the verdicts; the word always stands beside its symbol."""
+"""Symbols of the verdicts; the word always stands next to its symbol."""
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
 """Keys of a row that the table shows where any run has them, and their headings."""
 
@@ -17,11 +17,11 @@ class Cell(NamedTuple):
 
     text: str
     value: Any
-    """What the text says, to sort by."""
+    """Value to sort by."""
 
 
 def headings(outcome: Outcome) -> list[str]:
-    """Those of the columns."""
+    """Headings of the columns."""
     metrics = [name.removeprefix("valid/") for name in outcome.metrics]
     return [*outcome.axes, *metrics, *(f"best {axis}" for axis in outcome.tuned), *_facts(outcome).values()]
 

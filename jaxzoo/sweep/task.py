@@ -1,4 +1,4 @@
-"""The runs of a sweep: which points share one, and which runs share a program."""
+"""Runs of a sweep: which points share a run, and which runs share a compiled program."""
 
 import dataclasses
 import functools
@@ -10,26 +10,25 @@ from collections.abc import Mapping
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.sweep.experiment import Measurement, Point, Scale
-from jaxzoo.sweep.identity import identity
 from jaxzoo.train.flops import train_flops
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A run that a sweep has to make."""
+    """A run of a sweep."""
 
     id: str
-    """16 hexadecimal digits of the SHA-256 of all that determines the result."""
+    """First 16 hexadecimal digits of the SHA-256 of everything that determines the result."""
     config: ExperimentConfig | Measurement
-    """What it trains, or computes."""
+    """Training run or measurement."""
     also: Mapping[str, ExperimentConfig]
-    """What the trained model is asked besides."""
+    """Configs of further validations of the trained model, by name."""
 
     @classmethod
     def of(cls, scale: Scale, point: Point) -> "Task":
         """The run of a point."""
         config, also = scale.config(point), scale.also(point)
-        said = _canonical([_as_json(config), {name: identity(other) for name, other in also.items()}])
+        said = _canonical([_as_json(config), {name: to_json(other) for name, other in also.items()}])
         return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
 
     @property
@@ -40,12 +39,12 @@ class Task:
 
     @functools.cached_property
     def step_flops(self) -> float:
-        """FLOPs of an update."""
+        """FLOPs per step."""
         return train_flops(self.trained, 1)
 
     @functools.cached_property
     def program(self) -> str:
-        """Equal for runs that one compiled program can make: they differ in learning rate and seed alone."""
+        """Key of the compiled program: equal for runs that differ in learning rate and seed only."""
         if isinstance(self.config, Measurement):
             return self.id
         return _canonical([_without_rates(config) for config in (self.config, *self.also.values())])
@@ -53,9 +52,9 @@ class Task:
 
 def _as_json(config: ExperimentConfig | Measurement) -> Json:
     if isinstance(config, ExperimentConfig):
-        return identity(config)
+        return to_json(config)
     function = config.function
-    module = re.sub("_[0-9a-f]{16}$", "", function.__module__)  # what an imported file has behind its name
+    module = re.sub("_[0-9a-f]{16}$", "", function.__module__)  # suffix of an imported file's module
     return {"function": f"{module}.{function.__qualname__}", "arguments": dict(config.arguments)}
 
 

@@ -1,4 +1,4 @@
-"""Makes runs that share a program: each in a run directory of its own, and from where it was stopped."""
+"""Trains runs that share a program, each in a run directory of its own, from its newest checkpoint."""
 
 import contextlib
 import functools
@@ -12,10 +12,10 @@ import numpy as np
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import warn
-from jaxzoo.sweep.lockstep import Apart, Fetch, Together
+from jaxzoo.sweep.lockstep import Fetch, SequentialRuns, VmappedRuns
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import Course, Start, StopSignals, begin
+from jaxzoo.train.loop import Start, StopSignals, TrainingRun, begin
 from jaxzoo.train.metrics import MetricsLog, Row, read_rows
 from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
@@ -29,41 +29,41 @@ Tell = Callable[..., None]
 State = Callable[[], TrainState]
 
 CURVE_POINTS = 60
-"""Points of a learning curve that are kept in a result, at most."""
+"""Largest number of points of a learning curve in a result."""
 
 
 class Listener:
-    """Passes on where a run is (an `Audience`)."""
+    """Reports the progress of a run to the queue (a `ProgressReporter`)."""
 
     def __init__(self, tell: Tell, task: str, steps: int):
         self._tell, self._task = tell, task
         tell(task, step=0, steps=steps)
 
     def say(self, text: str) -> None:
-        """Nobody reads it."""
+        """Drops the text."""
 
     def train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Passes on the step."""
+        """Reports the step."""
         self._tell(self._task, step=step)
 
     def valid(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Passes on the score."""
+        """Reports the step and the accuracy."""
         self._tell(self._task, step=step, score=metrics["valid/accuracy"])
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Time that is not training counts like all other."""
+        """Does nothing: the time outside of training counts too."""
         yield
 
 
 class Member:
-    """One of the runs: its directory, its course and what came out.
+    """One of the runs.
 
     Attributes:
-      task: what it is.
-      start: where it begins.
-      seconds: its share of the time of the process.
-      cpu_seconds: likewise, of all cores.
+      task: the run of the sweep.
+      start: state, stream and step at which it begins.
+      seconds: its share of the wall time of the process.
+      cpu_seconds: its share of the CPU time of the process.
       diverged: the step after which loss or gradient were not finite; None: they are.
     """
 
@@ -81,18 +81,18 @@ class Member:
         record = Recorder(self._session, self._run, log, listener, draws=False)
         keep, best = self._config.train.keep_checkpoints, functools.partial(record.best, self._config.train.keep_best)
         saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint, best))
-        self.course = Course(self._config, self.start, saved, record, stop)
+        self.course = TrainingRun(self._config, self.start, saved, record, stop)
 
     def begin(self, state: State) -> None:
-        """What is due before the first update."""
+        """Does what is due before the first step."""
         self._guarded(lambda: self.course.begin(state))
 
     def advance(self, fetch: Fetch, state: State) -> None:
-        """What is due after an update."""
+        """Does what is due after a step."""
         self._guarded(lambda: self.course.advance(fetch, state))
 
     def goes_on(self, state: State) -> bool:
-        """Whether there is a next update; where there is none the run is saved."""
+        """Whether there is a next step; otherwise the run is saved."""
         if self.diverged is None and self.course.goes_on:
             return True
         self._guarded(lambda: self.course.finish(state))
@@ -111,7 +111,7 @@ class Member:
 
 
 def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Start:
-    """Where the run begins: at its newest checkpoint, or anew. It is ours until it is released.
+    """Locks a run directory and opens the run at its newest checkpoint, or at step 0.
 
     Raises:
       ValueError: another process writes here.
@@ -133,12 +133,12 @@ def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Sta
 def train_members(
     members: Sequence[Member], session: Session, *, vectorized: bool, tell: Tell, stop: StopSignals
 ) -> Iterator[tuple[Member, Any]]:
-    """Trains runs that begin at the same step; gives each, with its last state, as soon as it has ended.
+    """Trains runs that begin at the same step; yields each with its last state as soon as it has ended.
 
-    A run that `stop` has stopped is saved and given with the state None.
+    A run that `stop` has stopped is saved, and yielded with the state None.
     """
     rates = [member.task.trained.optimizer.learning_rate for member in members]
-    lanes = (Together if vectorized else Apart)(session, [member.start.state for member in members], rates)
+    lanes = (VmappedRuns if vectorized else SequentialRuns)(session, [member.start.state for member in members], rates)
     stream, active = members[0].start.stream, list(range(len(members)))
     states = [functools.partial(lanes.state, i) for i in active]
     with contextlib.ExitStack() as stack:
@@ -161,13 +161,13 @@ def train_members(
 
 
 class Clock:
-    """Time of this process since the last look."""
+    """Time of this process, shared among runs."""
 
     def __init__(self) -> None:
         self._seconds, self._cpu_seconds = time.perf_counter(), time.process_time()
 
     def share(self, members: Sequence[Member]) -> None:
-        """Gives each of the runs its part."""
+        """Adds an equal share of the time since the last call to each run."""
         seconds, cpu_seconds = time.perf_counter(), time.process_time()
         for member in members:
             member.seconds += (seconds - self._seconds) / len(members)
@@ -176,14 +176,14 @@ class Clock:
 
 
 def by_step(members: Sequence[Member]) -> Iterator[list[Member]]:
-    """The runs in groups that begin at the same step, the most advanced first."""
+    """Groups of runs that begin at the same step, the most advanced first."""
     ordered = sorted(members, key=lambda member: -member.start.step)
     for _, group in itertools.groupby(ordered, key=lambda member: member.start.step):
         yield list(group)
 
 
 def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
-    """The learning curve that a result keeps: training loss and validation accuracy by step, a few points each."""
+    """Learning curve for a result: training loss and validation accuracy by step, a few points each."""
     names = {"train": "train/loss", "valid": "valid/accuracy"}
     found = {
         key: [(int(row["step"]), round(row[name], 5)) for row in rows if name in row] for key, name in names.items()

@@ -1,4 +1,4 @@
-"""A worker: takes runs from the queue of a sweep and makes them, until none is left."""
+"""Loop of a worker: takes runs from the queue of a sweep and makes them, until none is left."""
 
 import contextlib
 import datetime
@@ -11,22 +11,21 @@ from typing import Any
 
 import jax
 
-from jaxzoo.claims import Queue
 from jaxzoo.config_io import to_json
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
+from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, by_step, curve, train_members
-from jaxzoo.train.claim import InUseError
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.loop import StopSignals
-from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
 
 WAIT_SECONDS = 2.0
-"""Between two looks at a queue whose runs are all with others."""
+"""Time between two looks at a queue whose runs are all taken."""
 
 
 def work(
@@ -39,36 +38,35 @@ def work(
     stop: StopSignals,
     keep_checkpoints: bool = False,
 ) -> None:
-    """Makes runs until each has a result or has failed, with this worker or another, or until it is told to stop.
+    """Makes runs until all have a result or have failed, here or in another worker, or until it must stop.
 
     Args:
       tasks: all runs of the sweep.
-      directory: its files.
-      queue: this worker's.
-      workers: how many there are, to leave each its share.
-      vectorized: whether runs that share a program are one program.
-      stop: what tells it to stop.
+      directory: directory of the sweep.
+      queue: queue of this worker.
+      workers: number of workers; each takes its share of the runs.
+      vectorized: whether runs that share a program are vmapped.
+      stop: signals that stop this worker.
       keep_checkpoints: whether the last checkpoint of a run stays.
     """
     while not stop.requested:
-        left = [task for task in tasks if task.id not in directory.done() | directory.failed()]
+        settled = directory.done() | directory.failed()
+        left = [task for task in tasks if task.id not in settled]
         if not left:
             return
         taken = _take(left, queue, share=math.ceil(len(left) / workers))
         if not taken:
             time.sleep(WAIT_SECONDS)
-        for result in _made(taken, directory, queue, vectorized, stop):
-            task = result["id"]
-            if queue.holds(task):
-                directory.write_result(task, result)
+            continue
+        _make(taken, directory, queue, vectorized, stop)
         for task in taken:
-            if not keep_checkpoints and task.id in directory.done():
+            if not keep_checkpoints and directory.has_result(task.id):
                 shutil.rmtree(directory.run(task.id).checkpoints, ignore_errors=True)
             queue.release(task.id)
 
 
 def _take(left: Sequence[Task], queue: Queue, *, share: int) -> list[Task]:
-    """Claims the first run that is free, and others that share its program, up to `share`."""
+    """Takes the first free run, and others that share its program, up to `share`."""
     taken: list[Task] = []
     for task in left:
         if len(taken) < share and (not taken or task.program == taken[0].program) and queue.take(task.id):
@@ -76,23 +74,29 @@ def _take(left: Sequence[Task], queue: Queue, *, share: int) -> list[Task]:
     return taken
 
 
-def _made(
-    tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals
-) -> Iterator[dict[str, Any]]:
-    """Makes runs that share a program; gives the results as they come, and notes failures."""
-    open_ids = {task.id for task in tasks}
+def _make(tasks: Sequence[Task], directory: SweepDirectory, queue: Queue, vectorized: bool, stop: StopSignals) -> None:
+    """Makes runs that share a program and writes their results; where that fails, makes each by itself.
+
+    A run that fails by itself gets a failure, whatever the model, the task or the machine raised: the others continue.
+    """
+    open_tasks = {task.id: task for task in tasks}
     try:
-        if tasks and isinstance(tasks[0].config, Measurement):
+        if isinstance(tasks[0].config, Measurement):
             results = map(_measured, tasks)
         else:
-            results = _trained(tasks, directory, queue, vectorized, stop) if tasks else iter(())
+            results = _trained(tasks, directory, queue, vectorized, stop)
         for result in results:
-            open_ids.discard(result["id"])
-            yield result
-    except Exception as error:  # whatever a user's mixer, task or machine does: the other runs go on
-        line = " ".join(f"{type(error).__name__}: {error}".split())
-        for task in open_ids:
-            directory.write_failure(task, {"error": line[:500], "traceback": traceback.format_exc()})
+            directory.write_result(result["id"], result)
+            del open_tasks[result["id"]]
+        return
+    except Exception as error:
+        if len(tasks) == 1:
+            line = " ".join(f"{type(error).__name__}: {error}".split())
+            directory.write_failure(tasks[0].id, {"error": line[:500], "traceback": traceback.format_exc()})
+            return
+    for task in open_tasks.values():  # here the arrays of the group are free, which memory may have had no room for
+        if not stop.requested:
+            _make([task], directory, queue, False, stop)
 
 
 def _measured(task: Task) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def _trained(
 
 
 def _members(tasks: Sequence[Task], runs: Mapping[str, RunDirectory], session: Session) -> Iterator[Member]:
-    """The runs that nobody writes to: a worker that was taken for dead may still be at one."""
+    """The runs whose directories no other process writes to."""
     for task in tasks:
         with contextlib.suppress(InUseError):
             yield Member(task, runs[task.id], session)

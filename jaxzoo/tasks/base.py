@@ -1,4 +1,4 @@
-"""What a recall task brings: a config from which every example follows by its number.
+"""Base of recall tasks: a config that determines every example by its number.
 
 A new task is one file: a `TaskConfig` with its fields, `slices`, `generate`, and a `legend` for who reads examples.
 `jaxzoo.tasks.recall_data` trains and validates on any of them.
@@ -24,7 +24,7 @@ Split = Literal["train", "test"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskConfig(Checked, abc.ABC):
-    """What the examples of a task look like. All examples of one config have one shape."""
+    """Config of a task. All examples of one config have one shape."""
 
     vocab_size: PositiveInt
     """Tokens; ids are in [0, vocab_size)."""
@@ -34,7 +34,7 @@ class TaskConfig(Checked, abc.ABC):
     @property
     @abc.abstractmethod
     def slices(self) -> Mapping[str, int]:
-        """What sets the examples apart in a validation, as reported: `{"length": 64, "pairs": 8}`."""
+        """Labels of the examples in a validation, as reported: `{"length": 64, "pairs": 8}`."""
 
     @property
     def legend(self) -> str:

@@ -1,11 +1,11 @@
 """Bit strings with one answer for each of their prefixes: what parity and majority have in common.
 
-An example is a string of uniform bits, the tokens 0 and 1, and behind it the token `END`, at which the answer for the
+An example is a string of uniform bits, the tokens 0 and 1, and after it the token `END`, at which the answer for the
 whole string is the target. With `cumulative` there is no `END`, and the target at each bit is the answer for the string
 up to this bit.
 
 No string is in both splits: the number of places where two ones stand side by side is odd in test and even in train;
-strings are drawn anew until it is. Modulo 2 this number is a quadratic form in the bits, of rank 2 m with
+strings are drawn again until it is. Modulo 2 this number is a quadratic form in the bits, of rank 2 m with
 m = n_bits // 2, and tells next to nothing of any sum of them: the parity of a set of bits, be it one bit or all of
 them, is 1 in either split with probability 1/2, up to `1 / (2^(m + 1) - 2)`. That counts for short strings alone, and
 these repeat in any case: of n bits there are `2^n` strings, of which `2^(n - 1) - 2^(n - m - 1)` are test. So the
@@ -30,19 +30,19 @@ from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import Split, TaskConfig
 
 END = 2
-"""The token behind the bits, which asks."""
+"""The token after the bits, which asks."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BitStringConfig(TaskConfig):
-    """What an example looks like. Raises `ValueError` where no such example exists."""
+    """Length and question of an example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 3
     """Tokens: the bits 0 and 1, and `END`; 3."""
     length: PositiveInt = 64
     """Tokens in an example, `END` included; at least 4 of them bits."""
     cumulative: bool = False
-    """Asks at every bit for the answer up to there, not once behind the last bit."""
+    """Asks at every bit for the answer up to there, not once after the last bit."""
 
     def __post_init__(self) -> None:
         self.require("vocab_size", self.vocab_size == 3, "must be 3: the bits 0 and 1, and the token that asks")

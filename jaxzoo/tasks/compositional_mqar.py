@@ -49,7 +49,7 @@ NEUTRAL = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompositionalMQARConfig(TaskConfig):
-    """What an example looks like; the defaults are the release's. Raises `ValueError` where no such example exists."""
+    """Sizes and laws of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, first keys are 1 .. vocab_size // 3 - 1, second keys the next vocab_size // 3, values the
@@ -61,7 +61,7 @@ class CompositionalMQARConfig(TaskConfig):
     power: PositiveFloat = 0.01
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     fillers: Literal["zero", "any"] = "any"
-    """Tokens of empty positions behind the context: 0, or uniform over all tokens, so that two fillers may be a pair of
+    """Tokens of empty positions after the context: 0, or uniform over all tokens, so that two fillers may be a pair of
     the example and look like a query without a label."""
 
     def __post_init__(self) -> None:
@@ -135,8 +135,8 @@ def _generate(
 def _example(config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
     """One example, without the axis of the batch."""
     first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
-    n, size, behind = config.n_pairs, config.grid_size, config.length - config.context_length
-    words = jax.random.bits(word_rng, (config.n_slots + behind,), jnp.uint32)
+    n, size, n_after = config.n_pairs, config.grid_size, config.length - config.context_length
+    words = jax.random.bits(word_rng, (config.n_slots + n_after,), jnp.uint32)
     slot_words, filler_words = jnp.split(words, [config.n_slots])
     firsts = 1 + sampling.distinct(first_rng, size, config.first_second_key - 1)
     n_seconds = config.first_value - config.first_second_key
@@ -152,7 +152,7 @@ def _example(config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array)
 
     context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
     slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
-    rest = jnp.full((behind,), NEUTRAL, jnp.int32)
+    rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
     if config.fillers == "any":
         rest = sampling.below(filler_words, config.vocab_size)
     rest = rest.at[3 * slots[:, None] + np.arange(2)[None, :]].set(pairs, unique_indices=True)
@@ -164,7 +164,7 @@ def _example(config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array)
 
 
 def oracle(tokens: Int[Array | np.ndarray, "b t"], config: CompositionalMQARConfig) -> Int[np.ndarray, "b t"]:
-    """Solves the task by reading: remembers the value behind each pair, and answers every later token that ends one.
+    """Solves the task by reading: remembers the value after each pair, and answers every later token that ends one.
 
     Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
     that end a pair of the context, which have no label.

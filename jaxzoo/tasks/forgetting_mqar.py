@@ -1,7 +1,7 @@
 """Forgetting MQAR: some keys of the context are bound again, and the last value counts.
 
 A task of the released code alone (HazyResearch/zoology, `data/forgetting_mqar.py`), not of the papers. The context is
-that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and behind its `n_pairs` pairs come `n_updates` more: keys of the
+that of MQAR (`jaxzoo.tasks.mqar`), `k1 v1 k2 v2 ..`, and after its `n_pairs` pairs come `n_updates` more: keys of the
 context, drawn without replacement and in any order, each with a new value. Behind them every key is asked for once, in
 slots of two positions that follow MQAR's law of the gap; the target at a key is the value that it was bound to last.
 With 4 pairs and 2 updates:
@@ -49,7 +49,7 @@ NEUTRAL = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForgettingMQARConfig(TaskConfig):
-    """What an example looks like; the defaults are the release's. Raises `ValueError` where no such example exists."""
+    """Sizes and laws of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -62,7 +62,7 @@ class ForgettingMQARConfig(TaskConfig):
     power: PositiveFloat = 0.01
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     fillers: Literal["zero", "any"] = "any"
-    """Tokens of empty positions behind the context: 0, or uniform over all tokens, so that a filler may equal a key and
+    """Tokens of empty positions after the context: 0, or uniform over all tokens, so that a filler may equal a key and
     look like a query without a label."""
 
     def __post_init__(self) -> None:
@@ -132,8 +132,8 @@ def _generate(
 def _example(config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
     """One example, without the axis of the batch."""
     key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
-    n, m, behind = config.n_pairs, config.n_updates, config.length - config.context_length
-    words = jax.random.bits(word_rng, (m + config.n_slots + behind,), jnp.uint32)
+    n, m, n_after = config.n_pairs, config.n_updates, config.length - config.context_length
+    words = jax.random.bits(word_rng, (m + config.n_slots + n_after,), jnp.uint32)
     new_words, slot_words, filler_words = jnp.split(words, [m, m + config.n_slots])
     keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
     old = sampling.distinct(value_rng, n, config.n_values)
@@ -150,7 +150,7 @@ def _example(config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array) ->
     bound = jnp.concatenate([keys, keys[again]])
     context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
     slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
-    rest = jnp.full((behind,), NEUTRAL, jnp.int32)
+    rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
     if config.fillers == "any":
         rest = sampling.below(filler_words, config.vocab_size)
     return Batch(

@@ -31,7 +31,7 @@ from jaxzoo.tasks.bit_strings import END, BitStringConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MajorityConfig(BitStringConfig):
-    """What an example looks like."""
+    """Length and question of an example."""
 
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
         """1 where more than half of the bits up to here are ones."""

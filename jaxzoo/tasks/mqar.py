@@ -6,7 +6,7 @@ drawn one after the other without replacement. The target *at* a repeated key is
 paper's C, N, D and alpha are `vocab_size`, `length`, `n_pairs` and `power`.
 
 Deviation from the paper: the slots are those of the authors' released code (HazyResearch/zoology). Procedure 1, step 5,
-draws for each key a position out of `[2D..N]`, any behind the context, by a power law of its distance from the key's
+draws for each key a position out of `[2D..N]`, any after the context, by a power law of its distance from the key's
 first occurrence: `places="anywhere"`, and the preset `literal`. Position `p` then has weight `a (p - 2 j)^(a-1)` for
 the key of pair j = 0, 1, .. (first at position 2 j), and the keys choose in this order among the positions that are
 left; the procedure does not say what happens where two would meet.
@@ -45,7 +45,7 @@ Places = Literal["slots", "anywhere"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MQARConfig(TaskConfig):
-    """What an MQAR example looks like. Raises `ValueError` where no such example exists."""
+    """Sizes and laws of an MQAR example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -56,7 +56,7 @@ class MQARConfig(TaskConfig):
     power: PositiveFloat = 0.1
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     places: Places = "slots"
-    """Where a key comes again. slots: at every second position behind the context, by the number i of the slot
+    """Where a key comes again. slots: at every second position after the context, by the number i of the slot
     (released code); anywhere: at any position there, by its distance i from the key's first occurrence (paper)."""
     distinct_values: bool = False
     """Draws the values of an example without replacement (released code), not independently (paper)."""
@@ -118,7 +118,7 @@ class MQARConfig(TaskConfig):
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
     """Zoology's task (Appendix E.1, F.1) in all but the slots: a = 0.1, values drawn independently.
 
-    Procedure 1 as it is printed lets a key come again at any position behind the context, and its law is one of
+    Procedure 1 as it is printed lets a key come again at any position after the context, and its law is one of
     distances: `literal`. Here, as in the released code, every second position is a slot, and the law is one of slots.
     """
     return MQARConfig(vocab_size=vocab_size, length=length, n_pairs=n_pairs, power=0.1, fillers=fillers)
@@ -142,8 +142,30 @@ def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fille
     return dataclasses.replace(config, power=0.01, distinct_values=True)
 
 
+def preset(
+    length: int,
+    n_pairs: int,
+    *,
+    vocab_size: int = 8192,
+    fillers: Fillers = "zero",
+    variant: Literal["paper", "literal", "release"] = "paper",
+) -> MQARConfig:
+    """Multi-query associative recall (Zoology, Section 4) in one of its variants.
+
+    Args:
+      length: tokens in an example; even, at least 4 n_pairs, below vocab_size.
+      n_pairs: key-value pairs in an example.
+      vocab_size: tokens; the lower half are keys, the upper half values.
+      fillers: tokens of empty positions: 0, anything but the example's keys, or anything.
+      variant: values and exponent as Zoology prints them, with the slots of the released code or (literal) at any
+        position; or all as in the authors' released code.
+    """
+    chosen = {"paper": paper, "literal": literal, "release": release}[variant]
+    return chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
+
+
 class MQAR:
-    """Examples of MQAR in batches by number, with one target a position where wanted, for loops of your own.
+    """Examples of MQAR in batches by number, with one target per position where wanted, for loops of your own.
 
     Example i depends on (config, seed, i, split) alone, not on its batch.
 
@@ -229,9 +251,9 @@ def _generate(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""] | bool
 def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
     """One example, without the axis of the batch: tokens `(t,)`, positions and targets `(m,)`."""
     key_rng, value_rng, word_rng = jax.random.split(key, 3)
-    n, behind = config.n_pairs, config.length - 2 * config.n_pairs
+    n, n_after = config.n_pairs, config.length - 2 * config.n_pairs
     n_slot_words = config.n_slots * (1 if config.places == "slots" else n)
-    words = jax.random.bits(word_rng, (n + n_slot_words + behind,), jnp.uint32)
+    words = jax.random.bits(word_rng, (n + n_slot_words + n_after,), jnp.uint32)
     value_words, slot_words, filler_words = jnp.split(words, [n, n + n_slot_words])
     keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
     if config.distinct_values:
@@ -275,7 +297,7 @@ def _steer(
 
 
 def _fillers(config: MQARConfig, words: UInt[Array, "n"], keys: Int[Array, "m"]) -> Int[Array, "n"]:
-    """Tokens of everything behind the context, before the repeated keys are written over them."""
+    """Tokens of everything after the context, before the repeated keys are written over them."""
     if config.fillers == "zero":
         return jnp.zeros(words.shape, jnp.int32)
     if config.fillers == "any":

@@ -14,7 +14,7 @@ in the paper's Table 1 (`a b`, `b a`, `a a`): neither their first nor their last
 Where the definitions leave a choice. Any two grams of a context differ, so first and last match are the same; tokens of
 grams are never values, and at least one other token stands between two queries, so no gram arises across a border, and
 a query has no second match among the queries. The slots of the queries follow MQAR's law of the gap
-(`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and is as wide as a gram and the token behind
+(`jaxzoo.tasks.mqar`): slot i = 1, 2, .. has weight `power i^(power - 1)`, and is as wide as a gram and the token after
 it. The paper keeps to Zoology's sizes, and does not print how its grams are made. Definition 5 asks at every position;
 here, as in MQAR, the loss counts queries alone.
 
@@ -46,7 +46,7 @@ NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NGramRecallConfig(TaskConfig):
-    """What an example looks like. Raises `ValueError` where no such example exists."""
+    """Sizes and laws of an example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, 1 says that there is no match, grams are of 2 .. vocab_size // 2 - 1, values the rest; a
@@ -66,7 +66,7 @@ class NGramRecallConfig(TaskConfig):
     power: PositiveFloat = 0.1
     """Exponent a of the gap law a i^(a-1); 1 is uniform, smaller values ask sooner."""
     fillers: Literal["zero", "random"] = "zero"
-    """Tokens of empty positions behind the context: 0, or uniform over all values."""
+    """Tokens of empty positions after the context: 0, or uniform over all values."""
 
     def __post_init__(self) -> None:
         self.require("n_pairs", self.n_pairs > 1, "must be at least 2: one value alone would tell train from test")
@@ -115,12 +115,12 @@ class NGramRecallConfig(TaskConfig):
 
     @property
     def slot_width(self) -> int:
-        """Tokens of a query and the one behind it."""
+        """Tokens of a query and the one after it."""
         return self.n_gram + 1
 
     @property
     def n_slots(self) -> int:
-        """Places that can hold a query; behind the last one stands no neutral token where the example ends."""
+        """Places that can hold a query; after the last one stands no neutral token where the example ends."""
         return (self.length - self.context_length + 1) // self.slot_width
 
     @property
@@ -142,8 +142,8 @@ def ar(length: int = 65, *, vocab_size: int = 8192) -> NGramRecallConfig:
     """Associative recall (CAT, Definition 2): as many pairs as fit, the last token asks for one of them.
 
     Args:
-      length: odd.
-      vocab_size: tokens.
+      length: tokens in an example; odd.
+      vocab_size: tokens, a multiple of 4; the lower half are keys, the upper half values.
     """
     return nar(length, 1, vocab_size=vocab_size)
 
@@ -152,9 +152,9 @@ def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRe
     """Associative recall of N-grams (CAT, Definition 3): as many pairs as fit, the last `n_gram` tokens ask for one.
 
     Args:
-      length: `n_gram` more than a multiple of `n_gram + 1`.
+      length: tokens in an example; `n_gram` more than a multiple of `n_gram + 1`.
       n_gram: tokens of a gram.
-      vocab_size: tokens.
+      vocab_size: tokens, a multiple of 4; grams are of the lower half, values of the upper half.
 
     Raises:
       ValueError: another length.
@@ -168,7 +168,14 @@ def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRe
 
 def mqnar(length: int, n_pairs: int, *, n_gram: int = 2, vocab_size: int = 8192) -> NGramRecallConfig:
     """Multi-query N-gram recall (CAT, Definition 5): every gram of the context is asked for, and a quarter as many that
-    have no match."""
+    have no match.
+
+    Args:
+      length: tokens in an example.
+      n_pairs: grams with a value; at least 2.
+      n_gram: tokens of a gram.
+      vocab_size: tokens, a multiple of 4; grams are of the lower half, values of the upper half.
+    """
     return NGramRecallConfig(
         vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_unmatched=max(n_pairs // 4, 1)
     )
@@ -184,9 +191,9 @@ def _generate(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array | boo
 def _example(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
     """One example, without the axis of the batch."""
     letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
-    n, behind = config.n_pairs, config.length - config.context_length
+    n, n_after = config.n_pairs, config.length - config.context_length
     value_words, slot_words, filler_words = jnp.split(
-        jax.random.bits(word_rng, (n + config.n_slots + behind,), jnp.uint32), [n, n + config.n_slots]
+        jax.random.bits(word_rng, (n + config.n_slots + n_after,), jnp.uint32), [n, n + config.n_slots]
     )
     letters = FIRST_KEY + sampling.distinct(letter_rng, config.letters, config.first_value - FIRST_KEY)
     codes = sampling.distinct(gram_rng, n + config.n_unmatched, config.letters**config.n_gram)
@@ -203,7 +210,7 @@ def _example(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array) -> Ba
     asked = jnp.concatenate([matched, n + jnp.arange(config.n_unmatched, dtype=jnp.int32)])
     slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.asked)
     starts = config.slot_width * slots
-    rest = jnp.zeros((behind,), jnp.int32)
+    rest = jnp.zeros((n_after,), jnp.int32)
     if config.fillers == "random":
         rest = config.first_value + sampling.below(filler_words, config.n_values)
     rest = rest.at[starts[:, None] + np.arange(config.n_gram)[None, :]].set(grams[asked], unique_indices=True)

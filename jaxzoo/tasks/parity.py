@@ -29,7 +29,7 @@ from jaxzoo.tasks.bit_strings import END, BitStringConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ParityConfig(BitStringConfig):
-    """What an example looks like."""
+    """Length and question of an example."""
 
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
         """1 where the number of ones up to a bit is odd."""

@@ -26,7 +26,7 @@ class Examples(Checked):
     """The first examples of a task."""
 
     task: TaskConfig
-    """What the examples look like."""
+    """Task config of the examples."""
     n_examples: Annotated[int, Rule(f"must be in [1, {MAX_EXAMPLES:,}]", 1, MAX_EXAMPLES)]
     """How many of them: those with the numbers from 0 on."""
 
@@ -121,7 +121,7 @@ class RecallData:
         return ValidSet(examples.task.slices, n_batches, batch)
 
     def epoch(self, number: int) -> "Epoch":
-        """What training epoch `number` visits and in which order: a pure function of (seed, number)."""
+        """Examples of training epoch `number` in their order: a pure function of (seed, number)."""
         sizes = [examples.n_examples for examples in self.config.train]
         members = [self._rng(number, 1 + e).permutation(size) for e, size in enumerate(sizes)]
         counts = [size // self.batch_size for size in sizes]

@@ -41,7 +41,7 @@ from jaxzoo.checked import Checked, Fraction, PositiveInt, Rule, Seed
 from jaxzoo.tasks.record_sources import Record
 
 MAX_SHARE = 0.05
-"""Of the records with a key, how many may have a value that is asked for."""
+"""Largest share of the records with a key that may have a value that is asked for."""
 
 VALUE_BYTES = (4, 40)
 """Shortest and longest value that is asked for."""

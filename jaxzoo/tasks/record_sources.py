@@ -42,8 +42,8 @@ class Record(NamedTuple):
     name: str
     """The value of its first field."""
     group: str
-    """What it shares values with: records of one group are never apart. A Debian source package makes many packages of
-    one version, and may be a Python package as well."""
+    """Name of the records that share values: records of one group are in the same split. A Debian source package makes
+    many packages of one version, and may be a Python package as well."""
     fields: dict[str, str]
     """Name first; one line each, none empty."""
 

@@ -120,7 +120,7 @@ def in_turn(words: UInt[Array, "n size"], weights: Float[np.ndarray, "n size"]) 
 def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) -> Int[Array, "n"]:
     """Turns random words into integers below `size` that avoid the `m < size` different ones in `excluded`.
 
-    Draws a rank among the `size - m` allowed integers: rank r stands behind as many excluded integers as
+    Draws a rank among the `size - m` allowed integers: rank r comes after as many excluded integers as
     there are j with `sorted(excluded)[j] - j <= r`.
     """
     ranks = below(words, size - excluded.size)

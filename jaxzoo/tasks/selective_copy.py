@@ -1,4 +1,4 @@
-"""Selective copying: signal tokens among noise, to be given back in order behind a separator.
+"""Selective copying: signal tokens among noise, to be given back in order after a separator.
 
 CAT, Definition 4 (after Jing et al. 2019 and Gu and Dao 2023, who call it selective copying too). The prompt has
 `prompt_length` tokens, `n_signals` of them signals at random places, the others noise; then the separator, and then the
@@ -38,12 +38,12 @@ from jaxzoo.tasks import sampling
 from jaxzoo.tasks.base import Split, TaskConfig
 
 SEPARATOR = 0
-"""The token behind the prompt."""
+"""The token after the prompt."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectiveCopyConfig(TaskConfig):
-    """What an example looks like. Raises `ValueError` where no such example exists."""
+    """Sizes and tokens of an example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 129
     """Tokens: 0 separates, 1 .. n_noise are noise, the rest signals, an even number of them."""
@@ -60,7 +60,7 @@ class SelectiveCopyConfig(TaskConfig):
         self.require("n_signals", self.n_signals > 1, "must be at least 2: one alone would tell train from test")
         self.require("length", self.prompt_length >= self.n_signals, f"must be at least {2 * self.n_signals}")
         even = self.n_signal_tokens > 1 and self.n_signal_tokens % 2 == 0
-        rule = f"must leave an even number of signals beside the separator and n_noise={self.n_noise}"
+        rule = f"must leave an even number of signals next to the separator and n_noise={self.n_noise}"
         self.require("vocab_size", even, rule, f"take {self.first_signal + max(self.n_signal_tokens + 1, 2) // 2 * 2}")
         enough = self.repeats != "none" or self.n_signal_tokens >= self.n_signals
         rule = f"must be at most {self.n_signal_tokens}, the signals of the vocabulary"
@@ -147,7 +147,7 @@ def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> 
 
 
 def oracle(tokens: Int[Array | np.ndarray, "b t"], config: SelectiveCopyConfig) -> Int[np.ndarray, "b t"]:
-    """Solves the task by reading: takes the signals out of the prompt, and says them behind the separator.
+    """Solves the task by reading: takes the signals out of the prompt, and repeats them after the separator.
 
     Shares nothing with the generator.
 

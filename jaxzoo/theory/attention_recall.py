@@ -39,7 +39,7 @@ from jaxzoo.theory.parameters import write, zeros
 KEY_DELAY, VALUE_DELAY = 3, 2
 """Rows from a key, and from a value, to the key of the next triple."""
 KEY_FACTOR = 2
-"""Of a delayed key against a query, which meets itself too."""
+"""Factor of a delayed key against a query, which meets itself too."""
 MIN_ROTATED = 16
 """Least channels of a rotary head, eight frequencies: enough for a unique peak."""
 NOTHING = -1
@@ -72,7 +72,7 @@ def build(n_tokens: int, max_length: int, *, error: float = 1e-3) -> RecallLayer
 def encode(
     keys: Int[np.ndarray, "b n"], values: Int[np.ndarray, "b n"], queries: Int[np.ndarray, "b n"], n_tokens: int
 ) -> Float[Array, "b t d"]:
-    """The rows of Remark H.26, `t = 3 (n + 1)`, behind an empty triple."""
+    """The rows of Remark H.26, `t = 3 (n + 1)`, after an empty triple."""
     b, n = keys.shape
     u = np.zeros((b, n + 1, 3, 3, n_tokens), np.float32)
     row, triple = np.arange(b)[:, None], np.arange(1, n + 1)[None, :]

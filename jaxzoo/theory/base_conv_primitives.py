@@ -1,4 +1,4 @@
-"""What a few layers of BaseConv do: shift, add, remember, and these in sequence (Zoology, App. H.3, H.7 to H.11).
+"""Primitives of a few layers of BaseConv: shift, add, remember, and these in sequence (Zoology, App. H.3, H.7 to H.11).
 
 A layer of the paper's Algorithm 7, `y = (u W + b1) . (h * u + b2)` with matrices b1 and b2, is a `Layer` here, and a
 tuple of layers a program. `BaseConvProgram` turns one into `BaseConv`s of form "paper" with long filters:
@@ -20,7 +20,7 @@ tuple of layers a program. `BaseConvProgram` turns one into `BaseConv`s of form 
 | H.10 | `remember` | `[p . (h * x); v; 0]` of `[x; 0; v; 0]` | 2 (5) | n + s + m |
 | H.11 | `f + g` | f, then g | sum (sum) | sum |
 
-In H.10, x has n rows, h has s + 1, p has n + s, and v has m. The gate of the first layer must be 0 in m + r rows behind
+In H.10, x has n rows, h has s + 1, p has n + s, and v has m. The gate of the first layer must be 0 in m + r rows after
 p, r = n + s: it is the printed one with t = 0, as the paper's t rows for the rest of `h * v` are where a copy of x is
 gated off anyway.
 

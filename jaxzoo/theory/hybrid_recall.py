@@ -34,7 +34,7 @@ from jaxzoo.models import LanguageModel, LanguageModelConfig
 from jaxzoo.theory.parameters import write
 
 VALUE_FACTOR = 4
-"""Of a value's code in the residual; more than 3 drowns the codes of the two tokens that are there."""
+"""Factor of a value's code in the residual; more than 3 drowns the codes of the two tokens that are there."""
 CHUNK = 2**13
 """Forms that `codes` looks at in one go."""
 

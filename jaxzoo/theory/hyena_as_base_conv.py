@@ -63,7 +63,7 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
 
 
 def apply(layers: list[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """The layers one after the other, on the input with channels of zeros behind it."""
+    """The layers one after the other, on the input with channels of zeros after it."""
     d = u.shape[2]
     x = jnp.pad(u, ((0, 0), (0, 0), (0, layers[0].config.width - d)))
     for layer in layers:

@@ -5,11 +5,11 @@ without an empty triple. Here keys are distinct, and the distance from a query's
 most t. With h^K, which has its taps at these distances, and h^V, with taps one earlier, the proof computes
 
     y = Q . (h^K * K)       1 at the query's token where a key at distance s is the same
-    z = E . (h^V * V)       E = y 1 1^T: the value that stands behind such a key
+    z = E . (h^V * V)       E = y 1 1^T: the value that stands after such a key
 
 in two layers of `InputDependentConv`, `build`. Q, K and V are the blocks of the rows, where the paper sets rows of a
 one-hot sequence to 0 by their place, which no linear map of a row does. The second layer has y in c channels of its own
-behind u; eq. 22 too reads both.
+after u; eq. 22 too reads both.
 
 One filter with several taps would add up the values at all of them. So the proof works on t copies of the sequence,
 each with the taps of one distance, and adds up the z of all. `InputDependentConv` gives the l distances of the

@@ -14,7 +14,7 @@ follows the first appearance of x_L if its block, of B tokens, is retrieved. Wit
 The law. Landmarks meet the query as numbers: x_L has length 1, so that a sum of B tokens gives `sigma sqrt(B / d) z`
 with z a standard normal, independent for each block, and the block of x_L gives `1 + sigma sqrt((B - 1) / d) z`. Under
 exponential smoothing the numbers of neighbouring blocks depend on each other, `s_j = s_{j-1} / e + e_j`, and the
-signal, less than 1 by its place in the block, goes on into the blocks behind. So one normal number a block is an exact
+signal, less than 1 by its place in the block, goes on into later blocks. So one normal number a block is an exact
 draw at any L, and d only scales them: each draw of the context has one critical dimension, above which retrieval
 succeeds, and the share of draws that succeed at d is that of critical dimensions below d.
 
@@ -25,7 +25,7 @@ block: the component along `P n_0`, and the squared length of the rest.
 Readings of ours. The block of x_L is uniform among those before the last, as is its place in it. The own block, which
 ends with the query, competes with none, so that M - 1 blocks do. `recall_layer` has the key delay of Theorem 1 where
 the proposition has the value delay `F_v = D_{-1}`, which is not causal: each block then sums the tokens one before its
-own, and what is retrieved is the block of the token behind x_L.
+own, and what is retrieved is the block of the token after x_L.
 """
 
 import math
@@ -132,7 +132,7 @@ def random_contexts(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Contexts of Definition 6, float32 `(n, length, d)`, and where x_L stands first.
 
-    The token behind it, whose key is x_L under the key delay, is in a block before the last; `length` is a multiple of
+    The token after it, whose key is x_L under the key delay, is in a block before the last; `length` is a multiple of
     `block_size`.
     """
     x = rng.normal(0, sigma / math.sqrt(d), (n, length, d))

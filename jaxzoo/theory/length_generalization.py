@@ -1,4 +1,4 @@
-"""What a layer that has learned recall at one length does at others: CAT (Li et al. 2025), Theorem 2, measured.
+"""Recall of a trained layer at other lengths than its own: CAT (Li et al. 2025), Theorem 2, measured.
 
 The theorem is on layers `f(X) = X_v^T softmax(X W x_{L-1})`, `X_v = X * F_v`, with a filter F_v >= 0 from time -w to w
 and W = W_k W_q^T, on embeddings of length 1. If f answers all sequences of Definition 2 of one length L with an error
@@ -12,11 +12,11 @@ The constants R_0 and R are not printed. 3 follows from 1 and 2 with R = 2 (1 + 
 
     |f(X) - y| <= 2 |F_v|_1 |softmax(..) - s*|_1 + 2 |F_v - D_{-1}|_1.
 
-**A slip.** s* and F_v = D_{-1} give y / 2: the place of the query behind which X ends has no value. Theorem 1 makes up
+**A slip.** s* and F_v = D_{-1} give y / 2: the place of the query after which X ends has no value. Theorem 1 makes up
 for it by W_v = 2 I, which the form above lacks. Here W_v = 2 I, and everything else is as printed.
 
 **The module.** Its filters are causal, so all are delayed by w: F_q = F_k = D_w, F_v has taps of the times -w .. w as
-those of 0 .. 2 w, and the output is read w tokens behind the query, at rows of zeros. The first w keys are then 0, with
+those of 0 .. 2 w, and the output is read w tokens after the query, at rows of zeros. The first w keys are then 0, with
 a score of 0; s* is 0 there, and they count in 2. Learned are W_q, W_k and F_v, which is kept >= 0.
 
 What is measured is a maximum over the sequences given, not over all.
@@ -39,7 +39,7 @@ LEARNED = {("q_proj", "kernel"), ("k_proj", "kernel"), ("head_filters", "values"
 
 
 class Quantities(NamedTuple):
-    """What Theorem 2 speaks of, for one layer and sequences of one length."""
+    """Quantities of Theorem 2, for one layer and sequences of one length."""
 
     filter_distance: float
     """|F_v - D_{-1}|_1."""
@@ -77,7 +77,7 @@ def outputs(
 def attention_map(
     layer: ConvolutionAugmentedAttention, embeddings: Float[Array, "vocab d"], tokens: Int[Array, "b t"]
 ) -> Float[Array, "b w+t"]:
-    """The weights of f(X), behind those of the w empty keys."""
+    """The weights of f(X), after those of the w empty keys."""
     w = layer.k_proj.kernel[...] @ layer.q_proj.kernel[...].T * layer.config.head_width**-0.5
     scores = jnp.einsum("btd,de,be->bt", embeddings[tokens], w, embeddings[tokens[:, -1]])
     return jax.nn.softmax(jnp.pad(scores, ((0, 0), (layer.config.n_taps // 2, 0))), axis=1)
@@ -97,7 +97,7 @@ def separation(embeddings: Float[np.ndarray, "vocab d"]) -> float:
 
 
 def answers(tokens: Int[Array, "b t"]) -> Int[Array, "b"]:
-    """What stands behind the first place of each row's last token."""
+    """Token after the first occurrence of each row's last token."""
     place = (tokens == tokens[:, -1:]).argmax(1)
     return jnp.take_along_axis(tokens, place[:, None] + 1, axis=1)[:, 0]
 

@@ -1,8 +1,8 @@
 """One convolution-augmented attention answers many queries, and says where there is no match: CAT, Definition 5.
 
 The paper has no theorem on MQNAR. The key delay of Theorem 1 (`jaxzoo.theory.ngram_recall`) answers every query whose
-gram stands exactly once before it, wherever the query stands, for it reads nothing behind it. The value delay does not:
-it adds to the answer the token behind the query.
+gram stands exactly once before it, wherever the query stands, for it reads nothing after it. The value delay does not:
+it adds to the answer the token after the query.
 
 "No match" needs more. Softmax attends to something even if all scores are low, so there must be a key of a fixed score
 between a match and all else. Here the sequence starts with a token of its own, followed by N times the token
@@ -61,6 +61,6 @@ def multi_query_recall_model(
 
 
 def with_opening(tokens: Int[Array, "b t"], *, n_gram: int, vocab_size: int) -> Int[Array, "b t+n+1"]:
-    """The tokens behind the first one, `vocab_size`, and `n_gram` times `NO_MATCH`."""
+    """The tokens after the first one, `vocab_size`, and `n_gram` times `NO_MATCH`."""
     opening = np.array([vocab_size] + [NO_MATCH] * n_gram, np.int32)
     return jnp.concatenate([jnp.tile(opening, (len(tokens), 1)), tokens], axis=1)

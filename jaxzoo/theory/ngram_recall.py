@@ -1,18 +1,18 @@
 """One convolution-augmented attention recalls N-grams: CAT (Li et al. 2025), Corollary 1 and Theorem 1.
 
 Definition 3: the last N tokens of a sequence, the query, stand in it exactly once before, and the answer is the token
-behind them. With a filter F of N taps, `g_t = norm((X * F)_t)` is the direction of the N tokens that end at t. Queries
+after them. With a filter F of N taps, `g_t = norm((X * F)_t)` is the direction of the N tokens that end at t. Queries
 are the g, `W_q = W_k = sqrt(c) I`, `c = c_0 log(4 L / eps)`, eps the smallest distance between two embeddings.
 
-- **Key delay**: `K = norm(X * D_1 * F)`, `W_v = I`, V = X: key j is g_{j-1}, and value j the token behind that gram.
+- **Key delay**: `K = norm(X * D_1 * F)`, `W_v = I`, V = X: key j is g_{j-1}, and value j the token after that gram.
 - **Value delay**: keys are the g, `F_v = D_{-1}`, `W_v = 2 I`: value j is x_{j+1}. Two keys equal the query, the
-  gram's and its own; behind the last token X ends, so that the own value is 0, half the weight is lost, and W_v
+  gram's and its own; after the last token X ends, so that the own value is 0, half the weight is lost, and W_v
   makes up for it.
 
 D_{-1} looks at the token to come. A causal layer gives the same with all filters delayed by one, `F_q = F_k = D_1 * F`
-and `F_v = D_0`, one token later, at a row of zeros, which is what the printed filter sees behind the end; its first
+and `F_v = D_0`, one token later, at a row of zeros, which is what the printed filter sees after the end; its first
 key, which is 0, is the one that a row of zeros in front would give to the printed layer. That causal layer is the
-module here. It answers one query, at the end: at an earlier one, the token behind it would join the answer. Corollary 1
+module here. It answers one query, at the end: at an earlier one, the token after it would join the answer. Corollary 1
 is the key delay of N = 1 with F = 1; no norm is then needed.
 
 **The constant.** Let m be 1 minus the largest product of g_t with another g, one of fewer tokens at the start of a
@@ -78,7 +78,7 @@ def ngram_recall_layer(
 ) -> ConvolutionAugmentedAttention:
     """Theorem 1: a layer whose output at the last token is the value of the last `n` tokens, as an embedding.
 
-    With `delay="value"` the last token is a row of zeros, behind the query.
+    With `delay="value"` the last token is a row of zeros, after the query.
 
     Args:
       embeddings: of length 1.
@@ -106,7 +106,7 @@ def ngram_recall_model(
 ) -> LanguageModel:
     """The same as a language model: its likeliest token at the last one is the value.
 
-    With `delay="value"` token 0 has no embedding, and stands behind the query and nowhere else.
+    With `delay="value"` token 0 has no embedding, and stands after the query and nowhere else.
     """
     model_length, known = length, embeddings
     if delay == "value":
@@ -215,7 +215,7 @@ def _set(
 
 
 def _largest_product(x: np.ndarray, y: np.ndarray, *, same: bool = True, rows: int = 1024) -> float:
-    """Of a row of x and another row of y."""
+    """Largest product of a row of x and another row of y."""
     largest = -1.0
     for start in range(0, len(x), rows):
         part = x[start : start + rows]

@@ -4,7 +4,7 @@ The theorems of CAT speak of one layer f on embeddings x of length 1, and answer
 nearest to f(X). A language model also has norms, and a residual that adds the embedding of the token that asks. Here
 the residual has two halves, of the width of an embedding each: the layer reads the first, (x, 0), and writes the
 second; the head reads the second alone. The embeddings have one length, which the norm in front of the layer gives
-back; the norm behind it is a positive factor; and the largest product with vectors of length 1 is that of the nearest.
+back; the norm after it is a positive factor; and the largest product with vectors of length 1 is that of the nearest.
 """
 
 import math
@@ -82,7 +82,7 @@ def set_taps(layer: ConvolutionAugmentedAttention, name: str, taps: Float[np.nda
 
 
 def sharpness(length: int, distance: float, gap: float) -> float:
-    """The factor c = log(4 L / eps) / gap of scores, behind which softmax is all but a choice.
+    """The factor c = log(4 L / eps) / gap of scores, above which softmax is close to a choice.
 
     If one of L scores exceeds all others by `gap`, then c times them gives the others a weight of at most
     (L - 1) eps / (4 L) together. A mean of vectors of length 1 is then closer than eps / 2 to the chosen one, and the

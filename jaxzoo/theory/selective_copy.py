@@ -1,6 +1,6 @@
 """One convolution-augmented attention copies signals in their order: CAT (Li et al. 2025), Theorem 3, twice.
 
-Definition 4: behind a prompt of signals and noise and a separator, the model says all signals of the prompt, in order,
+Definition 4: after a prompt of signals and noise and a separator, the model says all signals of the prompt, in order,
 reading its own words. Theorem 3: one layer does, if no signal stands in the prompt twice. Its proof, and the second
 construction, are in an appendix that we do not have; the constructions here are ours, of the same parts.
 
@@ -12,7 +12,7 @@ the costs, such that the least one is apart from the next by the bound of `one_l
 
 **Decay.** `F_{q,i} = rho^i`, as many taps as the sequence has tokens: s costs the sum of rho^(T - t) over the places t
 where it stands. An unsaid signal stands in the prompt alone, and the earlier, the cheaper. One that is said stands
-behind the separator too, later than all of the prompt, and costs more than any unsaid one. Above a cost of rho^n the
+after the separator too, later than all of the prompt, and costs more than any unsaid one. Above a cost of rho^n the
 next is higher by rho^(n-1) (1 - rho) at least. The constant costs at least 1 + rho^n.
 
 With L tokens, `rho = 1 - 1/L` keeps rho^L above 1/4 and the largest score of a signal below about 2 e L log(4 L). Two
@@ -21,7 +21,7 @@ neighbouring signals are then apart by nine tenths of what they should be at L =
 1/rho^L, leave float32: rho = 1/2 near 100 tokens.
 
 **Short filter and positions.** W taps, `F_i = 1 - i / W`, for prompts of at least W tokens and up to W signals. The
-filter sees the words said so far, at most W - 1, and behind them the separator and the end of the prompt. A word that
+filter sees the words said so far, at most W - 1, and after them the separator and the end of the prompt. A word that
 is said is nearer than any token of the prompt by two taps, and so costs 2 / W more. Positions take two more channels,
 as points (cos, sin) on an eighth of a circle; the sine is a second cost, small enough to stay below 2 / W of the first.
 So unsaid signals cost the more, the later they stand, within the filter's reach or not, and said ones more than all of

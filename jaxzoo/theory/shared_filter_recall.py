@@ -18,7 +18,7 @@ bound it is not positive with a probability of at most
 so `w = about 4 m log(vocab / error)` leaves a query wrong with a probability of `error`, whatever the length.
 
 Assumed: the fillers are 0, keys are asked for once, and repeated keys stand at an even distance (`places="slots"`), so
-that no distance leads from a query to a value and the key behind it. Equal values are distances too, and count for m.
+that no distance leads from a query to a value and the key after it. Equal values are distances too, and count for m.
 """
 
 import math

@@ -37,6 +37,7 @@ class Checkpoints:
       keep: how many checkpoints stay, the newest ones.
       record: file for the newest step that was ever complete, so that its loss is noticed; None: no such file.
       best: names those of the steps on disk that stay whatever their age; None: none do.
+      prepare: called by process 0 before a save; may raise OSError.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Checkpoints:
         keep: int = 1,
         record: Path | None = None,
         best: Callable[[Collection[int]], Collection[int]] | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ):
         self._directory, self._keep, self._record, self._best = directory, keep, record, best
+        self._prepare = prepare
         self._under_way: int | None = None
         self._is_clean = False
         self.newest = leaders(self._newest_on_disk)
@@ -78,6 +81,8 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardSave(state), **{ITEM: ocp.args.JsonSave(seal.to_json())})
         with _as_os_error(self._directory):
             with together(OSError):
+                if is_leader():
+                    self._prepare()
                 if not self._is_clean:
                     self._remove_unfinished()
                 self._set_aside(step)
@@ -191,15 +196,28 @@ class Checkpoints:
             path.rename(next(path.with_name(name) for name in names if not path.with_name(name).exists()))
 
 
-_REASONS = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)))
+_DISK_ERRORS = tuple(
+    os.strerror(getattr(errno, name))
+    for name in (
+        *("ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EACCES", "EPERM", "ENOENT", "ENOTDIR", "EIO", "EREMOTEIO", "ESTALE"),
+        *("ETIMEDOUT", "ENOTCONN", "EHOSTDOWN", "EBUSY"),
+    )
+    if hasattr(errno, name)
+)
+"""Words of the operating system by which an error of a local or shared file system is known."""
 
 
 @contextlib.contextmanager
 def _as_os_error(directory: Path) -> Iterator[None]:
-    """One kind for the caller: a full disk reaches us as ValueError or RuntimeError of the storage layer."""
+    """Raises OSError for an error of a disk, which the storage layer raises as ValueError or RuntimeError.
+
+    Any other ValueError or RuntimeError is a defect, which no second attempt mends, and passes.
+    """
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
         text = str(error).strip() or type(error).__name__
-        reason = next((reason for reason in _REASONS if reason in text), text.splitlines()[0])
-        raise OSError(f"checkpoint in {directory}: {reason}") from error
+        reason = next((reason for reason in _DISK_ERRORS if reason in text), None)
+        if reason is None and not isinstance(error, OSError):
+            raise
+        raise OSError(f"checkpoint in {directory}: {reason or text.splitlines()[0]}") from error

@@ -15,7 +15,7 @@ from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog
-from jaxzoo.train.origin import Origin, Place, read_origin
+from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.train.profiling import Profiler, check_ahead
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.recorder import NonFiniteError, Recorder
@@ -37,7 +37,7 @@ def run_experiment(
     resume: bool,
     screen: Screen,
     overwrite: bool = False,
-    init_from: Place | None = None,
+    init_from: CheckpointPlace | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
 ) -> None:
@@ -145,7 +145,9 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
         else:
             record.baselines()
         best = functools.partial(record.best, config.keep_best)
-        with Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, best) as checkpoints:
+        with Checkpoints(
+            run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, best, run.follow
+        ) as checkpoints:
             try:
                 step = train(session, start, checkpoints, record, stop, profiler)
             except NonFiniteError as error:

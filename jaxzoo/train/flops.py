@@ -1,4 +1,4 @@
-"""What a run computes."""
+"""FLOPs of a training run."""
 
 import functools
 

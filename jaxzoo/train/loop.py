@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import FrameType, TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.base import Stream
-from jaxzoo.distributed.agreement import AgreedStop
+from jaxzoo.distributed.agreement import AgreedStop, StopRequest
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.patience import Patience
@@ -67,16 +67,7 @@ class StopSignals:
             signal.signal(each, signal.SIG_DFL)
 
 
-class Stop(Protocol):
-    """What may end a run before its time."""
-
-    @property
-    def requested(self) -> bool:
-        """Whether it does."""
-        ...
-
-
-class Course:
+class TrainingRun:
     """One run from where it begins to its end: what is due at each step, in the order metrics, validation, checkpoint.
 
     So all rows up to a checkpoint's step are on disk before the checkpoint is.
@@ -98,7 +89,7 @@ class Course:
         start: Start,
         checkpoints: Checkpoints,
         record: Recorder,
-        stop: Stop,
+        stop: StopRequest,
     ):
         self.step = start.step
         self._config, self._stream, self._is_given = config, start.stream, start.is_given
@@ -191,7 +182,7 @@ def train(
       NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
       OSError: metrics or a checkpoint cannot be written.
     """
-    course = Course(session.config, start, checkpoints, record, stop)
+    course = TrainingRun(session.config, start, checkpoints, record, stop)
     state = start.state
 
     def current() -> TrainState:

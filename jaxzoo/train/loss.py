@@ -1,4 +1,4 @@
-"""What a model pays for the targets of a batch, without all of its logits in memory at once."""
+"""Cross-entropy of the targets of a batch, optionally without all logits in memory at once."""
 
 import math
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class TokenScores(NamedTuple):
     log_normalizer: Float[Array, "b m"]
     """`log sum exp` of the logits, which the z-loss keeps near 0."""
     hits: Bool[Array, "b m"]
-    """No token is likelier."""
+    """Whether the target is the first of the likeliest tokens, as `argmax` has it."""
     labelled: Bool[Array, "b m"]
     """Which targets count."""
 
@@ -81,11 +81,20 @@ def cross_entropy(
         peak = jax.lax.pmax(peak, part.axes)
     total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
     log_normalizer = jnp.log(jax.lax.psum(total, part.axes) if part.axes else total) + peak
-    hits = labelled & (picked >= peak)  # argmax would cost as much as the head on a CPU
+    hits = labelled & (picked >= peak) & ~_ties_before(logits, picked, targets, part)
     zeros = jnp.zeros_like(picked)
     return TokenScores(
         jnp.where(labelled, log_normalizer - picked, zeros), jnp.where(labelled, log_normalizer, zeros), hits, labelled
     )
+
+
+def _ties_before(
+    logits: Float[Array, "b m vocab"], picked: Float[Array, "b m"], ids: Int[Array, "b m"], part: VocabularyPart
+) -> Bool[Array, "b m"]:
+    """Whether a token with a lower id has at least this logit. `argmax` would cost as much as the head on a CPU."""
+    tokens = part.first_row + jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2)
+    tied = jnp.any((tokens < ids[:, :, None]) & (logits >= picked[:, :, None]), axis=-1)
+    return jax.lax.pmax(tied.astype(jnp.int32), part.axes) > 0 if part.axes else tied
 
 
 def _pick(logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], part: VocabularyPart) -> Float[Array, "b m"]:

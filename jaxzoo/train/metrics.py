@@ -4,8 +4,10 @@ import contextlib
 import errno
 import itertools
 import json
+import math
 import os
 import time
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -21,6 +23,10 @@ from jaxzoo.whole_files import write_rows
 
 Row = dict[str, float]
 """`{"step": 10, "train/loss": 2.5, ...}`."""
+
+
+HIGHER_IS_BETTER = "valid/accuracy"
+"""Beginning of the names of metrics of which more is better; of all others (loss, bits per byte, perplexity) less."""
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -48,6 +54,19 @@ def _row(line: bytes) -> Row | None:
     return row if numbers and type(row.get("step")) is int else None
 
 
+def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None = None) -> list[int]:
+    """The steps that were validated, the best first; of two that are equal the earlier one.
+
+    Args:
+      rows: metrics of the run.
+      metric: the one that counts; steps where it is not finite are left out.
+      among: the steps that are asked for; None: all.
+    """
+    sign = -1.0 if metric.startswith(HIGHER_IS_BETTER) else 1.0
+    scores = {int(row["step"]): sign * row[metric] for row in rows if math.isfinite(row.get(metric, math.nan))}
+    return sorted((s for s in scores if among is None or s in among), key=lambda step: (scores[step], step))
+
+
 class MetricsLog:
     """Appends rows to `metrics.jsonl` and to a TensorBoard event file, unbuffered.
 
@@ -65,6 +84,9 @@ class MetricsLog:
         self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
         if len(self.rows) < n_rows:
             warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {self._gap(keep_until)}")
+        self._newest: dict[str, Row] = {}
+        for row in self.rows:
+            self._newest.update(dict.fromkeys(row, row))
         self._file: IO[bytes] | None = None
         if not writes:
             return
@@ -96,6 +118,7 @@ class MetricsLog:
             line = (json.dumps(row) + "\n").encode()
             patiently(lambda: self._append(line), str(self._path))
         self.rows.append(row)
+        self._newest.update(dict.fromkeys(row, row))
         self.chart(step, metrics)
         return row
 
@@ -116,7 +139,7 @@ class MetricsLog:
 
     def last(self, name: str) -> Row | None:
         """The newest row that holds `name`."""
-        return next((row for row in reversed(self.rows) if name in row), None)
+        return self._newest.get(name)
 
     def _gap(self, end: int) -> str:
         steps = [0, *(int(row["step"]) for row in self.rows), end]

@@ -24,7 +24,7 @@ MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "init_std", "out_init_st
 """Fields of a model, beside dropout rates, that say nothing about the function that its variables stand for."""
 
 
-class Place(NamedTuple):
+class CheckpointPlace(NamedTuple):
     """A checkpoint of a run, or a file."""
 
     path: Path
@@ -33,7 +33,7 @@ class Place(NamedTuple):
     """Which checkpoint of the run."""
 
     @classmethod
-    def parse(cls, text: str) -> "Place":
+    def parse(cls, text: str) -> "CheckpointPlace":
         """`RUN`, `RUN:STEP`, `RUN:best` or `FILE.safetensors`; what has the whole text as its name has precedence."""
         named = re.fullmatch(r"(.+):([0-9]+|best)", text)
         if named and not Path(text).expanduser().exists():
@@ -47,14 +47,14 @@ class Origin(NamedTuple):
     variables: Variables
     """In the shardings of the session that asked for them."""
     note: Json
-    """What the run remembers: `{"run": ..., "step": ..., "digest": ...}`, the digest that of all variables; `file` in
+    """Entry of `origin.json`: `{"run": ..., "step": ..., "digest": ...}`, the digest that of all variables; `file` in
     the place of `run` where they are from a file."""
 
     def __str__(self) -> str:
         return f"step {self.note['step']} of {self.note.get('run') or self.note['file']}"
 
 
-def read_origin(place: Place, session: Session) -> Origin:
+def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     """The variables of a checkpoint or file, bit for bit, each read to where the session keeps it.
 
     Names and shapes must be those of the session's model. A warning says where the two models are different functions

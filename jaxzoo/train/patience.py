@@ -55,7 +55,7 @@ class Patience:
 
 
 def patiently(write: Callable[[], T], what: str) -> T:
-    """Calls `write`, which leaves nothing behind where it fails, until it succeeds.
+    """Calls `write`, which leaves no partial result where it fails, until it succeeds.
 
     Raises:
       OSError: that of the last attempt.

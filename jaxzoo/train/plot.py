@@ -47,7 +47,7 @@ def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
 
 
 def _last_by_length(rows: Sequence[Row], name: str) -> dict[int, float]:
-    """What the last validation has under this name by number of tokens, rising."""
+    """Values of the last validation under this name by number of tokens, in rising order."""
     last = next((row for row in reversed(rows) if any(key.startswith(name) for key in row)), {})
     found = {int(key.removeprefix(name)): value for key, value in last.items() if key.startswith(name)}
     return dict(sorted(found.items()))

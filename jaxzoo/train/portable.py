@@ -14,20 +14,24 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
-from jaxzoo.config_io import Json
-from jaxzoo.data.pieces.extras import need
-from jaxzoo.models.blueprint import Variables
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import Json, UnknownTypeError, from_json
+from jaxzoo.extras import need
+from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.digest import digests, joint_digest
+from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
-from jaxzoo.train.stored import Shapes, names_of, tokenizer_of
+from jaxzoo.train.stored import Shapes, first_other_shape, names_of, tokenizer_of
 from jaxzoo.whole_files import replacing
 
 EXTENSION = ".safetensors"
 
 
 class Header(NamedTuple):
-    """What a file says of its arrays."""
+    """Metadata of a file."""
 
     config: Json
     """The experiment that they were trained in."""
@@ -36,7 +40,7 @@ class Header(NamedTuple):
     tokenizer: str
     """Fingerprint of the tokenizer of its text; empty: no text."""
     digest: str
-    """Of all variables together."""
+    """Joint digest of all variables."""
     buffers: frozenset[str]
     """Names, as in `shapes`, of those that do not learn."""
     shapes: Shapes
@@ -79,7 +83,7 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
 
 
 def read_header(file: Path) -> Header:
-    """What a file says of its arrays, without reading them.
+    """Reads the metadata of a file, without its arrays.
 
     Raises:
       ValueError: it is none that `write_portable` has written.
@@ -129,6 +133,46 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )
     return variables, header
+
+
+def import_run(file: Path, run: RunDirectory) -> Header:
+    """Makes a run whose one checkpoint, that of step 0, holds the variables of a file; returns what the file says.
+
+    Args:
+      file: as `write_portable` writes it.
+      run: where the run will lie; must hold none.
+
+    Raises:
+      ValueError: the place is taken; the file is none of ours, or its arrays are not those of the model that it names.
+      OSError: the file is damaged, or the run cannot be written.
+    """
+    run.check(resume=False, overwrite=False)
+    header = read_header(file)
+    try:
+        config = from_json(header.config, ExperimentConfig)
+    except UnknownTypeError as error:
+        raise ValueError(f"{file}: {error}; name the file that defines it with --config FILE") from error
+    shapes = make_blueprint(config.model).shapes
+    place = SingleDeviceSharding(jax.devices("cpu")[0])
+    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
+
+    def check(header: Header) -> None:
+        other = first_other_shape(header.shapes, abstract)
+        if other:
+            name, there, here = other
+            raise ValueError(
+                f"{file} is of another model: variable {name} has shape {there} there and {here} by its config"
+            )
+
+    variables, _ = read_portable(file, abstract, check)
+    note = {"file": str(file.absolute()), "step": header.step, "digest": header.digest, "imported": True}
+    run.create(header.config, None, note)
+    cursor = {"fingerprint": f"{header.tokenizer}:imported"} if header.tokenizer else {}
+    with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
+        parts = {name: tree for name, tree in variables._asdict().items() if tree}
+        checkpoints.save(0, parts, cursor=cursor, config=header.config)
+    run.release()
+    return header
 
 
 def need_library() -> None:

@@ -28,7 +28,7 @@ def parse_steps(text: str, n_steps: int) -> range:
 
 
 def check_ahead(steps: range | None, step: int) -> None:
-    """Refuses to trace what a resumed run has behind it.
+    """Refuses to trace steps that a resumed run has already taken.
 
     Raises:
       ValueError: the first of the steps is not after `step`.

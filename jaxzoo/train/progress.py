@@ -1,4 +1,4 @@
-"""What a run tells its user: one live line on a terminal, plain lines elsewhere, a table at the end."""
+"""Progress of a run on the screen: one live line on a terminal, plain lines elsewhere, a table at the end."""
 
 import shutil
 import time

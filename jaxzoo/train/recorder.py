@@ -7,8 +7,7 @@ from typing import Protocol
 
 import jax
 
-from jaxzoo.train.best import best_steps
-from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.metrics import MetricsLog, best_steps
 from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
@@ -25,7 +24,7 @@ class NonFiniteError(ArithmeticError):
         self.step = step
 
 
-class Audience(Protocol):
+class ProgressReporter(Protocol):
     """Who is told of the course of a run."""
 
     def say(self, text: str) -> None:
@@ -62,7 +61,7 @@ class Recorder:
         session: Session,
         run: RunDirectory,
         log: MetricsLog,
-        progress: Audience,
+        progress: ProgressReporter,
         *,
         draws: bool = True,
         clock: tuple[Speed, SpeedLog] | None = None,
@@ -123,6 +122,7 @@ class Recorder:
     def draw(self) -> None:
         """Draws the learning curve."""
         if self._draws:
+            self._run.follow()
             draw_learning_curve(self._log.rows, self._run.picture, title=self._run.path.name)
 
     @property

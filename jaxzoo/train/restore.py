@@ -1,22 +1,23 @@
 """Reads checkpoints, and trusts none before its arrays have the digests of its seal."""
 
+import contextlib
 import json
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import jax
 import orbax.checkpoint as ocp
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import Json, first_difference, with_fields_of_today
+from jaxzoo.config_io import Json, first_difference
 from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
 from jaxzoo.train.run_dir import MAY_CHANGE
 from jaxzoo.train.seal import Seal, UnusableError, read_seal
 from jaxzoo.train.state import TrainState
-from jaxzoo.train.storage import reading
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ UNUSABLE = ".unusable"
 
 
 class Restored(NamedTuple):
-    """What was read from a checkpoint, and is what was saved."""
+    """State and seal of a checkpoint, verified by its digests."""
 
     state: TrainState
     """The state."""
@@ -56,12 +57,11 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     """
     with together(UnusableError):
         seal = read_seal(folder)
-        kept = config if config is None else with_fields_of_today(seal.config, ExperimentConfig)
-        difference = first_difference(kept, config, ignore=MAY_CHANGE)
+        difference = config is not None and first_difference(seal.config, config, ignore=MAY_CHANGE)
         if difference:
             raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
     arrays: Any = folder / "state"
-    with together(UnusableError), reading(folder, seal):
+    with together(UnusableError), reading():
         state = ocp.StandardCheckpointHandler().restore(arrays, args=ocp.args.StandardRestore(abstract))
     seal.check_digests(digests(state))
     if int(state.step) != seal.step:
@@ -69,10 +69,27 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     return Restored(state, seal)
 
 
+@contextlib.contextmanager
+def reading() -> Iterator[None]:
+    """Raises UnusableError, with one line, for all that Orbax raises of a damaged checkpoint.
+
+    Memory that runs out says nothing of the checkpoint and passes.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # Orbax raises kinds of its own, TensorStore's, JAX's, and plain Exception
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+            raise
+        words = textwrap.shorten(str(error), 120, placeholder="...") or type(error).__name__
+        raise UnusableError(f"state cannot be read: {words}") from None
+
+
 def newest_usable(
     directory: Path, read: Callable[[Path], T], record: Path | None = None, order: Sequence[int] | None = None
 ) -> T | None:
-    """What `read` makes of the newest checkpoint that it can use, with a warning for each that is newer.
+    """Reads the newest checkpoint that can be used, with a warning for each that is newer.
 
     Args:
       directory: of the checkpoints; nothing is written there.

@@ -1,16 +1,21 @@
-"""A run's directory: what lies in it, and the care that no run is lost."""
+"""A run's directory: its files, and the lock that keeps other processes from writing there."""
 
 import contextlib
 import json
 import shutil
 from pathlib import Path
 
-from jaxzoo.config_io import Json, first_difference, with_fields_of_today
-from jaxzoo.train.claim import PREFIX, Claim
+from filelock import FileLock, Timeout
+
+from jaxzoo.config_io import Json, first_difference
+from jaxzoo.screen import warn
 from jaxzoo.whole_files import unfinished, write_json, write_whole
 
 EVENTS = "events.out.tfevents."
 """Beginning of the names of TensorBoard's files."""
+
+LOCK = ".lock"
+"""Name of the file that is locked while a process writes to the run; it stays there."""
 
 MAY_CHANGE = frozenset(
     {
@@ -31,7 +36,7 @@ runs. All others change what is learned; `train.steps` does, since the learning 
 def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
     """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone.
 
-    A mixer that was chosen by its name comes behind it: `runs/mqar-zoo-hyena`.
+    A mixer that was chosen by its name is appended: `runs/mqar-zoo-hyena`.
     """
     parts = config_file.with_suffix("").parts
     names = parts[-1:]
@@ -39,6 +44,10 @@ def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
         last = len(parts) - 1 - parts[::-1].index("configs")
         names = parts[last + 1 :]
     return Path("runs", "-".join([*names, *([mixer.lower().replace("-", "_")] if mixer else [])]))
+
+
+class InUseError(ValueError):
+    """Another process writes to the run."""
 
 
 class RunDirectory:
@@ -59,7 +68,10 @@ class RunDirectory:
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
         self.newest_checkpoint = path / "newest_checkpoint.json"
-        self._claim: Claim | None = None
+        # The operating system gives the lock up with the process that holds it, however that ends.
+        self._lock = FileLock(path / LOCK, thread_local=False)
+        self._claimed: tuple[int, int] | None = None
+        self._followed = False
 
     @property
     def holds_run(self) -> bool:
@@ -102,10 +114,7 @@ class RunDirectory:
         Raises:
           ValueError: names the first field that differs and is not in `MAY_CHANGE`.
         """
-        from jaxzoo.config import ExperimentConfig  # here, so that --help need not wait for JAX
-
-        kept = with_fields_of_today(self.read_config(), ExperimentConfig)
-        found = first_difference(kept, config, ignore=MAY_CHANGE)
+        found = first_difference(self.read_config(), config, ignore=MAY_CHANGE)
         if found:
             field, old, new = found
             raise ValueError(
@@ -114,7 +123,7 @@ class RunDirectory:
             )
 
     def read_config(self) -> Json:
-        """What `config.json` holds.
+        """Reads `config.json`.
 
         Raises:
           ValueError: it is no JSON.
@@ -132,16 +141,40 @@ class RunDirectory:
           InUseError: another one writes here.
           OSError: the directory cannot be written.
         """
-        if self._claim is None:
-            claim = Claim(self.path)
-            claim.take()
-            self._claim = claim
+        if self._claimed is not None:
+            return
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise InUseError(
+                f"{self.path} is in use by another training process; wait for it, stop it, or choose another place "
+                "with --run-dir"
+            ) from None
+        self._claimed = _identity(self.path)
 
     def release(self) -> None:
         """Ends the claim, if there is one."""
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        if self._claimed is not None:
+            if self.path.is_symlink() and self._followed:
+                self.path.unlink()
+            self._claimed = None
+            self._lock.release()
+
+    def follow(self) -> None:
+        """Goes on in the claimed directory where it was renamed: until `release` a symbolic link has its old name.
+
+        Raises:
+          OSError: the directory was removed, or moved out of its parent.
+        """
+        if self._claimed is None or _identity(self.path) == self._claimed:
+            return
+        siblings = self.path.parent.iterdir()
+        renamed = next((path for path in siblings if path.is_dir() and _identity(path) == self._claimed), None)
+        if renamed is None or self.path.exists():
+            raise OSError(f"{self.path} was moved or removed while the run writes to it; bring it back")
+        self.path.symlink_to(renamed.name, target_is_directory=True)
+        self._followed = True
+        warn(f"{self.path} was renamed; the run goes on in {renamed}")
 
     def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
         """Makes the directory anew and claims it; a run that it held is removed.
@@ -170,9 +203,11 @@ class RunDirectory:
                 write_json(self.manifest, manifest, owned=True)
         except OSError:
             with contextlib.suppress(OSError):
-                if self._claim:
+                if self._claimed is not None:
                     self._remove_run()
                 self.release()
+                if missing:
+                    (self.path / LOCK).unlink(missing_ok=True)
                 for made in missing:
                     made.rmdir()
             raise
@@ -211,7 +246,16 @@ class RunDirectory:
         folders = {self.checkpoints.name, self.profile.name} if self.holds_run else set()
         ours = {file.name for file in self._files()} | folders
         names = (p.name for p in self.path.iterdir())
-        return sorted(name for name in names if name not in ours and not name.startswith((EVENTS, PREFIX)))
+        return sorted(name for name in names if name not in ours and name != LOCK and not name.startswith(EVENTS))
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a directory; None: it does not exist."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _short(value: Json) -> str:

@@ -28,7 +28,7 @@ class Seal(NamedTuple):
     n_rows: int
     """Rows of metrics up to the step."""
     digests: Digests
-    """Those of all arrays of the state."""
+    """Digests of all arrays of the state."""
 
     def to_json(self) -> dict:
         """The fields, as JSON gives them back, and the SHA-256 of their text."""
@@ -53,8 +53,6 @@ def read_seal(folder: Path) -> Seal:
     """
     file = folder / ITEM / "metadata"
     name = file.relative_to(folder)
-    if not file.exists() and (folder / "data").is_dir():
-        raise UnusableError(f"{name} is missing: an older version of jaxzoo, which sealed nothing, has saved it")
     try:
         content = json.loads(file.read_bytes())
         sha256 = content.pop("sha256")

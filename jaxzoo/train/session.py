@@ -1,4 +1,4 @@
-"""What a run needs before it has a directory: mesh, data, compiled steps; nothing here is written to disk.
+"""Mesh, data and compiled steps of a run; nothing here is written to disk.
 
 A `Program` is all of it but the data.
 """
@@ -19,17 +19,17 @@ from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.checks import check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.evaluate import evaluate, padded_batches
-from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
+from pallas_kernels.dispatch import lowering_for
 
 
 class PerShape:
     """A jitted function of (state or variables, batch), compiled ahead of time, once for every shape of batch.
 
-    The shape of a batch: which fields it has, and their shapes.
+    The shape of a batch: which fields it has, and their shapes and dtypes.
 
     Attributes:
       seconds: time spent in compilation so far.
@@ -48,7 +48,7 @@ class PerShape:
     def compile(self, state: Any, batch: Batch) -> Callable:
         """The executable for this shape of batch; `state` may be shapes alone."""
         arrays, fields = jax.tree.flatten(batch)
-        shape = fields, tuple(x.shape for x in arrays)
+        shape = fields, tuple((x.shape, x.dtype) for x in arrays)
         if shape not in self._compiled:
             start = time.perf_counter()
             self._compiled[shape] = self._jitted.lower(state, batch).compile()
@@ -57,7 +57,8 @@ class PerShape:
 
     def lower(self, state: Any, batch: Batch, platform: str) -> jax.stages.Lowered:
         """The program for devices of a platform that may be absent, not yet compiled; shapes alone will do."""
-        return self._jitted.trace(state, batch).lower(lowering_platforms=(platform,))
+        with lowering_for(platform):
+            return self._jitted.trace(state, batch).lower(lowering_platforms=(platform,))
 
     @property
     def n_compiled(self) -> int:
@@ -153,10 +154,7 @@ class Session(Program):
     """
 
     def __init__(self, config: ExperimentConfig, devices: Sequence[Any] | None = None, *, limited: bool = False):
-        share_one_arena()  # before the mesh: JAX starts its threads with its devices
         mesh = make_mesh(config.mesh, devices)
-        if mesh.devices.flat[0].platform == "cpu":
-            keep_freed_memory()
         check_batch_size(config, mesh)
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
         self.dataset = config.data.build(**sizes)

@@ -17,10 +17,10 @@ from jaxzoo.whole_files import write_rows
 
 
 class StepWork(NamedTuple):
-    """What an update is, on all devices together."""
+    """Size of an update, on all devices together."""
 
     unit: str
-    """What is counted: `tokens`, or `examples` of recall tasks."""
+    """Unit that is counted: `tokens`, or `examples` of recall tasks."""
     amount: int
     """How many of them."""
     flops: float
@@ -30,7 +30,7 @@ class StepWork(NamedTuple):
 
 
 def step_work(session: Session) -> StepWork:
-    """What an update of the session is."""
+    """Computes the size of an update of the session."""
     rows, length = session.config.train.batch_size, session.dataset.max_length
     devices = list(session.mesh.devices.flat)
     kind = find_device(devices[0].device_kind)

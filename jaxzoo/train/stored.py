@@ -10,13 +10,11 @@ import orbax.checkpoint as ocp
 
 from jaxzoo.config import TrainConfig
 from jaxzoo.models.blueprint import Variables
-from jaxzoo.train.best import best_steps
 from jaxzoo.train.digest import digests
-from jaxzoo.train.metrics import read_rows
-from jaxzoo.train.restore import folders, newest_usable
+from jaxzoo.train.metrics import best_steps, read_rows
+from jaxzoo.train.restore import folders, newest_usable, reading
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal, UnusableError, read_seal
-from jaxzoo.train.storage import reading
 
 Which = int | Literal["best"] | None
 """A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
@@ -27,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 class Stored(NamedTuple):
-    """What was read from a checkpoint, and is what was saved."""
+    """Variables and seal of a checkpoint, verified by its digests."""
 
     variables: Variables
     """All that the model holds."""
@@ -72,9 +70,10 @@ def read_stored(run: RunDirectory, step: Which, abstract: Variables, check: Call
     def read(folder: Path) -> Stored:
         seal = read_seal(folder)
         check(seal)
-        with reading(folder, seal):
+        with reading():
             variables = _restore(folder / "state", abstract)
-        seal.check_digests(digests({name: tree for name, tree in variables._asdict().items() if tree}))
+            found = digests({name: tree for name, tree in variables._asdict().items() if tree})
+        seal.check_digests(found)
         return Stored(variables, seal)
 
     try:

@@ -7,10 +7,10 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import UnknownTypeError, first_difference, from_json, with_fields_of_today
+from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
-from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.seal import Seal
@@ -18,12 +18,12 @@ from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored,
 
 
 class Trained(NamedTuple):
-    """What a run has learned."""
+    """A trained language model."""
 
     model: LanguageModel
     """The model, on the first device."""
     tokenizer: Tokenizer
-    """What made its tokens."""
+    """Tokenizer of its data."""
     step: int
     """Step of the checkpoint."""
 
@@ -119,9 +119,6 @@ def _check_same_model(seal: Seal, blueprint: Blueprint, run: RunDirectory) -> No
             f"{where} is of another model: variable {name} has shape {there} there and {here} by config.json; restore "
             "the run's own config.json"
         )
-    there, here = (
-        with_fields_of_today(kept["model"], LanguageModelConfig) for kept in (seal.config, run.read_config())
-    )
-    difference = first_difference(there, here, path="model")
+    difference = first_difference(seal.config["model"], run.read_config()["model"], path="model")
     if difference:
         raise ValueError(f"{where} is of another model: {difference[0]} differs; restore the run's own config.json")

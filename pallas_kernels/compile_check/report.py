@@ -3,6 +3,7 @@
 import dataclasses
 
 from pallas_kernels.compile_check.compiler_text import Kernel
+from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.schedule_model import model_report
 from pallas_kernels.schedule_model.forecast import Call
 
@@ -51,6 +52,9 @@ class Report:
         for kernel in self.kernels:
             if kernel.implementation == "mosaic_gpu" and kernel.registers is None:
                 found.append(f"{kernel.name}: ptxas reported nothing")
+            limit = TARGETS[self.target].shared_memory
+            if limit is not None and (kernel.shared_memory or 0) > limit:
+                found.append(f"{kernel.name}: {kernel.shared_memory} bytes of shared memory, of {limit}")
             if kernel.spill_stores or kernel.spill_loads:
                 found.append(f"{kernel.name}: spills {kernel.spill_stores} bytes, loads {kernel.spill_loads}")
         if self.implementation == "mosaic_tpu" and self.temporary > max(COPY * self.inputs_outputs, 2**20):

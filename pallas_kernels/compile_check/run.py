@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pallas_kernels import certificates
 from pallas_kernels.compile_check.compiler_text import read_program, read_ptxas, with_ptxas
 from pallas_kernels.compile_check.report import Report
 from pallas_kernels.compile_check.targets import TARGETS, Target, nvdisasm
@@ -26,6 +27,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # plugins describe devices here, they look for none
     "JAX_ENABLE_COMPILATION_CACHE": "0",  # what comes from a cache is not reported
     "JAX_TRACEBACK_FILTERING": "off",  # so that an error is the last line
+    certificates.SETTING: "all",
     "MOSAIC_GPU_DUMP_PTXAS": "1",
     "MOSAIC_GPU_DUMP_SASS_CTRL": "1",
     "TPU_SKIP_MDS_QUERY": "1",  # no question to a cloud's metadata server

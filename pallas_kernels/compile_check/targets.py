@@ -56,6 +56,8 @@ class Target:
     """Streaming multiprocessors of a GPU, cores of a TPU chip."""
     matrix_unit: int = 0
     """Rows and columns of a TPU's matrix unit."""
+    shared_memory: int | None = None
+    """Bytes of shared memory that a thread block of a GPU may have."""
 
     def devices(self, count: int = 1) -> list[Any]:
         """Devices to compile for; nothing runs on them."""
@@ -70,7 +72,7 @@ class Target:
 TARGETS = {
     target.name: target
     for target in (
-        Target("h100", "cuda", bandwidth=3.35e12, peak_flops=989e12, clock=1.98e9, cores=132),
+        Target("h100", "cuda", bandwidth=3.35e12, peak_flops=989e12, clock=1.98e9, cores=132, shared_memory=232448),
         Target("v5e", "tpu", bandwidth=819e9, peak_flops=197e12, clock=1.5e9, cores=1, matrix_unit=128),
         Target("v6e", "tpu", bandwidth=1640e9, peak_flops=918e12, clock=1.75e9, cores=1, matrix_unit=256),
     )

@@ -16,6 +16,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from pallas_kernels.compile_check.targets import TARGETS, Target
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.schedule_model.launch import Launch, read_launch
 from pallas_kernels.workload import Workload
 
@@ -36,7 +37,8 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
 
     entries = jax.tree.map(lambda x: jax.ShapeDtypeStruct(merged(x.shape), x.dtype, sharding=sharding), inputs)
     start = time.perf_counter()
-    lowered = jax.jit(program).trace(*entries).lower(lowering_platforms=(target.platform,))
+    with lowering_for(target.platform):
+        lowered = jax.jit(program).trace(*entries).lower(lowering_platforms=(target.platform,))
     compiled = lowered.compile()
     seconds = time.perf_counter() - start
     memory: Any = compiled.memory_analysis()

@@ -84,7 +84,8 @@ def sliding_window_attention(
       initial_cache: the tokens before, `window` slots; rows may stand at different positions. None: there are none.
       return_cache: return the cache after the last token too; float32 where `initial_cache` is None.
       implementation: one of `IMPLEMENTATIONS`, which runs or raises; None: the kernel of the platform that the program
-        is lowered for, where it serves this call, else "xla".
+        is lowered for, where it serves this call; ours only on kinds of device on which they were verified
+        (`pallas_kernels.certificates`). Else "xla".
 
     Returns:
       y (b, t, h, v) in the dtype of v, or (y, cache).

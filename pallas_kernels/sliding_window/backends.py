@@ -56,9 +56,16 @@ def _mosaic_gpu_backward(*operands, **options):
 BACKENDS = {
     "xla": Backend(None, lambda problem: None, xla.forward, xla.backward),
     "mosaic_gpu": Backend(
-        "cuda", _kernel(mosaic_gpu_layout.objection), _mosaic_gpu_forward, _mosaic_gpu_backward, needs_wgmma
+        "cuda",
+        _kernel(mosaic_gpu_layout.objection),
+        _mosaic_gpu_forward,
+        _mosaic_gpu_backward,
+        needs_wgmma,
+        verified_only=True,
     ),
     "cudnn": Backend("cuda", _kernel(cudnn.objection), cudnn.forward, cudnn.backward, cudnn.target_objection),
-    "mosaic_tpu": Backend("tpu", _kernel(mosaic_tpu.objection), mosaic_tpu.forward, mosaic_tpu.backward),
+    "mosaic_tpu": Backend(
+        "tpu", _kernel(mosaic_tpu.objection), mosaic_tpu.forward, mosaic_tpu.backward, verified_only=True
+    ),
     "splash_tpu": Backend("tpu", _kernel(splash_tpu.objection), splash_tpu.forward, splash_tpu.backward),
 }

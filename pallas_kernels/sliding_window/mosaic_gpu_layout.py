@@ -19,11 +19,10 @@ import dataclasses
 
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import hopper_objection
+from pallas_kernels.dispatch import hopper_objection, multiprocessors
 from pallas_kernels.sliding_window.problem import Problem
 
 BLOCK = 64
-CORES = 132
 SHARED_BYTES = 227 * 1024  # of a thread block
 VECTOR_BYTES = 4096  # of one (64,) operand of a ring, or less: at most 4 slots for each of 4 warpgroups
 BARRIER_BYTES = 1024
@@ -167,7 +166,7 @@ def plan_kernel(
     staged = keep and resident(tiles + results) == resident(tiles)
     warpgroups = resident(tiles)
     ahead = ahead if keep and resident(tiles + results * staged + ahead) == warpgroups else 0
-    run = tuning.run or choose_run(problem.b * heads, stationary_blocks, CORES * warpgroups)
+    run = tuning.run or choose_run(problem.b * heads, stationary_blocks, multiprocessors() * warpgroups)
     plan = Plan(keep, slots, ahead, staged, min(run, stationary_blocks), warpgroups)
     useful = min(tuning.warpgroups or warpgroups, plan.tasks(heads, stationary_blocks))
     return dataclasses.replace(plan, warpgroups=min(warpgroups, useful))

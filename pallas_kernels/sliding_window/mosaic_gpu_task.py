@@ -12,11 +12,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.dispatch import multiprocessors
 from pallas_kernels.sliding_window.mosaic_gpu_blocks import rows
 from pallas_kernels.sliding_window.mosaic_gpu_layout import (
     BARRIER_BYTES,
     BLOCK,
-    CORES,
     SHARED_BYTES,
     VECTOR_BYTES,
     Geometry,
@@ -57,7 +57,7 @@ def plan_single_pass(problem: Geometry, tuning: Tuning) -> SinglePass | None:
     if not 2 <= window <= 2 * BLOCK or problem.d > WIDEST.get((blocks, problem.group > 1), 0):
         return None
     # A run's extra steps: those of later queries, and the wait for its first loads.
-    run = tuning.run or choose_run(problem.b * problem.g, problem.key_blocks, CORES, extra=blocks)
+    run = tuning.run or choose_run(problem.b * problem.g, problem.key_blocks, multiprocessors(), extra=blocks)
     early = SinglePass(min(run, problem.key_blocks), ahead=2)
     return early if early.bytes(problem) <= SHARED_BYTES else dataclasses.replace(early, ahead=1)
 

@@ -21,7 +21,8 @@ from typing import Literal, overload
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels.dispatch import choose, run
+from pallas_kernels import certificates
+from pallas_kernels.dispatch import choose, may_run_on, run
 from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
 from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options
 from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
@@ -99,7 +100,8 @@ def taylor_attention(
       chunk_size: tokens that meet by the quadratic form in "xla", any positive number; None: by length. The
         kernels have chunks of their own and refuse it.
       implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
-        Mosaic kernel of the platform that the program is lowered for, where it serves this call, else "xla".
+        Mosaic kernel of the platform that the program is lowered for, where it serves this call and was verified on
+        that kind of device (`pallas_kernels.certificates`), else "xla".
         "mosaic_gpu" multiplies float32 as pairs of bfloat16: 1e-5 of relative error, where "xla" keeps float32 whole.
 
     Returns:
@@ -149,7 +151,7 @@ def attend(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
             kernel_segments=mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING)
-            if "mosaic_gpu" in names
+            if "mosaic_gpu" in names and may_run_on("cuda") and (implementation or certificates.may_be_chosen())
             else 1,
         )  # fmt: skip
         y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)
@@ -194,9 +196,7 @@ def taylor_attention_step(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(6, 7, 8))
 def _attend(q, k, v, state, decay, segment_ids, names, problem, options):
-    segments = options.kernel_segments
-    if segments > 1:
-        segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.FORWARD)
+    segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.FORWARD) if "mosaic_gpu" in names else 1
     options = dataclasses.replace(options, return_den=False, kernel_segments=segments)
     y, last, _ = run(BACKENDS, "forward", names, problem, q, k, v, state, decay, segment_ids, options=options)
     return y, last

@@ -9,7 +9,8 @@ t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None me
 segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
 saved is den (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it. With
 options.kernel_segments > 1 it is (den, borders): the states of `mosaic_gpu_split.border_shapes`, 11 MB at most, which
-mosaic_gpu saves instead of making them again. The others return zeros there.
+mosaic_gpu saves instead of making them again. The others return zeros there, where a program may run on a GPU at all
+(`dispatch.may_run_on`).
 """
 
 import dataclasses
@@ -39,7 +40,8 @@ class Options:
     """Whether `backward` will follow."""
     chunk_size: int | None
     kernel_segments: int = 1
-    """Into how many segments mosaic_gpu splits the sequence; 1 if it may not run."""
+    """Into how many segments mosaic_gpu splits the sequence; 1 if it may not run, or if a backward pass follows and the
+    program is traced for another platform."""
 
     @property
     def saves_borders(self) -> bool:
@@ -161,10 +163,15 @@ def _without_borders(backend: Backend) -> Backend:
 BACKENDS = {
     "xla": _without_borders(Backend(None, lambda problem: None, _xla_forward, _xla_backward)),
     "mosaic_gpu": Backend(
-        "cuda", _kernel(mosaic_gpu_layout.objection), _mosaic_gpu_forward, _mosaic_gpu_backward, needs_wgmma
+        "cuda",
+        _kernel(mosaic_gpu_layout.objection),
+        _mosaic_gpu_forward,
+        _mosaic_gpu_backward,
+        needs_wgmma,
+        verified_only=True,
     ),
     "mosaic_tpu": _without_borders(
-        Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward)
+        Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward, verified_only=True)
     ),
     "triton": _without_borders(Backend("cuda", _kernel(triton.objection), _triton_forward, _xla_backward)),
 }

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from pallas_kernels.dispatch import multiprocessors
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 from pallas_kernels.taylor_attention.problem import Problem
 
@@ -84,19 +85,19 @@ TRAINING = Cost(2.75, 0.0255, 0.47, 0.0067, 20.0)
 """With the backward pass."""
 
 
-def choose_segments(blocks: int, t: int, cost: Cost, cores: int = 132) -> int:
-    """How many of at least two chunks, one block a core and wave, take the least time."""
+def choose_segments(blocks: int, t: int, cost: Cost) -> int:
+    """How many of at least two chunks, one block per multiprocessor and wave, take the least time."""
     chunks = -(-t // CHUNK)
-    most = max(1, min(cores // max(blocks, 1), chunks // MIN_CHUNKS))
+    most = max(1, min(multiprocessors() // max(blocks, 1), chunks // MIN_CHUNKS))
     return min(range(1, most + 1), key=lambda segments: cost.of(segments, blocks, chunks))
 
 
-def choose_pieces(blocks: int, chunks: int, cores: int = 132) -> int:
-    """Pieces that cut `blocks` of `chunks` each to fill the chip with one per core, of at least two chunks.
+def choose_pieces(blocks: int, chunks: int) -> int:
+    """Pieces that cut `blocks` of `chunks` each to fill the chip with one per multiprocessor, of at least two chunks.
 
-    Two per core would take no longer, but make twice the states to write and to sum.
+    Two per multiprocessor would take no longer, but make twice the states to write and to sum.
     """
-    return max(1, min(cores // max(blocks, 1), chunks // MIN_CHUNKS))
+    return max(1, min(multiprocessors() // max(blocks, 1), chunks // MIN_CHUNKS))
 
 
 def kernel_segments(p: Problem, cost: Cost) -> int:

@@ -10,7 +10,10 @@ from benchmarks.generation.__main__ import main
 from benchmarks.generation.models import SIZES
 from jaxzoo.models.accounting import count_parameters, state_bytes
 
+pytestmark = pytest.mark.full
 
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", SIZES)
 def test_models_of_a_size_have_equal_parameters(name):
     """Kills: a comparison of a large model with a small one."""
@@ -19,6 +22,7 @@ def test_models_of_a_size_have_equal_parameters(name):
     assert max(counts) / min(counts) < (1.15 if name == "tiny" else 1.03)
 
 
+@pytest.mark.full
 def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, capsys):
     """Kills: a curve without points, a state that is counted by a formula, a number without device or version."""
     command = ["--size", "tiny", "--repeats", "2", "--lengths", "16", "--batches", "2", "--out", str(tmp_path)]
@@ -47,6 +51,7 @@ def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, capsys)
     assert "generation-tiny-cpu.json exists; replace it with --overwrite" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_times_leave_out_compilation_and_wait_for_the_result():
     """Kills: a time of the dispatch alone, the first call among the times, a start that is timed."""
     calls = []
@@ -64,6 +69,7 @@ def test_times_leave_out_compilation_and_wait_for_the_result():
     assert times.wall[0] > 5e-3, "100 products of 400 x 400 matrices are 13 GFLOP"
 
 
+@pytest.mark.full
 def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
     """Kills: one model that is too large for the device and takes the results of the others with it."""
 
@@ -71,7 +77,7 @@ def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
         yield
 
-    monkeypatch.setattr(measure, "_behind_a_prompt", out_of_memory)
+    monkeypatch.setattr(measure, "_after_a_prompt", out_of_memory)
     lines = []
     size = SIZES["tiny"]._replace(batches=(2,))
     report = measure.measure(size, 1, lines.append)

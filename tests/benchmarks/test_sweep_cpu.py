@@ -1,13 +1,17 @@
 """The benchmark of one sweep against separate commands: the same runs, told in one table."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from benchmarks import sweep_cpu_runs
+from benchmarks import sweep_cpu, sweep_cpu_runs
 from benchmarks.sweep_cpu import _held_against, table
 from jaxzoo.cli.flags import override
 from jaxzoo.cli.runner import Failure
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scale", sweep_cpu_runs.STEPS)
 def test_both_ways_make_the_same_runs(scale):
     """Kills: a command with other steps, rate or seed than the sweep's run, which is then faster for that."""
@@ -43,3 +47,45 @@ def test_a_sweep_with_other_results_counts_for_nothing():
         _held_against(expected, {**expected, (1e-2, 0): [0.5, 0.9]}, "vmap")
     with pytest.raises(Failure, match="vmap made 1 runs, not the 2"):
         _held_against(expected, {(1e-3, 0): [0.1, 0.5]}, "vmap")
+
+
+def fake_call(words, cache):
+    """Writes what a training or a sweep would: an accuracy that says which run it is."""
+    flags = dict(zip(words[1::2], words[2::2], strict=True))
+    if words[0] == "jaxzoo.train":
+        place = Path(flags["--run-dir"])
+        score = round(float(flags["--optimizer.learning-rate"]) + int(flags["--train.seed"]) / 10, 5)
+        place.mkdir(parents=True)
+        (place / "metrics.jsonl").write_text(json.dumps({"step": 20, "valid/accuracy": score}) + "\n")
+        return
+    place = Path(flags["--out"])
+    place.mkdir(parents=True)
+    points = sweep_cpu_runs.POINTS[flags["--scale"]]
+    rows = [{"point": p, "curve": {"valid": [[20, round(p["learning_rate"] + p["seed"] / 10, 5)]]}} for p in points]
+    (place / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.full
+def test_the_benchmark_reports_every_way(tmp_path, monkeypatch, capsys):
+    """Kills: a way or a start that is not timed, a report without its circumstances. The runs are stand-ins."""
+    for name in ("JAX_PLATFORMS", "NPROC"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setattr(sweep_cpu, "_call", fake_call)
+    monkeypatch.setattr(sweep_cpu, "_timed", lambda make: (make(), {"seconds": 2.0, "cpu_seconds": 1.0}))
+    out = tmp_path / "new" / "result.json"
+    assert sweep_cpu.main(["--scale", "smoke", "--workers", "1", "--out", str(out)]) == 0
+    report = json.loads(out.read_text())
+    assert report["ways"].keys() == set(sweep_cpu.WAYS)
+    assert report["runs"] == 4
+    assert table(report) in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_benchmark_runs_at_its_smallest_size(tmp_path):
+    """Kills: a flag of the trainer or of the sweep that the benchmark does not know, runs that differ."""
+    out = tmp_path / "result.json"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("JAX_PLATFORMS", "NPROC"):
+            patch.setenv(name, "1")
+        assert sweep_cpu.main(["--scale", "smoke", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["runs"] == 4

@@ -8,6 +8,7 @@ import pytest
 from benchmarks import token_input
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and sets the affinity of processes")
 def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, monkeypatch, capsys):
     """Kills: a kind that is not measured, memory of the large corpus alone, a number without machine or version."""
@@ -35,6 +36,7 @@ def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, monkeyp
     assert len([line for line in shown.splitlines() if line.startswith("|")]) == 8
 
 
+@pytest.mark.full
 def test_the_corpus_has_the_tokens_that_the_tables_name(tmp_path):
     """Kills: memory held against a corpus of another size."""
     from jaxzoo.data.tokens.token_shards import TokenDirectory

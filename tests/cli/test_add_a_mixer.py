@@ -39,6 +39,7 @@ def commands(name):
     return [line.split()[3:] for line in PAGE.splitlines() if line.startswith(f"python -m jaxzoo.{name} ")]
 
 
+@pytest.mark.full
 def test_the_page_s_commands(file, capsys):
     """Kills: a mixer from outside that cannot be trained, resumed bit for bit, described or generated from."""
     fresh, resumed, described = commands("train")
@@ -50,7 +51,7 @@ def test_the_page_s_commands(file, capsys):
     assert train.main([*resumed, *quick]) == 0
     assert Path("runs/moving_average/metrics.jsonl").read_text() == straight
     assert json.loads(Path("runs/moving_average/config.json").read_text())["model"]["pattern"][0] == {
-        "type": "MovingAverageConfig",
+        "type": "moving_average:MovingAverageConfig",
         "d_model": None,
         "init_std": None,
         "out_init_std": None,

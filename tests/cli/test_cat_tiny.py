@@ -7,6 +7,7 @@ import pytest
 
 from jaxzoo.cli.train import parse_command
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig, RetNetConfig
+from tests.train.conftest import _one_device  # noqa: F401 a fixture
 
 FILE = Path(__file__).parents[2] / "configs" / "lm" / "cat_tiny.py"
 SMALL = (
@@ -36,7 +37,11 @@ def test_all_rows_have_the_same_frame():
 
 
 @pytest.mark.parametrize(
-    "flags", ["", pytest.param("--model.mixer attention --model.pattern.0.positions none", marks=pytest.mark.slow)]
+    "flags",
+    [
+        pytest.param("", marks=pytest.mark.full),
+        pytest.param("--model.mixer attention --model.pattern.0.positions none", marks=pytest.mark.slow),
+    ],
 )
 def test_it_runs(flags, run, rows, tmp_path):
     """Kills: a config that loads and does not train, and lengths that are not scored."""

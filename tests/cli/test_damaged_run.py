@@ -9,8 +9,14 @@ import pytest
 
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.train import main as train
-from tests.train.conftest import CONFIG
+from tests.train.conftest import CONFIG, _one_device, leftovers, use_one_device  # noqa: F401 fixtures
 from tests.train.test_damage import flip, scatter
+
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.usefixtures("leftovers"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +26,7 @@ def trained(tmp_path_factory, compilation) -> Path:
     file = directory / "mqar.py"
     file.write_text(textwrap.dedent(CONFIG).replace("DATA", "mqar"))
     with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
         patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(file), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"

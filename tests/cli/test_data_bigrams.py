@@ -18,6 +18,7 @@ def token_directory(tmp_path):
     return str(tmp_path / "tokens")
 
 
+@pytest.mark.full
 def test_counts(data, tmp_path):
     """Through the door, with workers: kills a worker that starts the command again when it imports the main module."""
     words = ["--data", data, "--out", str(tmp_path / "counts"), "--workers", "2", "--memory-mb", "1"]
@@ -35,27 +36,25 @@ def test_says_what_was_counted_before(data, tmp_path, capsys):
     assert second == first.replace(": ", "; counted before: ")
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
+def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
+    """Kills: a traceback, or a directory that was made for nothing."""
+    for words, line in [
         (["--out", "x"], "Missing from python -m jaxzoo.data.bigrams: --data PATH"),
         (["--data", "{data}", "--out", "x", "--splits", "a"], "unknown option --splits; did you mean --split?"),
         (["--data", "{data}", "--out", "x", "--split", "test"], "{data} has no split 'test'; it has train"),
         (["--data", "nothing", "--out", "x"], "nothing holds no token shards: manifest.json is missing"),
         (["--data", "{data}", "--out", "x", "--memory-mb", "0"], "Command.memory_mb=0 must be positive"),
         (["--data", "{data}", "--out", "{data}"], "--out {data} holds what another command wrote"),
-    ],
-)
-def test_refuses_in_one_line(words, line, data, tmp_path, monkeypatch, capsys):
-    """Kills: a traceback, or a directory that was made for nothing."""
-    monkeypatch.chdir(tmp_path)
-    assert main([word.format(data=data) for word in words]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert line.format(data=data) in said[0]
-    assert not (tmp_path / "x").exists()
+    ]:
+        monkeypatch.chdir(tmp_path)
+        assert main([word.format(data=data) for word in words]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert line.format(data=data) in said[0]
+        assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.full
 def test_help(capsys):
     assert main(["--help"]) == 0
     assert "--memory-mb INT" in capsys.readouterr().out

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from jaxzoo import extras
 from jaxzoo.cli import progress
 from jaxzoo.cli.data_build import Command, main
 from jaxzoo.cli.data_demo_pile import main as demo_pile
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.data.corpus import building
 from jaxzoo.data.corpus.sources import SOURCES
-from jaxzoo.data.pieces import extras
 
 
 @pytest.fixture
@@ -72,9 +72,9 @@ def test_subsets_and_splits_reach_the_report(corpus, capsys):
     assert "is in --paths and in --test-paths" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_refuses_in_one_line(corpus, capsys):
+    """Kills: a traceback or a box for bad input; anything written in spite of it."""
+    for flags, message in [
         ("", "Missing from python -m jaxzoo.data.build: --source"),
         ("--source pil --paths x --out OUT", "invalid choice 'pil' for argument '--source'"),
         (
@@ -93,22 +93,20 @@ def test_subsets_and_splits_reach_the_report(corpus, capsys):
         ("--source pile --paths IN --text-field a --out OUT", "Command.text_field='a' is for source jsonl alone"),
         ("--source jsonl --paths IN --out OUT --worker 2", "unknown option --worker; did you mean --workers?"),
         ("--source pile --paths IN --out OUT", "IN/a.jsonl:1: no field 'meta.pile_set_name'"),
-    ],
-)
-def test_refuses_in_one_line(corpus, capsys, flags, message):
-    """Kills: a traceback or a box for bad input; anything written in spite of it."""
-    before = sorted(corpus.rglob("*"))
-    place = {"IN": f"{corpus}/in", "OUT": f"{corpus}/out"}
-    for word, path in place.items():
-        flags, message = flags.replace(word, path), message.replace(word, path)
-    assert main(flags.split()) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith(f"error: {message}")
-    assert err.count("\n") == 1
-    assert out == ""
-    assert sorted(corpus.rglob("*")) == before
+    ]:
+        before = sorted(corpus.rglob("*"))
+        place = {"IN": f"{corpus}/in", "OUT": f"{corpus}/out"}
+        for word, path in place.items():
+            flags, message = flags.replace(word, path), message.replace(word, path)
+        assert main(flags.split()) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f"error: {message}")
+        assert err.count("\n") == 1
+        assert out == ""
+        assert sorted(corpus.rglob("*")) == before
 
 
+@pytest.mark.full
 def test_low_disk(corpus, capsys, monkeypatch):
     """Kills: a build that fills the disk; a check that cannot be overridden."""
     usage = type(building.shutil.disk_usage("/"))
@@ -121,6 +119,7 @@ def test_low_disk(corpus, capsys, monkeypatch):
     assert main(flags) == 0
 
 
+@pytest.mark.full
 def test_a_missing_library_is_named(corpus, capsys, monkeypatch):
     """Kills: an ImportError's traceback where the extra is not installed."""
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name == "array_record" else name)
@@ -163,6 +162,7 @@ def test_progress(monkeypatch, is_terminal):
         assert text.startswith("long line\nshort\nend\n")
 
 
+@pytest.mark.full
 def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
     """Kills: tracebacks of the workers, workers that go on, a command that cannot be continued."""
     (tmp_path / "in").mkdir()
@@ -216,6 +216,7 @@ def test_demo_pile(tmp_path, capsys):
     assert demo_pile(["--out", str(tmp_path / "one"), "--overwrite"]) == 0
 
 
+@pytest.mark.full
 def test_demo_pile_with_packages(tmp_path, capsys):
     """Kills: a package left out, its tests or other files taken for source, another subset, a traceback at a typo."""
     assert demo_pile(["--out", str(tmp_path / "pile"), "--packages", "tyro", "zstandard"]) == 0

@@ -16,6 +16,7 @@ def token_directory(tmp_path):
     return str(tmp_path / "tokens")
 
 
+@pytest.mark.full
 def test_counts(data, tmp_path):
     """Through the door, with workers."""
     words = ["--data", data, "--out", str(tmp_path / "out"), "--workers", "2", "--length", "64", "--n", "2", "4"]
@@ -28,25 +29,22 @@ def test_counts(data, tmp_path):
     assert "| 4, without stop words | a | 6 |" in table
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
+def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
+    for words, line in [
         (["--data", "{data}", "--out", "x", "--length", "500"], "--length 500 must not be above 241"),
         (["--data", "{data}", "--out", "x", "--n", "0"], "Command.n.0=0 must be positive"),
         (["--data", "{data}", "--out", "x", "--split", "test"], "has no split 'test'; it has train"),
         (["--data", "{data}", "--out", "x", "--stop-words", "none"], "No such file or directory: 'none'"),
         (["--data", "{data}", "--out", "x", "--stopwords", "none"], "unknown option --stopwords"),
         (["--data", "{data}", "--out", "{data}"], "holds what another command wrote"),
-    ],
-)
-def test_refuses_in_one_line(words, line, data, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    length = [] if "--length" in words else ["--length", "64"]
-    assert main([word.format(data=data) for word in words] + length) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert line in said[0]
-    assert not (tmp_path / "x").exists()
+    ]:
+        monkeypatch.chdir(tmp_path)
+        length = [] if "--length" in words else ["--length", "64"]
+        assert main([word.format(data=data) for word in words] + length) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert line in said[0]
+        assert not (tmp_path / "x").exists()
 
 
 def test_tokens_of_another_tokenizer_are_refused(data, tmp_path, capsys):
@@ -58,6 +56,7 @@ def test_tokens_of_another_tokenizer_are_refused(data, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_help(capsys):
     assert main(["--help"]) == 0
     assert "--stop-words" in capsys.readouterr().out

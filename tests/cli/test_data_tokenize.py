@@ -14,9 +14,9 @@ import pytest
 from jaxzoo.cli.data_tokenize import Command, main
 from jaxzoo.cli.data_train_tokenizer import Command as Learn, main as learn
 from jaxzoo.cli.flags import flags_of
-from jaxzoo.data.tokenizer import load_tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.data.tokens.tokenization import Tokenization
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from tests.data.built import build
 
 DOCUMENTS = [(f"never odd or even, {i} times a word; " * (i % 9), "ab"[i % 2]) for i in range(90)]
@@ -55,6 +55,7 @@ def test_from_documents_to_tokens(data, tmp_path, capsys):
     assert capsys.readouterr().out == f"{out}: is finished already\n"
 
 
+@pytest.mark.full
 def test_end_of_text_is_named_on_the_command_line(data, tmp_path, capsys):
     """Kills: a flag that is dropped, and a token directory whose tokenizer ends documents with another token."""
     learn(["--data", str(data), "--vocab-size", "300", "--out", str(tmp_path / "bpe")])
@@ -77,6 +78,7 @@ def test_a_vocabulary_that_is_not_reached_is_said(data, tmp_path, capsys):
     assert "warning: --vocab-size 5000 was not reached" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_the_same_bytes_whatever_the_threads(data, tmp_path):
     """Kills: a vocabulary that depends on hashing or on threads, which differ from process to process."""
     seen = set()
@@ -90,9 +92,9 @@ def test_the_same_bytes_whatever_the_threads(data, tmp_path):
     assert len(seen) == 1
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
+def test_one_line_for_a_mistake(data, tmp_path, capsys):
+    """Kills: a traceback, and a directory that is made before the mistake is seen."""
+    for words, message in [
         (["--data", "/no/such"], "--data /no/such is no directory"),
         (
             ["--tokenizer", "gpt2"],
@@ -102,16 +104,14 @@ def test_the_same_bytes_whatever_the_threads(data, tmp_path):
         (["--workers", "0"], "Command.workers=0 must be positive"),
         (["--worker", "2"], "unknown option --worker; did you mean --workers?"),
         (["stray"], "unexpected argument 'stray'"),
-    ],
-)
-def test_one_line_for_a_mistake(words, message, data, tmp_path, capsys):
-    """Kills: a traceback, and a directory that is made before the mistake is seen."""
-    given = {"--data": str(data), "--tokenizer": "bytes", "--out": str(tmp_path / "out")}
-    rest = [word for name, value in given.items() if name not in words for word in (name, value)]
-    assert message in refused(capsys, main, *rest, *words)
-    assert not (tmp_path / "out").exists()
+    ]:
+        given = {"--data": str(data), "--tokenizer": "bytes", "--out": str(tmp_path / "out")}
+        rest = [word for name, value in given.items() if name not in words for word in (name, value)]
+        assert message in refused(capsys, main, *rest, *words)
+        assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_one_line_where_the_place_is_taken(data, tmp_path, capsys):
     """Kills: a tokenizer or token shards that are overwritten."""
     (tmp_path / "x").write_text("x")
@@ -141,6 +141,7 @@ def test_one_line_for_a_damaged_file(data, tmp_path, capsys):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
+@pytest.mark.full
 def test_ctrl_c_is_one_line_and_the_work_goes_on(tmp_path, ctrl_c):
     """Kills: a traceback; work that is lost."""
     data = build(tmp_path / "data", {"train": [("never odd or even " * 5000, "a")] * 60}, n_shards=4)
@@ -166,12 +167,12 @@ def test_ctrl_c_is_one_line_and_the_work_goes_on(tmp_path, ctrl_c):
     assert main(words) == 0
 
 
-@pytest.mark.parametrize(
-    ("command", "flags"),
-    [(main, Command(data=Path(), tokenizer="", out=Path())), (learn, Learn(data=Path(), out=Path()))],
-)
-def test_help_names_every_flag(command, flags, capsys):
+def test_help_names_every_flag(capsys):
     """Kills: a flag that nobody can find."""
-    assert command(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert [flag for flag in flags_of(flags) if flag not in out] == []
+    for command, flags in [
+        (main, Command(data=Path(), tokenizer="", out=Path())),
+        (learn, Learn(data=Path(), out=Path())),
+    ]:
+        assert command(["--help"]) == 0
+        out = capsys.readouterr().out
+        assert [flag for flag in flags_of(flags) if flag not in out] == []

@@ -30,8 +30,8 @@ SWALLOWS = """
     ("main", "outcome"),
     [
         ("__import__('swallows')", (130, "interrupted\n")),
-        ("os.kill(os.getpid(), signal.SIGINT)", (130, "interrupted\n")),
-        ("3", (3, "")),
+        pytest.param("os.kill(os.getpid(), signal.SIGINT)", (130, "interrupted\n"), marks=pytest.mark.full),
+        pytest.param("3", (3, ""), marks=pytest.mark.full),
     ],
 )
 def test_ctrl_c_is_one_line(main, outcome, tmp_path):
@@ -42,6 +42,7 @@ def test_ctrl_c_is_one_line(main, outcome, tmp_path):
     assert (done.returncode, done.stderr) == outcome
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "module", ["jaxzoo.train", "jaxzoo.generate", "jaxzoo.tasks", "jaxzoo.evaluate", "jaxzoo.sweep"]
 )

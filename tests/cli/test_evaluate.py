@@ -1,6 +1,7 @@
 """`python -m jaxzoo.evaluate` from the run directory to the table."""
 
 import json
+import resource
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import textwrap
 import pytest
 
 from jaxzoo.cli.evaluate import main
+from jaxzoo.cli.evaluate_common import write_results
 from jaxzoo.cli.train import main as train
 from tests.cli.test_generate import files_of
 
@@ -68,6 +70,7 @@ def test_the_run_s_own_sets_give_the_run_s_last_validation(trained, metrics, cap
     assert metrics("--checkpoint", "2")["valid/loss"] != last["valid/loss"]
 
 
+@pytest.mark.full
 def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
     """Kills: an override that is dropped: longer examples, slower rotary positions."""
     longer = metrics("--data.valid.1.task.length", "40")
@@ -77,9 +80,9 @@ def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
     assert yarn["valid/loss"] != pytest.approx(metrics()["valid/loss"], rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_one_line_for_a_mistake(trained, capsys):
+    """Kills: a traceback, or a table of another model than was trained."""
+    for flags, message in [
         (["--run", "/no/such"], "/no/such does not exist; --run takes the directory of a run"),
         ([], "--run DIR is required"),
         (["--run", "RUN", "--model.n-layrs", "2"], "unknown option --model.n-layrs; did you mean --model.n-layers?"),
@@ -88,17 +91,35 @@ def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
         (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
         (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),
         (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: 'x' must be the step of a checkpoint, or best"),
-    ],
-)
-def test_one_line_for_a_mistake(trained, flags, message, capsys):
-    """Kills: a traceback, or a table of another model than was trained."""
-    assert main([str(trained) if flag == "RUN" else flag for flag in flags]) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert message in line
-    assert captured.out == ""
+    ]:
+        assert main([str(trained) if flag == "RUN" else flag for flag in flags]) == 2
+        captured = capsys.readouterr()
+        (line,) = captured.err.splitlines()
+        assert message in line
+        assert captured.out == ""
 
 
+@pytest.mark.full
+def test_a_full_disk_is_said_and_costs_no_earlier_file(trained, tmp_path, capsys, monkeypatch):
+    """Kills: a table that is lost with status 0, a file of results that is replaced by an empty one."""
+    out = tmp_path / "out.json"
+    out.write_text("earlier")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_results("table", out, {"metrics": {str(i): i for i in range(100)}})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["out.json"]
+    assert out.read_text() == "earlier"
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(["--run", str(trained)]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "error: [Errno 28] No space left on device"
+
+
+@pytest.mark.full
 def test_help_of_a_run_shows_its_fields(trained, capsys):
     """Kills: fields that one cannot find."""
     assert main(["--run", str(trained), "--help"]) == 0
@@ -107,6 +128,7 @@ def test_help_of_a_run_shows_its_fields(trained, capsys):
         assert text in shown
 
 
+@pytest.mark.full
 def test_the_module_is_a_command():
     """Kills: a door that is missing, and help that waits for JAX."""
     code = "import sys; from jaxzoo.cli.evaluate import main; main(['--help']); assert 'jax' not in sys.modules"

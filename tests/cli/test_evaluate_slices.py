@@ -1,6 +1,7 @@
 """`python -m jaxzoo.evaluate --slices recall` from run directories to table, JSON and picture."""
 
 import dataclasses
+import functools
 import json
 import math
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxzoo.cli import evaluate_slices
 from jaxzoo.cli.evaluate import main
@@ -62,14 +64,17 @@ def measured(runs, tmp_path, monkeypatch):
     return measured
 
 
+_forward = nnx.jit(lambda model, tokens: model(tokens))
+
+
 def validation_rows(directory):
     """Tokens, targets, segments and float64 nats of each validation window of a run, one window at a time."""
     config = read_run(directory)[1]
     (valid_set,) = config.data.build(batch_size=1, valid_batch_size=1).valid()
-    model = load_trained(directory).model
+    forward = functools.partial(_forward, load_trained(directory).model)
     for i in range(valid_set.n_batches):
         batch = valid_set.batch(i)
-        logits = np.asarray(model(batch.tokens), np.float64)[0]
+        logits = np.asarray(forward(batch.tokens), np.float64)[0]
         tokens, targets = (np.asarray(x)[0].tolist() for x in (batch.tokens, batch.targets))
         nats = [math.log(np.exp(row).sum()) - row[target] for row, target in zip(logits, targets, strict=True)]
         yield tokens, targets, [0] * len(tokens), nats
@@ -108,6 +113,7 @@ def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
     assert "without --bigrams nothing is known of training" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_overridden_fields_hold_for_all_runs(measured):
     """Kills: lengths that differ between run and baseline; an override that is dropped."""
     found = measured("--run", "short", "--run", "run", "--baseline", "baseline", "--data.length", "8")
@@ -140,6 +146,7 @@ def test_counts_on_disk_of_the_run_s_own_tokens(runs, tmp_path, capsys):
         assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_a_model_that_knows_nothing(runs):
     """Kills: a slice whose mean is not that of its tokens: uniform logits give log(vocabulary) everywhere."""
     session = Session(read_run(runs["run"])[1])
@@ -153,9 +160,9 @@ def test_a_model_that_knows_nothing(runs):
         assert score.standard_error == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_one_line_for_a_mistake(runs, capsys, tmp_path):
+    """Kills: a traceback, or numbers of two texts in one table."""
+    for flags, message in [
         ([], "--run DIR is required"),
         (["--slices", "colour", "--run", "run"], "--slices colour: there is recall alone"),
         (["--run", "run", "--at-most", "-1"], "--at-most -1 must not be negative"),
@@ -170,18 +177,16 @@ def test_a_model_that_knows_nothing(runs):
         (["--run", "run", "--checkpoint", "1"], "checkpoint 1 must be one of 3, 4"),
         (["--run", "run", "--baseline", "short"], "data.length is 8 in short, 16 in run"),
         (["--run", "lengths"], "of several lengths, 8, 16"),
-    ],
-)
-def test_one_line_for_a_mistake(runs, flags, message, capsys, tmp_path):
-    """Kills: a traceback, or numbers of two texts in one table."""
-    assert main(["--slices", "recall", *(str(runs.get(flag, flag)) for flag in flags)]) == 2
-    captured = capsys.readouterr()
-    *said, line = captured.err.splitlines()
-    assert message in line
-    assert all(", checkpoint " in each for each in said)
-    assert captured.out == ""
+    ]:
+        assert main(["--slices", "recall", *(str(runs.get(flag, flag)) for flag in flags)]) == 2
+        captured = capsys.readouterr()
+        *said, line = captured.err.splitlines()
+        assert message in line
+        assert all(", checkpoint " in each for each in said)
+        assert captured.out == ""
 
 
+@pytest.mark.full
 def test_a_task_with_labels_of_its_own_is_refused(run_copy, tiny_config, capsys):
     """Kills: slices of a recall task, whose targets are answers."""
     directory = run_copy()
@@ -191,6 +196,7 @@ def test_a_task_with_labels_of_its_own_is_refused(run_copy, tiny_config, capsys)
     assert "recall slices need text" in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.full
 def test_runs_of_one_name_go_by_their_paths(runs, measured, tmp_path):
     """Kills: two columns of one name."""
     shutil.copytree(runs["run"], tmp_path / "copy" / "run")
@@ -200,6 +206,7 @@ def test_runs_of_one_name_go_by_their_paths(runs, measured, tmp_path):
     assert (share["formula"], share["case"]) == (None, "there is no gap overall")
 
 
+@pytest.mark.full
 def test_help(capsys):
     """Kills: options that one cannot find, help that waits for JAX."""
     for word in ("--slices", "--slices=recall"):

@@ -18,9 +18,10 @@ from tests.cli.test_generate import files_of
 needs_lm_eval = pytest.mark.skipif(importlib.util.find_spec("lm_eval") is None, reason="needs pip install -e '.[eval]'")
 
 
-@pytest.fixture
-def data(trained_run: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of two tasks whose answers are in part what the model says; half of the prompts are too long for it."""
+    directory = tmp_path_factory.mktemp("tasks")
     model = TextModel(*load_trained(trained_run)[:2])
     texts = [f"{i} never odd " * (i % 2 or 4) for i in range(6)]
     said = model.continuations(texts, max_tokens=48, stops=("\n",))
@@ -29,8 +30,8 @@ def data(trained_run: Path, tmp_path: Path) -> Path:
         for i, (t, s) in enumerate(zip(texts, said, strict=True))
     ]
     for name in ("fda", "records"):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tmp_path
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return directory
 
 
 @pytest.mark.parametrize("scorer", ["own", pytest.param("lm_eval", marks=needs_lm_eval)])
@@ -55,6 +56,7 @@ def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp
     assert files_of(trained_run) == before
 
 
+@pytest.mark.full
 def test_config_fields_are_flags(trained_run, data, tmp_path):
     """Kills: flags of the model that nobody reads; --data DIR that swallows --data.length; a limit that is ignored."""
     out = tmp_path / "out.json"
@@ -66,9 +68,9 @@ def test_config_fields_are_flags(trained_run, data, tmp_path):
     assert report["results"]["fda"]["n"] == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_mistakes_are_one_line(trained_run, data, capsys):
+    """Kills: a traceback; a mistake that is found only after the model has run."""
+    for flags, message in [
         ("--tasks fda --data DATA", "--run DIR is required"),
         ("--run RUN --tasks --data DATA", "--tasks must name at least one"),
         (
@@ -84,17 +86,15 @@ def test_config_fields_are_flags(trained_run, data, tmp_path):
         ("--run RUN --tasks fda --data DATA --modell.norm rms", "unknown option --modell.norm"),
         ("--run RUN --tasks fda --data DATA --model.d-model 16", "may change what is computed, not which variables"),
         ("--run none --tasks fda --data DATA", "none does not exist"),
-    ],
-)
-def test_mistakes_are_one_line(flags, message, trained_run, data, capsys):
-    """Kills: a traceback; a mistake that is found only after the model has run."""
-    words = flags.replace("RUN", str(trained_run)).replace("DATA", str(data)).split()
-    assert main(words) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    ]:
+        words = flags.replace("RUN", str(trained_run)).replace("DATA", str(data)).split()
+        assert main(words) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
 
 
+@pytest.mark.full
 def test_without_lm_eval_the_recall_tasks_run(trained_run, data, tmp_path, capsys, monkeypatch):
     """Kills: an extra that is needed where it is not, and a missing one that is not named."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -119,6 +119,7 @@ def test_table_lines_up():
     assert len({len(line) for line in table(results).splitlines()}) == 1
 
 
+@pytest.mark.full
 def test_help_waits_for_nothing():
     """Kills: help that waits for JAX or lm_eval, or does not say what the files must hold."""
     code = (

@@ -47,9 +47,9 @@ def test_help_without_config_explains_itself(capsys):
     assert "--config FILE" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_mistakes_are_one_line(mqar_file, capsys):
+    """Kills: tracebacks, boxes, help texts and silence in place of the one line that helps."""
+    for flags, message in (
         ("--model.d-modle 4", r"^unknown option --model\.d-modle; did you mean --model\.d-model\?$"),
         (
             "--data.train.0.task.n-pair 4",
@@ -70,13 +70,10 @@ def test_help_without_config_explains_itself(capsys):
         ("--data.train.0.task.n-pairs 5", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
         ("--data.valid.0.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),
         ("--mesh.data -2", r"^MeshConfig\.data=-2 must be positive, or -1"),
-    ],
-)
-def test_mistakes_are_one_line(mqar_file, capsys, flags, message):
-    """Kills: tracebacks, boxes, help texts and silence in place of the one line that helps."""
-    with pytest.raises(UsageError, match=message) as raised:
-        parse_command(["--config", str(mqar_file), *flags.split()])
-    assert "\n" not in str(raised.value)
+    ):
+        with pytest.raises(UsageError, match=message) as raised:
+            parse_command(["--config", str(mqar_file), *flags.split()])
+        assert "\n" not in str(raised.value)
     assert capsys.readouterr() == ("", "")
 
 

@@ -62,6 +62,7 @@ def test_text_of_one_prompt_is_what_the_library_gives(trained_run, model, capsys
         assert said in captured.err
 
 
+@pytest.mark.full
 def test_several_prompts_follow_one_another(trained_run, model, capsys, tmp_path):
     """Kills: texts that are mixed up, prompts of --prompt-file that are lost or stripped, an --echo that is not."""
     (tmp_path / "prompt.txt").write_text("two\nlines\n")
@@ -99,6 +100,7 @@ def files_of(directory: Path) -> dict:
     return {p: (p.stat().st_mtime_ns, p.read_bytes() if p.is_file() else b"") for p in directory.rglob("*")}
 
 
+@pytest.mark.full
 def test_a_checkpoint_under_way_is_neither_used_nor_touched(run_copy, capsys):
     """Kills: half a checkpoint taken for the newest one, and a reader that cleans up after a run that goes on."""
     run = run_copy()
@@ -111,6 +113,7 @@ def test_a_checkpoint_under_way_is_neither_used_nor_touched(run_copy, capsys):
     assert files_of(run) == before
 
 
+@pytest.mark.full
 def test_only_parameters_are_read(trained_run, monkeypatch):
     """Kills: the optimizer's state, twice the parameters, read into memory beside them."""
     seen, handler = [], ocp.PyTreeCheckpointHandler
@@ -131,9 +134,9 @@ def refused(capsys, *flags: str) -> str:
     return line.removeprefix("error: ")
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
+    """Kills: a traceback, a box, or text from a model that nobody asked for."""
+    for flags, message in [
         ([], "nothing to continue: give --prompt TEXT, or --prompt-file FILE"),
         (["--prompt", ""], "--prompt '' is empty; give at least one character"),
         (["--prompt", "a", "--prompt", ""], "--prompt '' is empty"),
@@ -152,19 +155,18 @@ def refused(capsys, *flags: str) -> str:
         (["--prompt", "a", "--stop", ""], "stop='' must not be empty"),
         (["--promt", "a"], "unknown option --promt; did you mean --prompt?"),
         (["stray"], "unexpected argument 'stray'"),
-    ],
-)
-def test_one_line_for_a_mistake_on_the_command_line(flags, message, trained_run, capsys):
-    """Kills: a traceback, a box, or text from a model that nobody asked for."""
-    run = [] if "--run" in flags else ["--run", str(trained_run)]
-    assert message in refused(capsys, *run, *flags)
+    ]:
+        run = [] if "--run" in flags else ["--run", str(trained_run)]
+        assert message in refused(capsys, *run, *flags)
 
 
+@pytest.mark.full
 def test_a_run_must_be_named(capsys):
     """Kills: a run that is taken from wherever one stands."""
     assert "--run" in refused(capsys, "--prompt", "a")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -182,13 +184,14 @@ def test_one_line_for_a_checkpoint_of_another_model(fields, message, run_copy, c
     assert message in refused(capsys, "--run", str(run_copy(**fields)), "--prompt", "a")
 
 
+@pytest.mark.full
 def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_run, tmp_path, capsys):
     """Kills: a run that trains but cannot generate, a message that does not say what to do."""
     file = tmp_path / "own.py"
     file.write_text((trained_run.parent / "text.py").read_text() + OWN_MIXER)
     config = json.loads((trained_run / "config.json").read_text())
     pattern = config["model"]["pattern"]
-    own_pattern = [pattern[0], {**pattern[1], "type": "OwnTaylorConfig"}]
+    own_pattern = [pattern[0], {**pattern[1], "type": "own:OwnTaylorConfig"}]
     run = run_copy(pattern=own_pattern)
     for folder in (run / "checkpoints").iterdir():
         seal = read_seal(folder)
@@ -196,7 +199,7 @@ def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_
         (folder / "seal" / "metadata").write_text(json.dumps(seal.to_json()))
     flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "9"]
     line = refused(capsys, *flags)
-    assert "unknown type 'OwnTaylorConfig'" in line
+    assert "unknown type 'own:OwnTaylorConfig'" in line
     assert line.endswith("; name the file that defines it with --config FILE")
     assert "does not exist" in refused(capsys, *flags, "--config", str(tmp_path / "none.py"))
     assert main([*flags, "--config", str(file)]) == 0
@@ -221,6 +224,7 @@ def test_one_line_for_other_tokens(run_copy, trained_run, capsys, monkeypatch):
     assert "its data, RecallDataConfig, have no tokenizer" in refused(capsys, "--run", str(run), "--prompt", "a")
 
 
+@pytest.mark.full
 def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
     """Kills: tracebacks of the storage layer; a directory without run or checkpoint taken for one with."""
     run = run_copy()
@@ -228,7 +232,7 @@ def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
         if file.is_file():
             file.write_bytes(b"")
     line = refused(capsys, "--run", str(run), "--prompt", "a", "--checkpoint", "4")
-    assert "checkpoint 4 cannot be used: state/_METADATA is damaged" in line
+    assert "checkpoint 4 cannot be used: state cannot be read" in line
     for step in ("3", "4"):
         (run / "checkpoints" / step).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp")
     assert "holds a run without checkpoint; train it" in refused(capsys, "--run", str(run), "--prompt", "a")
@@ -255,6 +259,7 @@ def test_interruption_keeps_the_text_so_far(trained_run, capsys, monkeypatch):
     assert captured.err.endswith("interrupted\n")
 
 
+@pytest.mark.full
 def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
     """Kills: pages of an allocator's report; another failure taken for this one."""
 
@@ -273,6 +278,7 @@ def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
         fail("INTERNAL: something else")
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     """Kills: a traceback behind `| head`, and a command that needs more than its module."""
     command = [sys.executable, "-m", "jaxzoo.generate", "--run", str(trained_run), "--prompt", "a"]

@@ -10,8 +10,8 @@ import pytest
 from jaxzoo.cli.generate import main
 from jaxzoo.cli.train import main as train
 from jaxzoo.data.corpus.built import BuiltData
-from jaxzoo.data.tokenizer import load_tokenizer, save_tokenizer
 from jaxzoo.data.tokens.tokenization import Tokenization
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.generation import Sampling, generate
 from jaxzoo.train.trained import load_trained
@@ -27,7 +27,7 @@ CONFIG = """
     from jaxzoo.config import ExperimentConfig, TrainConfig
     from jaxzoo.data.base import Batch, DataConfig, ValidSet
     from jaxzoo.data.tokens.token_shards import TokenDirectory
-    from jaxzoo.data.tokenizer import load_tokenizer
+    from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
     from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
 
@@ -105,6 +105,7 @@ def flags(place: Path, *more: str) -> list[str]:
     return ["--run", run, "--config", config, "--prompt", "never odd", "--max-tokens", "60", *more]
 
 
+@pytest.mark.full
 def test_text_of_bpe_tokens_comes_whole(place, capsys):
     """Kills: tokens decoded one by one, which breaks characters of several tokens; a prompt encoded as bytes; a stop
     string that is shown or run over."""
@@ -132,6 +133,7 @@ def refused(capsys, words: list[str]) -> str:
     return line
 
 
+@pytest.mark.full
 def test_a_tokenizer_in_another_place_must_be_the_run_s(place, tmp_path, capsys):
     """Kills: a run that cannot speak without its training data, and text by another tokenizer."""
     run, tokens = tmp_path / "run", str(tmp_path / "moved")

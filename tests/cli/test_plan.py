@@ -4,8 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import pytest
-
 from jaxzoo.cli.plan import main
 from jaxzoo.plan import topology
 from tests.plan.test_plan import GIB, example
@@ -32,13 +30,13 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", REFUSED)
-def test_refusals(line, capsys):
+def test_refusals(capsys):
     """Kills tracebacks and statuses that say that something was tried."""
-    assert main(REFUSED[line]) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
+    for line, words in REFUSED.items():
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
 
 
 def test_missing_compiler(monkeypatch, capsys):

@@ -13,9 +13,20 @@ from jaxzoo.cli.runner import Failure, run
 from jaxzoo.screen import Screen
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "line"),
-    [
+def raising(error):
+    """A command that ends with this error; None: as it should."""
+
+    def command(argv):
+        assert argv == ["word"]
+        if error:
+            raise error
+
+    return command
+
+
+def test_status_and_line(capsys):
+    """Kills: an error with another command's status, a message of many lines, success after a failure."""
+    for error, status, line in (
         (Failure("two\nlines", 1), 1, "error: two lines\n"),
         (ValueError("field=0  must be\npositive"), 2, "error: field=0 must be positive\n"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
@@ -24,31 +35,17 @@ from jaxzoo.screen import Screen
         (BrokenPipeError(32, "Broken pipe"), 141, ""),
         (SystemExit(0), 0, ""),
         (None, 0, ""),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
-)
-def test_status_and_line(error, status, line, capsys):
-    """Kills: an error with another command's status, a message of many lines, success after a failure."""
-
-    def command(argv):
-        assert argv == ["word"]
-        if error:
-            raise error
-
-    assert run(command, ["word"], interrupted="stopped", out_of_memory="buy more") == status
-    assert capsys.readouterr() == ("", line)
+    ):
+        assert run(raising(error), ["word"], interrupted="stopped", out_of_memory="buy more") == status
+        assert capsys.readouterr() == ("", line)
 
 
-@pytest.mark.parametrize("error", [jax.errors.JaxRuntimeError("INTERNAL: x"), TypeError("x"), SystemExit(3)])
-def test_a_defect_keeps_its_traceback(error):
+def test_a_defect_keeps_its_traceback():
     """Kills: a bug, or another failure of a device, that is told as if the user were to blame."""
-
-    def command(argv):
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        run(command, [])
-    assert raised.value is error
+    for error in (jax.errors.JaxRuntimeError("INTERNAL: x"), TypeError("x"), SystemExit(3)):
+        with pytest.raises(type(error)) as raised:
+            run(raising(error), ["word"])
+        assert raised.value is error
 
 
 class Raising:
@@ -90,6 +87,7 @@ def test_screen_fails_once():
     assert stream.n_failures == 1
 
 
+FULL = pytest.mark.full
 COMMANDS = {
     "print": "print('x' * 100)",
     "much": "print('x' * 100_000)",
@@ -120,14 +118,14 @@ def in_shell(command: str, redirection: str) -> tuple[int, str]:
     ("command", "redirection", "status", "said"),
     [
         ("print", "| true; exit ${PIPESTATUS[0]}", 141, ""),
-        ("much", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141, ""),
-        ("screen", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 0, ""),
-        ("broken_while_failing", "| true; exit ${PIPESTATUS[0]}", 2, "error: y\n"),
+        pytest.param("much", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 141, "", marks=FULL),
+        pytest.param("screen", "| head -c 1 >/dev/null; exit ${PIPESTATUS[0]}", 0, "", marks=FULL),
+        pytest.param("broken_while_failing", "| true; exit ${PIPESTATUS[0]}", 2, "error: y\n", marks=FULL),
         ("print", ">/dev/full", 2, "error: [Errno 28] No space left on device\n"),
-        ("screen", ">/dev/full", 0, ""),
-        ("print", ">&-", 0, ""),
-        ("screen", ">&-", 0, ""),
-        ("broken_while_failing", "2>&-", 2, ""),
+        pytest.param("screen", ">/dev/full", 0, "", marks=FULL),
+        pytest.param("print", ">&-", 0, "", marks=FULL),
+        pytest.param("screen", ">&-", 0, "", marks=FULL),
+        pytest.param("broken_while_failing", "2>&-", 2, "", marks=FULL),
     ],
 )
 def test_output_that_ends_early(command, redirection, status, said):
@@ -136,7 +134,12 @@ def test_output_that_ends_early(command, redirection, status, said):
 
 
 @pytest.mark.parametrize(
-    "module", ["jaxzoo.train", "jaxzoo.generate", "jaxzoo.tasks", "jaxzoo.sweep", "benchmarks.generation"]
+    "module",
+    [
+        "jaxzoo.train",
+        *(pytest.param(f"jaxzoo.{name}", marks=FULL) for name in ("generate", "tasks", "sweep")),
+        pytest.param("benchmarks.generation", marks=FULL),
+    ],
 )
 def test_help_does_not_wait_for_jax(module):
     """Kills: an import at the top of a command's module, for which every --help and every misspelt flag would wait."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from jaxzoo.cli.sweep import main
+from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.queue import progress_of_all
 from tests.sweep.small import write_experiment
 
 ROOT = Path(__file__).parents[2]
@@ -18,13 +20,26 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory) -> Path:
-    """A folder with a sweep that the command made with two workers, and what it printed."""
+    """A folder with a sweep that the command made, and what it printed."""
     folder = tmp_path_factory.mktemp("made")
     file = write_experiment(folder, MODELS='("attention",)', SEEDS="(0,)")
-    done = command(folder, "--experiment", file.name, "--out", "out", "--workers", "2")
+    done = command(folder, "--experiment", file.name, "--out", "out", "--workers", "1")
     assert done.returncode == 0, done.stderr
     (folder / "printed").write_text(done.stdout)
     return folder
+
+
+@pytest.fixture
+def here(made, monkeypatch):
+    """The command in this process, which starts its workers as a shell does: `here(*words)`; its exit status."""
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+    for name, value in {**environment(), "NPROC": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(made)
+    before = signal.getsignal(signal.SIGTERM)
+    yield lambda *words: main(words)
+    signal.signal(signal.SIGTERM, before)
 
 
 def command(folder: Path, *words: str) -> subprocess.CompletedProcess:
@@ -37,6 +52,7 @@ def environment() -> dict[str, str]:
     return {**kept, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.full
 def test_one_command_makes_runs_and_report(made):
     """Kills: workers that do not start, results that are not gathered, a sweep without its figure."""
     out = made / "out"
@@ -51,13 +67,13 @@ def test_one_command_makes_runs_and_report(made):
     assert "2 of 2 runs done, 0 running, 0 failed" in printed
 
 
-def test_the_same_command_again_makes_nothing(made):
+@pytest.mark.full
+def test_the_same_command_again_makes_nothing(made, here, capsys):
     """Kills: a sweep that trains again what is done."""
     results = made / "out/results"
     before = {path.name: path.stat().st_mtime_ns for path in results.iterdir()}
-    done = command(made, "--experiment", "small.py", "--out", "out")
-    assert done.returncode == 0, done.stderr
-    assert "2 runs, 0 to make" in done.stdout
+    assert here("--experiment", "small.py", "--out", "out") == 0
+    assert "2 runs, 0 to make" in capsys.readouterr().out
     assert {path.name: path.stat().st_mtime_ns for path in results.iterdir()} == before
 
 
@@ -74,12 +90,14 @@ assert begun[0] is False, begun
 """
 
 
+@pytest.mark.full
 def test_a_worker_sets_its_allocator_before_jax_starts(made):
     """Kills a setting that comes too late for JAX's threads: every step would clear its pages anew."""
     done = subprocess.run([sys.executable, "-c", ALLOCATOR], cwd=made, env=environment(), capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.full
 def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch, capsys, tmp_path):
     """Kills: published results that need the runs, or a page that forgets them."""
     monkeypatch.chdir(made)
@@ -96,64 +114,69 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     assert "Small" in capsys.readouterr().out
 
 
-def test_failed_runs_are_listed_and_the_others_made(tmp_path):
+@pytest.mark.full
+def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch, capsys):
     """Kills: a sweep that says that all is well, or gives up at the first failure."""
     examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
+    monkeypatch.chdir(tmp_path)
     write_experiment(tmp_path, RATES="(1e-3,)", SEEDS="(0,)", EXAMPLES=examples)
-    done = command(tmp_path, "--experiment", "small.py", "--out", "out", "--workers", "1")
-    assert done.returncode == 1
-    assert "1 of 2 runs done, 0 running, 1 failed" in done.stdout
-    assert "failed: model convolution, learning_rate 0.001, seed 0: ValueError: RecallDataConfig.train" in done.stdout
-    assert "1 of 2 points are there" in done.stdout
-    assert done.stderr == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
+    assert here("--experiment", "small.py", "--out", "out", "--workers", "1") == 1
+    out, err = capsys.readouterr()
+    assert "1 of 2 runs done, 0 running, 1 failed" in out
+    assert "failed: model convolution, learning_rate 0.001, seed 0: ValueError: RecallDataConfig.train" in out
+    assert "1 of 2 points are there" in out
+    assert err == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
 
 
-def test_a_dry_run_tells_the_plan_and_writes_nothing(made, tmp_path):
+@pytest.mark.full
+def test_a_dry_run_tells_the_plan_and_writes_nothing(here, tmp_path, capsys):
     """Kills: a plan that begins the work, or counts what is done."""
-    done = command(made, "--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3")
-    assert done.returncode == 0, done.stderr
-    assert "runs: 2, of which 2 are to make" in done.stdout
-    assert "programs to compile: 1" in done.stdout
-    assert "by 3 workers" in done.stdout
-    assert "steps of 1 of 1 programs measured" in done.stdout
-    assert "predicted" in done.stdout
+    assert here("--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3") == 0
+    out = capsys.readouterr().out
+    assert "runs: 2, of which 2 are to make" in out
+    assert "programs to compile: 1" in out
+    assert "by 3 workers" in out
+    assert "steps of 1 of 1 programs measured" in out
+    assert "predicted" in out
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ([], "--experiment FILE is required"),
-        (["--experiment", "none.py"], "experiment file none.py does not exist"),
-        (["--experiment", "small.py", "--scale", "labtop"], "no scale 'labtop'; did you mean 'laptop'?"),
-        (["--experiment", "small.py", "--workers", "0"], "--workers: '0' must be a positive number"),
-        (
-            ["--experiment", "other.py", "--out", "out"],
-            "out holds the sweep of small.py at scale laptop, not of other.py",
-        ),
-        (["--experiment", "small.py", "--out", "strange"], "strange holds 'file', which no sweep wrote"),
-        (["--experiment", "empty.py"], "empty.py must define `experiment`, an Experiment"),
-        (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
-        (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
-        (["--experiment", "small.py", "--out", "new", "--reuse", "strange"], "--reuse: strange holds no sweep"),
-        (["--experiment", "small.py", "--dry-run", "--reuse", "out"], "leave --reuse out"),
-        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
-    ],
-)
-def test_what_is_wrong_is_one_line(made, monkeypatch, capsys, words, line):
+WRONG = [
+    ([], "--experiment FILE is required"),
+    (["--experiment", "none.py"], "experiment file none.py does not exist"),
+    (["--experiment", "small.py", "--scale", "labtop"], "no scale 'labtop'; did you mean 'laptop'?"),
+    (["--experiment", "small.py", "--workers", "0"], "--workers: '0' must be a positive number"),
+    (
+        ["--experiment", "other.py", "--out", "out"],
+        "out holds the sweep of small.py at scale laptop, not of other.py",
+    ),
+    (["--experiment", "small.py", "--out", "strange"], "strange holds 'file', which no sweep wrote"),
+    (["--experiment", "empty.py"], "empty.py must define `experiment`, an Experiment"),
+    (["--experiment", "broken.py"], "experiment file broken.py, line 2: ZeroDivisionError"),
+    (["--report", "strange"], "--report strange holds no sweep, nor do its folders"),
+    (["--experiment", "small.py", "--out", "new", "--reuse", "strange"], "--reuse: strange holds no sweep"),
+    (["--experiment", "small.py", "--dry-run", "--reuse", "out"], "leave --reuse out"),
+    (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+]
+
+
+def test_what_is_wrong_is_one_line(tmp_path, monkeypatch, capsys):
     """Kills: tracebacks, and sweeps that write where something else is."""
-    monkeypatch.chdir(made)
-    (made / "other.py").write_text((made / "small.py").read_text())
-    (made / "empty.py").write_text("x = 1\n")
-    (made / "broken.py").write_text("x = 1\nx / 0\n")
-    (made / "strange").mkdir(exist_ok=True)
-    (made / "strange/file").touch()
-    before = {path: path.stat().st_mtime_ns for path in made.rglob("*")}
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert line in said
-    assert said.count("\n") == 1
-    assert {path: path.stat().st_mtime_ns for path in made.rglob("*")} == before
+    file = write_experiment(tmp_path)
+    SweepDirectory(tmp_path / "out").create(About("small.py", "laptop"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.py").write_text(file.read_text())
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    (tmp_path / "broken.py").write_text("x = 1\nx / 0\n")
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange/file").touch()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for words, line in WRONG:
+        assert main(words) == 2, words
+        said = capsys.readouterr().err
+        assert line in said
+        assert said.count("\n") == 1
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before, words
 
 
 @pytest.mark.slow
@@ -166,17 +189,23 @@ def test_killed_workers_and_interrupts_lose_nothing(tmp_path):
     text = (
         (tmp_path / "small.py")
         .read_text()
-        .replace("eval_every=3, checkpoint_every=2", "eval_every=500, checkpoint_every=100")
+        .replace("eval_every=EVAL_EVERY, checkpoint_every=2", "eval_every=500, checkpoint_every=100")
     )
     (tmp_path / "small.py").write_text(text.replace("log_every=1", "log_every=50"))
     sweep = subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
     killed = wait_for(lambda: with_checkpoint(tmp_path / "out"))
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: list((tmp_path / "out/claims").glob("*.2")))
+    directory = SweepDirectory(tmp_path / "out")
+    wait_for(lambda: any(told["attempt"] == 2 for told in progress_of_all(directory).values()))
     time.sleep(3)
     sweep.send_signal(signal.SIGINT)
     assert sweep.wait(timeout=120) == 130
-    assert not list((tmp_path / "out/workers").glob("*.json"))
+    assert not list((tmp_path / "out/running").glob("*.json"))
+    sweep = subprocess.Popen(argv, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    wait_for(lambda: progress_of_all(directory))
+    sweep.kill()
+    sweep.wait()
+    wait_for(lambda: not progress_of_all(directory))  # its workers save and end
     done = command(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     rows = [json.loads(line) for line in (tmp_path / "out/results.jsonl").read_text().splitlines()]
@@ -201,9 +230,9 @@ def wait_for(condition, seconds: float = 120.0):
 def with_checkpoint(out: Path) -> int | None:
     """The process of a worker one of whose runs has a checkpoint."""
     for checkpoint in out.glob("runs/*/checkpoints/[0-9]*"):
-        claims = list((out / "claims").glob(f"{checkpoint.parts[-3]}.*"))
-        if checkpoint.name.isdecimal() and claims:
-            worker = claims[0].read_text()
+        told = progress_of_all(SweepDirectory(out)).get(checkpoint.parts[-3])
+        if checkpoint.name.isdecimal() and told:
+            worker = told["worker"]
             for process in Path("/proc").glob("[0-9]*/cmdline"):
                 if worker.encode() in process.read_bytes():
                     return int(process.parent.name)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.cli.flags import flags_of
-from jaxzoo.cli.tasks import Command, main
+from jaxzoo.cli.tasks import TasksCommand, main
 from jaxzoo.tasks import base, mqar
 from jaxzoo.tasks.demos import DEMOS
 
@@ -47,15 +47,16 @@ def test_prints_the_examples(capsys):
     assert printed["position"] == [str(i) for _ in range(2) for i in range(20)]
 
 
+@pytest.mark.full
 @parametrize_tasks
 def test_every_task_prints_what_reading_finds(name, capsys):
     """Kills: a task without its place, targets out of place, a legend that names other tokens than the examples have,
     examples too long to read."""
     assert main(["--task", name, "--seed", "3"]) == 0
     out = capsys.readouterr().out
-    config = DEMOS[name]().config()
+    config = DEMOS[name].build()
     summary, legend = out.splitlines()[:2]
-    assert summary == f"{name}: {DEMOS[name].summary()}"
+    assert summary == f"{name}: {DEMOS[name].summary}"
     assert legend == LEGENDS[name]
     printed = table(out)
     assert len(printed["token"]) == 3 * config.length
@@ -66,9 +67,19 @@ def test_every_task_prints_what_reading_finds(name, capsys):
     assert printed["target"] == found
 
 
-@pytest.mark.parametrize(
-    ("flags", "fields"),
-    [
+def test_flags_reach_the_task(capsys, monkeypatch):
+    """Kills a flag that is dropped, or goes to another field; a legend that names other tokens than the examples
+    have."""
+    shown = []
+
+    def record(config, key, numbers, split):
+        shown.append(config)
+        tokens = np.zeros((numbers.size, config.length), np.int32)
+        return base.Batch(tokens=tokens, positions=tokens[:, :1], targets=tokens[:, :1])
+
+    for kind in {type(demo.build()) for demo in DEMOS.values()}:
+        monkeypatch.setattr(kind, "generate", record)
+    for flags, fields in (
         ("--task ar --length 9", {"length": 9, "n_gram": 1, "n_pairs": 4, "n_queries": 1, "vocab_size": 32}),
         ("--task nar --n-gram 3 --length 15", {"n_gram": 3, "n_pairs": 3, "n_queries": 1}),
         ("--task mqnar --length 60 --n_pairs 8", {"length": 60, "n_pairs": 8, "n_unmatched": 2}),
@@ -78,73 +89,69 @@ def test_every_task_prints_what_reading_finds(name, capsys):
         ("--task parity --cumulative", {"cumulative": True, "length": 13}),
         ("--task majority --no-cumulative --length 8", {"cumulative": False, "length": 8}),
         ("", {"length": 16, "n_pairs": 2, "power": 0.1}),
-    ],
-)
-def test_flags_reach_the_task(flags, fields, capsys, monkeypatch):
-    """Kills a flag that is dropped, or goes to another field."""
-    shown = []
-    kinds = {type(demo().config()) for demo in DEMOS.values()}
-    for kind in kinds:
-        generate = kind.generate
-        monkeypatch.setattr(kind, "generate", lambda self, *args, of=generate: (shown.append(self), of(self, *args))[1])
-    assert main([*flags.split(), "--show", "1"]) == 0
-    (config,) = shown
-    assert {name: getattr(config, name) for name in fields} == fields
-    assert "train example 0" in capsys.readouterr().out
+    ):
+        assert main([*flags.split(), "--show", "1"]) == 0
+        config = shown.pop()
+        assert {name: getattr(config, name) for name in fields} == fields
+        assert "train example 0" in capsys.readouterr().out
+    for name, legend in LEGENDS.items():
+        assert main(["--task", name]) == 0
+        assert capsys.readouterr().out.splitlines()[:2] == [f"{name}: {DEMOS[name].summary}", legend]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_refuses_in_one_line(capsys):
+    """Kills a traceback or a box for values that fit no task."""
+    for flags, message in (
         ("--n-pairs 9", "MQARConfig.length="),
-        ("--show 0", "Command.show=0 must be positive"),
+        ("--show 0", "TasksCommand.show=0 must be positive"),
         ("--show few", "argument --show: invalid int value: 'few'"),
-        ("--seed -1", r"Command.seed=-1 must be in [0, 2^32)"),
-        ("--split valid", "Command.split='valid' must be one of 'train', 'test'"),
+        ("--seed -1", r"TasksCommand.seed=-1 must be in [0, 2^32)"),
+        ("--split valid", "TasksCommand.split='valid' must be one of 'train', 'test'"),
         ("--task copying", "--task: unknown task 'copying'; there are mqar, ar, nar, mqnar, selective_copy, "),
         ("--task mqnarr", "--task: unknown task 'mqnarr'; did you mean 'mqnar'?"),
         ("--task", "argument --task: expected one argument"),
         ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),
         ("--task parity --sead 2", "unknown option --sead; did you mean --seed?"),
         ("--task ar --n-pairs 2", "task ar has no option --n-pairs; it has --length, --vocab-size\n"),
-        ("--task parity --n_gram=2", "task parity has no option --n-gram; it has --length, --cumulative\n"),
+        (
+            "--task parity --n_gram=2",
+            "task parity has no option --n-gram; it has --vocab-size, --length, --cumulative\n",
+        ),
         ("--task nar --length 15", "nar: length=15 must be 2 more than a multiple of 3"),
         ("--task compositional_mqar --n-pairs 5", "CompositionalMQARConfig.n_pairs=5 must be a square"),
         ("--task mqnar --length long", "--length: invalid literal for int"),
         ("--task mqar --fillers noise", "invalid choice 'noise' for argument '--fillers'"),
         ("mqar", "unexpected argument 'mqar'"),
-    ],
-)
-def test_refuses_in_one_line(capsys, flags, message):
-    """Kills a traceback or a box for values that fit no task."""
-    assert main(flags.split()) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith(f"error: {message}")
-    assert err.count("\n") == 1
-    assert out == ""
+    ):
+        assert main(flags.split()) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith(f"error: {message}")
+        assert err.count("\n") == 1
+        assert out == ""
 
 
-@pytest.mark.parametrize("flags", ["--help", "-h --show 2"])
+@pytest.mark.parametrize("flags", ["-h --show 2"])
 def test_help_lists_the_tasks(flags, capsys):
     """Kills a task that the help keeps to itself, and lines that break in a terminal of 130 columns."""
     assert main(flags.split()) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, demo in DEMOS.items():
         (line,) = [line for line in lines if line.split()[:1] == [name]]
-        assert line.endswith(demo.summary())
+        assert line.endswith(demo.summary)
     assert max(map(len, lines)) <= 130
-    assert [flag for flag in flags_of(Command()) if f"  {flag} " not in "\n".join(lines)] == []
+    assert [flag for flag in flags_of(TasksCommand()) if f"  {flag} " not in "\n".join(lines)] == []
 
 
-@parametrize_tasks
-def test_help_of_a_task_shows_its_flags(name, capsys):
+def test_help_of_a_task_shows_its_flags(capsys):
     """Kills a flag without its meaning, or one of another task."""
-    assert main(["--task", name, "--help"]) == 0
-    shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--no-cumulative"}
-    assert shown == {"--help", *flags_of(Command()), *flags_of(DEMOS[name]())}
+    for name, demo in DEMOS.items():
+        assert main(["--task", name, "--help"]) == 0
+        shown = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out)) - {"--no-cumulative"}
+        assert shown == {"--help", *flags_of(TasksCommand()), *demo.flags}
 
 
-@pytest.mark.parametrize("flags", ["--help", "--task mqnar --help", "--task mqnar --pairs 2"])
+@pytest.mark.full
+@pytest.mark.parametrize("flags", ["--help", "--show 0"])
 def test_help_waits_for_no_jax(flags):
     """Kills an import that makes a newcomer wait before he reads a line."""
     program = f"""import sys
@@ -156,13 +163,5 @@ print(sorted({{"jax", "numpy", "flax"}} & set(sys.modules)))"""
 
 
 def test_choices_are_the_task_s():
-    """Kills a choice that only one of the two knows; the command line is read without JAX, and so without the tasks."""
-    assert typing.get_type_hints(Command)["split"] == base.Split
-    compared = set()
-    for demo in DEMOS.values():
-        declared, task = typing.get_type_hints(demo), typing.get_type_hints(type(demo().config()))
-        for name, kind in declared.items():
-            if typing.get_origin(kind) is typing.Literal and name in task:
-                assert kind == task[name]
-                compared.add(name)
-    assert compared == {"fillers", "repeats"}
+    """Kills a choice that only one of the two has; the options are read without JAX, and so without the tasks."""
+    assert typing.get_type_hints(TasksCommand)["split"] == base.Split

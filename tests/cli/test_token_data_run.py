@@ -13,6 +13,7 @@ from tests.data.test_token_data import write
 from tests.train.conftest import CONFIG
 
 
+@pytest.mark.full
 def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, rows, monkeypatch, capsys):
     """Kills: a cursor that is not saved, counts batches made ahead, or begins an epoch or a source anew."""
     paths = [str(write(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 2))]
@@ -42,21 +43,23 @@ def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, ro
     assert rows("broken") == rows("whole")
 
 
-@pytest.mark.parametrize("flags", [["--data.path", "none"], ["--data.sources.0.path", "none"]])
-def test_a_directory_without_tokens_is_refused_in_one_line(flags, tmp_path, capsys):
+@pytest.mark.full
+def test_a_directory_without_tokens_is_refused_in_one_line(tmp_path, capsys):
     """Kills: a traceback, and a run directory made before the data were looked at."""
-    file = tmp_path / "tokens.py"
-    choice = "path='x'" if "path" in flags[0].split(".")[1] else "sources=(TokenSourceConfig(path='x'),)"
-    imports = "from jaxzoo.config import TokenDataConfig, TokenSourceConfig\n"
-    data = f"data=TokenDataConfig({choice}, length=16)"
-    file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
-    assert main(["--config", str(file), "--run-dir", str(tmp_path / "r"), *flags]) == 2
-    error = capsys.readouterr().err
-    assert "none holds no token shards: manifest.json is missing" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "r").exists()
+    for flags in [["--data.path", "none"], ["--data.sources.0.path", "none"]]:
+        file = tmp_path / "tokens.py"
+        choice = "path='x'" if "path" in flags[0].split(".")[1] else "sources=(TokenSourceConfig(path='x'),)"
+        imports = "from jaxzoo.config import TokenDataConfig, TokenSourceConfig\n"
+        data = f"data=TokenDataConfig({choice}, length=16)"
+        file.write_text(imports + textwrap.dedent(CONFIG).replace("data=DATA", data))
+        assert main(["--config", str(file), "--run-dir", str(tmp_path / "r"), *flags]) == 2
+        error = capsys.readouterr().err
+        assert "none holds no token shards: manifest.json is missing" in error
+        assert error.count("\n") == 1
+        assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.full
 def test_recall_is_measured_with_the_counts_of_the_run_s_own_tokens(tmp_path, run, capsys):
     """Kills: counts of another corpus of the same tokenizer, by which frequent bigrams would pass for rare ones."""
     for name, seed in (("a", 1), ("b", 2)):

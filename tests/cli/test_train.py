@@ -4,7 +4,9 @@ import io
 import json
 import math
 import os
+import shutil
 import signal
+import time
 from types import SimpleNamespace
 
 import jax
@@ -22,8 +24,10 @@ from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress
 from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.seal import read_seal
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork
+from tests.train.conftest import _one_device  # noqa: F401 a fixture
 from tests.train.traces import steps_of_trace
 
 
@@ -52,13 +56,23 @@ def signalled(number):
     return action
 
 
+@pytest.mark.full
+def test_profile_of_a_run(mqar_file, run, tmp_path, capsys):
+    """Kills: a trace of other steps than those that were asked for."""
+    assert run(mqar_file, "r", "--profile", "2:4", "--train.steps", "5") == 0
+    (trace,) = (tmp_path / "r" / "profile").rglob("perfetto_trace.json.gz")
+    out = capsys.readouterr().out
+    assert f"trace of steps 2 to 3: {trace}; open it at https://ui.perfetto.dev\n" in out
+    assert steps_of_trace(trace) == [2, 3]
+
+
 def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows, tmp_path, capsys):
     """Kills: rows or files that are missing or misnamed, a config.json that does not give it back, a last
     step without validation or checkpoint."""
-    assert run(mixture_file, "r", "--profile", "2:4") == 0
+    assert run(mixture_file, "r") == 0
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
     files = {"config.json", "metrics.jsonl", "speed.jsonl", "learning_curve.png", "newest_checkpoint.json"}
-    assert names == {*files, "checkpoints", "profile"}
+    assert names == {*files, "checkpoints", ".lock"}
     loaded = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
     assert loaded == load_config(mixture_file)
     train = [row for row in rows("r") if "train/loss" in row]
@@ -77,13 +91,11 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows,
     assert [row["step"] for row in speeds] == list(range(1, 10))
     assert all(row["examples_per_second"] > 0 for row in speeds)
     out = capsys.readouterr().out
-    (trace,) = (tmp_path / "r" / "profile").rglob("perfetto_trace.json.gz")
-    assert f"trace of steps 2 to 3: {trace}; open it at https://ui.perfetto.dev\n" in out
-    assert steps_of_trace(trace) == [2, 3]
     for text in ("parameters", "compiled in", "step 9/9", "examples/s", "validation at step 9", "pairs=3"):
         assert text in out
 
 
+@pytest.mark.full
 def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path, capsys):
     """Kills: baselines of other tokens than those that the model is scored on, bits per token for byte."""
     assert run(text_file, "r") == 0
@@ -103,6 +115,7 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(json.dumps(data.manifest()))
 
 
+@pytest.mark.full
 def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp_path, capsys):
     """Kills: a trainer that knows kinds of data: a flag, a line, a baseline or a manifest that only ours get."""
     assert run(own_data_file, "r", "--data.length", "6") == 0
@@ -113,14 +126,65 @@ def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp
     assert rows("r")[-1].keys() == {"step", "valid/loss", "valid/accuracy"}
     assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == {"tokens": list(range(20))}
     data = json.loads((tmp_path / "r" / "config.json").read_text())["data"]
-    assert data == {"type": "EchoConfig", "length": 6}
+    assert data == {"type": "own_data:EchoConfig", "length": 6}
+
+
+def killed_after(run_directory, saved, copy):
+    """Copies a run directory as it is once a checkpoint is complete: what is left of a process that is killed then."""
+
+    def action(state, metrics):
+        deadline = time.monotonic() + 60
+        while not (run_directory / "checkpoints" / str(saved)).exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        shutil.copytree(run_directory, copy)
+        return state, metrics
+
+    return action
+
+
+def test_killed_then_resumed_equals_unbroken(mixture_file, run, rows, tmp_path, at_step, capsys):
+    """Kills: a cursor off by one batch, the order of another epoch, a dropout key or optimizer state that starts anew,
+    rows that are lost or twice where the run had come further than its newest checkpoint; for every row of metrics and
+    every bit of the last checkpoint."""
+    flags = ("--train.batch-size", "16", "--train.steps", "12", "--train.eval-every", "5")  # 8 batches an epoch
+    at_step(11, killed_after(tmp_path / "whole", 9, tmp_path / "killed"))
+    assert run(mixture_file, "whole", *flags) == 0
+    assert "9" in (p.name for p in (tmp_path / "killed" / "checkpoints").iterdir())
+    assert rows("killed")[-1]["step"] == 10
+    capsys.readouterr()
+    assert run(mixture_file, "killed", *flags, "--resume") == 0
+    assert "resumed at step 9" in capsys.readouterr().out
+    assert rows("killed") == rows("whole")
+    digests = [read_seal(tmp_path / name / "checkpoints" / "12").digests for name in ("killed", "whole")]
+    assert digests[0] == digests[1]
+    assert {name.split("/")[0] for name in digests[0]} == {"params", "opt_state", "step", "key"}
+
+
+def test_a_run_whose_directory_is_renamed_goes_on_there(mqar_file, run, rows, tmp_path, at_step, capsys):
+    """Kills: a run that ends without a word, or that is torn apart into two directories."""
+
+    def rename(state, metrics):
+        while not (tmp_path / "r" / "checkpoints" / "3").exists():
+            time.sleep(0.01)
+        (tmp_path / "r").rename(tmp_path / "other")
+        return state, metrics
+
+    at_step(5, rename)
+    assert run(mqar_file, "r") == 0
+    assert (
+        capsys.readouterr().err == f"warning: {tmp_path / 'r'} was renamed; the run goes on in {tmp_path / 'other'}\n"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["configs", "other"]
+    assert Checkpoints(tmp_path / "other" / "checkpoints").newest == 9
+    assert [row["step"] for row in rows("other") if "train/loss" in row] == list(range(1, 10))
 
 
 @pytest.mark.parametrize(
     ("name", "number", "step"),
     [
-        ("mixture_file", signal.SIGTERM, 4),
-        ("text_file", signal.SIGINT, 5),
+        ("mqar_file", signal.SIGTERM, 4),
+        pytest.param("text_file", signal.SIGINT, 5, marks=pytest.mark.full),
         pytest.param("own_data_file", signal.SIGTERM, 5, marks=pytest.mark.slow),
     ],
 )
@@ -138,6 +202,7 @@ def test_signal_then_resume_equals_unbroken(name, number, step, request, run, ro
     assert rows("broken") == rows("whole")
 
 
+@pytest.mark.full
 def test_a_reader_that_leaves_does_not_stop_the_training(mqar_file, run, rows, monkeypatch, capsys):
     """Kills: a run of many hours that ends with `| head -1`."""
 
@@ -151,6 +216,7 @@ def test_a_reader_that_leaves_does_not_stop_the_training(mqar_file, run, rows, m
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.full
 def test_one_line_where_memory_ends(mqar_file, run, at_step, capsys):
     """Kills: pages of an allocator's report."""
 
@@ -162,6 +228,7 @@ def test_one_line_where_memory_ends(mqar_file, run, at_step, capsys):
     assert capsys.readouterr().err.startswith("error: out of memory; try a smaller --train.batch-size")
 
 
+@pytest.mark.full
 def test_a_defect_in_mid_run_is_no_refusal(mqar_file, run, at_step):
     """Kills: status 2, which says that nothing was written, and the traceback of a user's own mixer lost."""
 
@@ -224,6 +291,7 @@ def test_infinite_gradient_stops_too(tiny_config, tmp_path):
         assert log.rows == []
 
 
+@pytest.mark.full
 def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     """Kills: a threshold that is not looked at, an end without checkpoint, a resume that trains on."""
     flags = (
@@ -244,7 +312,7 @@ def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     assert rows("r") == before
 
 
-@pytest.mark.parametrize("where", ["metrics", "checkpoint"])
+@pytest.mark.parametrize("where", ["checkpoint", pytest.param("metrics", marks=pytest.mark.full)])
 def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a traceback, an exit status of success, an older checkpoint deleted for one that failed."""
     full = OSError(28, "No space left on device")
@@ -280,6 +348,19 @@ def test_a_full_disk_is_named_in_one_line(tmp_path, monkeypatch):
             checkpoints.save(1, None, cursor={}, config={})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", [ValueError, RuntimeError])
+def test_a_defect_of_a_save_is_no_error_of_the_disk(kind, tmp_path, monkeypatch):
+    """Kills: a defect that is tried again for 80 seconds, and is then called an error of the disk."""
+
+    def fail(*_, **__):
+        raise kind("arrays of another shape")
+
+    with Checkpoints(tmp_path / "c") as checkpoints:
+        monkeypatch.setattr(checkpoints._saver, "save", fail)
+        with pytest.raises(kind, match=r"^arrays of another shape$"):
+            checkpoints.save(1, None, cursor={}, config={})  # type: ignore[arg-type]
+
+
 def refused(run, file, capsys, tmp_path, *flags):
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
     assert run(file, "r", *flags) == 2
@@ -311,25 +392,26 @@ def test_what_is_refused_writes_nothing(mqar_file, text_file, run, tmp_path, cap
         assert text in refused(run, file, capsys, tmp_path, *flags)
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        ("--model.d-model 1000000000", "LanguageModelConfig: d_model=1000000000, n_layers=2, vocab_size=257 and "),
-        ("--model.d-model 100000", "240.3 GB of it for 30,0"),
-        ("--model.n-layers 2000000000", "must fit into "),
-        ("--model.d-model 2147483648", "LanguageModelConfig.d_model=2147483648 must be below 2^31"),
-        ("--data.train.0.task.power inf", "MQARConfig.power=inf must be finite"),
-        ("--data.train.0.task.power 300", "MQARConfig.power=300.0 must be "),
-        ("--optimizer.learning-rate nan", "OptimizerConfig.learning_rate=nan must be finite"),
-        ("--model.init-std=-1", "LanguageModelConfig.init_std=-1.0 must not be negative"),
-        ("--train.seed 4294967296", "TrainConfig.seed=4294967296 must be in [0, 2^32)"),
-    ],
-)
-def test_nonsense_is_refused_before_an_array_exists(flags, text, mqar_file, run, tmp_path, capsys):
+NONSENSE = [
+    ("--model.d-model 1000000000", "LanguageModelConfig: d_model=1000000000, n_layers=2, vocab_size=257 and "),
+    ("--model.d-model 100000", "240.3 GB of it for 30,0"),
+    ("--model.n-layers 2000000000", "must fit into "),
+    ("--model.d-model 2147483648", "LanguageModelConfig.d_model=2147483648 must be below 2^31"),
+    ("--data.train.0.task.power inf", "MQARConfig.power=inf must be finite"),
+    ("--data.train.0.task.power 300", "MQARConfig.power=300.0 must be "),
+    ("--optimizer.learning-rate nan", "OptimizerConfig.learning_rate=nan must be finite"),
+    ("--model.init-std=-1", "LanguageModelConfig.init_std=-1.0 must not be negative"),
+    ("--train.seed 4294967296", "TrainConfig.seed=4294967296 must be in [0, 2^32)"),
+]
+
+
+def test_nonsense_is_refused_before_an_array_exists(mqar_file, run, tmp_path, capsys):
     """Kills: a compiler that aborts, a search over a million layers, and a run directory made before memory ends."""
-    assert text in refused(run, mqar_file, capsys, tmp_path, *flags.split(), "--mesh.data", "4", "--mesh.fsdp", "2")
+    for flags, text in NONSENSE:
+        assert text in refused(run, mqar_file, capsys, tmp_path, *flags.split(), "--mesh.data", "4", "--mesh.fsdp", "2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("owner", ["session.check_estimate", "experiment.check_compiled"])
 def test_oversize_is_refused_unless_it_is_allowed(owner, mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
@@ -342,6 +424,7 @@ def test_oversize_is_refused_unless_it_is_allowed(owner, mqar_file, run, tmp_pat
     assert run(mqar_file, "r", "--train.steps", "1", "--allow-oversize") == 0
 
 
+@pytest.mark.full
 def test_place_that_cannot_be_written_is_refused(mqar_file, tmp_path, capsys, run):
     """Kills: a traceback where the run directory cannot be made, here because its parent is a file."""
     (tmp_path / "file").write_text("")
@@ -351,6 +434,7 @@ def test_place_that_cannot_be_written_is_refused(mqar_file, tmp_path, capsys, ru
     assert message.count("\n") == 1
 
 
+@pytest.mark.full
 def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, rows, tmp_path, capsys):
     """Kills: an overwritten run, a resume with another model or other data, old rows kept by --overwrite."""
     assert run(mqar_file, "r", "--train.steps", "3") == 0
@@ -365,6 +449,7 @@ def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, ro
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2]
 
 
+@pytest.mark.full
 def test_changed_text_is_refused(text_file, run, tmp_path, capsys):
     """Kills: resuming on other text, where the cursor means other batches."""
     assert run(text_file, "r", "--train.steps", "3") == 0

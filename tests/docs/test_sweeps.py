@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.cli.sweep_experiment import open_sweep
 from jaxzoo.sweep.results import Results, judge
 
 PAGE = Path(__file__).parents[2] / "docs/sweeps.md"

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.models import LanguageModel
@@ -54,9 +53,13 @@ def _forward(model: LanguageModel):
 
 
 def log_probs(model: LanguageModel, ids: Sequence[int]) -> np.ndarray:
-    """Of every id that may come behind each of these, in float64: one row, no padding, one program for every length."""
-    logits = np.asarray(_forward(model)(jnp.asarray(np.asarray(ids)[None], jnp.int32)), np.float64)
-    logits = logits[:, : Letters.vocab_size]
+    """Log probability of every id after each of these, in float64, from one row alone.
+
+    Zeros follow, unseen by what stands before them, so that one program serves all lengths.
+    """
+    row = np.zeros((1, MAX_LENGTH), np.int32)
+    row[0, : len(ids)] = ids
+    logits = np.asarray(_forward(model)(row), np.float64)[: len(ids), : Letters.vocab_size]
     return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
 
@@ -70,9 +73,8 @@ def true_likelihood(model: LanguageModel, context: Sequence[int], continuation: 
 
 
 def true_continuation(model: LanguageModel, prompt: Sequence[int], max_tokens: int) -> list[int]:
-    """Greedy, one forward pass a token, until end-of-text. What stands behind a token does not matter to it: zeros."""
+    """Greedy, one forward pass per token, until end-of-text."""
     ids = list(prompt)
     while len(ids) < len(prompt) + max_tokens and (len(ids) == len(prompt) or ids[-1] != Letters.end_of_text):
-        padded = [*ids, *[0] * (MAX_LENGTH - len(ids))]
-        ids.append(int(log_probs(model, padded)[len(ids) - 1].argmax()))
+        ids.append(int(log_probs(model, ids)[-1].argmax()))
     return ids[len(prompt) :]

@@ -12,9 +12,9 @@ def scores(overall, hits, share=0.25):
     return Score(100, 1.0, overall, 0.1), Score(n, share, hits if n else None, 0.1 if n else None)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "formula", "sentence", "case"),
-    [
+def test_cases():
+    """Kills: a sign, a division by zero, a cap or a sentence that is lost."""
+    for ours, theirs, formula, sentence, case in [
         ((2.0, 3.0), (1.5, 2.0), 0.5, None, "the model is behind overall and on AR hits"),
         ((2.0, 5.0), (1.5, 2.0), 1.0, None, "ahead on other tokens: cut at 100 %"),
         ((2.0, 1.0), (1.5, 2.0), -0.5, None, "not on AR hits: none of the gap"),
@@ -22,15 +22,12 @@ def scores(overall, hits, share=0.25):
         ((1.5, 1.0), (2.0, 2.0), 0.5, None, "this is the share of its lead"),
         ((2.0, 3.0), (2.0, 2.0), None, None, "there is no gap overall"),
         ((2.0, 3.0, 0.0), (1.5, 2.0, 0.0), None, None, "there are no AR hits"),
-    ],
-)
-def test_cases(ours, theirs, formula, sentence, case):
-    """Kills: a sign, a division by zero, a cap or a sentence that is lost."""
-    found = gap_share(scores(*ours), scores(*theirs))
-    assert found.formula == (None if formula is None else pytest.approx(formula))
-    assert found.sentence == (found.formula if sentence is None else sentence)
-    assert case in found.case
-    assert found.gap == pytest.approx(ours[0] - theirs[0])
+    ]:
+        found = gap_share(scores(*ours), scores(*theirs))
+        assert found.formula == (None if formula is None else pytest.approx(formula))
+        assert found.sentence == (found.formula if sentence is None else sentence)
+        assert case in found.case
+        assert found.gap == pytest.approx(ours[0] - theirs[0])
 
 
 def test_other_tokens_are_refused():

@@ -12,8 +12,8 @@ import pytest
 from jaxzoo.data.base import Batch
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.evals.recall_figure import draw_recall
-from jaxzoo.evals.recall_report import FILES, Measured, RecallReport, aligned, check_directory, write_report
-from jaxzoo.evals.recall_slices import RecallSums, Score, bin_names, target_repeats
+from jaxzoo.evals.recall_report import FILES, RecallReport, aligned, check_directory, write_report
+from jaxzoo.evals.recall_slices import MeasuredModel, RecallSums, Score, bin_names, target_repeats
 from jaxzoo.evals.valid_tokens import valid_digest
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, distance_back, slow_sections
@@ -49,7 +49,7 @@ def by_hand():
 
 
 def report_of(by_hand, **options):
-    models = [Measured("conv", 3, 1000, by_hand(NATS)), Measured("attention", 4, 1001, by_hand(BETTER))]
+    models = [MeasuredModel("conv", 3, 1000, by_hand(NATS)), MeasuredModel("attention", 4, 1001, by_hand(BETTER))]
     return RecallReport(models, **{"has_baseline": True, "at_most": 1250, "digest": "d1", **options})
 
 
@@ -103,33 +103,33 @@ def random_batches(rng, packing):
         yield tokens, targets, segments, rng.random(tokens.shape)
 
 
-@pytest.mark.parametrize("packing", ["none", "end-of-text", "anywhere"])
-def test_random_rows_equal_the_slow_search(packing):
+def test_random_rows_equal_the_slow_search():
     """Kills: context of another segment or row, a target in the wrong segment, batches that overwrite one another."""
-    rng = np.random.default_rng(len(packing))
-    bigrams = CountedBigrams({(a, b): int(10 ** rng.uniform(-1, 4)) for a in range(5) for b in range(5)})
-    sums, rows = RecallSums(bigrams, at_most=300), []
-    for tokens, targets, segments, nats in random_batches(rng, packing):
-        sums.add(batch_of(tokens, targets, segments), nats)
-        given = np.zeros_like(tokens) if segments is None else segments
-        rows += zip(tokens.tolist(), targets.tolist(), given.tolist(), nats.tolist(), strict=True)
-    slow = slow_sections(rows, bigrams, 300)
-    assert len(slow["slices"]["AR hits"]) > 10
-    check_sections(as_json(sums.sections()), slow)
+    for packing in ["none", "end-of-text", "anywhere"]:
+        rng = np.random.default_rng(len(packing))
+        bigrams = CountedBigrams({(a, b): int(10 ** rng.uniform(-1, 4)) for a in range(5) for b in range(5)})
+        sums, rows = RecallSums(bigrams, at_most=300), []
+        for tokens, targets, segments, nats in random_batches(rng, packing):
+            sums.add(batch_of(tokens, targets, segments), nats)
+            given = np.zeros_like(tokens) if segments is None else segments
+            rows += zip(tokens.tolist(), targets.tolist(), given.tolist(), nats.tolist(), strict=True)
+        slow = slow_sections(rows, bigrams, 300)
+        assert len(slow["slices"]["AR hits"]) > 10
+        check_sections(as_json(sums.sections()), slow)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_distances_reach_to_the_last_target(n):
+def test_distances_reach_to_the_last_target():
     """Kills: the distance to the first occurrence, one that is off by one, a last target that is taken for another."""
-    rng = np.random.default_rng(n)
-    rows = rng.integers(0, 3, (2, 60))
-    segments = np.sort(rng.integers(0, 3, (2, 59)), axis=1)
-    found = target_repeats(rows[:, :-1], rows[:, 1:], n, segments)
-    for row, ids, distances in zip(rows.tolist(), segments.tolist(), found.tolist(), strict=True):
-        read = [[token for token, s in zip(row[: i + 1], ids, strict=False) if s == ids[i]] for i in range(59)]
-        assert distances == [distance_back(r, row[i + 1], n) for i, r in enumerate(read)]
-    assert 0 < np.count_nonzero(found) < found.size
-    assert np.count_nonzero(found[:, -1]) or n > 2
+    for n in [2, 3, 4]:
+        rng = np.random.default_rng(n)
+        rows = rng.integers(0, 3, (2, 60))
+        segments = np.sort(rng.integers(0, 3, (2, 59)), axis=1)
+        found = target_repeats(rows[:, :-1], rows[:, 1:], n, segments)
+        for row, ids, distances in zip(rows.tolist(), segments.tolist(), found.tolist(), strict=True):
+            read = [[token for token, s in zip(row[: i + 1], ids, strict=False) if s == ids[i]] for i in range(59)]
+            assert distances == [distance_back(r, row[i + 1], n) for i, r in enumerate(read)]
+        assert 0 < np.count_nonzero(found) < found.size
+        assert np.count_nonzero(found[:, -1]) or n > 2
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "segments"])
@@ -198,7 +198,7 @@ def test_report_of_two_models(by_hand):
 def test_a_share_that_two_readings_differ_on_shows_both(by_hand):
     """Kills: a negative share without the sentence that says 100 %."""
     worse = [*NATS[:4], 4, 5, 12, 10, 9, 9]  # one nat better on each hit, seven worse on others
-    models = [Measured("conv", 1, 1, by_hand(NATS)), Measured("attention", 1, 1, by_hand(worse))]
+    models = [MeasuredModel("conv", 1, 1, by_hand(NATS)), MeasuredModel("attention", 1, 1, by_hand(worse))]
     shown = RecallReport(models, has_baseline=True, at_most=1250, digest="").markdown()
     assert "-75.0% by the formula, 100.0% by the sentence below it (+0.3000 of -0.4000 nats" in shown
     alone = RecallReport(models[:1], has_baseline=False, at_most=1250, digest="").markdown()
@@ -239,7 +239,8 @@ def test_picture_has_every_model(by_hand, tmp_path, monkeypatch, at_most):
     """Kills: a panel, a model or the line of the threshold that is left out; bars at other heights than the scores."""
     drawn = []
     monkeypatch.setattr("jaxzoo.evals.recall_figure.save", lambda figure, path: drawn.append(figure))
-    draw_recall(report_of(by_hand, at_most=at_most), tmp_path / "recall.png", title="t")
+    report = report_of(by_hand, at_most=at_most)
+    draw_recall(report.models, tmp_path / "recall.png", at_most=at_most, hits=report.hits, title="t")
     (figure,) = drawn
     lines = {line.get_label(): line for line in figure.axes[0].get_lines() if not line.get_label().startswith("_")}
     if at_most is None:

@@ -74,16 +74,16 @@ def test_a_long_context_loses_its_beginning_and_is_counted(model):
     assert asked.requests == (2, 1)
 
 
-@pytest.mark.parametrize(("n_context", "n"), [(1, 10), (1, 4), (1, 1), (3, 9), (6, 2), (2, 0)])
-def test_windows_score_every_token_once_with_most_before_it(n_context, n):
+def test_windows_score_every_token_once_with_most_before_it():
     """Kills: tokens that are left out or counted twice, windows that are too long, context thrown away."""
-    ids, seen = np.arange(n_context + n), []
-    for window in windows(ids[:n_context], ids[n_context:], 4):
-        read, end = window.tokens[:-1], window.tokens[-1] + 1
-        assert list(window.tokens) == list(range(end - len(window.tokens), end))
-        assert len(read) == min(4, end - 1)
-        seen += list(range(end - window.n_scored, end))
-    assert seen == list(range(n_context, n_context + n))
+    for n_context, n in [(1, 10), (1, 4), (1, 1), (3, 9), (6, 2), (2, 0)]:
+        ids, seen = np.arange(n_context + n), []
+        for window in windows(ids[:n_context], ids[n_context:], 4):
+            read, end = window.tokens[:-1], window.tokens[-1] + 1
+            assert list(window.tokens) == list(range(end - len(window.tokens), end))
+            assert len(read) == min(4, end - 1)
+            seen += list(range(end - window.n_scored, end))
+        assert seen == list(range(n_context, n_context + n))
 
 
 def test_windows_of_lm_eval_s_own_example():
@@ -136,6 +136,7 @@ def test_a_long_prompt_keeps_its_end(model):
     assert asked.requests == (3, 1)
 
 
+@pytest.mark.full
 def test_learned_positions_bound_the_window():
     """Kills: a window by max_length that learned positions do not have."""
     asked = text_model(letters_model(max_positions=40))
@@ -144,6 +145,7 @@ def test_learned_positions_bound_the_window():
     assert np.isfinite(asked.log_likelihoods([(some_text(0, 60), "abc")])[0].log_prob)
 
 
+@pytest.mark.full
 def test_batches_change_nothing(model):
     """Kills: answers that depend on the neighbours."""
     one, three = text_model(model, batch_size=1), text_model(model, batch_size=3)
@@ -154,6 +156,7 @@ def test_batches_change_nothing(model):
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_few_programs_serve_many_requests(model):
     """Kills: a compilation for every length, for a batch that is not full, or for every stop string and limit."""
     asked = text_model(model)

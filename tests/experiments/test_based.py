@@ -26,6 +26,7 @@ FIGURES = {
 SCALES = [(name, scale) for name, figure in FIGURES.items() for scale in figure.scales]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_point_is_a_run_of_its_own(name, scale):
     """Kills: a point that the models refuse, two points of one run, points that lack an axis."""
@@ -139,6 +140,7 @@ def test_figure_1_combines_its_two_mixers():
     assert timed.arguments["window"] == 256
 
 
+@pytest.mark.full
 def test_the_time_of_a_window():
     """Kills: arguments that do not fit, a median below the minimum."""
     times = window_time(window=3, length=8, batch_size=2, head_dim=4, repeats=3)

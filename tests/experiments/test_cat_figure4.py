@@ -10,6 +10,8 @@ from jaxzoo.sweep import Measurement, Results
 from jaxzoo.theory.landmark import critical_dimensions, sufficient_dimension
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
 
+pytestmark = pytest.mark.full
+
 SIZES = (16, 64, 256)
 
 
@@ -18,6 +20,7 @@ def run(size, dimension, *, smoothing="mean", query_dim=0, bound=None, low=None)
     return {**row(0.0, smoothing=smoothing, query_dim=query_dim, block_size=size), "metrics": metrics}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", experiment.scales)
 def test_every_point_is_computed_once(name):
     """Kills: a size, filter or space of queries that the function does not get."""

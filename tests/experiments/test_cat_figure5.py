@@ -13,11 +13,14 @@ from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
 
+pytestmark = pytest.mark.full
+
 
 def run(model, task, d_model, length, accuracy, seed=0):
     return row(accuracy, task=task, d_model=d_model, length=length, model=model, learning_rate=0.01, seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", experiment.scales)
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a size that no task has."""
@@ -46,6 +49,7 @@ def test_the_papers_scale():
     assert (train.task.length, train.task.n_pairs) == (64, 4)
 
 
+@pytest.mark.full
 def test_one_program_for_all_rates_and_seeds():
     """Kills: a rate or a seed that changes the program, or a model that shares one with another."""
     scale = experiment.scales["laptop"]()

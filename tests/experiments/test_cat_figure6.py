@@ -15,6 +15,8 @@ from jaxzoo.sweep.figure import Mark
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from tests.experiments.hand_made import answers, curves, distinct_runs, row, verdict
 
+pytestmark = pytest.mark.full
+
 
 def run(model, scores, *, task="MQAR", d_model=32, learning_rate=0.01, trained=32, yarn=None):
     """A run with accuracies by length; that of the trained length is the validation's own."""
@@ -25,6 +27,7 @@ def run(model, scores, *, task="MQAR", d_model=32, learning_rate=0.01, trained=3
     return row(scores[trained], metrics, **point)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["smoke", "laptop"])
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a size that no task has."""
@@ -58,6 +61,7 @@ def test_the_papers_scale():
     assert (two.pattern[0].n_heads, two.pattern[0].filters) == (2, "mixing")
 
 
+@pytest.mark.full
 def test_no_laptop_run_ends_before_the_others():
     """Kills: a budget that depends on how soon a model is right."""
     scale = experiment.scales["laptop"]()
@@ -65,6 +69,7 @@ def test_no_laptop_run_ends_before_the_others():
     assert {scale.config(point).train.steps for point in scale.points} == {1_500}
 
 
+@pytest.mark.full
 def test_yarn_changes_longer_examples_alone():
     """Kills: scaling that is dropped or that a factor misses, a model that is trained anew, other variables."""
     setting = dataclasses.replace(LAPTOPS, trained=16, asked=(8, 16, 32), tokens_a_pair=4, vocab_size=64)
@@ -84,6 +89,7 @@ def test_yarn_changes_longer_examples_alone():
     assert lengths[0] not in found["YaRN 32"]
 
 
+@pytest.mark.slow
 def test_learned_positions_have_room_for_the_longest():
     """Kills: a model that cannot be asked beyond its training."""
     setting = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(64, 64, 64))

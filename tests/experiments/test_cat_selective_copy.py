@@ -8,17 +8,21 @@ from experiments.cat_selective_copy import NAMES, draw, experiment
 from jaxzoo.sweep import Results
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
 
+pytestmark = pytest.mark.full
+
 
 def run(model, signals, accuracy, d_model=32, learning_rate=0.01):
     return row(accuracy, d_model=d_model, signals=signals, model=model, learning_rate=learning_rate, seed=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", experiment.scales)
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a size that no task has."""
     distinct_runs(experiment.scales[name]())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", NAMES)
 def test_models_and_task(name):
     """Kills: a second layer for CAT, positions that are missing, a long filter that is short or on keys too."""

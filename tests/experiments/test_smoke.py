@@ -8,11 +8,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from jaxzoo.claims import Queue
-from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.cli.sweep_experiment import open_sweep
 from jaxzoo.cli.sweep_report import report
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
@@ -31,14 +31,19 @@ def test_all_files_are_found():
     assert len(FILES) >= 12
 
 
-QUICK = ("based_figure2", "based_figure8", "cat_figure6", "cat_selective_copy", "mqar_gallery", "zoology_figure2")
-"""A frontier of states, times, lengths, another task, all mixers, widths. The others are slow: they draw and judge in
-the same ways, and with their kept results in `test_results.py`."""
+CORE = ("zoology_figure2",)
+FULL = ("based_figure2",)
+"""A frontier of states. The others are slow: they draw and judge in the same ways, and with their kept results in
+`test_results.py`."""
 
 
-@pytest.mark.parametrize(
-    "file", [pytest.param(file, marks=[] if Path(file).stem in QUICK else [pytest.mark.slow]) for file in FILES]
-)
+def tier(file: str):
+    """Marks of an experiment: none for the core tier."""
+    name = Path(file).stem
+    return [] if name in CORE else [pytest.mark.full] if name in FULL else [pytest.mark.slow]
+
+
+@pytest.mark.parametrize("file", [pytest.param(file, marks=tier(file)) for file in FILES])
 def test_smoke(file, tmp_path, monkeypatch, capsys):
     """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)

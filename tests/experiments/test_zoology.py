@@ -10,6 +10,8 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.models.presets import mqar_attention, mqar_base_conv, mqar_h3, mqar_hyena, mqar_mamba, mqar_rwkv
 from jaxzoo.sweep.task import Task
 
+pytestmark = pytest.mark.full
+
 FILES = {
     "figure2": zoology_figure2,
     "figure2_bottom": zoology_figure2_bottom,
@@ -126,7 +128,8 @@ def test_mamba_has_no_second_branch_and_its_own_norm():
 @pytest.mark.parametrize("name", FILES)
 def test_only_models_with_attention_know_positions(name):
     made = FILES[name].experiment.scales["paper"]()
-    runs = {point["model"]: config(made, point).model.max_positions for point in made.points}
+    points = {point["model"]: point for point in made.points}
+    runs = {model: config(made, point).model.max_positions for model, point in points.items()}
     with_attention = ("attention", "window", "blocks", "BaseConv and attention")
     assert {model for model, rows in runs.items() if rows} == {
         model for model in runs if any(word in model for word in with_attention)

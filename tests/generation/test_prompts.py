@@ -42,18 +42,15 @@ def test_a_prompt_is_cut_in_the_same_places_in_any_company():
     assert read(together, LENGTHS.index(1100))[1] == [512, 512, 64, 8]
 
 
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [
+def test_what_prompts_may_not_be():
+    """Kills: a shape error from inside the model, or NaN, for a mistake of the caller."""
+    for prompts, message in [
         ([], r"^prompts=\[\] must hold at least one prompt$"),
         ([[1], []], r"^prompts\[1\] is empty; give at least one token"),
         ([[1], [2, 50]], r"^prompts\[1\]: token 50 must be in \[0, 50\)"),
         ([[-1]], r"^prompts\[0\]: token -1 must be in \[0, 50\)"),
         ([[0.5]], r"^prompts\[0\]: float64 of shape \(1,\) must be integers"),
         ([[[1, 2]]], r"^prompts\[0\]: int64 of shape \(1, 2\) must be integers of shape \(t,\)"),
-    ],
-)
-def test_what_prompts_may_not_be(prompts, message):
-    """Kills: a shape error from inside the model, or NaN, for a mistake of the caller."""
-    with pytest.raises(ValueError, match=message):
-        check_prompts(prompts, n_ids=50)
+    ]:
+        with pytest.raises(ValueError, match=message):
+            check_prompts(prompts, n_ids=50)

@@ -1,5 +1,7 @@
 """The causal convolution against a loop over tokens and taps in float64."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,9 +46,13 @@ def in_float32(arrays):
 WIDTHS = [1, 3, MAX_DIRECT_TAPS, MAX_DIRECT_TAPS + 1, 23]
 
 
-@pytest.mark.parametrize("with_history", [False, True])
-@pytest.mark.parametrize("w", WIDTHS)
-@pytest.mark.parametrize("t", [0, 1, 5, 31])
+CORE = [*((31, w, w > 5) for w in WIDTHS), (31, 23, False)]
+ALL = itertools.product((0, 1, 5, 31), WIDTHS, (False, True))
+
+
+@pytest.mark.parametrize(
+    ("t", "w", "with_history"), [*CORE, *(pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in CORE)]
+)
 def test_values(t, w, with_history):
     """Kills taps in reverse, a transform that wraps around, and a history that is dropped or off by one."""
     x, taps, history = make_inputs(t, w)

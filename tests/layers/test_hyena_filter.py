@@ -8,6 +8,7 @@ from flax import nnx
 from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig, decay_window
 from jaxzoo.layers.variables import traits_of
 from tests.mixers.moved import moved
+from tests.mixers.refused import assert_refused
 
 TAPS, CHANNELS = 9, 4
 
@@ -33,7 +34,7 @@ def filter_truth(config, p, *, channels, n_taps, prefix=""):
             share = c / max(channels - 1, 1)
             slow, fast = (np.log(config.decay_target) / pct for pct in (config.slow_decay, config.fast_decay))
             taps[c] *= np.exp(-time * abs(slow + share * (fast - slow))) + config.shift
-        rows.append(taps)
+        rows.append(taps / np.abs(taps).sum() if config.normalized else taps)
     return np.stack(rows)
 
 
@@ -41,7 +42,14 @@ def filter_truth(config, p, *, channels, n_taps, prefix=""):
     "options",
     [
         {"width": 6},
-        {"width": 5, "emb_dim": 5, "n_inner": 0, "position_learning_rate_scale": 0, "sine_frequency": 2.0},
+        {
+            "width": 5,
+            "emb_dim": 5,
+            "n_inner": 0,
+            "position_learning_rate_scale": 0,
+            "sine_frequency": 2.0,
+            "normalized": True,
+        },
         {
             "width": 7,
             "n_inner": 3,
@@ -103,9 +111,9 @@ def test_traits():
     assert not hasattr(fixed, "positions")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"emb_dim": 4}, "emb_dim=4 must be odd and at least 3"),
         ({"width": 0}, "width=0 must be positive"),
         ({"n_inner": -1}, "n_inner=-1 must not be negative"),
@@ -114,9 +122,5 @@ def test_traits():
         ({"slow_decay": 0.2}, "slow_decay=0.2 must be at least fast_decay=0.3"),
         ({"init": "zeros"}, "init='zeros' must be one of 'normal', 'uniform'"),
         ({"learning_rate_scale": 0}, "learning_rate_scale=0 must be positive"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        HyenaFilterConfig(**options)
+    ]
+    assert_refused(HyenaFilterConfig, cases)

@@ -25,7 +25,7 @@ GATES = {"swiglu": lambda x: x * sigmoid(x), "geglu": gelu, "glu": sigmoid}
 
 
 @pytest.mark.parametrize("kind", [*GATES, "gelu"])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_equation(kind, bias):
     """Kills a gate on the wrong branch, GELU by its approximation, a lost bias, one kind in the place of another."""
     mlp, p = moved(MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=nnx.Rngs(0)))
@@ -41,6 +41,7 @@ def test_equation(kind, bias):
     np.testing.assert_allclose(mlp(jnp.asarray(x)), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [*GATES, "gelu"])
 def test_the_output_keeps_the_dtype(kind):
     """Kills a gate in float32 that promotes a bfloat16 branch."""

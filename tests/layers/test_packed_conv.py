@@ -66,10 +66,13 @@ def relative_l2(actual, expected):
 
 
 def layouts_and_widths():
-    """All layouts with a short, an odd and a long filter, all widths with the longest rows; other pairs are slow."""
+    """Each form of the op is core; all layouts with a short, an odd and a long filter, and all widths with the longest
+    rows, are full; other pairs are slow."""
     pairs = [(name, w) for name in LAYOUTS for w in WIDTHS]
     quick = [(name, w) for name, w in pairs if name == "long" or w in (3, MAX_DIRECT_TAPS + 1, 400)]
-    return [pytest.param(*pair, marks=[] if pair in quick else [pytest.mark.slow]) for pair in pairs]
+    core = [("long", MAX_DIRECT_TAPS + 1), ("long", 400), ("odd", 3), ("last block cut", 40)]
+    tier = {pair: pytest.mark.full if pair in quick else pytest.mark.slow for pair in pairs if pair not in core}
+    return [pytest.param(*pair, marks=[tier[pair]] if pair in tier else []) for pair in pairs]
 
 
 @pytest.mark.parametrize(("name", "w"), layouts_and_widths())
@@ -93,6 +96,7 @@ def test_the_layouts_reach_every_form():
     assert {0, 1} <= set(lengths)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("w", [3, 40])
 def test_an_id_that_returns_is_another_document(w):
     """Kills two documents that become one where a loader numbers them 0, 1, 0, 1; the same for short and long."""
@@ -103,7 +107,7 @@ def test_an_id_that_returns_is_another_document(w):
     np.testing.assert_allclose(y, truth(x, taps, dy, layout)[0], rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("w", [3, 400])
+@pytest.mark.parametrize("w", [pytest.param(3, marks=pytest.mark.full), 400])
 def test_nan_stays_in_its_document(w):
     """Kills masks by multiplication: one document's overflow would spoil the others and every gradient."""
     layout = LAYOUTS["long"]
@@ -118,6 +122,7 @@ def test_nan_stays_in_its_document(w):
     assert np.isfinite(dx).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("w", [5, 40])
 def test_bfloat16(w):
     """Kills sums in bfloat16: the output differs by its own rounding alone, at most 2^-9 relative."""
@@ -129,7 +134,7 @@ def test_bfloat16(w):
     assert relative_l2(y, truth(np.asarray(short, np.float64), taps, dy, layout)[0]) <= 2**-9
 
 
-@pytest.mark.parametrize("w", [3, 40])
+@pytest.mark.parametrize("w", [pytest.param(3, marks=pytest.mark.full), 40])
 def test_refusals(w):
     """Kills ids that broadcast, ids of floats, and a history that would enter documents at random."""
     layout = LAYOUTS["odd"]

@@ -17,8 +17,15 @@ def rotate_float64(x: np.ndarray, positions: np.ndarray, channels: int, base: fl
     return np.concatenate([pairs.real, pairs.imag, x[..., channels:]], axis=-1)
 
 
-@pytest.mark.parametrize("start", [0, 100_000, 2**31 - 20])
-@pytest.mark.parametrize(("channels", "base"), [(10, 10000.0), (4, 10000.0), (10, 7.0), (0, 10000.0)])
+CORE = [(0, 10, 7.0), (2**31 - 20, 4, 10000.0)]
+ALL = [
+    (start, *x) for start in (0, 100_000, 2**31 - 20) for x in ((10, 10000.0), (4, 10000.0), (10, 7.0), (0, 10000.0))
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "channels", "base"), [*CORE, *(pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in CORE)]
+)
 def test_rotary_matches_float64(start: int, channels: int, base: float) -> None:
     """Kills: float32 angles (4e-3 off at 100,000), interleaved pairs, wrong share, wrong base, mixed rows."""
     x = jax.random.normal(jax.random.key(0), (3, 7, 2, 10))
@@ -43,7 +50,7 @@ def test_bfloat16_rotates_in_float32() -> None:
     np.testing.assert_array_equal(rotary(x, positions), expected)
 
 
-@pytest.mark.parametrize("channels", [3, 8, -2])
+@pytest.mark.parametrize("channels", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (8, -2))])
 def test_impossible_channels_raise(channels: int) -> None:
     with pytest.raises(ValueError, match=rf"channels={channels} must be an even number in 0\.\.head_dim=6"):
         rotary(jnp.zeros((1, 1, 1, 6)), jnp.zeros((1, 1), jnp.int32), channels=channels)

@@ -9,6 +9,7 @@ import pytest
 
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
+from tests.mixers.refused import assert_refused
 
 N, BASE = 64, 10000.0
 
@@ -42,14 +43,18 @@ def test_yarn_as_printed():
     np.testing.assert_allclose(scaling.frequencies(N, BASE), expected, rtol=1e-12)
 
 
-def test_yarn_as_released():
-    """Kills ends that are not rounded outwards, or counted in channels instead of pairs."""
-    scaling = RotaryScaling(kind="yarn", factor=8.0, original_length=2048)
+@pytest.mark.parametrize("ramp", ["channels", "unrounded_channels"])
+def test_yarn_as_released(ramp):
+    """Kills ends that are not rounded outwards, or rounded against the option, or counted in channels instead of
+    pairs."""
+    scaling = RotaryScaling(kind="yarn", factor=8.0, original_length=2048, ramp=ramp)
 
     def pair_that_turns(times):
         return N * math.log(2048 / (times * 2 * math.pi)) / (2 * math.log(BASE))
 
-    low, high = math.floor(pair_that_turns(32)), math.ceil(pair_that_turns(1))
+    low, high = pair_that_turns(32), pair_that_turns(1)
+    if ramp == "channels":
+        low, high = math.floor(low), math.ceil(high)
     assert 0 < low < high < N // 2
     expected = []
     for i, theta in enumerate(trained()):
@@ -79,7 +84,7 @@ def test_temperature_scales_the_rotated_channels_alone():
     """Kills a temperature on channels that pass through, on scores of other kinds, and a given one that is ignored."""
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 10))
     positions = jnp.arange(5)[None]
-    for temperature, expected in ((0.0, 0.1 * math.log(4) + 1), (1.3, 1.3)):
+    for temperature, expected in ((None, 0.1 * math.log(4) + 1), (1.3, 1.3)):
         scaling = RotaryScaling(kind="yarn", factor=4.0, temperature=temperature)
         assert scaling.amplitude == pytest.approx(expected)
         y = rotary(x, positions, channels=6, scaling=scaling)
@@ -102,16 +107,12 @@ def test_interleaved_pairs_are_neighbours():
     np.testing.assert_array_equal(y[..., 8:], x[..., 8:])
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills a scaling that says nothing."""
+    cases = [
         ({"factor": 0.5}, "factor=0.5 must be at least 1"),
         ({"beta_slow": 40.0}, "beta_fast=32.0 must be above beta_slow=40.0"),
         ({"kind": "ntk"}, "kind='ntk' must be one of 'none', 'linear', 'yarn', 'llama3'"),
         ({"original_length": 0}, "original_length=0 must be positive"),
-    ],
-)
-def test_config_errors(fields, message):
-    """Kills a scaling that says nothing."""
-    with pytest.raises(ValueError, match=message):
-        RotaryScaling(**fields)
+    ]
+    assert_refused(RotaryScaling, cases)

@@ -47,7 +47,7 @@ def assert_close(found, expected, tolerance=1e-5):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
-@pytest.mark.parametrize("t", LENGTHS)
+@pytest.mark.parametrize("t", [pytest.param(t, marks=[pytest.mark.full] * (t != 17)) for t in LENGTHS])
 def test_s4d_prefill_and_steps(t):
     """Kills: powers off by one or of the wrong table, a state that is not decayed t times, inputs in the wrong order, a
     missing conjugate, t that fills no block."""
@@ -85,6 +85,7 @@ def test_s4d_gradients():
     assert_close(found, expected, 1e-4)
 
 
+@pytest.mark.full
 def test_s4d_kernel_of_16384_taps_in_little_memory():
     """Kills a table of all powers, 32 channels x 32 numbers x 16384 taps: 128 MiB, in the gradient too, and powers
     whose phase drifts: a float32 a has |a|^16384 = e^-1.6, and its own powers in float64 are the truth."""
@@ -99,6 +100,7 @@ def test_s4d_kernel_of_16384_taps_in_little_memory():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_s4d_prefill_of_4096_inputs_in_little_memory():
     """Kills a state for every token, in the gradient too: 4096 inputs of 16 channels are 0.25 MiB, their states of 32
     complex numbers would be 16 MiB."""
@@ -129,6 +131,7 @@ def test_initialisation(spectrum):
     np.testing.assert_allclose((c**2).mean((0, 1)), 0.5, atol=0.06)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("discretization", ["bilinear", "zoh"])
 def test_discretization(discretization):
     """Kills the other rule, a dt that scales C, a sign: the definition of both rules, as matrices of one channel."""
@@ -147,7 +150,7 @@ def test_discretization(discretization):
         assert_close([x[d] for x in found], [np.diag(expected[0]), expected[1], c[d]])
 
 
-@pytest.mark.parametrize("t", [0, 1, W - 1, W, W + 1, 30])
+@pytest.mark.parametrize("t", [0, *(pytest.param(t, marks=pytest.mark.full) for t in (1, W - 1, W)), W + 1, 30])
 def test_shift_ssm(t):
     """Kills a register that runs the wrong way, a correlation taken for a convolution, an old register that is dropped
     or kept too long: the shift as a matrix, in float64."""

@@ -35,8 +35,13 @@ def rows(t, seed):
     return jax.random.normal(jax.random.key(seed), (t, HEAD))
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("start", [0, 16_430 - 700, LAST - 1400])
+@pytest.mark.parametrize(
+    ("start", "interleaved"),
+    [
+        (16_430 - 700, True),
+        *(pytest.param(start, False, marks=pytest.mark.full) for start in (0, 16_430 - 700, LAST - 1400)),
+    ],
+)
 def test_scores_depend_on_the_distance_alone(start, interleaved):
     """Kills: keys that fade as queries do, a fading of the slow pairs, gamma or base elsewhere, the neighbour's factor,
     float32 exponents that lose digits far from the middle."""
@@ -74,6 +79,7 @@ def test_future_keys_stay_finite():
         assert abs(np.float32(score)) > 2.0**100
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", [0, LAST - 40])
 def test_gradients_far_from_the_middle(start):
     """Kills: gradients that underflow or overflow on their way through factors of 2^58, even where they are small."""
@@ -96,6 +102,7 @@ def test_gradients_far_from_the_middle(start):
             np.testing.assert_allclose(pulled[:, i], expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.full
 def test_beyond_the_range():
     """Kills: positions that quietly stop to fade, and a row whose neighbour is beyond the range."""
     assert 2 * centre_of(512.0) == LAST
@@ -106,6 +113,7 @@ def test_beyond_the_range():
         jax.eval_shape(lambda p: xpos_factors(p, N, scale_base=512.0, keys=False), jnp.zeros((1, LAST + 2), jnp.int32))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("base", [16.0, 1e9])
 def test_other_bases(base):
     """Kills: a range that does not grow with the base, and integers that wrap."""

@@ -3,7 +3,6 @@
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -38,49 +37,54 @@ MAX_LENGTH = 40
 """Taps of long filters, and capacity of growing states: more than any test feeds."""
 
 EXTRA = [
-    AttentionConfig(d_model=6, n_heads=3, positions="none"),
     AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
-    AttentionConfig(d_model=8, n_heads=2, positions="rotary", rotary_fraction=0.5, qkv_bias=True, out_bias=True),
     AttentionConfig(d_model=8, n_heads=2, positions="xpos", xpos_scale_base=16, rotary_interleaved=True),
-    SlidingWindowAttentionConfig(d_model=6, n_heads=3, window=2, positions="none"),
     SlidingWindowAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, window=5),
-    SlidingWindowAttentionConfig(d_model=4, n_heads=1, window=64),
-    TaylorLinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, chunk_size=4),
     TaylorLinearAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, feature_dim=2, chunk_size=5, decay=True),
-    TaylorLinearAttentionConfig(d_model=5, feature_dim=4, chunk_size=3, output_scaling=True, normalize=False),
-    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=16, feature_map="relu"),
     LinearAttentionConfig(d_model=6, n_heads=3, feature_dim=3, feature_map="performer", n_features=7),
-    LinearAttentionConfig(d_model=5, feature_dim=4, feature_map="identity", normalize=False),
     LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, causal=False),
-    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, feature_map="all_poly", normalize=False),
-    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, feature_map="taylor_full", decay=True),
     LinearAttentionConfig.rebased(d_model=6, n_heads=2, feature_dim=3, eps=0.1, output_scaling=True),
-    BaseConvConfig(d_model=5, filter="short", form="paper"),
-    BaseConvConfig(d_model=5, filter="long", form="paper"),
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
     BaseConvConfig(d_model=5, filter="long", form="release"),
-    BaseConvConfig(d_model=5, filter="short", form="release", n_taps=4),
-    GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
     HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
     RetNetConfig.plain(d_model=5, gamma=0.9),
     H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
     BigBirdConfig(d_model=6, n_heads=3, block_size=4, n_window_blocks=1, n_random_blocks=1),
-    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=64, look_back=True),
+    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=4),
     LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
-    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="pb"),
-    NystromFormerConfig(d_model=6, n_landmarks=3, n_taps=0, form="release"),
     ScatterBrainConfig(d_model=6, n_heads=3, window=1, n_features=5, paired=False),
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
     SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
-    SelectiveAttentionConfig(d_model=6, n_heads=2, n_selected=3, form="release"),
-    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
-    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
     LandmarkCATConfig(
         d_model=6, block_size=3, smoothing="implicit", n_retrieved=2, gate="softmax", filter_queries=True
     ),
     LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
 ]
+"""Settings with code of their own, besides every `tiny()`."""
+MORE = [
+    AttentionConfig(d_model=6, n_heads=3, positions="none"),
+    AttentionConfig(d_model=8, n_heads=2, positions="rotary", rotary_fraction=0.5, qkv_bias=True, out_bias=True),
+    SlidingWindowAttentionConfig(d_model=6, n_heads=3, window=2, positions="none"),
+    SlidingWindowAttentionConfig(d_model=4, n_heads=1, window=64),
+    TaylorLinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, chunk_size=4),
+    TaylorLinearAttentionConfig(d_model=5, feature_dim=4, chunk_size=3, output_scaling=True, normalize=False),
+    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=16, feature_map="relu"),
+    LinearAttentionConfig(d_model=5, feature_dim=4, feature_map="identity", normalize=False),
+    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, feature_map="all_poly", normalize=False),
+    LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, feature_map="taylor_full", decay=True),
+    BaseConvConfig(d_model=5, filter="short", form="paper"),
+    BaseConvConfig(d_model=5, filter="long", form="paper"),
+    BaseConvConfig(d_model=5, filter="short", form="release", n_taps=4),
+    GatedShortConvConfig(d_model=5, expansion=4, n_taps=2),
+    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=64, look_back=True),
+    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="pb"),
+    NystromFormerConfig(d_model=6, n_landmarks=3, n_taps=0, form="release"),
+    SelectiveAttentionConfig(d_model=6, n_heads=2, n_selected=3, form="release"),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
+]
+"""Settings that share their code with those above."""
 
 
 def _label(config: MixerConfig) -> str:
@@ -103,14 +107,27 @@ def _ready(config: MixerConfig) -> MixerConfig:
 
 
 _TINY = [cls.tiny() for cls in (*MIXERS.values(), *OUTSIDE)]
-CASES = {_label(config): _ready(config) for config in [*_TINY, *EXTRA]}
+CASES = {_label(config): _ready(config) for config in [*_TINY, *EXTRA, *MORE]}
 TINY = {_label(config) for config in _TINY}
-"""Those of the cases that are the `tiny()` of a mixer."""
+"""Cases that are the `tiny()` of a mixer."""
+SLOW = {_label(config) for config in MORE}
+"""Cases that run before a release only."""
 
 
 def build(config: MixerConfig) -> Mixer:
-    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one."""
-    definition, parameters, others = nnx.split(config.build(rngs=nnx.Rngs(0)), nnx.Param, ...)
+    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one.
+
+    One compiled program draws all parameters; built eagerly, each would be a program of its own.
+    """
+    definition: list = []
+
+    def draw(seed: jax.Array) -> tuple:
+        rngs = nnx.Rngs(jax.random.wrap_key_data(seed, impl="unsafe_rbg"))
+        graph, *variables = nnx.split(config.build(rngs=rngs), nnx.Param, ...)
+        definition.append(graph)
+        return tuple(variables)
+
+    parameters, others = jax.jit(draw)(np.arange(4, dtype=np.uint32))
     rng = np.random.default_rng(1)
-    moved = jax.tree.map(lambda x: jnp.asarray(np.asarray(x) + 0.1 * rng.normal(size=x.shape), x.dtype), parameters)
-    return nnx.merge(definition, moved, others)
+    moved = jax.tree.map(lambda x: (np.asarray(x) + 0.1 * rng.normal(size=x.shape)).astype(x.dtype), parameters)
+    return nnx.merge(definition[0], jax.tree.map(jax.device_put, moved), others)

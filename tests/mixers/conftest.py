@@ -12,6 +12,6 @@ ORDER = {case: i for i, case in enumerate(CASES)}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     at = [i for i, item in enumerate(items) if item.path == CONTRACT]
-    by_case = sorted((items[i] for i in at), key=lambda item: ORDER.get(item.callspec.params.get("case"), -1))
+    by_case = sorted((items[i] for i in at), key=lambda item: ORDER.get(item.name.partition("[")[2][:-1], len(ORDER)))
     for i, item in zip(at, by_case, strict=True):
         items[i] = item

@@ -1,5 +1,7 @@
 """BigBird against its pattern in float64, token by token; the pattern itself, the state and the cost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from flax import nnx
 
 from jaxzoo.mixers.attention.big_bird import BigBird, BigBirdConfig, chosen_blocks
 from jaxzoo.mixers.base import Context, state_bytes
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 8, 27
 HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}
@@ -31,7 +34,7 @@ def truth(config, p, x):
 
 
 def make(**fields):
-    return moved(BigBird(BigBirdConfig(d_model=D, **fields), rngs=nnx.Rngs(0)))
+    return moved_mixer(BigBirdConfig(d_model=D, **fields))
 
 
 def inputs(b=2):
@@ -42,7 +45,9 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("counts", [(2, 3, 3), (1, 1, 2), (0, 2, 1), (3, 1, 0)])
+@pytest.mark.parametrize(
+    "counts", [(2, 3, 3), (0, 2, 1), *(pytest.param(x, marks=pytest.mark.full) for x in ((1, 1, 2), (3, 1, 0)))]
+)
 def test_pattern(counts):
     """Kills: a random block that is global or in the window, one that is drawn twice, fewer than there could be, a
     global block that is lost at the start, rows that depend on how many there are."""
@@ -68,31 +73,18 @@ def test_pattern(counts):
         {"block_size": 2, **HEADS},
         {"block_size": 4, "n_global_blocks": 1, "n_window_blocks": 1, "n_random_blocks": 1},
         {"block_size": 1, "n_global_blocks": 0, "n_window_blocks": 2, "n_random_blocks": 3, "seed": 5},
-        {"block_size": 40},
+        pytest.param({"block_size": 40}, marks=pytest.mark.full),
     ],
 )
 def test_equation(fields):
-    """Kills: a block one off, keys behind the query in its own block, heads or biases mixed up; at once, and in calls
-    that are cut inside blocks, at their borders and beyond."""
+    """Kills: a block one off, keys behind the query in its own block, heads or biases mixed up."""
     mixer, p = make(**fields)
     x = inputs()
     expected = np.stack([truth(mixer.config, p, row) for row in x])
-
-    @jax.jit
-    def run(x):
-        state, outputs = mixer.init_state(2, capacity=T), []
-        for start, stop in ((0, 3), (3, 10), (11, 11), (11, 12), (12, T)):
-            y, state = mixer.prefill(x[:, start:stop], state)
-            outputs.append(y)
-            if stop == 10:
-                y, state = mixer.step(x[:, stop], state)
-                outputs.append(y[:, None])
-        return mixer(x), jnp.concatenate(outputs, axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        close(found, expected)
+    assert_computes(mixer, x, expected)
 
 
+@pytest.mark.full
 def test_documents_have_blocks_of_their_own():
     """Kills global, random and own blocks that are counted from the start of the row."""
     mixer, p = make(block_size=2, n_global_blocks=1, n_window_blocks=1, n_random_blocks=1)
@@ -103,6 +95,7 @@ def test_documents_have_blocks_of_their_own():
     close(jax.jit(mixer)(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
+@pytest.mark.full
 def test_rows_at_different_positions_and_an_overrun():
     """Kills: one place in its block for all rows, and the clamped write of a row that runs past the cache."""
     mixer, p = make(block_size=4, positions="none", n_global_blocks=1, n_window_blocks=1, n_random_blocks=1)
@@ -122,6 +115,7 @@ def test_rows_at_different_positions_and_an_overrun():
     assert np.isnan(y[1]).all(), "slot 24 is behind the 24 of six whole blocks"
 
 
+@pytest.mark.full
 def test_no_array_of_all_pairs():
     """Kills a mask over all tokens: at 512 tokens no intermediate has 512 x 512 entries."""
     mixer, _ = make(block_size=8)
@@ -139,20 +133,16 @@ def test_state_and_flops_by_hand():
     assert config.flops_per_token(6) == 8 * 64 + 4 * 8 * 8 * 8 / 6
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"block_size": 0}, "block_size=0 must be positive"),
         ({"n_window_blocks": 0}, "n_window_blocks=0 must be positive"),
         ({"n_global_blocks": -1}, "n_global_blocks=-1 must not be negative"),
         ({"seed": -1}, r"seed=-1 must be in \[0, 2\^32\)"),
         ({"positions": "alibi"}, "positions='alibi' must be one of 'none', 'rotary'"),
-    ],
-)
-def test_config_errors(fields, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=f"BigBirdConfig.{message}"):
-        BigBirdConfig(d_model=8, **fields)
+    ]
+    assert_refused(functools.partial(BigBirdConfig, d_model=8), cases)
 
 
 def test_state_errors():

@@ -1,5 +1,7 @@
 """Blocked window attention against its equation in float64, token by token; the shape of its state and cost."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from flax import nnx
 
 from jaxzoo.mixers.attention.blocked_window_attention import BlockedWindowAttention, BlockedWindowAttentionConfig
 from jaxzoo.mixers.base import Context, state_bytes
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 12, 23
 GROUPED = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}
@@ -38,7 +41,7 @@ def truth(config, p, x):
 
 
 def make(**fields):
-    return moved(BlockedWindowAttention(BlockedWindowAttentionConfig(d_model=D, **fields), rngs=nnx.Rngs(0)))
+    return moved_mixer(BlockedWindowAttentionConfig(d_model=D, **fields))
 
 
 def inputs(b=2):
@@ -55,9 +58,7 @@ def close(found, expected):
     [
         {"block_size": 5, **GROUPED},
         {"block_size": 4, "n_heads": 2, "positions": "rotary", "rotary_base": 10.0},
-        {"block_size": 1},
-        {"block_size": T},
-        {"block_size": 40},
+        *(pytest.param({"block_size": size}, marks=pytest.mark.full) for size in (1, T, 40)),
     ],
 )
 def test_equation(fields, look_back):
@@ -66,22 +67,10 @@ def test_equation(fields, look_back):
     mixer, p = make(**fields, look_back=look_back)
     x = inputs()
     expected = np.stack([truth(mixer.config, p, row) for row in x])
-
-    @jax.jit
-    def run(x):
-        state, outputs = mixer.init_state(2), []
-        for start, stop in ((0, 3), (3, 10), (11, 12), (12, 12), (12, T)):
-            y, state = mixer.prefill(x[:, start:stop], state)
-            outputs.append(y)
-            if stop == 10:
-                y, state = mixer.step(x[:, stop], state)
-                outputs.append(y[:, None])
-        return mixer(x), jnp.concatenate(outputs, axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        close(found, expected)
+    assert_computes(mixer, x, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("look_back", [False, True])
 def test_documents_have_blocks_of_their_own(look_back):
     """Kills blocks counted from the start of the row, which tear a document apart at other places than alone."""
@@ -93,6 +82,7 @@ def test_documents_have_blocks_of_their_own(look_back):
     close(mixer(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("look_back", [False, True])
 def test_rows_stand_at_different_places_of_a_block(look_back):
     """Kills one block border for the whole batch, and slots of the block before that are taken for the new one's."""
@@ -112,6 +102,7 @@ def test_rows_stand_at_different_places_of_a_block(look_back):
         close(y_t, expected[np.arange(2), at[:, i]])
 
 
+@pytest.mark.full
 def test_gradients_of_a_long_row_are_finite():
     """Kills a mask of nothing but minus infinity at 5,000 tokens that no block divides."""
     mixer, _ = make(block_size=16, look_back=True)
@@ -133,15 +124,11 @@ def test_state_and_flops_by_hand():
         assert config.flops_per_token(5) == 8 * 144 + 4 * 12 * 5
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"block_size": 0}, "block_size=0 must be positive"),
         ({"positions": "alibi"}, "positions='alibi' must be one of 'none', 'rotary'"),
         ({"look_back": 1}, "look_back=1 must be True or False"),
-    ],
-)
-def test_config_errors(fields, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=f"BlockedWindowAttentionConfig.{message}"):
-        BlockedWindowAttentionConfig(d_model=12, **fields)
+    ]
+    assert_refused(functools.partial(BlockedWindowAttentionConfig, d_model=12), cases)

@@ -1,5 +1,7 @@
 """Convolution-augmented attention against Definition 1 in float64, position by position."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,8 @@ from jaxzoo.mixers import (
     ConvolutionAugmentedAttentionConfig,
     state_bytes,
 )
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 12, 9
 
@@ -81,9 +84,9 @@ def truth(config, p, u):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.full),
         {"n_heads": 3, "n_taps": 4, "positions": "rotary"},
-        {"n_heads": 3, "positions": "xpos", "xpos_scale_base": 16},
+        pytest.param({"n_heads": 3, "positions": "xpos", "xpos_scale_base": 16}, marks=pytest.mark.full),
         {"n_heads": 3, "filters": "mixing", "qkv_bias": True, "out_bias": True},
         {"n_heads": 6, "n_kv_heads": 2, "filters": "mixing", "n_taps": 2, "filter_values": False},
         {"n_heads": 2, "filter_queries": False, "filter_keys": False, "n_taps": 12},
@@ -93,21 +96,13 @@ def truth(config, p, u):
 )
 def test_equation(options):
     """Kills: a filter off by one, turned around, of another head or another part, from instead of to; a rotation before
-    the filter; a norm behind the projection; an option that nothing reads; in parallel, and streamed."""
+    the filter; a norm behind the projection; an option that nothing reads."""
     config = ConvolutionAugmentedAttentionConfig(d_model=D, **options)
-    mixer, p = moved(ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))
     expected = np.stack([truth(config, p, row) for row in x])
 
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :5], mixer.init_state(2, capacity=T))
-        y, state = mixer.step(x[:, 5], state)
-        tail, _ = mixer.prefill(x[:, 6:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    assert_computes(mixer, x, expected, 2e-5)
 
 
 @pytest.mark.parametrize("filters", ["head", "mixing", "maps"])
@@ -131,6 +126,7 @@ def test_uniform_taps_have_their_scale(filters):
     assert 0.24 < taps.max() <= 0.25
 
 
+@pytest.mark.full
 def test_a_filter_ends_at_its_document():
     """Kills inputs of the document before, which attention cannot see but a filter could: each alone."""
     rng = np.random.default_rng(0)
@@ -158,21 +154,17 @@ def test_state_and_flops_by_hand():
     assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 4 * 12) + 4
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
         ({"positions": "alibi"}, "positions='alibi' must be 'none', 'rotary' or 'xpos'"),
         ({"normalize": True, "filters": "mixing"}, "normalize=True needs filters='head'"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
         ({"filters": "all"}, "filters='all' must be one of 'head', 'mixing', 'maps'"),
         ({"filter_init": "zero"}, "filter_init='zero' must be one of 'uniform', 'delta'"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        ConvolutionAugmentedAttentionConfig(d_model=12, **options)
+    ]
+    assert_refused(functools.partial(ConvolutionAugmentedAttentionConfig, d_model=12), cases)
 
 
 def test_head_conv_refuses():

@@ -1,14 +1,15 @@
 """Gated linear attention against its recurrence in float64, head by head."""
 
-import jax
-import jax.numpy as jnp
+import functools
+
 import numpy as np
 import pytest
 from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.gated_linear_attention import GatedLinearAttention, GatedLinearAttentionConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 8, 9
 
@@ -45,21 +46,13 @@ def truth(config, p, x):
 )
 def test_equation(config):
     """Kills: another head's decays or columns, a decay of the values, a temperature or bias left out, a norm over all
-    heads, an option that nothing reads; in parallel, and streamed."""
-    mixer, p = moved(GatedLinearAttention(config, rngs=nnx.Rngs(0)))
+    heads, an option that nothing reads."""
+    mixer, p = moved_mixer(config)
     assert ("gate_proj.bias" in p) == config.gate_bias
     x = np.random.default_rng(0).normal(size=(2, T, D))
     expected = truth(config, p, x)
 
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :5], mixer.init_state(2))
-        y, state = mixer.step(x[:, 5], state)
-        tail, _ = mixer.prefill(x[:, 6:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    assert_computes(mixer, x, expected, 2e-5)
 
 
 def test_state_and_flops_by_hand():
@@ -70,17 +63,13 @@ def test_state_and_flops_by_hand():
     assert config.flops_per_token(10) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_heads": 3}, "key_width=0 gives 4 channels, which must be a positive multiple of n_heads=3"),
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
+        ({"n_heads": 3}, "key_width=None gives 4 channels, which must be a positive multiple of n_heads=3"),
         ({"n_heads": 2, "value_width": 7}, "value_width=7 gives 7 channels"),
         ({"decay_temperature": 0.0}, "decay_temperature=0.0 must be positive"),
         ({"head_norm": "none"}, "head_norm='none' must be one of 'layer', 'rms'"),
         ({"decay_rank": 0}, "decay_rank=0 must be positive"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        GatedLinearAttentionConfig(d_model=D, **options)
+    ]
+    assert_refused(functools.partial(GatedLinearAttentionConfig, d_model=D), cases)

@@ -1,5 +1,7 @@
 """GatedShortConv against eq. 7 of the Based paper in float64."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,8 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers.conv.gated_short_conv import GatedShortConv, GatedShortConvConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved_mixer
+from tests.mixers.refused import assert_refused
 
 D = 5
 
@@ -30,7 +33,7 @@ def test_equation_7(options):
     """Kills branches in the wrong order, a gate inside the silu, a missing bias, taps in reverse, and a state
     that holds the inputs or the gate instead of the convolved branch."""
     config = GatedShortConvConfig(d_model=D, init_std=0.3, **options)
-    mixer, parameters = moved(GatedShortConv(config, rngs=nnx.Rngs(0)))
+    mixer, parameters = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, 9, D)).astype(np.float32)
     expected, u1 = truth(parameters, x.astype(np.float64))
     scale = np.abs(expected).max()
@@ -66,15 +69,11 @@ def test_flops():
     assert GatedShortConvConfig(d_model=10).flops_per_token(100) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"expansion": 3}, "expansion=3 must be even; it counts both"),
         ({"expansion": 0}, "expansion=0 must be positive"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        GatedShortConvConfig(d_model=4, **options)
+    ]
+    assert_refused(functools.partial(GatedShortConvConfig, d_model=4), cases)

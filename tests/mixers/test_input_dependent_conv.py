@@ -1,5 +1,7 @@
 """BaseConv with input-dependent filters against its formula in float64, filter by filter; it is not causal."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from flax import nnx
 
 from jaxzoo.mixers import Context
 from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv, InputDependentConvConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved_mixer
+from tests.mixers.refused import assert_refused
 from tests.ops.test_input_dependent_filters import counts_truth
 
 D, T = 4, 13
@@ -56,7 +59,7 @@ def test_formula(options):
     """Kills: a shift by one too many, the filter of another row, spikes at distance 0, correlations that are not over
     r_0, a bias in front of the filter, an option that nothing reads."""
     config = InputDependentConvConfig(d_model=D, **options)
-    mixer, p = moved(InputDependentConv(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved_mixer(config)
     u, tokens = draw()
     heights = heights_truth(config, p, u, tokens)
     assert (heights.any(axis=1)).all(), "every row has a distance"
@@ -69,7 +72,7 @@ def test_formula(options):
 def test_the_programmatic_filter_sees_later_tokens(pairs):
     """Kills a promise to see the future that is not kept, and one that goes further than the paper's: the last token's
     id changes earlier outputs, its vector none."""
-    mixer, _ = moved(InputDependentConv(InputDependentConvConfig(d_model=D, pairs=pairs), rngs=nnx.Rngs(0)))
+    mixer, _ = moved_mixer(InputDependentConvConfig(d_model=D, pairs=pairs))
     assert not mixer.config.capabilities.causal
     x = jnp.asarray(draw()[0], jnp.float32)
     distinct = jnp.broadcast_to(jnp.arange(T, dtype=jnp.int32), (3, T))
@@ -90,11 +93,12 @@ def test_tokens_of_the_programmatic_filter():
     assert InputDependentConv(InputDependentConvConfig(d_model=D, **options), rngs=nnx.Rngs(0))(x).shape == x.shape
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("t", [0, 1, 2])
 def test_short_sequences(options, t):
     """Kills a choice among no distances: one token has none, and the output is the gate times the bias."""
-    mixer, p = moved(InputDependentConv(InputDependentConvConfig(d_model=D, **options), rngs=nnx.Rngs(0)))
+    mixer, p = moved_mixer(InputDependentConvConfig(d_model=D, **options))
     u, tokens = (x[:, :t] for x in draw())
     y = mixer(jnp.asarray(u, jnp.float32), Context(tokens=jnp.asarray(tokens)))
     assert y.shape == u.shape
@@ -111,18 +115,14 @@ def test_flops_by_hand():
     assert InputDependentConvConfig(d_model=10, **options).flops_per_token(9) == pytest.approx(400 + 1.5 * conv)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"filter": "long"}, "filter='long' must be one of 'programmatic', 'autocorrelation'"),
         ({"kernel": "query"}, "kernel='query' must be one of 'value', 'key'"),
         ({"pairs": "some"}, "pairs='some' must be one of 'nearest', 'all'"),
         ({"ignored_token": -1}, "ignored_token=-1 must not be negative"),
         ({"n_shifts": 0}, "n_shifts=0 must be positive"),
         ({"correlate": "projection"}, "correlate='projection' needs taps='correlations'"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        InputDependentConvConfig(d_model=4, **options)
+    ]
+    assert_refused(functools.partial(InputDependentConvConfig, d_model=4), cases)

@@ -1,5 +1,7 @@
 """Landmark CAT against equation 1 in float64, query by query; its state and cost by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from flax import nnx
 
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.mixers import Context, LandmarkCAT, LandmarkCATConfig, state_bytes
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 12, 19
 
@@ -72,18 +75,20 @@ def truth(config, p, u):
 
 
 def make(**options):
-    return moved(LandmarkCAT(LandmarkCATConfig(d_model=D, **options), rngs=nnx.Rngs(0)))
+    return moved_mixer(LandmarkCATConfig(d_model=D, **options))
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"block_size": 4},
+        pytest.param({"block_size": 4}, marks=pytest.mark.full),
         {"block_size": 3, "n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "positions": "rotary", "qkv_bias": True},
         {"block_size": 5, "n_heads": 2, "smoothing": "mean", "n_retrieved": 2, "filter_keys": False, "out_bias": True},
         {"block_size": 4, "n_heads": 3, "n_kv_heads": 3, "smoothing": "implicit", "filter_queries": True, "n_taps": 6},
         {"block_size": 2, "rho": 0.9, "learn_rho": False, "gate": "softmax"},
-        {"block_size": 3, "learn_rho": False, "filter_values": False, "positions": "rotary"},
+        pytest.param(
+            {"block_size": 3, "learn_rho": False, "filter_values": False, "positions": "rotary"}, marks=pytest.mark.full
+        ),
     ],
 )
 def test_equation(options):
@@ -94,17 +99,10 @@ def test_equation(options):
     x = np.random.default_rng(0).normal(size=(2, T, D))
     expected = np.stack([truth(mixer.config, p, row) for row in x])
 
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :7], mixer.init_state(2, capacity=T))
-        y, state = mixer.step(x[:, 7], state)
-        tail, _ = mixer.prefill(x[:, 8:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    assert_computes(mixer, x, expected, 2e-5)
 
 
+@pytest.mark.full
 def test_documents_have_blocks_of_their_own():
     """Kills: blocks, landmarks or filters that begin in the document before."""
     mixer, p = make(block_size=3, n_heads=2, positions="rotary")
@@ -115,6 +113,7 @@ def test_documents_have_blocks_of_their_own():
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_a_row_that_runs_past_the_cache():
     """Kills the clamped write of a row beyond its slots, and one row's overrun that spoils the other."""
     mixer, p = make(block_size=4, n_heads=2)
@@ -151,9 +150,9 @@ def test_state_and_flops_by_hand():
     assert config.flops_per_token(3) == shared + 4 * 12 * 3
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"block_size": 0}, "block_size=0 must be positive"),
         ({"n_retrieved": 0}, "n_retrieved=0 must be positive"),
         ({"rho": 1.0}, r"rho=1.0 must be in \(0, 1\)"),
@@ -162,12 +161,8 @@ def test_state_and_flops_by_hand():
         ({"smoothing": "sum"}, "smoothing='sum' must be one of 'exponential', 'mean', 'implicit'"),
         ({"gate": "hard"}, "gate='hard' must be one of 'straight_through', 'softmax'"),
         ({"positions": "alibi"}, "positions='alibi' must be one of 'none', 'rotary'"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=f"LandmarkCATConfig.{message}"):
-        LandmarkCATConfig(d_model=12, **options)
+    ]
+    assert_refused(functools.partial(LandmarkCATConfig, d_model=12), cases)
 
 
 def test_state_errors():

@@ -1,13 +1,14 @@
 """LinCAT against its equation in float64: filters, then sums of products of features, token by token."""
 
-import jax
-import jax.numpy as jnp
+import functools
+
 import numpy as np
 import pytest
 from flax import nnx
 
 from jaxzoo.mixers import LinCAT, LinCATConfig, state_bytes
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 12, 9
 
@@ -46,7 +47,7 @@ def truth(config, p, u):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.full),
         {"n_heads": 3, "n_taps": 4, "filter_queries": False, "head_dim": 2},
         {"n_heads": 2, "filters": "mixing", "n_taps": 2, "feature_map": "square", "eps": 0.5},
         {"n_heads": 2, "filter_keys": False, "filter_values": False, "normalize": False, "n_taps": 12},
@@ -54,21 +55,13 @@ def truth(config, p, u):
 )
 def test_equation(options):
     """Kills: a filter behind the feature map, of another part or turned around, a head that is not mixed, a part whose
-    filter is lost, an option that nothing reads; in parallel, and streamed."""
+    filter is lost, an option that nothing reads."""
     config = LinCATConfig(d_model=D, feature_dim=5, **options)
-    mixer, p = moved(LinCAT(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))
     expected = np.stack([truth(config, p, row) for row in x])
 
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :5], mixer.init_state(2))
-        y, state = mixer.step(x[:, 5], state)
-        tail, _ = mixer.prefill(x[:, 6:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+    assert_computes(mixer, x, expected, 2e-5)
 
 
 def test_state_and_flops_by_hand():
@@ -82,16 +75,12 @@ def test_state_and_flops_by_hand():
     assert mixing.flops_per_token(64) - config.flops_per_token(64) == 2 * 4 * 9 * (9 - 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
         ({"n_taps": 0}, "n_taps=0 must be positive"),
         ({"filters": "maps"}, "filters='maps' must be one of 'head', 'mixing'"),
         ({"n_features": 3}, "n_features=3 is read by feature_map='performer'"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        LinCATConfig(d_model=12, **options)
+    ]
+    assert_refused(functools.partial(LinCATConfig, d_model=12), cases)

@@ -1,5 +1,6 @@
 """LongConv against its formula in float64; squashing, kernel dropout, initialisation and traits."""
 
+import functools
 import math
 
 import jax
@@ -12,7 +13,8 @@ from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers import Context
 from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.conv.long_conv import LongConv, LongConvConfig, initial_window
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
 D, TAPS = 5, 11
@@ -29,29 +31,26 @@ def truth(config, p, u):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"n_channels": 3, "squash": 0.4, "kernel_dropout": 0.5}, {"output": "linear", "squash": 0.0, "n_channels": 2}],
+    [
+        pytest.param({}, marks=pytest.mark.full),
+        {"n_channels": 3, "squash": 0.4, "kernel_dropout": 0.5},
+        {"output": "linear", "squash": 0.0, "n_channels": 2},
+    ],
 )
 def test_formula(options):
     """Kills: a threshold that cuts but does not shrink, halves of the GLU exchanged, an approximate GELU, a skip of
     another channel, dropout without a key, a filter that wraps around; for inputs shorter and longer than the filter,
     at once and streamed."""
     config = LongConvConfig(d_model=D, n_taps=TAPS, **options)
-    mixer, p = moved(LongConv(config, rngs=nnx.Rngs(0)))
-
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
-        y, state = mixer.step(x[:, 3], state)
-        tail, _ = mixer.prefill(x[:, 4:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+    mixer, p = moved_mixer(config)
 
     for t in (7, 2 * TAPS + 1):
         x = np.random.default_rng(t).normal(size=(2, t, D))
         expected = truth(config, p, x)
-        for found in run(jnp.asarray(x, jnp.float32)):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+        assert_computes(mixer, x, expected, 2e-5)
 
 
+@pytest.mark.full
 def test_kernel_dropout():
     """Kills: dropout that falls on inputs or differs between rows, taps that are not scaled up, a skip that is dropped,
     a share exchanged for its complement. Impulses at the first token show the filter through the linear output."""
@@ -105,18 +104,14 @@ def test_state_and_flops_by_hand():
     assert config.flops_per_token(8) == pytest.approx(20 * long + 2 * 20 * 20)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"n_channels": 0}, "n_channels=0 must be positive"),
         ({"squash": -0.1}, "squash=-0.1 must not be negative"),
         ({"kernel_dropout": 1.0}, r"kernel_dropout=1.0 must be in \[0, 1\)"),
         ({"kernel_learning_rate_scale": 0.0}, "kernel_learning_rate_scale=0.0 must be positive"),
         ({"kernel_init": "zeros"}, "kernel_init='zeros' must be one of 'random', 'decay'"),
         ({"output": "none"}, "output='none' must be one of 'glu', 'linear'"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        LongConvConfig(d_model=12, **options)
+    ]
+    assert_refused(functools.partial(LongConvConfig, d_model=12), cases)

@@ -68,13 +68,15 @@ def on_one_device(mixer):
 
 
 def quick(mixers, settings, *chosen):
-    """Parametrises by both; the `mixed` mesh, or what is `chosen`, is quick, the rest is slow."""
+    """Parametrises by both; the first of the `chosen` is core, the others and the `mixed` mesh are full, the rest is
+    slow."""
     both = [(mixer, setting) for mixer in mixers for setting in settings]
-    slow = [x for x in both if x[1] != "mixed" and x not in chosen]
-    return [pytest.param(*x, marks=[pytest.mark.slow] * (x in slow)) for x in both]
+    full = [x for x in both if x[1] == "mixed" or x in chosen]
+    marks = {x: pytest.mark.full if x in full else pytest.mark.slow for x in both if x != chosen[0]}
+    return [pytest.param(*x, marks=[marks[x]] if x in marks else []) for x in both]
 
 
-@pytest.mark.parametrize(("mixer", "mesh"), quick(MIXERS, MESHES, ("taylor", "data"), ("attention", "fsdp")))
+@pytest.mark.parametrize(("mixer", "mesh"), quick(MIXERS, MESHES, ("taylor", "mixed"), ("attention", "fsdp")))
 def test_a_mesh_changes_no_number(mixer, mesh):
     """Kills rows or heads that are mixed up, and gradients that are summed twice or in part."""
     with jax.set_mesh(make_mesh(MESHES[mesh])):
@@ -87,7 +89,7 @@ UNEVEN = {"rows": (3, {}), "heads": (8, {"n_kv_heads": 1}), "both": (5, {"n_kv_h
 
 @pytest.mark.parametrize(
     ("mixer", "what"),
-    quick(MIXERS, UNEVEN, *((mixer, "both") for mixer in MIXERS), ("taylor", "rows"), ("window", "heads")),
+    quick(MIXERS, UNEVEN, ("window", "both"), ("taylor", "both"), ("attention", "heads")),
 )
 def test_what_the_mesh_does_not_divide(mixer, what):
     """Kills an error, or other numbers, where a batch of a generation does not fill the devices."""
@@ -101,10 +103,11 @@ def test_what_the_mesh_does_not_divide(mixer, what):
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
-    ("mixer", "mesh"), quick(sorted(MIXERS.keys() - {"landmark"}), MESHES, ("taylor", "data"), ("window", "fsdp"))
+    ("mixer", "mesh"), quick(sorted(MIXERS.keys() - {"landmark"}), MESHES, ("taylor", "mixed"), ("window", "fsdp"))
 )
-def test_kernels_run_on_a_mesh(mixer, mesh, platform):
+def test_kernels_run_on_a_mesh(mixer, mesh, platform, monkeypatch):
     """Kills a mixer that leaves its kernel on a mesh, for the compiler cannot partition one."""
+    monkeypatch.setenv("PALLAS_KERNELS", "all")
     graph, params = nnx.split(MIXERS[mixer]())
     dtype = jax.numpy.bfloat16
     params = jax.tree.map(lambda x: x.astype(dtype), params)

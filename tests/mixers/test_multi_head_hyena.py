@@ -1,5 +1,7 @@
 """Multi-head Hyena against its definition in float64, product by product; heads of one channel are Hyena."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +11,11 @@ from flax import nnx
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.conv.hyena import Hyena, HyenaConfig
+from jaxzoo.mixers.conv.hyena import HyenaConfig
 from jaxzoo.mixers.conv.multi_head_hyena import MultiHeadHyena, MultiHeadHyenaConfig
 from tests.layers.test_hyena_filter import filter_truth
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
 D, TAPS = 6, 11
@@ -33,31 +36,26 @@ def truth(config, p, x):
     return np.concatenate(heads, axis=-1) @ p["out_proj.kernel"] + p["out_proj.bias"]
 
 
-@pytest.mark.parametrize("options", [{"n_heads": 2}, {"n_heads": 1, "n_short_taps": 4}])
+@pytest.mark.parametrize(
+    "options", [{"n_heads": 2, "n_short_taps": 4}, pytest.param({"n_heads": 1}, marks=pytest.mark.full)]
+)
 def test_equation(options):
     """Kills: keys for values, another head's filter, bias or columns, a query that reads the value axis; for inputs
-    shorter and longer than the filter, at once and streamed."""
+    shorter and longer than the filter."""
     config = MultiHeadHyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options)
-    mixer, p = moved(MultiHeadHyena(config, rngs=nnx.Rngs(0)))
-
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :3], mixer.init_state(2))
-        y, state = mixer.step(x[:, 3], state)
-        tail, _ = mixer.prefill(x[:, 4:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+    mixer, p = moved_mixer(config)
 
     for t in (7, 2 * TAPS + 1):
         x = np.random.default_rng(t).normal(size=(2, t, D))
         expected = truth(config, p, x)
-        for found in run(jnp.asarray(x, jnp.float32)):
-            np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+        assert_computes(mixer, x, expected, 2e-5)
 
 
+@pytest.mark.full
 def test_heads_of_one_channel_are_hyena():
     """Kills columns or channels in another order than Hyena's: the parameters are carried over as they are."""
     sizes = {"d_model": D, "n_taps": TAPS, "filter_network": NETWORK}
-    hyena, _ = moved(Hyena(HyenaConfig(form="release", **sizes), rngs=nnx.Rngs(0)))
+    hyena, _ = moved_mixer(HyenaConfig(form="release", **sizes))
     mixer = MultiHeadHyena(MultiHeadHyenaConfig(n_heads=D, **sizes), rngs=nnx.Rngs(0))
     for part in ("in_proj", "short_conv", "filter", "out_proj"):
         setattr(mixer, part, getattr(hyena, part))
@@ -67,6 +65,7 @@ def test_heads_of_one_channel_are_hyena():
     np.testing.assert_allclose(mixer(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_no_tokens():
     """Kills a reshape of nothing, and a scan over no channel."""
     mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=nnx.Rngs(0))
@@ -94,15 +93,11 @@ def test_state_and_flops_by_hand():
     assert config.flops_per_token(8) == pytest.approx(2 * 12 * 48 + 36 * 6 + 48 * (long + 3))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors():
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"n_heads": 5}, "d_model=12 must be divisible by n_heads=5"),
         ({"n_heads": 0}, "n_heads=0 must be positive"),
         ({"n_short_taps": 0}, "n_short_taps=0 must be positive"),
-    ],
-)
-def test_config_errors(options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        MultiHeadHyenaConfig(d_model=12, **options)
+    ]
+    assert_refused(functools.partial(MultiHeadHyenaConfig, d_model=12), cases)

@@ -1,6 +1,7 @@
 """RWKV-4's two mixers against their equations in float64, token by token; initial values by hand."""
 
-import jax
+import functools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ from flax import nnx
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix, RWKV4TimeMixConfig
 from jaxzoo.mixers.linear.rwkv4_channel_mix import RWKV4ChannelMix, RWKV4ChannelMixConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
 MIXERS = {RWKV4TimeMixConfig: RWKV4TimeMix, RWKV4ChannelMixConfig: RWKV4ChannelMix}
@@ -45,27 +47,19 @@ def channel_mix(p, x):
     ("config", "truth"),
     [
         (RWKV4TimeMixConfig(d_model=D, value_width=10, layer_index=2, n_layers=4), time_mix),
-        (RWKV4TimeMixConfig(d_model=D), time_mix),
+        pytest.param(RWKV4TimeMixConfig(d_model=D), time_mix, marks=pytest.mark.full),
         (RWKV4ChannelMixConfig(d_model=D, hidden_width=11), channel_mix),
-        (RWKV4ChannelMixConfig(d_model=D), channel_mix),
+        pytest.param(RWKV4ChannelMixConfig(d_model=D), channel_mix, marks=pytest.mark.full),
     ],
 )
 def test_equation(config, truth):
     """Kills: another projection's mu, a share of the wrong token, a bonus or a decay in the wrong place, a gate after
-    the output, a ReLU that is not squared; in parallel, and streamed."""
-    mixer, p = moved(MIXERS[type(config)](config, rngs=nnx.Rngs(0)))
+    the output, a ReLU that is not squared."""
+    mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))
     expected = truth(p, x)
 
-    @jax.jit
-    def run(x):
-        head, state = mixer.prefill(x[:, :5], mixer.init_state(2))
-        y, state = mixer.step(x[:, 5], state)
-        tail, _ = mixer.prefill(x[:, 6:], state)
-        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
-
-    for found in run(jnp.asarray(x, jnp.float32)):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    assert_computes(mixer, x, expected)
 
 
 def test_initial_values_by_hand():
@@ -119,15 +113,11 @@ def test_state_and_flops_by_hand():
 
 
 @BOTH
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_config_errors(config_class):
+    """Kills a config that fails late, or not at all."""
+    cases = [
         ({"layer_index": 3, "n_layers": 3}, "layer_index=3 must be below n_layers=3"),
         ({"n_layers": 0}, "n_layers=0 must be positive"),
         ({"projections": "zero"}, "projections='zero' must be one of 'normal', 'release'"),
-    ],
-)
-def test_config_errors(config_class, options, message):
-    """Kills a config that fails late, or not at all."""
-    with pytest.raises(ValueError, match=message):
-        config_class(d_model=D, **options)
+    ]
+    assert_refused(functools.partial(config_class, d_model=D), cases)

@@ -12,7 +12,6 @@ from flax import nnx
 from jax.tree_util import Partial
 
 from jaxzoo.mixers import (
-    MIXERS,
     AttentionConfig,
     Context,
     GatedShortConvConfig,
@@ -36,28 +35,33 @@ MESHES = {
     "fsdp": MeshConfig(data=1, fsdp=2, sequence=4),
     "alone": MeshConfig(data=1, sequence=8),
 }
-REFUSED = {"big_bird", "input_dependent_conv", "landmark_cat", "nystromformer"}
 CLAIMED = [name for name, config in CASES.items() if config.capabilities.sequence_parallel]
-QUICK = [
+CORE = [
     ("GatedShortConv-tiny", "sequence", True),
+    ("RWKV5TimeMix-tiny", "sequence", True),
+    ("ScatterBrain-tiny", "sequence", True),
+    ("BlockedWindowAttention-n_heads=2,block_size=4", "sequence", True),  # the only blocks that divide the parts
+    ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
+]
+FULL = [
     ("Mamba-tiny", "sequence", True),
     ("TaylorLinearAttention-n_heads=4,n_kv_heads=2,feature_dim=2,chunk_size=5,decay=True", "mixed", True),
     ("SlidingWindowAttention-", "sequence", False),  # its window of 64 reaches over all parts
     ("RWKV4TimeMix-tiny", "sequence", True),
     ("H3-tiny", "sequence", True),
-    ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
+    ("BlockedWindowAttention-n_heads=2,block_size=4", "alone", False),  # a block a part
 ]
 SLOW = [
     (name, mesh, packed)
     for name in CLAIMED
     for packed in (False, True)
     for mesh in MESHES
-    if CASES[name].capabilities.segments or not packed
+    if (CASES[name].capabilities.segments or not packed) and (name, mesh, packed) not in (*CORE, *FULL)
 ]
 
 
 def inputs(width, seed, b=4):
-    return jax.random.normal(jax.random.key(seed), (b, LENGTH, width))
+    return np.random.default_rng(seed).normal(size=(b, LENGTH, width)).astype(np.float32)
 
 
 def documents(b=4):
@@ -81,7 +85,7 @@ def outputs_and_gradients(mixer, x, dy, context):
 
 def arguments(name, packed):
     config = CASES[name]
-    tokens = jax.random.randint(jax.random.key(3), (4, LENGTH), 0, 7, jnp.int32)
+    tokens = jnp.asarray(np.random.default_rng(3).integers(7, size=(4, LENGTH), dtype=np.int32))
     context = Context(tokens=tokens, segment_ids=documents() if packed else None)
     return build(config), inputs(config.width, 1), inputs(config.width, 2), context
 
@@ -93,7 +97,11 @@ def on_one_device(name, packed):
 
 @pytest.mark.parametrize(
     ("name", "mesh", "packed"),
-    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)],
+    [
+        *CORE,
+        *(pytest.param(*case, marks=pytest.mark.full) for case in FULL),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+    ],
 )
 def test_parts_of_a_sequence_give_the_numbers_of_the_whole(name, mesh, packed):
     """Kills: a state or a halo of the wrong part, a first token that starts anew in every part or never, documents that
@@ -104,12 +112,7 @@ def test_parts_of_a_sequence_give_the_numbers_of_the_whole(name, mesh, packed):
     assert_close(found, expected, 1e-5)
 
 
-def test_which_mixers_claim_it():
-    """Kills a mixer that says nothing, and so is refused, and one that claims what nobody has tried."""
-    assert {name for name, cls in MIXERS.items() if not cls.tiny().capabilities.sequence_parallel} == REFUSED
-
-
-@pytest.mark.parametrize("size", [0, 1, 8, 9, 31, 40])
+@pytest.mark.parametrize("size", [1, 9, *(pytest.param(n, marks=pytest.mark.full) for n in (0, 8, 31, 40))])
 def test_a_halo_over_several_parts(size):
     """Kills: a halo that ends at the neighbour, parts in the wrong order, a history that only the first part gets."""
     x, old = jnp.arange(1.0, 33.0).reshape(1, 32, 1), -jnp.arange(1.0, size + 1).reshape(1, size, 1)
@@ -178,7 +181,14 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("name", ["taylor", pytest.param("mamba", marks=pytest.mark.slow), "window", "short_conv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "window",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("taylor", "short_conv")),
+        pytest.param("mamba", marks=pytest.mark.slow),
+    ],
+)
 def test_what_devices_say_does_not_grow_with_the_sequence(name):
     """Kills activations that are gathered, or exchanged in parts, where a state or a halo is enough."""
     sizes = {length: collective_sizes(SAID[name], length) for length in (1024, 2048)}
@@ -188,6 +198,7 @@ def test_what_devices_say_does_not_grow_with_the_sequence(name):
     assert max(sizes[1024]) < activations
 
 
+@pytest.mark.full
 def test_attention_gathers_keys_and_values_alone():
     """Kills queries, scores or outputs that travel, and a test above that does not see what does."""
     config = AttentionConfig(d_model=32, n_heads=4, n_kv_heads=1, head_dim=8)

@@ -1,5 +1,6 @@
 """Sliding window attention against `Attention` on each token's own window, near the start and far from it."""
 
+import functools
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxzoo.mixers.attention.sliding_window_attention import (
 )
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig
 from jaxzoo.mixers.base import state_bytes
+from tests.mixers.refused import assert_refused
 
 WINDOW = 5
 FIELDS = {"d_model": 12, "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}
@@ -46,8 +48,9 @@ def window_by_window(full: Attention, x: np.ndarray) -> np.ndarray:
     return np.concatenate([attend(x[:, : WINDOW - 1]), late], axis=1)
 
 
-@pytest.mark.parametrize("positions", ["none", "rotary"])
-@pytest.mark.parametrize("t", [9, 61])
+@pytest.mark.parametrize(
+    ("t", "positions"), [(61, "rotary"), *(pytest.param(t, "none", marks=pytest.mark.full) for t in (9, 61))]
+)
 def test_each_token_sees_its_window(t: int, positions: str) -> None:
     """Kills: a window one off, keys of other blocks, rotation that depends on the block."""
     mixer, full = make(positions)
@@ -55,6 +58,7 @@ def test_each_token_sees_its_window(t: int, positions: str) -> None:
     np.testing.assert_allclose(jax.jit(mixer)(x), window_by_window(full, x), atol=1e-5)
 
 
+@pytest.mark.full
 def test_far_from_the_start() -> None:
     """Kills: float32 angles and slots that lose count at position 100,000, and rows that share a position."""
     mixer, full = make()
@@ -78,6 +82,7 @@ def test_far_from_the_start() -> None:
             np.testing.assert_allclose(state.k[row, (start + i) % WINDOW], key, atol=1e-5)
 
 
+@pytest.mark.full
 def test_rows_at_different_positions() -> None:
     """Kills: a ring read in slot order, or at one offset for all rows, and unwritten slots seen."""
     mixer, _ = make()
@@ -106,14 +111,10 @@ def test_flops_by_hand() -> None:
     assert config.flops_per_token(64) == 2 * 4 * 64 + 2 * 2 * 2 * 4 * 32
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    cases = [
         ({"window": 0}, "window=0 must be positive"),
         ({"positions": "alibi"}, "positions='alibi' must be one of 'none', 'rotary'"),
         ({"head_dim": 3}, "rotary_fraction=1.0 times head_dim=3 must be an even"),
-    ],
-)
-def test_config_errors(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"SlidingWindowAttentionConfig.{message}"):
-        SlidingWindowAttentionConfig(d_model=12, **fields)
+    ]
+    assert_refused(functools.partial(SlidingWindowAttentionConfig, d_model=12), cases)

@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers import (
-    Attention,
     AttentionConfig,
     BigBirdConfig,
     BlockedWindowAttentionConfig,
@@ -17,7 +16,7 @@ from jaxzoo.mixers import (
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
 )
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, moved_mixer
 
 T = 12
 XPOS = {"d_model": 8, "n_heads": 2, "positions": "xpos", "xpos_scale_base": 16.0, "qkv_bias": True}
@@ -31,18 +30,23 @@ def inputs(b, t):
     "config",
     [
         SlidingWindowAttentionConfig(**XPOS, window=T),
-        BlockedWindowAttentionConfig(**XPOS, block_size=T),
-        BigBirdConfig(**XPOS, block_size=T),
-        SelectiveAttentionConfig(**XPOS, selection="full"),
-        LandmarkCATConfig(**XPOS, block_size=T, filter_keys=False, filter_values=False),
-        LandmarkCATConfig(**XPOS, block_size=T // 2, filter_keys=False, filter_values=False),
+        *(
+            pytest.param(config, marks=pytest.mark.full)
+            for config in (
+                BlockedWindowAttentionConfig(**XPOS, block_size=T),
+                BigBirdConfig(**XPOS, block_size=T),
+                SelectiveAttentionConfig(**XPOS, selection="full"),
+                LandmarkCATConfig(**XPOS, block_size=T, filter_keys=False, filter_values=False),
+                LandmarkCATConfig(**XPOS, block_size=T // 2, filter_keys=False, filter_values=False),
+            )
+        ),
     ],
     ids=lambda config: type(config).__name__,
 )
 def test_all_exact_mixers_have_the_same_scores(config):
     """Kills: a mixer that gives queries the factors of keys, or takes positions of its own: where everything is seen,
     all of them are attention, which has a test in float64."""
-    full, _ = moved(Attention(AttentionConfig(**XPOS), rngs=nnx.Rngs(0)))
+    full, _ = moved_mixer(AttentionConfig(**XPOS))
     mixer = config.build(rngs=nnx.Rngs(0))
     nnx.update(mixer, nnx.state(full, nnx.Param))
     x = inputs(2, T)
@@ -59,6 +63,7 @@ def test_all_exact_mixers_have_the_same_scores(config):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("start", [0, 16_000, 2**15 - 20])
 def test_a_stream_anywhere_in_the_range(start):
     """Kills: overflow, or scores that lose digits, towards the end of 2^15 tokens, in a cache of keys that were made
@@ -79,6 +84,7 @@ def test_a_stream_anywhere_in_the_range(start):
     np.testing.assert_allclose(found, expected[:, window - 1 :], rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_a_stream_beyond_the_range_is_nan():
     """Kills: scores that quietly stop to fade. At a base of 16 the last position is 1026."""
     mixer, _ = moved(SlidingWindowAttentionConfig(**XPOS, window=4).build(rngs=nnx.Rngs(0)))

@@ -47,13 +47,24 @@ def _far_from_its_start(config: LanguageModelConfig, seed: int) -> LanguageModel
     rng = np.random.default_rng(seed)
     definition, shapes, buffers = nnx.split(abstract_model(config), nnx.Param, Buffer)
     if jax.tree.leaves(buffers):
-        buffers = nnx.state(LanguageModel(config, rngs=nnx.Rngs(seed)), Buffer)
+        buffers = nnx.state(initialised(config, seed), Buffer)
 
     def draw(path, leaf):
         centre = 1.0 if any(getattr(key, "key", None) == "scale" for key in path) else 0.0
         return jnp.asarray(rng.normal(centre, 0.3, leaf.shape), leaf.dtype)
 
     return nnx.merge(definition, jax.tree_util.tree_map_with_path(draw, shapes), buffers)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _variables(config: LanguageModelConfig, seed: int, scanned: bool) -> nnx.State:
+    return nnx.state(LanguageModel(config, rngs=nnx.Rngs(seed), scanned=scanned))
+
+
+def initialised(config: LanguageModelConfig, seed: int = 0, *, scanned: bool = True) -> LanguageModel:
+    """The model as it begins, in one compiled program."""
+    abstract = nnx.eval_shape(lambda: LanguageModel(config, rngs=nnx.Rngs(0), scanned=scanned))
+    return nnx.merge(nnx.graphdef(abstract), _variables(config, seed, scanned))
 
 
 def make_model(config: LanguageModelConfig, seed: int = 0) -> LanguageModel:

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -24,6 +25,7 @@ from jaxzoo.models.accounting import (
 )
 from tests.models.hybrids import hybrid_config, make_model
 
+FULL = pytest.mark.full
 POSITION = 4
 """Bytes of the int32 position that a mixer with cached keys holds for each row."""
 
@@ -36,11 +38,11 @@ def test_parameters_are_counted_once_from_model_or_config():
     assert count_parameters(config) == count_parameters(model) == sum(leaf.size for leaf in leaves)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("batch_size", [3, pytest.param(1, marks=pytest.mark.full)])
 def test_state_bytes_are_those_of_the_arrays(batch_size):
     """Kills a formula, a capacity that stays at max_length, and a stacked state counted once."""
     config = hybrid_config(dtype="bfloat16", pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=6)
-    state = make_model(config).init_state(batch_size, capacity=7)
+    state = nnx.jit(lambda model: model.init_state(batch_size, capacity=7))(make_model(config))
     assert state_bytes(config, 7, batch_size) == sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     caches = 3 * (2 * 8 * 7 * 2 + POSITION)
     shift_registers = 3 * (2 * 2 * 8 * 2)
@@ -55,7 +57,7 @@ def test_state_bytes_are_those_of_the_model_that_runs():
         assert state_bytes(config, length) == state_bytes(inherited, length) == 63 * 8 * 4 + POSITION
 
 
-@pytest.mark.parametrize("length", [5, 48, 1000])
+@pytest.mark.parametrize("length", [5, *(pytest.param(n, marks=pytest.mark.full) for n in (48, 1000))])
 def test_papers_state_sizes_beside_ours(length):
     """Kills a formula that is misread: every difference between eqs. 9 to 11 and the arrays is named here."""
     d, f = 64, 16
@@ -83,14 +85,13 @@ def test_papers_state_sizes_beside_ours(length):
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "mlp"),
     [
-        (AttentionConfig(n_heads=4), AttentionConfig(n_heads=2, n_kv_heads=1)),
-        (SlidingWindowAttentionConfig(n_heads=2, window=32), GatedShortConvConfig()),
-        (TaylorLinearAttentionConfig(n_heads=4, feature_dim=16), BaseConvConfig()),
+        ((AttentionConfig(n_heads=4), AttentionConfig(n_heads=2, n_kv_heads=1)), "gelu"),
+        ((SlidingWindowAttentionConfig(n_heads=2, window=32), GatedShortConvConfig()), "glu"),
+        pytest.param((TaylorLinearAttentionConfig(n_heads=4, feature_dim=16), BaseConvConfig()), "glu", marks=FULL),
     ],
 )
-@pytest.mark.parametrize("mlp", ["glu", "gelu"])
 def test_flops_match_what_the_compiler_counts(pattern, mlp):
     """Kills a multiply-add counted once, a forgotten matrix of the MLP and a head over the wrong vocabulary.
 
@@ -128,25 +129,22 @@ def test_papers_formulas_as_printed():
     assert [papers_flops_per_token(config, n) for config in others] == [None] * 3
 
 
-@pytest.mark.parametrize(
-    ("preset", "tera"),
-    [
-        (presets.zoology_attention_73m, 1.52),
-        (presets.zoology_attention_125m, 2.46),
-        (presets.zoology_attention_360m, 6.23),
-    ],
-)
-def test_zoologys_printed_tflops_are_ours_three_times(preset, tera):
+def test_zoologys_printed_tflops_are_ours_three_times():
     """Kills a wrong causal factor or MLP: the TFLOPs of Zoology's Table 4 are forward and backward (3
     forwards) of 2048 tokens with a matmul for the input layer; our MLP is rounded up, which is at most 2 % of
     the sum."""
-    config = preset()
-    input_layer = 2 * config.vocab_size * config.d_model
-    ours = 3 * (flops_per_token(config, 2048) + input_layer) * 2048
-    assert 0.99 < ours / (tera * 1e12) < 1.03
-    printed = papers_flops_per_token(config, 2048)
-    assert printed is not None
-    assert 6.5 < tera * 1e12 / (printed * 2048) < 8, "Table 8 itself does not give the numbers of Table 4"
+    for preset, tera in (
+        (presets.zoology_attention_73m, 1.52),
+        (presets.zoology_attention_125m, 2.46),
+        (presets.zoology_attention_360m, 6.23),
+    ):
+        config = preset()
+        input_layer = 2 * config.vocab_size * config.d_model
+        ours = 3 * (flops_per_token(config, 2048) + input_layer) * 2048
+        assert 0.99 < ours / (tera * 1e12) < 1.03
+        printed = papers_flops_per_token(config, 2048)
+        assert printed is not None
+        assert 6.5 < tera * 1e12 / (printed * 2048) < 8, "Table 8 itself does not give the numbers of Table 4"
 
 
 def test_flops_grow_with_the_length_as_each_mixer_does():
@@ -159,17 +157,14 @@ def test_flops_grow_with_the_length_as_each_mixer_does():
     assert math.isclose(flops_per_token(window, 1), 2 * 4 * 32**2 + 4 * 32 + 2 * 32 * 16)
 
 
-@pytest.mark.parametrize(
-    ("cost", "growth"),
-    [
+def test_growth_names_the_term_that_grows():
+    """Kills: a constant part that hides the growth, logarithms taken for constants."""
+    for cost, growth in (
         (lambda t: 1e4, "1"),
         (lambda t: 1e6 + min(t, 64), "1"),
         (lambda t: 1e3 + 80 * math.log2(2 * t), "log t"),
         (lambda t: 1e3 + 16 * math.sqrt(t), "sqrt t"),
         (lambda t: 1e5 + 4 * t, "t"),
         (lambda t: 7 * t + t**2 / 9, "t^2"),
-    ],
-)
-def test_growth_names_the_term_that_grows(cost, growth):
-    """Kills: a constant part that hides the growth, logarithms taken for constants."""
-    assert accounting.growth(cost) == growth
+    ):
+        assert accounting.growth(cost) == growth

@@ -11,11 +11,10 @@ from flax import nnx
 
 from jaxzoo.layers.variables import Buffer
 from jaxzoo.mixers import AttentionConfig, GatedShortConvConfig
-from jaxzoo.models import LanguageModel
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.ops.segments import position_in_segment
 from tests.mixers.outside import AverageConfig, SignedTokens, SignedTokensConfig
-from tests.models.hybrids import hybrid_config, make_model, random_tokens
+from tests.models.hybrids import hybrid_config, initialised, make_model, random_tokens, run
 
 assert_close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
 SIGNED = {"pattern": (SignedTokensConfig(noise=0.1), GatedShortConvConfig()), "n_layers": 5}
@@ -23,20 +22,21 @@ SIGNED = {"pattern": (SignedTokensConfig(noise=0.1), GatedShortConvConfig()), "n
 
 def test_packed_documents_equal_the_documents_alone():
     """Kills a mixer that is not told of the documents, and learned positions that run on across a boundary."""
-    config = hybrid_config(max_positions=12)
+    pattern = (AttentionConfig(n_heads=2, positions="rotary"), GatedShortConvConfig())
+    config = hybrid_config(pattern=pattern, n_layers=5, max_positions=12)
     model, tokens = make_model(config), random_tokens(config)
     segment_ids = jnp.asarray([[5] * 3 + [2] * 8, [1] * 6 + [0] * 4 + [3]], jnp.int32)
-    packed = nnx.jit(lambda model: model(tokens, segment_ids=segment_ids))(model)
-    alone = nnx.jit(LanguageModel.__call__)
-    for row, start, stop in ((0, 0, 3), (0, 3, 11), (1, 0, 6), (1, 6, 10), (1, 10, 11)):
-        expected = alone(model, jnp.roll(tokens[row : row + 1], -start, axis=1))[0, : stop - start]
-        assert_close(packed[row, start:stop], expected)
+    documents = ((0, 0, 3), (0, 3, 11), (1, 0, 6), (1, 6, 10), (1, 10, 11))
+    first = np.stack([np.roll(np.asarray(tokens)[row], -start) for row, start, _ in documents])
+    packed, alone = nnx.jit(lambda model: (model(tokens, segment_ids=segment_ids), model(first)))(model)
+    for (row, start, stop), expected in zip(documents, np.asarray(alone), strict=True):
+        assert_close(np.asarray(packed)[row, start:stop], expected[: stop - start])
 
 
 def test_position_in_segment():
     """Kills a count that does not restart, restarts one late, or takes a returning id for the same document."""
     ids = jnp.asarray([[4, 4, 4, 1, 1, 4], [0, 1, 2, 2, 2, 2]], jnp.int32)
-    np.testing.assert_array_equal(position_in_segment(ids), [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]])
+    np.testing.assert_array_equal(jax.jit(position_in_segment)(ids), [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3]])
 
 
 def test_documents_that_a_mixer_would_mix_up_are_refused():
@@ -44,7 +44,7 @@ def test_documents_that_a_mixer_would_mix_up_are_refused():
     model = make_model(hybrid_config(pattern=(GatedShortConvConfig(), AverageConfig()), n_layers=2))
     tokens = random_tokens(model.config)
     with pytest.raises(ValueError, match="Average does not honour segment_ids"):
-        model(tokens, segment_ids=jnp.zeros_like(tokens))
+        jax.eval_shape(lambda: model(tokens, segment_ids=tokens))
 
 
 def test_losses_are_weighted_and_summed_over_layers():
@@ -55,23 +55,25 @@ def test_losses_are_weighted_and_summed_over_layers():
         make_blueprint(hybrid_config(**{**SIGNED, "pattern": (double, GatedShortConvConfig())})).graph,
         *map(nnx.State, split_variables(model)),
     )
-    run = nnx.jit(LanguageModel.features_with_losses)
-    features, losses = run(model, tokens)
-    assert losses.keys() == {"size"}
-    np.testing.assert_allclose(run(heavy, tokens)[1]["size"], 2 * losses["size"], rtol=1e-6)
-    np.testing.assert_array_equal(features, nnx.jit(LanguageModel.features)(model, tokens))
-
-    terms = []
-    flat, original = model.unstacked(), SignedTokens.with_losses
+    original, terms = SignedTokens.with_losses, []
 
     def record(self, x, context):
         y, losses = original(self, x, context)
         terms.append(0.5 * losses["size"])
         return y, losses
 
-    with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
-        patch.setattr(SignedTokens, "with_losses", record)
-        _, again = flat.features_with_losses(tokens)
+    @nnx.jit
+    def run_in_all_ways(model, heavy):
+        found = model.features_with_losses(tokens), heavy.features_with_losses(tokens), model.features(tokens)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SignedTokens, "with_losses", record)
+            again = model.unstacked().features_with_losses(tokens)[1]
+        return *found, again, terms
+
+    (features, losses), (_, doubled), without_losses, again, terms = run_in_all_ways(model, heavy)
+    assert losses.keys() == {"size"}
+    np.testing.assert_allclose(doubled["size"], 2 * losses["size"], rtol=1e-6)
+    np.testing.assert_array_equal(features, without_losses)
     assert len(terms) == 3
     np.testing.assert_allclose([sum(terms), again["size"]], [losses["size"]] * 2, rtol=1e-5)
 
@@ -81,21 +83,21 @@ def test_every_layer_has_noise_of_its_own():
     pattern = (SignedTokensConfig(noise=0.1),)
     model = make_model(hybrid_config(pattern=pattern, n_layers=3))
     tokens, draws = random_tokens(model.config), []
-    run = nnx.jit(LanguageModel.__call__)
-    first, again, other = (run(model, tokens, key=jax.random.key(seed)) for seed in (0, 0, 1))
+    first, again, other = (run(model, tokens, jax.random.key(seed)) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-3
     assert np.abs(first - run(model, tokens)).max() > 1e-3
     original = SignedTokens.with_losses
 
     def record(self, x, context):
-        draws.append(tuple(np.asarray(jax.random.key_data(context.key)).tolist()))
+        jax.debug.callback(lambda data: draws.append(tuple(data.tolist())), jax.random.key_data(context.key))
         return original(self, x, context)
 
-    with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SignedTokens, "with_losses", record)
-        model(tokens, key=jax.random.key(7))
-    assert len(set(draws)) == 3
+        jax.block_until_ready(nnx.jit(lambda model: model(tokens, key=jax.random.key(7)))(model))
+        jax.effects_barrier()
+    assert len(draws) == len(set(draws)) == 3
 
 
 def test_what_a_mixer_sows_is_refused(monkeypatch):
@@ -108,7 +110,7 @@ def test_what_a_mixer_sows_is_refused(monkeypatch):
     monkeypatch.setattr(SignedTokens, "with_losses", sow)
     model = make_model(hybrid_config(pattern=(SignedTokensConfig(),), n_layers=1))
     with pytest.raises(ValueError, match="SignedTokens leaves 'entropy' in itself, which nothing reads"):
-        model(random_tokens(model.config))
+        jax.eval_shape(model, random_tokens(model.config))
 
 
 def test_a_term_without_a_weight_is_refused(monkeypatch):
@@ -122,7 +124,7 @@ def test_a_term_without_a_weight_is_refused(monkeypatch):
 def test_buffers_are_variables_of_their_own():
     """Kills a buffer among the parameters, one that is lost on the way, and layers that share one."""
     config = hybrid_config(**SIGNED)
-    model, blueprint = LanguageModel(config, rngs=nnx.Rngs(0)), make_blueprint(config)
+    model, blueprint = initialised(config), make_blueprint(config)
     variables = split_variables(model)
     assert jax.tree.structure(variables) == jax.tree.structure(blueprint.shapes)
     (stacked, alone) = jax.tree.leaves(variables.buffers)
@@ -130,8 +132,8 @@ def test_buffers_are_variables_of_their_own():
     assert set(np.unique(np.asarray(stacked))) == {-1.0, 1.0}
     assert np.any(np.asarray(stacked[0] != stacked[1]))
     tokens = random_tokens(config)
-    np.testing.assert_array_equal(blueprint.model(variables)(tokens), model(tokens))
-    assert_close(model.unstacked()(tokens), model(tokens))
+    np.testing.assert_array_equal(run(blueprint.model(variables), tokens), run(model, tokens))
+    assert_close(run(model.unstacked(), tokens), run(model, tokens))
 
 
 def test_variables_of_other_kinds_are_named(monkeypatch):
@@ -154,4 +156,4 @@ def test_unstacked_equals_scanned():
     flat = model.unstacked()
     assert [stack.repeats for stack in flat.stacks] == [1] * 5
     assert not nnx.to_flat_state(nnx.state(flat, Buffer))
-    assert_close(flat(tokens), model(tokens))
+    assert_close(run(flat, tokens), run(model, tokens))

@@ -1,4 +1,5 @@
 import functools
+import inspect
 import re
 import time
 
@@ -30,8 +31,14 @@ def row(table: str, name: str) -> list[int]:
     return numbers(next(line for line in table.splitlines() if line.startswith(name)))
 
 
-@pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize("fields", [{}, {"max_positions": 12, "tie_embeddings": False}, {"n_layers": 1}])
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"max_positions": 12, "tie_embeddings": False}, 5),
+        pytest.param({}, None, marks=pytest.mark.full),
+        pytest.param({"n_layers": 1}, None, marks=pytest.mark.full),
+    ],
+)
 def test_rows_add_up_to_the_model(fields, length):
     """Kills a row that counts one repeat of a scan, a head counted twice, and a length ignored."""
     config = hybrid_config(**fields)
@@ -48,15 +55,18 @@ def test_rows_add_up_to_the_model(fields, length):
     assert row(table, "model")[2] == round(flops_per_token(config, length))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_on_a_page_and_need_no_memory(name):
-    """Kills columns that run into each other, and a description that builds the model (1.3b: 5 GB, a
-    minute)."""
+    """Kills a preset that cannot be built or says nothing of itself, layers that differ by accident and so compile one
+    by one, columns that run into each other, and a description that builds the model (1.3b: 5 GB, a minute)."""
     live = len(jax.live_arrays())
     start = time.process_time()
     table = describe(PRESETS[name]())
     assert time.process_time() - start < 20
     assert len(jax.live_arrays()) - live < 20
+    assert sum(len(fold.period) for fold in PRESETS[name]().folds) <= 16
+    assert inspect.getdoc(PRESETS[name])
     assert max(map(len, table.splitlines())) <= 100
     assert all(len(line) == 99 for line in table.splitlines() if line.startswith(("all layers", "model", "---")))
 
@@ -77,6 +87,7 @@ def test_based_360m_says_what_is_scanned():
     assert 5 * (1025 * 153 + 2 * 1024 * 64) == 1_439_485
 
 
+@pytest.mark.full
 def test_the_parallel_residual_is_named_and_costs_nothing():
     """Kills two models that a reader cannot tell apart, and a norm or MLP that is counted otherwise."""
     beside, behind = (describe(hybrid_config(mlp="gelu", parallel_residual=value)) for value in (True, False))

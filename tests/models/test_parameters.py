@@ -10,7 +10,7 @@ from jaxzoo.mixers import AttentionConfig, GatedShortConvConfig
 from jaxzoo.models import LanguageModel
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.sharding import LOGICAL_AXES, RULES
-from tests.models.hybrids import hybrid_config, make_model, random_tokens, run
+from tests.models.hybrids import hybrid_config, initialised, make_model, random_tokens, run
 
 
 def parameters(model: LanguageModel) -> dict[str, nnx.Param]:
@@ -24,7 +24,7 @@ def repeats_of(model: LanguageModel, path: str) -> int:
     return model.stacks[int(parts[1])].repeats if parts[0] == "stacks" else 1
 
 
-@pytest.mark.parametrize("tie_embeddings", [False, True])
+@pytest.mark.parametrize("tie_embeddings", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_every_parameter_names_its_logical_axes(tie_embeddings):
     """Kills a parameter that no rule of the sharding table covers, and axes that count the stacked one."""
     model = make_model(hybrid_config(tie_embeddings=tie_embeddings, max_positions=12, mlp_bias=True))
@@ -39,7 +39,8 @@ def test_every_parameter_names_its_logical_axes(tie_embeddings):
 
 def test_every_parameter_gets_a_gradient():
     """Kills a parameter that the forward pass leaves out, in any repeat of a scanned period."""
-    config = hybrid_config(n_layers=10, tie_embeddings=False, max_positions=12, mlp_bias=True)
+    pattern = (AttentionConfig(n_heads=2), GatedShortConvConfig())
+    config = hybrid_config(pattern=pattern, n_layers=5, tie_embeddings=False, max_positions=12, mlp_bias=True)
     model, tokens = make_model(config), random_tokens(config, batch_size=3, length=12)
     weights = jax.random.normal(jax.random.key(5), (3, 12, 16))
 
@@ -58,7 +59,7 @@ def test_initialisation():
     start equal, and a bias or norm that starts as noise."""
     pattern = (GatedShortConvConfig(), AttentionConfig(n_heads=2, qkv_bias=True, out_bias=True))
     config = hybrid_config(pattern=pattern, n_layers=4, d_model=64, mlp_width=96, mlp_bias=True, init_std=0.03)
-    model = LanguageModel(config, rngs=nnx.Rngs(3))
+    model = initialised(config, 3)
     flat = parameters(model)
     out_std = 0.03 / math.sqrt(2 * 4)
     kernels = {path: np.asarray(leaf[...]) for path, leaf in flat.items() if path.endswith("proj/kernel")}
@@ -75,6 +76,7 @@ def test_initialisation():
         np.testing.assert_array_equal(flat[path][...], value)
 
 
+@pytest.mark.full
 def test_initialisation_of_gpt_neox():
     """Kills a head with another standard deviation than the embedding, or equal to it, and output projections of mixer
     or MLP that miss their own: GPT-NeoX's small init, sqrt(2 / (5 d)), and wang init, 2 / (n_layers sqrt(d))."""
@@ -90,7 +92,7 @@ def test_initialisation_of_gpt_neox():
         init_std=small,
         out_init_std=wang,
     )
-    flat = parameters(LanguageModel(config, rngs=nnx.Rngs(3)))
+    flat = parameters(initialised(config, 3))
     assert not np.array_equal(flat["head"][...], flat["embedding"][...])
     tables = [path for path in flat if path.endswith(("proj/kernel", "head", "embedding"))]
     assert len(tables) == 8

@@ -77,19 +77,27 @@ def test_values_and_gradients(decay, packed):
     assert_close(gradients, expected[1], 1e-4)
 
 
-@pytest.mark.parametrize("t", [0, 1, 2, CHUNK, CHUNK + 1])
-def test_short_sequences_and_steps(t):
-    """Kills: a chunk that is always read, a step that differs from the sequence, no tokens that change the state."""
-    q, k, v, log_decay, bonus, state = jax.tree.map(jnp.float32, problem(t))
-    y, after = run(q, k, v, log_decay, bonus, state, None)
-    outputs = [jnp.zeros((B, H, V))]
-    for i in range(t):
-        now = (x[:, i] for x in (q, k, v))
-        y_t, state = bonus_linear_attention_step(state, *now, log_decay=log_decay[:, i], bonus=bonus)
-        outputs.append(y_t)
-    assert y.shape == (B, t, H, V)
-    assert_close(y, jnp.stack(outputs, axis=1)[:, 1:], 1e-5)
-    assert_close(after, state, 1e-5)
+def test_short_sequences_and_steps(default_compilation):
+    """Kills: a chunk that is always read, a step that differs from the sequence, no tokens that change the state;
+    compiled as users do."""
+    lengths = (0, 1, 2, CHUNK, CHUNK + 1)
+    *tokens, bonus, state = jax.tree.map(np.float32, problem(CHUNK + 1))
+
+    @jax.jit
+    def both(tokens, bonus, state):
+        def step(state, now):
+            y, state = bonus_linear_attention_step(state, *now[:3], log_decay=now[3], bonus=bonus)
+            return state, (state, y)
+
+        stepped = jax.lax.scan(step, state, tuple(x.swapaxes(0, 1) for x in tokens))[1]
+        return stepped, {t: run(*(x[:, :t] for x in tokens), bonus, state, None) for t in lengths}
+
+    (states, outputs), found = both(tokens, bonus, state)
+    for t in lengths:
+        y, after = found[t]
+        assert y.shape == (B, t, H, V)
+        assert_close(y, np.asarray(outputs).swapaxes(0, 1)[:, :t], 1e-5)
+        assert_close(after, states[t - 1] if t else state, 1e-5)
 
 
 def test_two_tokens_by_hand():
@@ -108,13 +116,19 @@ def test_extreme_decays():
     """Kills: a division by a decay: channels that forget all (e^-1000), much, and nothing, side by side."""
     q, k, v, _, bonus, state = problem(LONG)
     log_decay = np.broadcast_to(-np.array([1e-7, 1e-3, 1.0, 60.0, 1000.0]), (H, K))
-    expected = in_float64(recurrence, q, k, v, log_decay, bonus, state, None)
-    inputs = jax.tree.map(jnp.float32, (q, k, v, log_decay, bonus, state))
-    assert_close(run(*inputs, None), expected, 1e-5)
-    gradients = jax.jit(jax.grad(lambda *inputs: run(*inputs, None)[0].sum(), argnums=range(6)))(*inputs)
+    expected = in_float64(jax.jit(functools.partial(recurrence, ids=None)), q, k, v, log_decay, bonus, state)
+    inputs = jax.tree.map(np.float32, (q, k, v, log_decay, bonus, state))
+
+    def loss(*inputs):
+        out = run(*inputs, None)
+        return out[0].sum(), out
+
+    gradients, found = jax.jit(jax.grad(loss, argnums=range(6), has_aux=True))(*inputs)
+    assert_close(found, expected, 1e-5)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
 
 
+@pytest.mark.full
 def test_bfloat16():
     """Kills: sums and states in bfloat16. Inputs and output are rounded, to 2^-9 each, and so is the past's part of the
     output before the token's own joins it."""

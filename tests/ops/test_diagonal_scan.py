@@ -1,6 +1,7 @@
 """`diagonal_scan` against its recurrence, token by token in float64: values, states and all gradients."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -78,9 +79,16 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("by", ["platform", "tree"])
+QUICK = (("platform", True, "complex"), ("tree", False, "real"))
+
+
+@pytest.mark.parametrize(
+    ("by", "packed", "kind"),
+    [
+        pytest.param(*case, marks=[pytest.mark.full] * (case not in QUICK))
+        for case in itertools.product(("platform", "tree"), (False, True), KINDS)
+    ],
+)
 def test_values_and_gradients(kind, packed, by, monkeypatch):
     """Kills: a wrong chunk carry in either pass, padding behind the last token that moves the state or a gradient, a
     leak across a document (at a border of a chunk too), a gradient missing its conjugate or with one too many; on a
@@ -95,7 +103,7 @@ def test_values_and_gradients(kind, packed, by, monkeypatch):
     dy, dstate = rng.normal(size=(B, t, D)), rng.normal(size=(B, D, N))
     dstate = dstate + 1j * rng.normal(size=dstate.shape) if kind == "complex" else dstate
     with jax.enable_x64(True):
-        truth = with_gradients(lambda *inputs: recurrence(*inputs, ids), inputs, (dy, dstate))
+        truth = with_gradients(jax.jit(lambda *inputs: recurrence(*inputs, ids)), inputs, (dy, dstate))
         (values, gradients) = jax.tree.map(np.asarray, truth)
     ids, chunk_size = None if ids is None else jnp.asarray(ids), 16 if by == "tree" else CHUNK
     call = jax.jit(functools.partial(run, ids=ids, chunk_size=chunk_size))
@@ -105,25 +113,33 @@ def test_values_and_gradients(kind, packed, by, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("t", [0, 1, 5, 8, 9])
-def test_short_sequences_and_steps(t, kind):
+def test_short_sequences_and_steps(kind, default_compilation):
     """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence: chunks of
-    at most 4 tokens, which 5 and 9 do not fill."""
-    tokens, parameters, state = single(problem(t, kind))
-    y, last = run(tokens, parameters, state, chunk_size=4)
-    stepped, outputs = state, []
-    for i in range(t):
-        now = jax.tree.map(lambda x, i=i: x[:, i], tokens)
-        functions = (functools.partial(f, parameters) for f in (coefficients, readout))
-        y_t, stepped = diagonal_step(now, *functions, stepped)
-        outputs.append(y_t)
-    assert y.shape == (B, t, D)
-    if t:
-        assert_close(y, jnp.stack(outputs, axis=1), 1e-5)
-    assert_close(last, stepped, 1e-5)
+    at most 4 tokens, which 5 and 9 do not fill; compiled as users do."""
+    lengths = (0, 1, 5, 8, 9)
+
+    @jax.jit
+    def both(tokens, parameters, state):
+        functions = tuple(functools.partial(f, parameters) for f in (coefficients, readout))
+
+        def step(state, now):
+            y, state = diagonal_step(now, *functions, state)
+            return state, (state, y)
+
+        stepped = jax.lax.scan(step, state, jax.tree.map(lambda x: x.swapaxes(0, 1), tokens))[1]
+        cut = {t: jax.tree.map(lambda x, t=t: x[:, :t], tokens) for t in lengths}
+        return stepped, {t: run(cut[t], parameters, state, chunk_size=4) for t in lengths}
+
+    tokens, parameters, state = single(problem(9, kind))
+    (states, outputs), found = both(tokens, parameters, state)
+    for t in lengths:
+        y, last = found[t]
+        assert y.shape == (B, t, D)
+        assert_close(y, np.asarray(outputs).swapaxes(0, 1)[:, :t], 1e-5)
+        assert_close(last, states[t - 1] if t else state, 1e-5)
 
 
-@pytest.mark.parametrize("by", ["platform", "tree"])
+@pytest.mark.parametrize("by", ["platform", pytest.param("tree", marks=pytest.mark.full)])
 def test_a_of_zero_and_of_one(by, monkeypatch):
     """Kills a logarithm of `a`, a quotient of two products, and products that underflow and are divided by: `a` is 0,
     1e-30 or 1 in turn, over 300 tokens, in values and gradients."""
@@ -160,7 +176,7 @@ def test_one_a_for_all_tokens():
     assert_close(last, h, 1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.full), jnp.bfloat16])
 def test_a_long_sequence(dtype):
     """Kills sums or states in bfloat16, and errors that grow with the length: 16384 tokens with decays near 1, and
     inputs and outputs rounded to 2^-9 each."""
@@ -178,6 +194,7 @@ def test_a_long_sequence(dtype):
     assert_close(found, last, 1e-4)
 
 
+@pytest.mark.full
 def test_memory_of_a_long_sequence():
     """Kills a backward pass that keeps a state, or its coefficients, for every token: 4096 tokens of 32 channels are
     0.5 MiB an array, their states of 64 numbers a channel would be 32 MiB."""

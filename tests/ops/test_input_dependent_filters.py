@@ -20,8 +20,14 @@ def counts_truth(tokens, pairs, ignored):
     return counts
 
 
-@pytest.mark.parametrize("ignored", [None, 0, 2])
-@pytest.mark.parametrize("pairs", ["nearest", "all"])
+@pytest.mark.parametrize(
+    ("pairs", "ignored"),
+    [
+        ("nearest", 0),
+        ("all", None),
+        *(pytest.param(*x, marks=pytest.mark.full) for x in (("nearest", None), ("all", 2))),
+    ],
+)
 def test_match_counts(pairs, ignored):
     """Kills: a match that wraps around or crosses rows, an unstable order, a pair that is counted at distance 0, an
     ignored token that still matches; a token with many occurrences, and none at all."""
@@ -29,12 +35,12 @@ def test_match_counts(pairs, ignored):
         tokens = np.random.default_rng(t).integers(0, 5, (3, t)).astype(np.int32)
         found = jax.jit(lambda x: match_counts(x, pairs=pairs, ignored=ignored))(tokens)
         np.testing.assert_array_equal(found, counts_truth(tokens, pairs, ignored))
-    distinct = jnp.arange(9, dtype=jnp.int32)[None]
-    assert not np.asarray(match_counts(distinct, pairs=pairs)).any()
+    distinct = np.arange(17, dtype=np.int32)[None]
+    assert not np.asarray(jax.jit(lambda x: match_counts(x, pairs=pairs))(distinct)).any()
 
 
-@pytest.mark.parametrize("t", [1, 2, 13, 30])
-def test_autocorrelation_and_convolution(t):
+@pytest.mark.parametrize("t", [1, *(pytest.param(t, marks=pytest.mark.full) for t in (2, 30)), 13])
+def test_autocorrelation_and_convolution(t, default_compilation):
     """Kills a product that wraps around, rows that share a filter, a filter in reverse; with gradients, which for the
     convolution are products with the inputs shifted, and for the autocorrelation both neighbours at each distance."""
     rng = np.random.default_rng(t)
@@ -48,10 +54,14 @@ def test_autocorrelation_and_convolution(t):
             dx[:, i - s] += dr[:, s, None] * pair[0]
             y[:, i] += taps[:, s, None] * pair[1]
             dtaps[:, s] += (dy[:, i] * pair[1]).sum(-1)
-    x, taps, dr, dy = (jnp.asarray(z, jnp.float32) for z in (x, taps, dr, dy))
-    found_r, pull_r = jax.vjp(autocorrelation, x)
-    found_y, pull_y = jax.vjp(lambda taps: conv_rows(x, taps), taps)
-    for found, expected in ((found_r, r), (found_y, y), (pull_r(dr)[0], dx), (pull_y(dy)[0], dtaps)):
+
+    @jax.jit
+    def run(x, taps, dr, dy):
+        r, pull_r = jax.vjp(autocorrelation, x)
+        y, pull_y = jax.vjp(lambda taps: conv_rows(x, taps), taps)
+        return r, y, pull_r(dr)[0], pull_y(dy)[0]
+
+    for found, expected in zip(run(*(np.float32(z) for z in (x, taps, dr, dy))), (r, y, dx, dtaps), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
@@ -63,6 +73,7 @@ def test_strongest_lags():
     assert not np.asarray(strongest_lags(r[:, :1], 3)).any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("find", ["tokens", "autocorrelation"])
 def test_theorem_of_one_distance(find):
     """Kills kernels shifted by one too many or too few: with h^k = X^s and h^v = X^(s-1), two products of a projection

@@ -14,9 +14,11 @@ B, H, G, K, V = 2, 4, 2, 5, 3
 TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
 CARRY = np.array([0.6, -0.3])
 SOFT = Retrieval(gate="softmax")
-CASES = [(1, 3, BEST), (20, 3, BEST), (9, 1, BEST), (20, 3, SOFT)]
+CASES = [(20, 3, BEST), (20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
+CASES += [pytest.param(*case, BEST, marks=pytest.mark.full) for case in ((1, 3), (9, 1))]
+CASES += [pytest.param(20, 3, x, marks=pytest.mark.full) for x in (SOFT, Retrieval(n_blocks=20))]
 CASES += [pytest.param(t, 3, BEST, marks=pytest.mark.slow) for t in (5, 9)]
-CASES += [(20, 3, Retrieval(n_blocks=2)), (20, 3, Retrieval(n_blocks=20)), (20, 3, Retrieval(chunk_size=4))]
+CASES += [pytest.param(20, 3, x, marks=pytest.mark.slow) for x in (Retrieval(n_blocks=2), Retrieval(chunk_size=4))]
 
 
 def inputs(t, size=3, dtype=np.float32, scale=2.0):
@@ -101,14 +103,14 @@ def test_definition(t, size, retrieval):
     close(gradients, true_gradients, 1e-4)
 
 
-def test_contents_are_the_queries_and_keys_unless_given():
+def test_contents_are_the_queries_and_keys_unless_given(default_compilation):
     """Kills: a default that reads something else."""
     (q, k, v, long_filter, _), _ = inputs(20)
-    np.testing.assert_array_equal(
-        landmark_attention(q, k, v, long_filter), landmark_attention(q, k, v, long_filter, (q, k))
-    )
+    call = jax.jit(lambda *x: (landmark_attention(*x), landmark_attention(*x, (q, k))))
+    np.testing.assert_array_equal(*call(q, k, v, long_filter))
 
 
+@pytest.mark.full
 def test_documents_have_blocks_of_their_own():
     """Kills: a block or a filter that crosses a border, blocks counted from the row's start, a retrieval from another
     document; values and gradients. Two rows with other documents: 4 + 1 + 9 + 6, and one of 20 tokens."""
@@ -153,7 +155,10 @@ def stream(args, cuts, starts=(0, 0)):
     return jnp.concatenate(outputs, axis=1), landmarks
 
 
-@pytest.mark.parametrize("cuts", [(0, 20), (0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))])
+CUTS = [(0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))]
+
+
+@pytest.mark.parametrize("cuts", [pytest.param(cuts, marks=pytest.mark.full) for cuts in CUTS])
 def test_a_stream_equals_the_definition(cuts):
     """Kills: a partial block that is lost or counted twice at a cut, a landmark that forgets the blocks before, keys
     behind the queries that are seen."""
@@ -164,6 +169,7 @@ def test_a_stream_equals_the_definition(cuts):
     close(landmarks, whole)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("starts", [(0, 11), (5, 9), (3, 2)])
 def test_rows_at_different_positions(starts):
     """Kills: one place in its block, or one number of complete blocks, for all rows."""
@@ -183,6 +189,7 @@ def test_landmarks_of_blocks_without_keys_are_0():
     np.testing.assert_array_equal(few, landmarks[:, :2])
 
 
+@pytest.mark.full
 def test_no_token():
     """Kills a gather from nothing."""
     args, _ = inputs(0)
@@ -199,7 +206,7 @@ def test_the_earliest_of_equal_blocks():
     np.testing.assert_allclose(y, [0, 0, 0, 1 / 4, 2 / 5, 3 / 6, 2 / 4, 4 / 5, 6 / 6], rtol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.full), jnp.bfloat16])
 def test_extreme_scores(dtype):
     """Kills a softmax, or a gate, without its shift: scores of about 1e4 stay finite."""
     args, dy = inputs(20, dtype=dtype, scale=1e4)
@@ -209,6 +216,7 @@ def test_extreme_scores(dtype):
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in jax.tree.leaves((y, gradients)))
 
 
+@pytest.mark.full
 def test_gradients_of_a_block_that_all_retrieve_are_summed_in_float32():
     """Kills sums in bfloat16, which stop growing at 256 times a term: 998 queries retrieve block 0, the earliest of
     equal scores, beside one key or two of their own."""
@@ -219,6 +227,7 @@ def test_gradients_of_a_block_that_all_retrieve_are_summed_in_float32():
     np.testing.assert_allclose(gradient, [1.5 + 499 * (1 / 3 + 1 / 4), 0.5 + 499 * (1 / 3 + 1 / 4)], rtol=0.01)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_memory_of_16k_tokens(dtype):
     """Kills an array of all pairs, of all queries' blocks or of all landmarks' scores: of (t, t) float32 numbers the
@@ -231,6 +240,7 @@ def test_memory_of_16k_tokens(dtype):
     assert memory.temp_size_in_bytes < 160 * 2**20
 
 
+@pytest.mark.full
 def test_a_step_copies_no_cache():
     """Kills a cast or a transposed copy of all keys for the sake of one query: the cache has 2^17 keys of 64."""
     slots, size = 2**17, 256

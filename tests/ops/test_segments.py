@@ -7,7 +7,7 @@ import pytest
 from jaxzoo.ops.segments import seen_before
 
 
-@pytest.mark.parametrize("t", [0, 1, 2, 17])
+@pytest.mark.parametrize("t", [*(pytest.param(t, marks=pytest.mark.full) for t in (0, 1, 2)), 17])
 @pytest.mark.parametrize("packed", [False, True])
 def test_seen_before(t, packed):
     """Kills: a first appearance taken for a second, ids of another document or row, ids below 0, an order of documents

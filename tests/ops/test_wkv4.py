@@ -73,7 +73,12 @@ def assert_close(found, expected, tolerance):
 
 @pytest.mark.parametrize(
     ("packed", "size", "scan"),
-    [(False, 1.0, in_turn), (True, 1.0, by_tree), (False, 30.0, in_turn), (True, 30.0, in_turn)],
+    [
+        pytest.param(False, 1.0, in_turn, marks=pytest.mark.full),
+        (True, 1.0, by_tree),
+        (False, 30.0, in_turn),
+        pytest.param(True, 30.0, in_turn, marks=pytest.mark.full),
+    ],
 )
 def test_values_and_gradients(packed, size, scan, monkeypatch):
     """Kills: a bonus in the state, a decay of the token that is just written, a chunk without its past, a document that
@@ -98,18 +103,27 @@ def test_values_and_gradients(packed, size, scan, monkeypatch):
     assert_close(found[1], expected[1], 1e-4)
 
 
-@pytest.mark.parametrize("t", [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1])
-def test_short_sequences_and_steps(t):
-    """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence."""
-    (k, v, w, u), state = jax.tree.map(jnp.float32, problem(t))
-    y, after = wkv4(k, v, w=w, u=u, initial_state=Wkv4State(*state))
-    stepped, outputs = Wkv4State(*state), [jnp.zeros((B, D))]
-    for i in range(t):
-        y_t, stepped = wkv4_step(stepped, k[:, i], v[:, i], w=w, u=u)
-        outputs.append(y_t)
-    assert y.shape == (B, t, D)
-    assert_close(y, jnp.stack(outputs, axis=1)[:, 1:], 1e-5)
-    assert_close(tuple(after), tuple(stepped), 1e-5)
+def test_short_sequences_and_steps(default_compilation):
+    """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence;
+    compiled as users do."""
+    lengths = (0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1)
+    (k, v, w, u), state = jax.tree.map(np.float32, problem(CHUNK + 1))
+
+    @jax.jit
+    def both(k, v, w, u, state):
+        def step(state, now):
+            y, state = wkv4_step(state, *now, w=w, u=u)
+            return state, (state, y)
+
+        stepped = jax.lax.scan(step, state, (k.swapaxes(0, 1), v.swapaxes(0, 1)))[1]
+        return stepped, {t: wkv4(k[:, :t], v[:, :t], w=w, u=u, initial_state=state) for t in lengths}
+
+    (states, outputs), found = both(k, v, w, u, Wkv4State(*state))
+    for t in lengths:
+        y, after = found[t]
+        assert y.shape == (B, t, D)
+        assert_close(y, np.asarray(outputs).swapaxes(0, 1)[:, :t], 1e-5)
+        assert_close(tuple(after), tuple(np.asarray(x)[t - 1] for x in states) if t else state, 1e-5)
 
 
 def test_two_tokens_by_hand():
@@ -123,7 +137,7 @@ def test_two_tokens_by_hand():
     np.testing.assert_allclose((state.num / state.den)[0, 0], (2 / 16 * 7 + 3 / 4 * 11 + 5 * 13) / weights, rtol=1e-6)
 
 
-@pytest.mark.parametrize("sign", [1, -1, 0])
+@pytest.mark.parametrize("sign", [*(pytest.param(sign, marks=pytest.mark.full) for sign in (1, -1)), 0])
 def test_extreme_keys_and_decays(sign):
     """Kills: 0/0 where all keys are -80 (e^-80 underflows with any decay), inf where they are 80, and a scale that
     stays behind when keys fall by 160 from one token to the next; also of a document behind one of other keys."""
@@ -131,7 +145,7 @@ def test_extreme_keys_and_decays(sign):
     k = k + (80.0 * sign if sign else 80.0 * (-1) ** (np.arange(LONG) // 3)[None, :, None])
     w = np.array([1e-6, 1e-3, 1.0, 50.0, 1e4])
     ids, none = documents(LONG), (np.zeros((B, D)), np.zeros((B, D)), np.zeros((B, D)))
-    expected = in_float64(recurrence, k, v, w, u, none, ids)
+    expected = in_float64(jax.jit(lambda *inputs: recurrence(*inputs, none, ids)), k, v, w, u)
     k, v, w, u = jax.tree.map(jnp.float32, (k, v, w, u))
 
     def loss(k, v, w, u):
@@ -143,6 +157,7 @@ def test_extreme_keys_and_decays(sign):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
 
 
+@pytest.mark.full
 def test_bfloat16():
     """Kills: sums and states in bfloat16. Only the inputs and the output are rounded, to 2^-9 each."""
     (k, v, w, u), state = problem(300)
@@ -155,6 +170,7 @@ def test_bfloat16():
     assert np.linalg.norm(np.asarray(y, np.float64) - expected) < 4e-3 * np.linalg.norm(expected)
 
 
+@pytest.mark.full
 def test_16k_tokens():
     """Kills: errors that add up over a long text, in a channel that hardly forgets (w = 1e-6), and a backward pass that
     keeps what is inside the chunks: inputs and gradients are 0.3 MiB each."""

@@ -5,6 +5,7 @@ import os
 import jax
 import pytest
 
+from pallas_kernels import certificates
 from pallas_kernels.compile_check.run import ENVIRONMENT
 from pallas_kernels.compile_check.targets import TARGETS, Target, missing
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
@@ -23,6 +24,7 @@ def absent_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> Target:
     if name == "h100" and jax.__version_info__ < MOSAIC_GPU_JAX:
         pytest.skip("Mosaic GPU kernels need jax >= 0.11.2")
     needs(name)
+    monkeypatch.setenv(certificates.SETTING, "all")
     for variable, value in ENVIRONMENT.items():
         if "TPU" in variable:
             monkeypatch.setenv(variable, value)

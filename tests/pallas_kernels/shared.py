@@ -28,6 +28,16 @@ PLATFORMS = ("tpu", "cuda") if jax.__version_info__ >= MOSAIC_GPU_JAX else ("tpu
 """Platforms that have kernels on this version of JAX."""
 
 
+def full(*values):
+    """A case of a grid for CI, which kills no bug that the core cases leave alive."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
+def slow(*values):
+    """A case for `-m slow`."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def relative_l2(x, expected) -> float:
     """Of a root mean square of 1e-3 at least: a gradient that cancels, as with a window of 1, has no digits."""
     x, expected = np.asarray(x, np.float64), np.asarray(expected, np.float64)

@@ -99,6 +99,7 @@ def test_refusals_and_failures_cost_no_other_row(timed, capsys):
     assert "in crash" in capsys.readouterr().err  # the whole traceback
 
 
+@pytest.mark.full
 def test_too_large_for_memory_is_not_run(timed, monkeypatch):
     monkeypatch.setattr(run, "free_bytes", lambda: 8)
     (row,) = rows_of("right")
@@ -106,6 +107,7 @@ def test_too_large_for_memory_is_not_run(timed, monkeypatch):
     assert not timed
 
 
+@pytest.mark.full
 def test_kernel_of_another_platform_is_refused():
     """Kills a kernel that fails in the compiler of a platform that is not its own, or counts as a failure."""
     work = TAYLOR.workload("tiny", Problem(b=1, t=8, h=1, k=8, v=8), "forward")
@@ -113,18 +115,21 @@ def test_kernel_of_another_platform_is_refused():
         jax.jit(implementation("mosaic_tpu").build(work)).lower(*work.abstract_inputs())
 
 
+@pytest.mark.full
 def test_values_that_are_not_finite_outside_the_checked_rows():
     y = np.ones(3, np.float32)
     assert checks.objection([y], [0.0], True) is None
     assert "not finite" in str(checks.objection([y], [0.0], False))
 
 
+@pytest.mark.full
 def test_checked_rows_reach_both_ends_of_the_batch(monkeypatch):
     monkeypatch.setattr(checks, "TOKENS", {"cpu": 40})
     np.testing.assert_array_equal(checks.checked_rows(toy(t=10, sizes={"b": 100, "t": 10})), [0, 33, 66, 99])
     np.testing.assert_array_equal(checks.checked_rows(toy(t=50, sizes={"b": 100, "t": 50})), [0])
 
 
+@pytest.mark.full
 def test_tolerance_follows_the_dtype_of_each_output():
     y = [np.ones(2, np.float32), np.ones(2, jnp.bfloat16)]
     assert checks.objection(y, [9e-5, 1e-2], True) is None
@@ -147,6 +152,7 @@ def test_program_runs_every_call_into_donated_buffers():
     assert text.count("optimization_barrier") == 2
 
 
+@pytest.mark.full
 def test_integers_are_poisoned_too_and_exact():
     compiled = programs.lower(lambda x: (x, x.astype(jnp.int32)), (jnp.ones(2),), 1).compile()
     (floats, integers), finite = programs.JaxProgram(compiled, [(jnp.ones(2),)], 1).outputs(np.arange(2))
@@ -155,6 +161,7 @@ def test_integers_are_poisoned_too_and_exact():
     assert checks.objection([floats, integers], [0.0, 1e-9], True) is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("size", "platform", "plan"),
     [
@@ -181,6 +188,7 @@ class FakeClock:
         return factor * (2 * self._per_call * n + 1e-3)
 
 
+@pytest.mark.full
 def test_batches_grow_until_they_are_long_enough():
     clock = FakeClock()
     result = timing.measure(clock, calls=2, seconds=2.0, repeats=10)
@@ -191,12 +199,14 @@ def test_batches_grow_until_they_are_long_enough():
     np.testing.assert_allclose([result.median, result.p10, result.p90], 3e-3 + 1e-3 / (2 * n), rtol=1e-12)
 
 
+@pytest.mark.full
 def test_outliers_move_the_percentiles_and_not_the_median():
     result = timing.measure(FakeClock(slow=(3, 4)), calls=2, seconds=2.0, repeats=10)
     assert result.median == pytest.approx(3e-3, rel=0.01)
     assert result.p90 == pytest.approx(30e-3, rel=0.01)
 
 
+@pytest.mark.full
 def test_slow_calls_are_repeated_three_times_and_counted_from_the_first():
     clock = FakeClock(per_call=5.0)
     assert timing.measure(clock, calls=2, seconds=2.0, repeats=10).repeats == 3
@@ -208,6 +218,7 @@ def test_floor_is_the_larger_of_two_times():
     assert floor(toy(flops=4e9, bytes=1e6), CEILINGS) == (4e-3, "compute")
 
 
+@pytest.mark.full
 def test_a_shape_in_two_groups_is_run_once():
     groups = {"a": [toy(t=5), toy(t=6)], "b": [toy(t=6), toy(t=6, kind="step")]}
     found = run.cases(groups, ("forward",))
@@ -236,27 +247,28 @@ def test_command_writes_what_it_prints(timed, monkeypatch, tmp_path, capsys):
     assert command.main(["toy", "--out", str(tmp_path), "--force", "--implementations", "right"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "op is missing: one of taylor_attention, sliding_window"),
-        (["nope"], "op='nope' must be one of taylor_attention, sliding_window"),
-        (["taylor_attention", "--groups", "nope"], "--groups nope: must be among headline, "),
-        (
-            ["taylor_attention", "--groups", "cpu", "--implementations", "nope"],
-            "--implementations nope: must be among auto, reference, xla",
-        ),
-        (["taylor_attention", "--kinds", "nope"], "invalid choice: 'nope'"),
-        (["taylor_attention", "--repeats", "0"], "0 must be positive"),
-        (["--render", "missing.json"], "missing.json"),
-    ],
-)
-def test_bad_command_lines_are_one_line(arguments, message, tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        command.main([*arguments, "--out", str(tmp_path)])
-    assert message in capsys.readouterr().err.splitlines()[-1]
+BAD = [
+    ([], "op is missing: one of taylor_attention, sliding_window"),
+    (["nope"], "op='nope' must be one of taylor_attention, sliding_window"),
+    (["taylor_attention", "--groups", "nope"], "--groups nope: must be among headline, "),
+    (
+        ["taylor_attention", "--groups", "cpu", "--implementations", "nope"],
+        "--implementations nope: must be among auto, reference, xla",
+    ),
+    (["taylor_attention", "--kinds", "nope"], "invalid choice: 'nope'"),
+    (["taylor_attention", "--repeats", "0"], "0 must be positive"),
+    (["--render", "missing.json"], "missing.json"),
+]
 
 
+def test_bad_command_lines_are_one_line(tmp_path, capsys):
+    for arguments, message in BAD:
+        with pytest.raises(SystemExit, match="2"):
+            command.main([*arguments, "--out", str(tmp_path)])
+        assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.full
 def test_existing_result_is_not_replaced(tmp_path, capsys):
     path = tmp_path / f"taylor_attention-{environment.slug(environment.device_name())}-{environment.today()}.json"
     path.write_text("kept")

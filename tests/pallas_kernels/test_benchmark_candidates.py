@@ -25,7 +25,7 @@ from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.specs import TINY
 from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 from pallas_kernels.workload import Workload
-from tests.pallas_kernels.shared import relative_l2
+from tests.pallas_kernels.shared import full, relative_l2
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
@@ -39,6 +39,7 @@ def outputs_and_truth(work, candidate, op=taylor, seed=3):
     return actual, checks.expected(candidate.truth or op.truth, work, inputs, rows)
 
 
+@pytest.mark.full
 def test_taylor_truth_is_the_quadratic_form():
     """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
     work = TAYLOR.workload("x", LONG, "forward_backward")
@@ -60,11 +61,9 @@ def test_taylor_truth_is_the_quadratic_form():
 @pytest.mark.parametrize(
     ("name", "kind", "count"),
     [
-        ("xla", "forward_backward", 4),
         ("naive", "forward_backward", 4),
-        ("softmax", "forward_backward", 4),
-        ("naive", "forward", 1),
-        ("softmax", "forward", 1),
+        *(full(name, "forward_backward", 4) for name in ("xla", "softmax")),
+        *(full(name, "forward", 1) for name in ("naive", "softmax")),
     ],
 )
 def test_candidates_pass_their_check(name, kind, count):
@@ -76,12 +75,14 @@ def test_candidates_pass_their_check(name, kind, count):
     assert len(found) == count
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("t", "per_token"), [(16, 16 * 160), (64, 64 * 160), (256, 256 * 160), (8192, 49408)])
 def test_floor_takes_the_cheaper_form(t, per_token):
     """k = 16, v = 64: one block of t tokens costs 160 t, chunks of 64 cost 64 * 160 + 4 * 153 * 64 = 49408."""
     assert TAYLOR.workload("x", Problem(b=2, t=t, h=3, k=16, v=64), "forward").flops == 2 * 3 * t * per_token
 
 
+@pytest.mark.full
 def test_step_is_checked_with_its_state():
     work = TAYLOR.workload("x", TINY["tiny_grouped"], "step")
     actual, truth = outputs_and_truth(work, taylor.candidates("cpu")[0])
@@ -92,6 +93,7 @@ def test_step_is_checked_with_its_state():
     assert checks.objection(actual, checks.errors(actual, truth), True) is not None
 
 
+@pytest.mark.full
 def test_checked_rows_are_those_of_the_whole_batch():
     work = TAYLOR.workload("x", LONG, "forward")
     inputs = work.inputs(1)
@@ -99,6 +101,7 @@ def test_checked_rows_are_those_of_the_whole_batch():
     np.testing.assert_allclose(checks.expected(taylor.truth, work, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("t", "width"), [(37, 1), (37, 5), (768, None), (768, 600)])
 def test_softmax_truth_is_attention(t, width):
     q, k, v = (jax.random.normal(jax.random.key(i), (2, t, g, 8)) for i, g in enumerate((4, 2, 2)))
@@ -141,6 +144,7 @@ class Ring(NamedTuple):
     position: jax.Array
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("last", [3, 4, 13], ids=["part of a ring", "full", "wrapped"])
 def test_window_step_truth_is_the_last_token_of_its_window(last):
     work = dataclasses.replace(window_workload("forward"), kind="step")
@@ -165,11 +169,13 @@ def test_every_default_name_exists():
             assert set(module.default_names(platform)) <= names
 
 
+@pytest.mark.full
 def test_a_platform_runs_its_own_groups():
     assert ops.default_groups(GROUPS, "cpu") == ["cpu", "cpu_length"]
     assert ops.default_groups(GROUPS, "gpu") == ["headline", "key_dims", "float32", "fig5_batch", "fig5_length", "step"]
 
 
+@pytest.mark.full
 def test_benchmark_imports_without_its_extras():
     """A GPU machine may lack matplotlib, and no machine needs torch, jaxzoo or its dependencies."""
     blocked = ("matplotlib", "torch", "triton", "jaxzoo", "jaxtyping", "tyro", "grain", "flax")
@@ -177,6 +183,7 @@ def test_benchmark_imports_without_its_extras():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.full
 def test_a_path_without_the_peer_is_one_line(tmp_path):
     found, notes, versions = taylor.peers([str(tmp_path)], "cpu")
     assert (found, versions) == ([], {})
@@ -221,11 +228,13 @@ def imported_modules():
             del sys.modules[name]
 
 
+@pytest.mark.full
 def test_only_the_operators_of_a_checkout_are_imported(tmp_path, imported_modules):
     checkout(tmp_path)
     assert peers.import_part(tmp_path, "fla", ("ops",), "based").EPS == 1e-6
 
 
+@pytest.mark.full
 @pytest.mark.skipif(TORCH, reason="torch is here")
 def test_without_torch_a_peer_is_one_line(tmp_path):
     checkout(tmp_path)
@@ -233,12 +242,14 @@ def test_without_torch_a_peer_is_one_line(tmp_path):
     assert window.peers([], "gpu")[1] == ["peers: torch is not installed; flex_attention and sdpa not run"]
 
 
+@pytest.mark.full
 @needs_torch
 def test_fla_needs_cuda(tmp_path, imported_modules):
     checkout(tmp_path)
     assert taylor.peers([str(tmp_path)], "gpu")[1] == ["peers: torch sees no CUDA device; fla not run"]
 
 
+@pytest.mark.full
 @needs_torch
 @pytest.mark.parametrize("kind", ["forward", "forward_backward"])
 def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, imported_modules):
@@ -255,6 +266,7 @@ def test_peers_in_torch_are_checked_as_all_others(kind, tmp_path, monkeypatch, i
     assert min(errors[1]) > 1e-2
 
 
+@pytest.mark.full
 @needs_torch
 @pytest.mark.filterwarnings("default")  # torch.compile warns of torch's own code
 @pytest.mark.parametrize("kind", ["forward", "forward_backward"])

@@ -33,6 +33,7 @@ def result():
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_round_trip(result, tmp_path):
     path = tmp_path / "new" / "taylor.json"
     report.save(result, path)
@@ -52,12 +53,14 @@ def test_markdown_has_a_table_for_each_group(result):
     assert {count for table in tables for count in table if count} == {9}
 
 
+@pytest.mark.full
 def test_curves_where_one_size_varies_and_dots_elsewhere(result, tmp_path):
     paths = plot.draw(result, tmp_path / "taylor")
     assert [path.name for path in paths] == ["taylor-cpu_length.png", "taylor-headline.png"]
     assert min(path.stat().st_size for path in paths) > 5000
 
 
+@pytest.mark.full
 def test_curves_are_the_rows_and_the_floor(result):
     rows = [r for r in result["rows"] if r["status"] == "ok" and "cpu_length" in r["groups"]]
     figure = plot._curves([r for r in rows if r["implementation"] != "auto"], "t", "title", memory=True)
@@ -68,11 +71,13 @@ def test_curves_are_the_rows_and_the_floor(result):
     np.testing.assert_allclose(memory.get_lines()[0].get_xydata(), [[t, t / 2**10] for t in (256, 1024, 4096)])
 
 
+@pytest.mark.full
 def test_nothing_allocated_is_no_error(result):
     rows = [r | {"temp_bytes": 0} for r in result["rows"][:2]]
     assert not plot._curves(rows, "t", "title", memory=True).axes[1].get_lines()
 
 
+@pytest.mark.full
 def test_render_needs_no_device(result, tmp_path, capsys, monkeypatch):
     path = tmp_path / "taylor.json"
     report.save(result, path)
@@ -82,6 +87,7 @@ def test_render_needs_no_device(result, tmp_path, capsys, monkeypatch):
     assert {p.name for p in tmp_path.glob("*.png")} == {"taylor-cpu_length.png", "taylor-headline.png"}
 
 
+@pytest.mark.full
 def test_render_without_matplotlib_says_so(result, tmp_path, capsys, monkeypatch):
     def draw(*arguments):
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
@@ -93,6 +99,7 @@ def test_render_without_matplotlib_says_so(result, tmp_path, capsys, monkeypatch
     assert "no plots: matplotlib is missing" in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["{", '{"op": "taylor"}'])
 def test_other_files_are_not_results(text, tmp_path):
     path = tmp_path / "x.json"

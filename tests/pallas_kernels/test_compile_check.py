@@ -14,6 +14,7 @@ from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.registry import OPS
 from pallas_kernels.schedule_model import table
 from tests.pallas_kernels.aot import needs
+from tests.pallas_kernels.shared import full, slow
 
 HAS_MOSAIC_GPU = jax.__version_info__ >= MOSAIC_GPU_JAX
 
@@ -90,30 +91,32 @@ def report(**changed):
     return Report(**names | {"temporary": 5, "inputs_outputs": 100 * 2**20} | changed)
 
 
-def gpu_kernel(registers=200, stores=0, loads=0):
-    return Kernel(name="a", implementation="mosaic_gpu", registers=registers, spill_stores=stores, spill_loads=loads)
+def gpu_kernel(registers=200, stores=0, loads=0, shared=232448):
+    spills = {"spill_stores": stores, "spill_loads": loads}
+    return Kernel(name="a", implementation="mosaic_gpu", registers=registers, shared_memory=shared, **spills)
 
 
 TPU_KERNEL = Kernel(name="b", implementation="mosaic_tpu", vmem=2**20)
 
 
-@pytest.mark.parametrize(
-    ("changed", "problem"),
-    [
-        ({"kernels": [gpu_kernel(), gpu_kernel(stores=8)]}, "a: spills 8 bytes, loads 0"),
-        ({"kernels": [gpu_kernel(loads=4)]}, "a: spills 0 bytes, loads 4"),
-        ({"kernels": [gpu_kernel(registers=None)]}, "a: ptxas reported nothing"),
-        ({"kernels": [gpu_kernel()], "notes": ["(C7512) serialized"]}, "ptxas: (C7512) serialized"),
-        ({"kernels": [TPU_KERNEL], "temporary": 6 * 2**20}, "copies: temporaries of 6291456 bytes, 6% of inputs and"),
-        ({"error": "ValueError: no"}, "does not compile: ValueError: no"),
-    ],
-)
-def test_problems(changed, problem):
+PROBLEMS = [
+    ({"kernels": [gpu_kernel(), gpu_kernel(stores=8)]}, "a: spills 8 bytes, loads 0"),
+    ({"kernels": [gpu_kernel(loads=4)]}, "a: spills 0 bytes, loads 4"),
+    ({"kernels": [gpu_kernel(registers=None)]}, "a: ptxas reported nothing"),
+    ({"kernels": [gpu_kernel(shared=232449)]}, "a: 232449 bytes of shared memory, of 232448"),
+    ({"kernels": [gpu_kernel()], "notes": ["(C7512) serialized"]}, "ptxas: (C7512) serialized"),
+    ({"kernels": [TPU_KERNEL], "temporary": 6 * 2**20}, "copies: temporaries of 6291456 bytes, 6% of inputs and"),
+    ({"error": "ValueError: no"}, "does not compile: ValueError: no"),
+]
+
+
+def test_problems():
     """Kills each rule's absence."""
-    bad = report(**changed)
-    assert len(bad.problems()) == 1
-    assert bad.problems()[0].startswith(problem)
-    assert lines(bad)[-1] == f"  ! {bad.problems()[0]}"
+    for changed, problem in PROBLEMS:
+        bad = report(**changed)
+        assert len(bad.problems()) == 1
+        assert bad.problems()[0].startswith(problem)
+        assert lines(bad)[-1] == f"  ! {bad.problems()[0]}"
 
 
 def test_what_is_fit_has_no_problem():
@@ -129,6 +132,7 @@ def test_what_is_fit_has_no_problem():
     ]
 
 
+@pytest.mark.full
 def test_table():
     """Kills a number under the wrong heading."""
     kernel = Kernel(
@@ -169,6 +173,7 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     assert capsys.readouterr().err == "compile_check: x is not installed; pip install x\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("platform", "absent", "remedy"),
     [
@@ -203,9 +208,14 @@ EXPECTED = {
 """What the automatic choice takes at the headline shapes."""
 
 
-@pytest.mark.parametrize("kind", ["forward", "forward_backward"])
-@pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("op", "name", "kind"),
+    [
+        *(full(op, name, "forward_backward") for op in OPS for name in ("h100", "v5e")),
+        *(slow(op, name, "forward") for op in OPS for name in TARGETS),
+        *(slow(op, "v6e", "forward_backward") for op in OPS),
+    ],
+)
 def test_headline_shapes_fit(op, name, kind, capsys):
     """Kills a kernel that spills, is serialised by ptxas, writes without a fence, does not compile, or that the
     platform does not choose; one with more bundles, rounds of wgmma or barriers than the committed table says; and a
@@ -224,6 +234,7 @@ def test_headline_shapes_fit(op, name, kind, capsys):
         assert all(getattr(kernel, size) > 0 for kernel in entry.kernels for size in sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
 @pytest.mark.parametrize(("group", "shapes"), [("key_dims", ("k24", "k32")), ("float32", ("float32",))])
 def test_wider_keys_and_float32_fit(group, shapes):
@@ -255,6 +266,7 @@ def check_predictions(entry):
         assert table.regressions(found, table.read().get(table.key(*names))) == []
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
 def test_a_spilling_kernel_is_refused():
     """Kills a check that loses the words of ptxas on the way."""
@@ -266,6 +278,7 @@ def test_a_spilling_kernel_is_refused():
     assert entry.kernels[0].registers == 255
 
 
+@pytest.mark.full
 def test_a_copy_on_a_tpu_is_refused():
     """Kills temporaries that are not measured: keys of one head repeated for 16."""
     needs("v5e")
@@ -273,6 +286,7 @@ def test_a_copy_on_a_tpu_is_refused():
     assert [problem[:19] for problem in entry.problems()] == ["copies: temporaries"]
 
 
+@pytest.mark.full
 def test_an_implementation_of_another_platform_is_an_error():
     """Kills a name that is ignored, and an error without its reason."""
     needs("v5e")

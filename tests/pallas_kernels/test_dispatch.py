@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import types
 from typing import NamedTuple
 
 import jax
@@ -9,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.dispatch import Backend, choose, run
-from tests.pallas_kernels.shared import lowered
+from pallas_kernels.dispatch import Backend, choose, lowering_for, multiprocessors, run
+from pallas_kernels.taylor_attention.mosaic_gpu_split import choose_pieces
+from tests.pallas_kernels.shared import full, lowered
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -31,7 +33,7 @@ assert len(traces) == 1, traces
 
 @pytest.mark.parametrize(
     ("package", "op", "options"),
-    [("taylor_attention", "taylor_attention", ""), ("sliding_window", "sliding_window_attention", ", window=9")],
+    [("taylor_attention", "taylor_attention", ""), full("sliding_window", "sliding_window_attention", ", window=9")],
 )
 def test_the_first_call_of_a_process_is_the_only_trace(package, op, options):
     """Kills an import within the first trace that changes jit's keys, so that the second call compiles again."""
@@ -68,7 +70,7 @@ class Bias(NamedTuple):
     only: jax.Array
 
 
-X = jnp.arange(6.0).reshape(2, 3)
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def test_the_target_decides_and_nothing_else_is_traced():
@@ -101,6 +103,17 @@ def test_a_program_for_an_absent_device_has_none_to_ask():
     table.backends["other"] = table.backends["other"]._replace(target_objection=lambda p, device: seen.append(device))
     lowered(lambda x: table.run(x)[0], [X], "tpu")
     assert seen == [None]
+
+
+def test_plans_are_for_the_gpu_of_the_process(monkeypatch):
+    """Kills plans for the 132 multiprocessors of an H100 SXM on a GPU that has fewer."""
+    assert multiprocessors() == 132
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "devices", lambda: [types.SimpleNamespace(core_count=114)])
+    assert multiprocessors() == 114
+    assert choose_pieces(1, 1000) == 114
+    with lowering_for("cuda"):
+        assert multiprocessors() == 132
 
 
 def test_a_name_never_falls_back():

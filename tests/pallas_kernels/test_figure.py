@@ -17,6 +17,7 @@ def drawn():
     return figure, axes
 
 
+@pytest.mark.full
 def test_series_differ_in_colour_and_in_marker():
     """Kills two series that look alike in print or to colour-blind readers, also past the end of the palette."""
     for field in ("color", "marker"):
@@ -25,6 +26,7 @@ def test_series_differ_in_colour_and_in_marker():
     assert all(a != b for a, b in itertools.combinations(looks, 2))
 
 
+@pytest.mark.full
 def test_one_legend_below_the_panels_holds_each_label_once(drawn):
     """Kills a label for each panel that draws it, and a legend over a line or an axis label."""
     figure, axes = drawn
@@ -37,6 +39,7 @@ def test_one_legend_below_the_panels_holds_each_label_once(drawn):
     assert legend.get_window_extent().y1 <= min(panel.get_tightbbox().y0 for panel in axes.flat)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("n", [1, 40])
 def test_a_legend_stays_inside_the_picture(n):
     """Kills a row of labels that runs over the edges."""
@@ -49,6 +52,7 @@ def test_a_legend_stays_inside_the_picture(n):
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
 
 
+@pytest.mark.full
 def test_no_series_no_legend():
     """Kills an empty box below a picture that has no rows yet."""
     figure, _ = panels(1, 1, size=(3, 3), title="")
@@ -56,6 +60,7 @@ def test_no_series_no_legend():
     assert not figure.legends
 
 
+@pytest.mark.full
 def test_logarithmic_axes_show_plain_numbers(drawn):
     """Kills 10^2 for 100, ticks at sizes that were not measured, and a crash on a panel without data."""
     figure, axes = drawn

@@ -13,6 +13,7 @@ from pallas_kernels.sliding_window.workloads import WINDOW
 from pallas_kernels.taylor_attention.problem import Problem as Taylor
 from pallas_kernels.taylor_attention.workloads import TAYLOR
 from tests.pallas_kernels.aot import absent_devices
+from tests.pallas_kernels.shared import full, slow
 
 
 def launches_of(op, problem, target: Target) -> list[Launch]:
@@ -33,19 +34,16 @@ def check(found: list[Launch], *, kernels: int) -> None:
         assert [problem for x in launch.tensor_maps for problem in x.problems()] == []
 
 
-SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("t", "d", "window", "g", "kernels"),
     [
-        (1000, 96, 64, 2, 3),
-        *(pytest.param(1000, d, 64, 2, 2, marks=SLOW) for d in (16, 32, 48, 64)),
-        *(pytest.param(1000, d, 64, 4, 2, marks=SLOW) for d in (80, 112)),
-        pytest.param(1000, 128, 64, 2, 3, marks=SLOW),
-        pytest.param(1, 112, 64, 2, 3, marks=SLOW),
-        pytest.param(65, 112, 128, 2, 3, marks=SLOW),
-        pytest.param(3001, 80, 1024, 2, 3, marks=SLOW),
+        full(1000, 96, 64, 2, 3),
+        *(slow(1000, d, 64, 2, 2) for d in (16, 32, 48, 64)),
+        *(slow(1000, d, 64, 4, 2) for d in (80, 112)),
+        slow(1000, 128, 64, 2, 3),
+        slow(1, 112, 64, 2, 3),
+        slow(65, 112, 128, 2, 3),
+        slow(3001, 80, 1024, 2, 3),
     ],
 )
 def test_window(t, d, window, g, kernels, monkeypatch):

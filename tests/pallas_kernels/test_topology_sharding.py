@@ -16,6 +16,8 @@ from pallas_kernels.taylor_attention import sharded_taylor_attention, taylor_fea
 from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.aot import absent_devices
 
+pytestmark = pytest.mark.full
+
 
 class Op(NamedTuple):
     """A sharded op, a shape, and its implementation by platform."""
@@ -40,9 +42,15 @@ COLLECTIVE = re.compile(
 )
 
 
-@pytest.fixture(params=["h100", "v5e"])
+@pytest.fixture
 def target(request, monkeypatch):
     return absent_devices(request.param, monkeypatch)
+
+
+def targets(*names):
+    """Compiles for these in CI, for the others before a release."""
+    params = [pytest.param(name, marks=[] if name in names else [pytest.mark.slow]) for name in ("h100", "v5e")]
+    return pytest.mark.parametrize("target", params, indirect=True)
 
 
 def compiled(target, mesh, spec, function, arrays):
@@ -78,6 +86,7 @@ def assert_kernels(op, target, text):
     assert len(kernels) >= 2  # forward and backward
 
 
+@targets()
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_batch_and_heads_need_no_communication(target, op):
     """Kills an all-gather around a kernel, forward or backward."""
@@ -86,6 +95,7 @@ def test_batch_and_heads_need_no_communication(target, op):
     assert collectives(text) == (set(), set())
 
 
+@targets("h100")
 def test_a_sharded_sequence_passes_states_alone(target):
     """Kills an exchange of tokens: all that is passed has the shape of a state, in which there is no time."""
     op = OPS["taylor"]
@@ -95,6 +105,7 @@ def test_a_sharded_sequence_passes_states_alone(target):
     assert collectives(text) == ({"collective-permute"}, {z, (*z, SPEC.v)})
 
 
+@targets("v5e")
 def test_a_sharded_sequence_passes_a_halo_alone(target):
     """Kills an exchange of more than window - 1 tokens, of whichever layout."""
     op = OPS["window"]
@@ -106,6 +117,7 @@ def test_a_sharded_sequence_passes_a_halo_alone(target):
     assert {int(np.prod(shape)) for shape in shapes} == {halo}
 
 
+@targets("h100", "v5e")
 def test_an_exchange_is_seen(target):
     """Kills a search that finds nothing."""
     mesh = Mesh(np.array(target.devices(8)), ("x",))

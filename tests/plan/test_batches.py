@@ -38,6 +38,7 @@ def text(tmp_path_factory):
         CONFIGS[name] = type(CONFIGS[name])(**{**vars(CONFIGS[name]), "path": str(path)})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONFIGS)
 def test_as_the_data_have_it(name):
     """Kills positions or segment ids that are missing, and dtypes that differ: another program would be planned."""

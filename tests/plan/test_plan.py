@@ -58,6 +58,7 @@ def test_sizes_by_hand(plan):
     assert plan.fits
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("chunk", "targets"), [(0, 16), (24, 6), (64, 16)])
 def test_logits_of_a_part_of_the_sequence(topology, chunk, targets):
     """Kills logits of whole sequences where devices share them out, and chunks that are not shared out with them."""
@@ -77,6 +78,7 @@ def test_gradients_cross_the_mesh(plan):
     assert sent[("fsdp",)] >= 3 / 4 * 4 * 0.9 * plan.n_params
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("train", [{}, {"loss_chunk": 16}])
 @pytest.mark.parametrize("remat", remat_policies()[:2])
 def test_flops_against_the_compiler(remat, train):
@@ -98,6 +100,7 @@ def test_flops_against_the_compiler(remat, train):
     assert counted["flops"] == pytest.approx(sum(work) - once, rel=0.06)
 
 
+@pytest.mark.full
 def test_accumulation_counts_every_part(plan, topology):
     """Kills the loop over parts that counts once: gradients are reduced for each of them."""
     train = dataclasses.replace(CONFIG.train, accumulate=2)
@@ -115,6 +118,7 @@ def test_saved_and_loaded(plan, tmp_path):
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
+@pytest.mark.full
 def test_data_for_which_the_model_is_too_short(topology):
     config = dataclasses.replace(CONFIG, data=TokenDataConfig(path="not/there", length=128))
     with pytest.raises(ValueError, match=r"LanguageModelConfig.max_length=64 must be at least the 128 tokens"):
@@ -161,6 +165,7 @@ def test_advice_to_fit():
     assert [line.split(":")[0] for line in advice(followed)] == ["more devices, or a smaller --train.batch-size"]
 
 
+@pytest.mark.full
 def test_advice_to_share_the_state():
     state = Memory(params=6 * GIB, optimizer=12 * GIB, batch=0, peak=20 * GIB, capacity=16 * GIB)
     assert any(line.startswith("--mesh.data 1 --mesh.fsdp 8: 9.66 GB") for line in advice(example(memory=state)))
@@ -201,6 +206,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("line", REFUSALS)
 def test_kernel_that_the_compiler_rejects(line, topology, monkeypatch):
     """Kills a traceback, and a refusal that does not say which kernel."""
@@ -210,6 +216,7 @@ def test_kernel_that_the_compiler_rejects(line, topology, monkeypatch):
         make_plan(CONFIG, topology, name="odd")
 
 
+@pytest.mark.full
 def test_kernel_that_cannot_be_lowered(topology, monkeypatch):
     """The error comes from a file of a lowering; one of our own must pass as it is. Kills defects told as refusals."""
 
@@ -259,6 +266,7 @@ def test_candidates(topology):
     assert {each.config.mesh.tensor for each in candidates(odd, topology)} == {4, 8}
 
 
+@pytest.mark.full
 def test_candidates_keep_the_sequence_axis(topology):
     """Kills meshes without the axis that was asked for, and memory of whole sequences on each device."""
     parts = candidates(dataclasses.replace(CONFIG, mesh=MeshConfig(sequence=4)), topology)
@@ -297,6 +305,7 @@ def test_search(topology, monkeypatch):
     assert "rejected: no" in said
 
 
+@pytest.mark.full
 def test_search_learns_what_is_too_large(topology, monkeypatch):
     """Kills a search that spends its compilations on one policy that does not fit."""
     tried = []
@@ -313,6 +322,7 @@ def test_search_learns_what_is_too_large(topology, monkeypatch):
     assert len(tried) == 3
 
 
+@pytest.mark.full
 def test_search_without_a_mesh(topology):
     odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=3, accumulate=2))
     with pytest.raises(ValueError, match=r"TrainConfig.batch_size=3 is shared out evenly by no mesh"):
@@ -351,6 +361,7 @@ def test_devices_agree_with_the_kernels_targets():
     assert len({kind for device in DEVICES for kind in device.kinds}) == sum(len(d.kinds) for d in DEVICES)
 
 
+@pytest.mark.full
 def test_packed_rows_need_mixers_that_honour_them(topology):
     config = dataclasses.replace(
         CONFIG,

@@ -11,25 +11,34 @@ HOME = pathlib.Path({home!r})
 
 SBATCH = """
 script = pathlib.Path(sys.argv[1]).read_text()
-number = len(list(HOME.glob("*.sh"))) + 1
-(HOME / f"{number}.sh").write_text(script)
-if number not in WAITING:
-    out = open(HOME / f"{number}.out", "w")
-    env = os.environ | {"SLURM_JOB_ID": str(number)}
-    command = f"bash {HOME}/{number}.sh; echo $? > {HOME}/{number}.status"
-    job = subprocess.Popen(["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env,
-                           start_new_session=True)
-    (HOME / f"{number}.pid").write_text(str(job.pid))
+number = len(list(HOME.glob("*.sbatch"))) + 1
+(HOME / f"{number}.sbatch").write_text(script)
+array = re.search(r"^#SBATCH --array=0-(\\d+)", script, re.MULTILINE)
+for task in range(int(array[1]) + 1) if array else [None]:
+    name = str(number) if task is None else f"{number}_{task}"
+    (HOME / f"{name}.sh").write_text(script)
+    if name not in WAITING:
+        out = open(HOME / f"{name}.out", "w")
+        env = os.environ | {"SLURM_JOB_ID": str(number)}
+        if task is not None:
+            env |= {"SLURM_ARRAY_JOB_ID": str(number), "SLURM_ARRAY_TASK_ID": str(task)}
+        command = f"bash {HOME}/{name}.sh; echo $? > {HOME}/{name}.status"
+        job = subprocess.Popen(["bash", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env,
+                               start_new_session=True)
+        (HOME / f"{name}.pid").write_text(str(job.pid))
 print("Submitted batch job", number)
 """
 
 SRUN = """
-job, words = os.environ["SLURM_JOB_ID"], sys.argv[1:]
+words = sys.argv[1:]
+names = {"%j": "SLURM_JOB_ID", "%A": "SLURM_ARRAY_JOB_ID", "%a": "SLURM_ARRAY_TASK_ID"}
 assert words.pop(0) == "--unbuffered"
 for number, option in ((1, "--output"), (2, "--error")):
     assert words.pop(0) == option
-    stream = os.open(words.pop(0).replace("%j", job).replace("%t", "0"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(stream, number)
+    place = words.pop(0).replace("%t", "0")
+    for pattern, name in names.items():
+        place = place.replace(pattern, os.environ.get(name, pattern))
+    os.dup2(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
 os.execvp(words[0], words)
 """
 
@@ -55,10 +64,11 @@ if pid.exists() and not (HOME / f"{number}.status").exists():
 """
 
 
-def install(folder: Path, *, waiting: list[int]) -> Path:
-    """Writes the commands; returns the folder that `PATH` needs. The jobs of these numbers never get a node.
+def install(folder: Path, *, waiting: list[str]) -> Path:
+    """Writes the commands; returns the folder that `PATH` needs. The jobs of these names never get a node.
 
-    Beside the commands lie `<number>.sh`, `<number>.pid`, `<number>.status` and `<number>.cancelled` of the jobs.
+    Next to the commands lie `<name>.sh`, `<name>.pid`, `<name>.status` and `<name>.cancelled` of each job. The name is
+    a number, or `<number>_<task>` for a task of an array.
     """
     folder.mkdir()
     head = COMMON.format(python=sys.executable, home=str(folder)) + f"WAITING = {waiting!r}\n"

@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-from jaxzoo.cli.sweep import open_sweep
+from jaxzoo.cli.sweep_experiment import open_sweep
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.sweep import Sweep
 
@@ -19,6 +19,7 @@ EXPERIMENT = """
     from pallas_kernels.figure import panels
 
     STEPS, RATES, SEEDS, MODELS = 6, (1e-3, 1e-2), (0, 1), ("attention", "convolution")
+    EVAL_EVERY = 3
     EXAMPLES = {"attention": 64, "convolution": 64}
     TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
     PATTERNS = {"attention": AttentionConfig(), "convolution": BaseConvConfig(n_taps=3)}
@@ -34,8 +35,8 @@ EXPERIMENT = """
             ),
             optimizer=OptimizerConfig(learning_rate=point["learning_rate"]),
             train=TrainConfig(
-                steps=STEPS, batch_size=8, valid_batch_size=16, seed=point["seed"], eval_every=3, checkpoint_every=2,
-                log_every=1,
+                steps=STEPS, batch_size=8, valid_batch_size=16, seed=point["seed"],
+                eval_every=EVAL_EVERY, checkpoint_every=2, log_every=1,
             ),
         )
 
@@ -52,7 +53,7 @@ EXPERIMENT = """
 
 
 def write_experiment(folder: Path, **values: str) -> Path:
-    """The file in a folder, with lines `NAME = ...` put in behind those that set them."""
+    """The file in a folder, with lines `NAME = ...` put in after those that set them."""
     lines = textwrap.dedent(EXPERIMENT).split("\n")
     at = lines.index("TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)")
     lines[at + 1 : at + 1] = [f"{name} = {value}" for name, value in values.items()]

@@ -1,14 +1,25 @@
-"""What a sweep under way tells."""
+"""Progress of a sweep."""
 
 import io
+import json
 
-from jaxzoo.claims import Queue
+import pytest
+
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.board import Board
-from jaxzoo.whole_files import write_json
+from jaxzoo.sweep.queue import Queue
 from tests.sweep.small import open_small
 
 RESULT = {"steps": 6, "seconds": 12.0}
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch):
+    """The terminal of most users, whatever runs the tests."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}.items():
+        monkeypatch.setenv(name, value)
 
 
 class Terminal(io.StringIO):
@@ -49,25 +60,38 @@ def test_time_left_by_runs_that_are_done(tmp_path):
     stream = Terminal()
     with Queue(sweep.directory, "worker") as queue:
         queue.take(tasks[6])
-        queue.tell(tasks[6], step=3, steps=6, score=0.125)
-        queue._ended.set()
-        queue._beats.join()
-        write_json(queue._life, queue._news)
+        told = {"attempt": 1, "worker": "worker", "step": 3, "steps": 6, "score": 0.125}
+        sweep.directory.running(tasks[6], "json").write_text(json.dumps(told))
+        sweep.directory.running(tasks[0], "json").write_text(json.dumps(told))  # of a killed worker
         Board(Screen(stream), 3).show(sweep)
     assert "6 of 8 runs done, 1 running, 1 failed, about 2s left" in stream.getvalue()  # half of 12 s, three workers
     assert "  model convolution, learning_rate 0.01, seed 0: step 3/6  accuracy 0.125" in stream.getvalue()
 
 
 def test_a_terminal_is_drawn_over(tmp_path):
-    """Kills: a screen that fills with tables, or one that is wiped at the end."""
+    """Kills: a screen that fills with tables, a cursor that stays hidden, a table that is wiped at the end."""
     sweep, _ = half_done(tmp_path)
     stream = Terminal()
     board = Board(Screen(stream), 2)
     board.show(sweep)
-    n_lines = stream.getvalue().count("\n")
+    before = len(stream.getvalue())
     board.show(sweep)
-    assert f"\x1b[{n_lines}F\x1b[J" in stream.getvalue()
+    assert "\x1b[1A\x1b[2K" * 3 in stream.getvalue()[before:]  # up a line, and erase it
     board.show(sweep, last=True)
+    assert stream.getvalue().count("\x1b[?25l") == stream.getvalue().count("\x1b[?25h") == 1
     before = len(stream.getvalue())
     board.say("the end")
     assert stream.getvalue()[before:] == "the end\n"
+
+
+def test_a_pipe_that_closes_does_not_end_the_sweep(tmp_path):
+    """Kills: a sweep that ends with `| head`."""
+
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    sweep, _ = half_done(tmp_path)
+    board = Board(Screen(Closed()), 2)
+    board.show(sweep)
+    board.show(sweep, last=True)

@@ -1,23 +1,23 @@
-"""Workers that are jobs: what a cluster is asked for, when a worker is lost, and that it ends when it should."""
+"""Workers that are jobs: options, errors, and that they end when they should."""
 
 import os
 import re
 import signal
 import sys
 import time
-import types
 
 import pytest
 
-from jaxzoo.claims import Queue, bury, told_to_stop
-from jaxzoo.cli.flags import ArgumentParser
 from jaxzoo.cli.runner import run as run_command
-from jaxzoo.cli.sweep_cluster import add_cluster_flags, cluster_of
+from jaxzoo.cli.sweep_options import parse
 from jaxzoo.sweep import cluster as cluster_module
-from jaxzoo.sweep.cluster import STOPPING, Cluster, ClusterWorker, run_in_job
+from jaxzoo.sweep.cluster import STOPPING, ClusterWorkers, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.queue import Queue
 from jaxzoo.train.loop import StopSignals
 from tests.sweep.slurm import install
+
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def directory(tmp_path):
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
     """Slurm's commands; no job ever gets a node."""
-    home = install(tmp_path / "slurm", waiting=list(range(100)))
+    home = install(tmp_path / "slurm", waiting=[str(i) for i in range(100)] + [f"1_{i}" for i in range(8)])
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     return home
 
@@ -50,17 +50,17 @@ def program(words):
     return int(words[0])
 
 
-def options(*words):
-    parser = ArgumentParser()
-    parser.add_argument("--workers", type=int)
-    add_cluster_flags(parser)
-    return parser.parse_args(words)
+def workers_of(directory, *words):
+    """Workers that the flags ask for."""
+    options = parse(words)
+    if options.cluster is None:
+        return None
+    return ClusterWorkers(options.cluster, dict(options.cluster_options), program, ["0"], directory)
 
 
 def complaint(directory, capsys, *words) -> str:
-    """What a command line is refused with, one line."""
-    sweep = types.SimpleNamespace(directory=directory)
-    assert run_command(lambda argv: cluster_of(options(*argv), sweep) and None, words) == 2
+    """The one line that refuses a command line."""
+    assert run_command(lambda argv: workers_of(directory, *argv) and None, words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
@@ -68,17 +68,17 @@ def complaint(directory, capsys, *words) -> str:
 def test_slurm_is_asked_for_what_the_options_say(slurm, directory):
     """Kills: options that are dropped or lose their type, Slurm's own without its name, jobs that start again."""
     words = "--cluster slurm --workers 8 --cluster-options partition=gpu gpus_per_node=1 timeout_min=600 mem_gb=1.5"
-    flags = options(*words.split(), "setup=['module load cuda']", "--cluster-options", "slurm_account=00123")
-    found = cluster_of(flags, types.SimpleNamespace(directory=directory))
-    assert found
-    found.submit(program, ["0"])
-    script = (slurm / "1.sh").read_text()
+    flags = [*words.split(), "setup=['module load cuda']", "--cluster-options", "slurm_account=00123"]
+    workers = workers_of(directory, *flags)
+    assert len({worker.name for worker in workers.start(range(8))}) == 8
+    script = (slurm / "1.sbatch").read_text()
     asked = dict(re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script, re.MULTILINE))
     assert asked["partition"] == "gpu"
     assert asked["gpus-per-node"] == "1"
     assert asked["time"] == "600"
     assert asked["mem"] == "1536MB"
     assert asked["account"] == "00123"
+    assert asked["array"] == "0-7%8"
     assert asked["job-name"] == "jaxzoo-out"
     assert asked["signal"].startswith("USR2@")
     assert "no-requeue" in asked
@@ -115,66 +115,57 @@ def test_without_submitit_the_remedy_is_named(directory, capsys, monkeypatch):
     assert line == "error: --cluster needs submitit, which is missing: pip install 'jaxzoo[cluster]'"
 
 
-def test_a_job_runs_the_worker_and_brings_its_last_words(directory):
-    """Kills: a worker without its name, a failure that passes for success, a success that is told as a failure, words
-    of submitit's in place of the worker's. Jobs are processes, by submitit's local executor."""
-    local = Cluster("local", {}, directory.workers / "jobs", "name")
-    good, bad, lost = (ClusterWorker(local, program, [status], 0, directory) for status in ("0", "3", "words"))
-    wait_for(lambda: all(worker.ended() for worker in (good, bad, lost)))
-    assert good.last_words() is None
-    assert bad.last_words() == "exit status 3"
-    assert lost.last_words() == "ValueError: invalid literal for int() with base 10: 'words'"
+def test_a_job_runs_the_worker_and_brings_its_error_message(directory):
+    """Kills: a worker without its name, a failure that passes for success, a success that is reported as a failure, a
+    message of submitit in place of the worker's. Jobs are processes, by submitit's local executor."""
+    statuses = ("0", "3", "words")
+    started = [ClusterWorkers("local", {}, program, [status], directory).start([0])[0] for status in statuses]
+    wait_for(lambda: all(worker.ended() for worker in started))
+    good, bad, lost = (worker.error_message() for worker in started)
+    assert good is None
+    assert bad == "exit status 3"
+    assert lost == "ValueError: invalid literal for int() with base 10: 'words'"
     said = {file.read_text() for file in (directory.workers / "jobs").glob("*.out")}
-    assert any(f"said 0 --name {good.name}\n" in text for text in said)
-    assert len({good.name, bad.name, lost.name}) == 3
+    assert any(f"said 0 --name {started[0].name}\n" in text for text in said)
 
 
 def test_a_waiting_job_is_no_lost_worker(slurm, directory):
-    """Kills: a queue of the cluster's that is taken for the death of a worker, jobs that start when all is done."""
-    worker = ClusterWorker(Cluster("slurm", {}, directory.workers / "jobs", "name"), program, ["0"], 0, directory)
+    """Kills: a job without a node that is replaced, jobs that start when all is done."""
+    workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
+    (worker,) = workers.start([0])
     assert not worker.ended()
-    worker.stop()
-    assert worker.ended()  # at once, not when the accounting has noticed
+    workers.stop(finished=False)
     assert (slurm / "1.cancelled").exists()
+    assert "job 1 ended without a result, state " in (worker.error_message() or "")
 
 
-def test_a_worker_at_work_is_told_and_not_cancelled(slurm, directory):
-    """Kills: a cancelled job that has no time to save; a note that stays for a worker that is gone."""
-    worker = ClusterWorker(Cluster("slurm", {}, directory.workers / "jobs", "name"), program, ["0"], 0, directory)
-    with Queue(directory, worker.name):
-        worker.stop()
-        assert told_to_stop(directory, worker.name)
-        assert not (slurm / "1.cancelled").exists()
-        assert not worker.ended()
-        worker.kill()
-        assert (slurm / "1.cancelled").exists()
-    bury(directory, [worker.name])
-    assert not told_to_stop(directory, worker.name)
+def test_a_sweep_waits_for_cancelled_workers_to_save(slurm, directory, monkeypatch):
+    """Kills: a command that ends while its workers still write, one that waits for workers of another command."""
+    workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
+    (worker,) = workers.start([0])
+    looks = []
+    with Queue(directory, worker.name) as ours, Queue(directory, "another") as other:
+        assert ours.take("a")
+        assert other.take("b")
 
+        def sleep(seconds):
+            looks.append(seconds)
+            if len(looks) == 3:
+                ours.release("a")
 
-def test_a_silent_worker_is_lost(slurm, directory, monkeypatch):
-    """Kills: a sweep that waits for a node that is gone, since the scheduler has not noticed it."""
-    worker = ClusterWorker(Cluster("slurm", {}, directory.workers / "jobs", "name"), program, ["0"], 0, directory)
-    monkeypatch.setattr(cluster_module, "LEASE_SECONDS", 0.0)  # looks at every turn
-    with Queue(directory, worker.name, lease=1000):
-        assert not worker.ended()
-        sign = directory.workers / f"{worker.name}.json"
-        old = sign.stat().st_mtime - 100
-        os.utime(sign, (old, old))
-        assert worker.ended()
-        assert (slurm / "1.cancelled").exists()
-        assert "job 1 is gone without a word, state " in (worker.last_words() or "")
+        monkeypatch.setattr(cluster_module.time, "sleep", sleep)
+        workers.stop(finished=False)
+    assert len(looks) == 3
 
 
 def test_a_refused_job_is_a_worker_that_failed(slurm, directory):
-    """Kills: a traceback where the cluster refuses a job, jobs of before that nobody stops."""
-    cluster = Cluster("slurm", {}, directory.workers / "jobs", "name")
+    """Kills: a traceback where the cluster refuses a job, earlier jobs that nobody stops."""
+    workers = ClusterWorkers("slurm", {}, program, ["0"], directory)
     (slurm / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
-    worker = ClusterWorker(cluster, program, ["0"], 0, directory)
-    assert worker.ended()
-    assert worker.last_words() == "slurm takes no job: sbatch: error: invalid partition"
-    worker.stop()
-    worker.kill()
+    for worker in workers.start([0, 1]):
+        assert worker.ended()
+        assert worker.error_message() == "slurm takes no job: sbatch: error: invalid partition"
+    workers.stop(finished=False)
 
 
 @pytest.mark.parametrize("number", STOPPING)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from submitit.core.utils import DelayedSubmission
 
-from jaxzoo.claims import Claim, newest_claims
 from jaxzoo.sweep.directory import SweepDirectory
+from jaxzoo.sweep.queue import is_held, progress_of_all
 from tests.sweep.slurm import install
 
 pytestmark = [
@@ -32,6 +32,7 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Experiment, Scale, grid
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from pallas_kernels.figure import panels
 
 TASK = mqar.paper(length=16, n_pairs=2, vocab_size=32)
 
@@ -53,7 +54,10 @@ def config(point):
 def scale():
     return Scale(about="", points=grid(learning_rate=(1e-3, 1e-2), seed=(0, 1)), config=config)
 
-experiment = Experiment(title="Small", about="", scales={{"laptop": scale}}, claims=(), draw=None)
+def draw(results):
+    return panels(1, 1, size=(2, 2), title="small")[0]
+
+experiment = Experiment(title="Small", about="", scales={{"laptop": scale}}, claims=(), draw=draw)
 """
 
 
@@ -102,9 +106,12 @@ def jobs(directory: SweepDirectory) -> Iterator[tuple[int, str]]:
             words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if "submitit.core._submit" in words and str(folder) in words and "srun" not in words[1]:
                 variables = (process / "environ").read_bytes().decode(errors="replace")
+                array = re.search(r"SLURM_ARRAY_JOB_ID=(\d+)", variables)
+                task = re.search(r"SLURM_ARRAY_TASK_ID=(\d+)", variables)
                 job = re.search(r"(?:SUBMITIT_LOCAL|SLURM)_JOB_ID=(\d+)", variables)
-                if job and (folder / f"{job[1]}_submitted.pkl").exists():
-                    submission = DelayedSubmission.load(folder / f"{job[1]}_submitted.pkl")
+                name = f"{array[1]}_{task[1]}" if array and task else job and job[1]
+                if name and (folder / f"{name}_submitted.pkl").exists():
+                    submission = DelayedSubmission.load(folder / f"{name}_submitted.pkl")
                     yield int(process.name), submission.args[1][-1]
 
 
@@ -140,13 +147,12 @@ def assert_complete(directory: SweepDirectory, said: str) -> None:
         steps = [json.loads(line)["step"] for line in metrics]
         assert steps == sorted(steps)
         assert len([line for line in metrics if "valid/accuracy" in line]) == 1
-    assert not list(directory.workers.glob("*.json"))
-    assert not list(directory.workers.glob("*.stop"))
+    assert not list(directory.path.glob("running/*.json"))
 
 
 def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path):
     """Kills: runs that wait for a dead worker or begin again, a run that two workers make, jobs that die of a Ctrl-C
-    in the terminal before they have saved, jobs that go on behind a sweep that has ended."""
+    in the terminal before they have saved, jobs that go on after a sweep has ended."""
     with Command(tmp_path, "--cluster", "local", "--workers", "2") as sweep:
         directory = sweep.directory
 
@@ -154,18 +160,22 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
             """Kills a worker that has saved something of a run."""
             running = {name: pid for pid, name in jobs(directory)}
             saved = {path.parts[-3] for path in checkpoints(directory)} - directory.done()
-            claims = newest_claims(directory)
-            for task, claim in claims.items():
-                if task in saved and claim.worker in running:
-                    os.kill(running[claim.worker], signal.SIGKILL)
-                    lost.update({other: c for other, c in claims.items() if c.worker == claim.worker})
+            reports = progress_of_all(directory)
+            for task, told in reports.items():
+                if task in saved and told["worker"] in running:
+                    os.kill(running[told["worker"]], signal.SIGKILL)
+                    lost.update({other: each for other, each in reports.items() if each["worker"] == told["worker"]})
                     return True
             return False
 
-        lost: dict[str, Claim] = {}
+        def taken_over() -> bool:
+            reports = progress_of_all(directory)
+            return any(reports.get(task, told)["worker"] != told["worker"] for task, told in lost.items())
+
+        lost: dict[str, dict] = {}
         wait_for(lambda: directory.path.exists() and caught())
         before, made = checkpoints(directory), results(directory)
-        wait_for(lambda: any(newest_claims(directory).get(task) != claim for task, claim in lost.items()))
+        wait_for(taken_over)
         time.sleep(3)
         sweep.press_ctrl_c()
         status, said = sweep.end()
@@ -173,8 +183,7 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
         assert "a worker ended (job " in said
         assert "Traceback" not in said  # of a process between us and a worker, which ends it a second later
         assert not list(jobs(directory)), said
-        killed = {claim.worker for claim in lost.values()}
-        assert {claim.worker for claim in newest_claims(directory).values()} <= killed  # the others gave theirs up
+        assert not any(is_held(directory, task) for task in progress_of_all(directory))
     before |= checkpoints(directory)
     made |= results(directory)
     with Command(tmp_path, "--cluster", "local", "--workers", "2") as sweep:
@@ -188,7 +197,7 @@ def test_a_killed_worker_s_runs_go_on_and_so_does_an_interrupted_sweep(tmp_path)
 def test_slurm_s_time_limit_and_queue(tmp_path):
     """Kills: a job whose end comes as a signal and that does not save or is started again by submitit, a sweep that
     waits for a job without a node when all runs are done. Slurm's commands are stand-ins."""
-    home = install(tmp_path / "slurm", waiting=[3])
+    home = install(tmp_path / "slurm", waiting=["1_2"])
     options = ["--cluster-options", "partition=gpu", "cpus_per_task=1"]
     path = {"PATH": f"{home}:{os.environ['PATH']}"}
     with Command(tmp_path, "--cluster", "slurm", "--workers", "3", *options, **path) as sweep:
@@ -201,14 +210,14 @@ def test_slurm_s_time_limit_and_queue(tmp_path):
         os.kill(pid, signal.SIGUSR2)  # as Slurm does before the time is over
         os.kill(pid, signal.SIGTERM)
         wait_for(lambda: pid not in dict(jobs(directory)))
-        assert not any(claim.worker == name for claim in newest_claims(directory).values())
-        wait_for(lambda: (home / "4.sh").exists() or len(directory.done()) == 4)
+        assert not any(told["worker"] == name for told in progress_of_all(directory).values())
+        wait_for(lambda: (home / "2.sh").exists() or len(directory.done()) == 4)
         status, said = sweep.end()
     assert status == 0, said
     assert "a worker ended" not in said
-    assert (home / "3.cancelled").exists()
-    assert not (home / "1.cancelled").exists()
-    assert not (home / "2.cancelled").exists()
+    assert (home / "1_2.cancelled").exists()
+    assert not (home / "1_0.cancelled").exists()
+    assert not (home / "1_1.cancelled").exists()
     assert len(directory.done()) > len(before)
     assert_complete(directory, said)
     assert saved.items() <= checkpoints(directory).items()

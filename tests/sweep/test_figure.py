@@ -68,6 +68,7 @@ def test_marks_that_are_not_drawn_shift_no_other():
     assert ("a-6-1.0",) not in found
 
 
+@pytest.mark.full
 def test_only_marks_that_can_be_seen_react():
     """Kills: a mark outside of its panel that answers to the pointer."""
     asked = []
@@ -83,6 +84,7 @@ def test_only_marks_that_can_be_seen_react():
     ]
 
 
+@pytest.mark.full
 def test_ids_of_two_figures_on_a_page_differ():
     """Kills: a clip or marker of another figure, a reference to nothing, a style that reaches the whole page."""
     svg = inline(
@@ -111,6 +113,7 @@ def test_a_run_at_two_points_counts_once():
     assert Mark.of(shared).runs == ("attention-32-0.001", "attention-16-0.001")
 
 
+@pytest.mark.full
 def test_the_legend_shows_line_and_marker():
     """Kills: a legend that lost the markers with the curve, or that has an entry a mark."""
     figure = draw(Results(rows()))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.mixers import MIXERS, BaseConvConfig
-from jaxzoo.sweep.lockstep import Apart, Together
+from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.train.session import Session
 from tests.sweep.small import open_small
 
@@ -55,13 +55,17 @@ def test_apart_is_alone_bit_for_bit(alone):
     configs, expected = alone
     assert not np.array_equal(expected[0], expected[1])
     assert not np.array_equal(expected[0], expected[2])
-    np.testing.assert_array_equal(losses_beside(Apart, configs), expected)
+    np.testing.assert_array_equal(losses_beside(SequentialRuns, configs), expected)
 
 
 def test_together_is_alone(alone):
-    """Kills: the same in the vectorised step, and lanes that mix (clipping by a norm over all runs)."""
+    """Kills: the same in the vectorised step, lanes that mix (clipping by a norm over all runs), metrics of another
+    lane where a run has ended."""
     configs, expected = alone
-    np.testing.assert_allclose(losses_beside(Together, configs), expected, rtol=1e-5)
+    found = losses_beside(VmappedRuns, configs, stop_second_at=4)
+    assert [len(losses) for losses in found] == [STEPS, 4, STEPS]
+    for losses, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(losses, wanted[: len(losses)], rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -71,27 +75,27 @@ def test_every_mixer_together_is_apart(name, alone):
     pattern = (BaseConvConfig(n_taps=3), MIXERS[name]())
     sizes = {"pattern": pattern, "n_layers": 2, "d_model": 32}
     configs = [dataclasses.replace(each, model=dataclasses.replace(each.model, **sizes)) for each in alone[0]]
-    together, apart = (losses_beside(lanes, configs, steps=EARLY) for lanes in (Together, Apart))
+    together, apart = (losses_beside(lanes, configs, steps=EARLY) for lanes in (VmappedRuns, SequentialRuns))
     np.testing.assert_allclose(together, apart, rtol=1e-5)
 
 
-@pytest.mark.parametrize("lanes", [Apart, Together])
-def test_a_run_that_ends_leaves_the_others_alone(lanes, alone):
+@pytest.mark.full
+def test_a_run_that_ends_leaves_the_others_alone(alone):
     """Kills: an early stop that ends, or shifts, the others."""
     configs, expected = alone
-    first, second, third = losses_beside(lanes, configs, stop_second_at=4)
+    first, second, third = losses_beside(SequentialRuns, configs, stop_second_at=4)
     assert len(second) == 4
     np.testing.assert_allclose(first, expected[0], rtol=1e-5)
     np.testing.assert_allclose(third, expected[2], rtol=1e-5)
 
 
-@pytest.mark.parametrize("lanes", [Apart, Together])
-def test_a_run_that_diverges_leaves_the_others_alone(lanes, alone):
+@pytest.mark.full
+def test_a_run_that_diverges_leaves_the_others_alone(alone):
     """Kills: NaN that spreads from one lane to all."""
     configs, expected = alone
     wild = dataclasses.replace(configs[1].optimizer, learning_rate=1e37)
     configs = [configs[0], dataclasses.replace(configs[1], optimizer=wild), configs[2]]
-    first, second, third = losses_beside(lanes, configs)
+    first, second, third = losses_beside(VmappedRuns, configs)
     assert not np.isfinite(second[-1])
     np.testing.assert_allclose(first, expected[0], rtol=1e-5)
     np.testing.assert_allclose(third, expected[2], rtol=1e-5)

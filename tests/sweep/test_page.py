@@ -81,6 +81,7 @@ def test_marks_and_lines_lead_to_their_runs(tmp_path):
     assert found.all("g", **{"aria-label": label})[0]["data-item"] == "3"
 
 
+@pytest.mark.full
 def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
     """Kills: a mark that says it is at a point where only its run is, too."""
     points = [{"model": "attention", "d_model": 16, "chunk": chunk, "learning_rate": 0.1} for chunk in (8, 32)]
@@ -96,6 +97,7 @@ def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
     assert len(data["runs"]) == 1
 
 
+@pytest.mark.full
 def test_no_word_is_taken_for_markup(tmp_path):
     """Kills: a script from a model's name, a failure, a claim or a title; an attribute that is closed by a quote."""
     point = {"model": EVIL, "d_model": 16, "learning_rate": 0.001}
@@ -149,6 +151,7 @@ def _plain(bad):
     return tamed(bad)
 
 
+@pytest.mark.full
 def test_the_page_asks_for_nothing_else(tmp_path):
     """Kills: a font, script, picture or style from elsewhere, which a page on a disk or a plane does not get."""
     found = written(tmp_path, outcome())
@@ -160,6 +163,7 @@ def test_the_page_asks_for_nothing_else(tmp_path):
     assert policy.startswith("default-src 'none';")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node to read JavaScript")
 def test_the_script_is_javascript(tmp_path):
     """Kills: a page that stands still after a slip of the pen, or a name that two of its files declare."""
@@ -169,6 +173,7 @@ def test_the_script_is_javascript(tmp_path):
     subprocess.run(["node", "--check", str(file)], check=True, capture_output=True)
 
 
+@pytest.mark.full
 def test_sweeps_stand_side_by_side(tmp_path):
     """Kills: ids of two figures that clash, a link to nothing, a page that one unfinished sweep brings down."""
     points = [{"model": "cat", "d_model": 8}, {"model": "cat", "d_model": 16}]
@@ -192,6 +197,7 @@ def test_sweeps_stand_side_by_side(tmp_path):
         write_page([outcome(), outcome()], tmp_path / "report.html")
 
 
+@pytest.mark.full
 def test_a_verdict_is_a_symbol_and_a_word(tmp_path):
     """Kills: a verdict that only its colour tells; one of another claim."""
     found = written(tmp_path, outcome())
@@ -204,6 +210,7 @@ def test_a_verdict_is_a_symbol_and_a_word(tmp_path):
     assert [had["class"] for had in found.all("li") if "class" in had] == ["held", "not-held", "not-tested"]
 
 
+@pytest.mark.full
 def test_equal_sweeps_give_an_equal_page(tmp_path):
     """Kills: a date or a random id in a page that is committed."""
     first = written(tmp_path, outcome()).source

@@ -61,6 +61,7 @@ def test_claims_have_verdict_numbers_and_remark(tmp_path):
     assert told == ["claims: 1 held, 1 not held, 1 not tested"]
 
 
+@pytest.mark.full
 def test_provenance_names_each_maker_once_and_counts_each_run_once(tmp_path):
     """Kills: CPU-hours counted a second time where points share a run, one machine or date for all, no commit."""
     made = rows()
@@ -104,6 +105,7 @@ def test_a_sweep_without_a_finished_run_has_no_figure(tmp_path, made):
     assert ("diverged" in (tmp_path / "table.md").read_text()) == bool(made)
 
 
+@pytest.mark.full
 def test_a_figure_that_needs_more_runs_says_which(tmp_path):
     """Kills: a traceback where a figure asks for a run that is not there yet."""
 
@@ -115,6 +117,7 @@ def test_a_figure_that_needs_more_runs_says_which(tmp_path):
     assert told[0] == "no figure yet: no finished run at 8 places"
 
 
+@pytest.mark.full
 def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
     """Kills: a table beside the figure of another time, half a picture, temporary files that stay."""
     write_report(outcome(rows=rows()[:3]), tmp_path)
@@ -134,6 +137,7 @@ def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+@pytest.mark.full
 def test_equal_results_give_equal_bytes(tmp_path):
     """Kills: dates, random ids and the order of arrival in files that are committed."""
     write_report(outcome(), tmp_path / "a")
@@ -142,6 +146,7 @@ def test_equal_results_give_equal_bytes(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.full
 def test_what_is_computed_shows_its_metrics(tmp_path):
     """Kills: a table that asks for accuracy, steps and curves where nothing is trained."""
     points = grid(model=("cat",), d_model=(64, 128))
@@ -158,6 +163,7 @@ def test_what_is_computed_shows_its_metrics(tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_words_of_a_table_are_no_markup(tmp_path):
     """Kills: a name that ends a cell, begins a line or is taken for HTML."""
     point = {"model": "a|b\n<i>&", "d_model": 16, "learning_rate": 0.1}

@@ -6,13 +6,16 @@ import json
 import os
 import shutil
 import signal
+import sys
 
 import jax
 import pytest
 
-from jaxzoo.claims import Queue
+from jaxzoo.cli.sweep_report import report
+from jaxzoo.screen import Screen
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
@@ -64,9 +67,10 @@ def test_a_result_says_what_was_asked_and_what_came_out(made):
     }
     assert len({json.dumps(row["curve"]) for row in rows}) == 8
     assert not list((made.directory.path / "runs").glob("*/checkpoints/*"))
-    assert not list(made.directory.claims.iterdir())
+    assert not list((made.directory.path / "running").glob("*.json"))
 
 
+@pytest.mark.full
 def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
     """Kills: a sweep that starts over; one that takes the results of another width for its own."""
     folder = made.directory.path.parent
@@ -108,6 +112,7 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
     assert other.reuse(measured.directory) == 0
 
 
+@pytest.mark.full
 def test_vectorized_runs_give_the_same_results(made, tmp_path):
     """Kills: lanes whose validations, curves or early ends are those of a neighbour."""
     sweep = open_small(tmp_path, MODELS='("attention",)')
@@ -124,44 +129,81 @@ def test_vectorized_runs_give_the_same_results(made, tmp_path):
 
 
 class Interrupted(Queue):
-    """A queue whose worker is told to stop when the first run is at step 3."""
+    """A queue whose worker is told to stop when the first run is at step 3; it knows the steps that were made."""
 
-    told = False
+    stop_at = 3
+
+    def __init__(self, directory, name):
+        super().__init__(directory, name)
+        self.steps = set()
 
     def tell(self, task, **news):
         super().tell(task, **news)
-        if news.get("step") == 3 and not self.told:
-            self.told = True
+        if "step" not in news:
+            return
+        if news["step"] == self.stop_at and self.stop_at not in self.steps:
             os.kill(os.getpid(), signal.SIGTERM)
+        self.steps.add(news["step"])
 
 
-def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path):
-    """Kills: half-finished runs that begin again, or end with other numbers than those of an unbroken run."""
+def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
+    """Kills: half-finished runs that begin again, end with other numbers than those of an unbroken run, or count as
+    finished; a report that needs all of them."""
     sweep = open_small(tmp_path, MODELS='("attention",)')
     with StopSignals() as stop, Interrupted(sweep.directory, "first") as queue:
         work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
-    assert not sweep.directory.done()
-    assert not list(sweep.directory.claims.iterdir())
+    assert not sweep.directory.done() | sweep.directory.failed()
+    assert not list((sweep.directory.path / "running").glob("*.json"))
     steps = {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")}
     assert steps & {"3", "4"}, steps
-    make(sweep)
+    with StopSignals() as stop, Interrupted(sweep.directory, "second") as queue:
+        queue.stop_at = None
+        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+    assert not queue.steps & {1, 2}  # step 3 may be validated late
     alone = {row["id"]: row for row in made.rows()}
     for row in sweep.rows():
         assert row["curve"] == alone[row["id"]]["curve"]
         assert row["metrics"] == alone[row["id"]]["metrics"]
+    report([str(sweep.directory.path)], None, Screen(sys.stdout))
+    assert capsys.readouterr().out.startswith(f"{sweep.directory.path}: Small\npage: ")
+    assert len((sweep.directory.path / "table.md").read_text().split("\n\n")[2].splitlines()) == 2 + 1
+    assert (sweep.directory.path / "figure.png").stat().st_size > 1000
 
 
 def test_a_run_that_diverges_has_a_result_and_one_that_fails_a_line(tmp_path):
-    """Kills: a sweep that ends with the first run that goes wrong; failures that nobody hears of."""
+    """Kills: a sweep that ends with the first run that goes wrong; failures that nobody hears of; a validation before
+    the divergence that counts as its score."""
     examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
-    sweep = open_small(tmp_path, RATES="(1e37, 1e-3)", SEEDS="(0,)", EXAMPLES=examples)
+    sweep = open_small(tmp_path, RATES="(1e37, 1e-3)", SEEDS="(0,)", EXAMPLES=examples, EVAL_EVERY="1")
     make(sweep)
     diverged, finished = sweep.rows()
     assert (diverged["status"], finished["status"]) == ("diverged", "finished")
+    assert diverged["curve"]["valid"]
     assert diverged["metrics"] == {}
     assert 0 < diverged["steps"] < finished["steps"] == 6
     assert [failure["point"]["model"] for failure in sweep.failures()] == ["convolution"] * 2
     assert "n_examples=4 must be at least batch_size=8" in sweep.failures()[0]["error"]
+
+
+def results_of(tasks, *_):
+    """Stands for the training of a group: more than one run need too much memory, and one run fails by itself."""
+    if len(tasks) > 1:
+        yield {"id": tasks[0].id, "metrics": {}}
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
+    if tasks[0].config.train.seed == 1:
+        raise ValueError("a bad seed")
+    yield {"id": tasks[0].id, "metrics": {}}
+
+
+def test_a_group_that_fails_is_made_run_by_run(tmp_path, monkeypatch):
+    """Kills: one run, or the memory that all need together, that fails every run of its program."""
+    monkeypatch.setattr("jaxzoo.sweep.work._trained", results_of)
+    sweep = open_small(tmp_path, MODELS='("attention",)', RATES="(1e-3, 1e-2, 1e-1)")
+    make(sweep, vectorized=True)
+    seeds = {task.id: task.trained.train.seed for task in sweep.tasks}
+    assert {seeds[task] for task in sweep.directory.done()} == {0}
+    assert {sweep.directory.failure(task)["error"] for task in sweep.directory.failed()} == {"ValueError: a bad seed"}
+    assert len(sweep.directory.done()) == len(sweep.directory.failed()) == 3
 
 
 def test_a_point_without_a_valid_config_is_refused_by_name(tmp_path):

@@ -1,33 +1,19 @@
-"""Parity and majority: strings, answers, the split, and oracles that only read."""
+"""Parity and majority: strings, answers and the split."""
 
-import functools
 import itertools
 import math
 
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks import majority, parity
 from jaxzoo.tasks.bit_strings import END
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.parity import ParityConfig
+from tests.tasks.examples import N, assert_refused, make, parametrize_small
 
 ORACLES = {ParityConfig: parity.oracle, MajorityConfig: majority.oracle}
-CONFIGS = {
-    f"{task.__name__}-{length}{'-cumulative' * cumulative}": task(length=length, cumulative=cumulative)
-    for task in ORACLES
-    for length in (16, 33)
-    for cumulative in (False, True)
-}
-parametrize_configs = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 parametrize_tasks = pytest.mark.parametrize("task", ORACLES)
-
-
-@functools.cache
-def make(config, n=2000, seed=0, split="train"):
-    batch = config.labelled(seed, np.arange(n), split)
-    return tuple(np.asarray(part) for part in (batch.tokens, batch.positions, batch.targets))
 
 
 def answer(task, bits):
@@ -40,14 +26,12 @@ def is_test(bits):
     return sum(a and b for a, b in itertools.pairwise(bits)) % 2 == 1
 
 
-@parametrize_configs
+@parametrize_small("parity", "majority")
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_layout_of_every_example(config, split):
     """Kills: an answer for the string without its last bit or with `END`, a tie that counts as a majority, a prefix
     that is one bit off, `END` where every bit is asked for."""
     tokens, positions, targets = make(config, split=split)
-    assert tokens.shape == (2000, config.length)
-    assert tokens.dtype == positions.dtype == targets.dtype == np.int32
     asked = range(config.length) if config.cumulative else [config.length - 1]
     assert (positions == np.array(asked)).all()
     for example, answers in zip(tokens[:200].tolist(), targets[:200].tolist(), strict=True):
@@ -59,19 +43,7 @@ def test_layout_of_every_example(config, split):
         assert answers == [answer(type(config), bits[:stop]) for stop in stops]
 
 
-@parametrize_configs
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_the_oracle_is_right_and_labels_of_other_examples_are_chance(config, split):
-    """Kills an answer that reading cannot give, and an accuracy that is high for any labels."""
-    tokens, positions, targets = make(config, split=split)
-    predictions = ORACLES[type(config)](tokens, config)
-    np.testing.assert_array_equal(np.take_along_axis(predictions, positions, axis=1), targets)
-    assert (predictions != UNLABELLED).sum() == targets.size
-    last, ones = targets[:, -1], targets[:, -1].mean()
-    chance = ones**2 + (1 - ones) ** 2
-    assert abs((last == np.roll(last, 1)).mean() - chance) < 5 * math.sqrt(0.25 / 2000)
-
-
+@pytest.mark.full
 @parametrize_tasks
 def test_chance_is_what_the_docstring_says(task):
     """Kills a share of ones, or an advantage of those who read half of the string, other than the stated."""
@@ -85,21 +57,18 @@ def test_chance_is_what_the_docstring_says(task):
     assert abs(of_half - (0.75 if task is MajorityConfig else 0.5)) < 5 * math.sqrt(0.25 / 2000)
 
 
-@pytest.mark.parametrize(
-    ("task", "tokens", "expected"),
-    [
+def test_the_oracle_reads_the_worked_example():
+    """Kills an oracle that echoes the generator: the examples of the module docstrings."""
+    for task, tokens, expected in (
         (ParityConfig(length=7), [1, 1, 0, 1, 0, 0, END], [-100] * 6 + [1]),
         (ParityConfig(length=6, cumulative=True), [1, 1, 0, 1, 0, 0], [1, 0, 0, 1, 1, 1]),
         (MajorityConfig(length=7), [1, 1, 0, 1, 0, 0, END], [-100] * 6 + [0]),
         (MajorityConfig(length=6, cumulative=True), [1, 1, 0, 1, 0, 0], [1, 1, 1, 1, 1, 0]),
-    ],
-)
-def test_the_oracle_reads_the_worked_example(task, tokens, expected):
-    """Kills an oracle that echoes the generator: the examples of the module docstrings."""
-    np.testing.assert_array_equal(ORACLES[type(task)](np.array([tokens]), task), [expected])
+    ):
+        np.testing.assert_array_equal(ORACLES[type(task)](np.array([tokens]), task), [expected])
 
 
-@pytest.mark.parametrize("n_bits", [4, 7])
+@pytest.mark.parametrize("n_bits", [pytest.param(4, marks=pytest.mark.full), 7])
 def test_each_split_is_uniform_over_its_strings(n_bits):
     """Kills: a string that is drawn too often or in both splits, a steered draw that spares the strings of zeros, a
     count of test strings other than the stated."""
@@ -108,12 +77,12 @@ def test_each_split_is_uniform_over_its_strings(n_bits):
         own = [string for string in strings if is_test(string) == (split == "test")]
         stated = 2 ** (n_bits - 1) - 2 ** (n_bits - n_bits // 2 - 1)
         assert len(own) == (stated if split == "test" else 2**n_bits - stated)
-        tokens, _, _ = make(ParityConfig(length=n_bits + 1), 12_000, 0, split)
+        tokens, _, _ = make(ParityConfig(length=n_bits + 1), N, 0, split)
         codes = tokens[:, :n_bits] @ (1 << np.arange(n_bits))
         counts = np.bincount(codes, minlength=2**n_bits)
         kept = np.array([sum(bit << i for i, bit in enumerate(string)) for string in own])
-        expected = 12_000 / len(own)
-        assert counts[kept].sum() == 12_000
+        expected = N / len(own)
+        assert counts[kept].sum() == N
         assert ((counts[kept] - expected) ** 2 / expected).sum() < len(own) + 6 * math.sqrt(2 * len(own))
 
 
@@ -129,31 +98,21 @@ def test_the_split_tells_no_sum_of_bits():
         assert abs(odd[~test].mean() - 0.5) <= 1 / (2 ** (m + 1) - 2) + 1e-12
 
 
-@parametrize_tasks
-def test_an_example_is_a_function_of_its_number(task):
-    """Kills: examples that depend on their batch (the rounds of its slowest string), or not on their seed; strings of
-    one length that begin as those of another."""
-    config = task(length=33)
-    whole = make(config)
-    part = config.labelled(0, np.array([7, 2]))
-    for all_of_them, some in zip(whole, (part.tokens, part.positions, part.targets), strict=True):
-        np.testing.assert_array_equal(all_of_them[[7, 2]], some)
-    others = [make(config, 2000, 1), make(task(length=34)), make(config, split="test")]
-    for other in others:
-        assert abs((other[0][:, :32] == whole[0][:, :32]).mean() - 0.5) < 0.02
+@pytest.mark.full
+def test_sizes_and_splits_draw_apart():
+    """Kills strings of one length that begin as those of another."""
+    whole = make(ParityConfig(length=33))
+    for other in (make(ParityConfig(length=34)), make(ParityConfig(length=33), split="test")):
+        assert abs((other.tokens[:, :32] == whole.tokens[:, :32]).mean() - 0.5) < 0.02
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_errors():
+    """Kills a task that has no examples, and a message that names another class."""
+    cases = [
         ({"vocab_size": 4}, "vocab_size=4 must be 3: the bits 0 and 1, and the token that asks"),
         ({"length": 4}, "length=4 must hold at least 4 bits: .*; take 5 or more"),
         ({"length": 3, "cumulative": True}, "length=3 must hold at least 4 bits: .*; take 4 or more"),
         ({"cumulative": 1}, "cumulative=1 must be True or False"),
-    ],
-)
-@parametrize_tasks
-def test_config_errors(task, fields, message):
-    """Kills a task that has no examples, and a message that names another class."""
-    with pytest.raises(ValueError, match=f"^{task.__name__}.{message}"):
-        task(**fields)
+    ]
+    assert_refused(ParityConfig, cases)
+    assert_refused(MajorityConfig, cases)

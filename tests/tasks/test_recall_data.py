@@ -1,6 +1,7 @@
 """The trainer's view of recall tasks: what an epoch visits, resumption, and validation grids."""
 
 import dataclasses
+import functools
 import inspect
 import json
 
@@ -40,8 +41,9 @@ def rows(batch) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def examples(entry: Examples, split: Split) -> list[tuple[bytes, bytes, bytes]]:
-    """The examples of an entry, asked of the task itself."""
-    return rows(entry.task.labelled(CONFIG.seed, np.arange(entry.n_examples), split))
+    """The examples of an entry, asked of the task itself, three at a time as the data does."""
+    threes = [entry.task.labelled(CONFIG.seed, np.arange(i, i + 3), split) for i in range(0, entry.n_examples, 3)]
+    return [row for three in threes for row in rows(three)][: entry.n_examples]
 
 
 def epochs(data: RecallData, n_epochs: int) -> list[list[list[tuple[bytes, bytes, bytes]]]]:
@@ -88,7 +90,7 @@ def test_stream_is_a_function_of_the_seed(data):
     assert [place.tolist() for place in data.epoch(1).places] != [place.tolist() for place in other.epoch(1).places]
 
 
-@pytest.mark.parametrize("cut", [0, 2, 4, 5, 13])
+@pytest.mark.parametrize("cut", [0, 5, 13])
 def test_stream_resumes_anywhere(data, cut):
     """Kills a cursor that loses its place in the epoch, forgets the epoch, or does not survive JSON."""
     stream = data.train()
@@ -103,6 +105,7 @@ def test_stream_resumes_anywhere(data, cut):
     assert [rows(next(stream)) for _ in range(cut)] == batches
 
 
+@pytest.mark.full
 def test_a_stream_of_some_rows_gives_those_of_the_batch(data):
     """Kills: other examples for the processes of a run, and a cursor that counts them."""
     whole, some = data.train(), data.train([2, 0])
@@ -119,7 +122,7 @@ def test_stream_refuses_a_foreign_cursor(data):
             data.train().set_state(state)
 
 
-@pytest.mark.parametrize("valid_batch_size", [3, 100])
+@pytest.mark.parametrize("valid_batch_size", [3, pytest.param(100, marks=pytest.mark.full)])
 def test_validation_evaluates_exactly_its_examples(valid_batch_size):
     """Kills a dropped or padded last batch, training examples, and sets that depend on the batch size."""
     data = RecallData(CONFIG, batch_size=3, valid_batch_size=valid_batch_size)
@@ -153,14 +156,6 @@ def test_examples_and_their_order_stay_what_they_are():
     np.testing.assert_array_equal(batch.tokens, tokens)
     np.testing.assert_array_equal(batch.positions, [[12, 8], [12, 4]])
     np.testing.assert_array_equal(batch.targets, [[50, 37], [37, 39]])
-    task = mqar.release(16, 2, vocab_size=64, fillers="any")
-    valid = RecallDataConfig(train=(entries[0],), valid=(Examples(task=task, n_examples=2),), seed=3)
-    (batch,) = [s.batch(0) for s in valid.build(batch_size=2, valid_batch_size=2).valid()]
-    tokens = [
-        [4, 62, 11, 42, 4, 18, 11, 33, 34, 19, 33, 0, 57, 9, 14, 10],
-        [28, 44, 30, 55, 28, 46, 30, 51, 45, 51, 0, 43, 9, 21, 43, 56],
-    ]
-    np.testing.assert_array_equal(batch.tokens, tokens)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,6 +172,10 @@ class FirstTokenConfig(TaskConfig):
         return {"length": self.length, "marker": self.marker}
 
     def generate(self, key, numbers, split) -> Batch:
+        return self.jitted(key, numbers, split)
+
+    @functools.partial(jax.jit, static_argnums=(0, 3))
+    def jitted(self, key, numbers, split) -> Batch:
         def first(number):
             return jax.random.randint(jax.random.fold_in(key, number), (1,), 0, self.vocab_size // 2)
 
@@ -249,19 +248,16 @@ def test_based_figure2_is_the_released_mixture():
         assert (entry.task.power, entry.task.distinct_values, entry.task.fillers) == (0.01, True, "any")
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
+def test_config_refuses_bad_mixtures():
+    """Kills a mixture that fails only when its turn comes, hours into a run."""
+    for fields, message in (
         ({"train": ()}, r"^RecallDataConfig.train=\(\) must not be empty; give it an Examples"),
         ({"valid": ()}, r"^RecallDataConfig.valid=\(\) must not be empty; give it an Examples"),
         ({"seed": -1}, r"^RecallDataConfig.seed=-1 must be in \[0, 2\^32\)"),
         ({"train": (recall(16, 2, 9), recall(16, 2, 8))}, "train=.*must name each task once.*add up their n_examples"),
-    ],
-)
-def test_config_refuses_bad_mixtures(fields, message):
-    """Kills a mixture that fails only when its turn comes, hours into a run."""
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(CONFIG, **fields)
+    ):
+        with pytest.raises(ValueError, match=message):
+            dataclasses.replace(CONFIG, **fields)
 
 
 def test_data_refuses_bad_sizes():

@@ -276,9 +276,11 @@ def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, cap
 
 
 @pytest.mark.usefixtures("no_python")
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
+def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
+    """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""
+    monkeypatch.chdir(tmp_path)
+    before = files(tmp_path)
+    for flags, message in (
         (["--documents", "0"], "documents=0 must be positive"),
         (["--valid-fraction", "1"], "valid_fraction=1.0 must be in (0, 1)"),
         (["--document-bytes", "5"], "--document-bytes 5 leaves no room for a question"),
@@ -286,19 +288,15 @@ def test_the_command_writes_a_set_whole_and_again_the_same(status, tmp_path, cap
         (["--record-per-document", "2"], "did you mean --records-per-document?"),
         (["--out", "none/set"], "its directory does not exist"),
         (["--out", "."], "exists; name another"),
-    ],
-)
-def test_mistakes_are_one_line(flags, message, status, tmp_path, capsys, monkeypatch):
-    """Kills: a traceback, a directory that is left behind, a stranger's directory that is replaced."""
-    monkeypatch.chdir(tmp_path)
-    before = files(tmp_path)
-    assert main(["--out", "set", "--dpkg-status", str(status), "--overwrite", *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert files(tmp_path) == before
+    ):
+        assert main(["--out", "set", "--dpkg-status", str(status), "--overwrite", *flags]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+        assert files(tmp_path) == before
 
 
+@pytest.mark.full
 def test_the_module_is_a_command():
     """Kills: a door that is missing, help that waits for JAX."""
     shown = subprocess.run([sys.executable, "-m", "jaxzoo.tasks.records", "--help"], check=True, capture_output=True)

@@ -33,7 +33,13 @@ def share_right(layers, instance, n_tokens):
     return (answers(run(layers, encode(keys, values, queries, n_tokens))) == solve(*instance)).mean()
 
 
-@pytest.mark.parametrize(("n_tokens", "n_triples"), [(2, 1), (5, 1), (5, 40), (17, 150), (64, 1364)])
+@pytest.mark.parametrize(
+    ("n_tokens", "n_triples"),
+    [
+        (5, 40),
+        *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((2, 1), (5, 1), (17, 150), (64, 1364))),
+    ],
+)
 def test_every_query_is_answered(n_tokens, n_triples):
     """Kills: a shift by one too many, heads mixed up, a query that sees its own triple or a later one, no answer where
     there is a key, an answer where there is none, a peak that fades or comes again far away. At c = 64 the rows are
@@ -50,6 +56,7 @@ def test_every_query_is_answered(n_tokens, n_triples):
     np.testing.assert_allclose(outputs[:, 5::3, :n_tokens], one_hot, rtol=0, atol=2e-3)
 
 
+@pytest.mark.full
 def test_definition_3_1_by_the_papers_reduction():
     """Kills an own triple that is seen: in `(x_i, x_{i+1}, x_i)` every query is its own triple's key. The tokens are
     those of the MQAR task, whose labels are the truth."""
@@ -61,6 +68,7 @@ def test_definition_3_1_by_the_papers_reduction():
     np.testing.assert_array_equal(np.take_along_axis(found, np.asarray(batch.positions), axis=1), batch.targets)
 
 
+@pytest.mark.full
 def test_parameters_do_not_depend_on_the_length():
     """Kills positions that are parameters, and O(c^2) with a factor that grows: 36 c^2 + 6 c at any length."""
     for c in (16, 64):
@@ -69,6 +77,7 @@ def test_parameters_do_not_depend_on_the_length():
             assert count_parameters(first) + count_parameters(second) == 36 * c**2 + 6 * c
 
 
+@pytest.mark.full
 def test_sharpness_grows_with_the_length():
     """Kills a bound that is not one, and a sharpness that ignores the length. The worst case: one query without a
     match behind 500 equal values; outputs are within 2 errors if built for 4096 rows, far off if built for 8."""
@@ -81,13 +90,14 @@ def test_sharpness_grows_with_the_length():
             assert (np.abs(output).max() <= 2 * error) == close
 
 
-@pytest.mark.parametrize("error", [0.0, 0.25])
-def test_errors_that_no_sharpness_gives(error):
+def test_errors_that_no_sharpness_gives():
     """Kills a logarithm of 0, and an infinite or negative sharpness."""
-    with pytest.raises(ValueError, match=f"error={error} must be above 0 and below 1/4"):
-        build(4, 16, error=error)
+    for error in (0.0, 0.25):
+        with pytest.raises(ValueError, match=f"error={error} must be above 0 and below 1/4"):
+            build(4, 16, error=error)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["delays", "factor", "values"])
 def test_every_part_is_needed(part):
     """Kills tests that cannot fail: keys delayed by 2 rows and values by 3, a delayed key that weighs no more than the

@@ -57,7 +57,7 @@ def test_the_operations_of_a_layer():
     check(linear(weight) + gate(v) + convolve(h, ROWS), u, convolved(h, v * (u @ weight)), n_layers=3)
 
 
-@pytest.mark.parametrize("s", [0, 1, 7, ROWS - 1, ROWS])
+@pytest.mark.parametrize("s", [7, *(pytest.param(s, marks=pytest.mark.full) for s in (0, 1, ROWS - 1, ROWS))])
 def test_shifts(s):
     """Kills: a shift by s + 1, as H.8 prints it; rows that wrap around; a window that is read s rows off."""
     u = draw(2, ROWS, WIDTH)
@@ -65,7 +65,7 @@ def test_shifts(s):
     check(shift_up(ROWS, WIDTH, s), u, down(u, -s), n_layers=1, delay=s)
 
 
-@pytest.mark.parametrize("n", [1, 4, ROWS // 2])
+@pytest.mark.parametrize("n", [4, *(pytest.param(n, marks=pytest.mark.full) for n in (1, ROWS // 2))])
 def test_running_sum(n):
     """Kills: ones in the wrong half, x that stays, S that is added twice, rows below that are not 0."""
     x, total = draw(2, n, WIDTH), draw(2, n, WIDTH)
@@ -74,7 +74,10 @@ def test_running_sum(n):
     check(add(n, WIDTH), np.concatenate([x, total, rest], axis=1), expected, n_layers=2)
 
 
-@pytest.mark.parametrize(("n", "m", "s"), [(1, 1, 0), (5, 3, 2), (4, 6, 1), (3, 2, 4)])
+@pytest.mark.parametrize(
+    ("n", "m", "s"),
+    [(5, 3, 2), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((1, 1, 0), (4, 6, 1), (3, 2, 4)))],
+)
 def test_remember(n, m, s):
     """Kills: v filtered or scaled, `h * x` cut to n rows, a window at the wrong rows, remains of the copies."""
     x, v, h, p = draw(2, n, WIDTH), draw(2, m, WIDTH), draw(s + 1, WIDTH), draw(n + s, WIDTH)

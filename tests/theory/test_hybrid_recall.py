@@ -34,12 +34,13 @@ def model():
     return build(8192, LONGEST)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("task", "batch_size"),
     [
         (mqar.paper(4, 1), 64),
         (mqar.paper(64, 16), 64),
-        (mqar.paper(64, 16, fillers="random"), 64),
+        pytest.param(mqar.paper(64, 16, fillers="random"), 64, marks=pytest.mark.slow),
         (mqar.literal(64, 16), 64),
         (mqar.paper(4096, 1024), 1),
         pytest.param(mqar.paper(1024, 256, fillers="random"), 16, marks=pytest.mark.slow),
@@ -56,6 +57,7 @@ def test_small_vocabulary():
     assert share_right(build(9, 8), mqar.paper(8, 2, vocab_size=9), 256) == 1
 
 
+@pytest.mark.full
 def test_the_model_is_the_trained_one(model):
     """Kills another model than that of configs/mqar/attention.py: names and shapes of all parameters are equal."""
     state = nnx.to_flat_state(nnx.state(abstract_model(trained.model)))
@@ -63,18 +65,18 @@ def test_the_model_is_the_trained_one(model):
     assert {path: leaf.shape for path, leaf in nnx.to_flat_state(nnx.state(model))} == expected
 
 
-@pytest.mark.parametrize("count", [3, 435, 1000])
-def test_codes(count):
+def test_codes():
     """Kills equal or opposite codes, and codes with a mean: words of 4, 16 and 32 signs."""
-    code = codes(count)
-    w = {3: 4, 435: 16, 1000: 32}[count]
-    assert code.shape == (count, w)
-    np.testing.assert_array_equal(np.abs(code), 1)
-    np.testing.assert_array_equal(code.sum(1), 0)
-    products = np.abs(code @ code.T)
-    assert products[~np.eye(count, dtype=bool)].max() <= w / 2
+    for count, w in ((3, 4), (435, 16), (1000, 32)):
+        code = codes(count)
+        assert code.shape == (count, w)
+        np.testing.assert_array_equal(np.abs(code), 1)
+        np.testing.assert_array_equal(code.sum(1), 0)
+        products = np.abs(code @ code.T)
+        assert products[~np.eye(count, dtype=bool)].max() <= w / 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["sharpness", "delay", "value"])
 def test_every_part_is_needed(part):
     """Kills tests that cannot fail: a tenth of the sharpness, the token two before, a value that weighs no more
@@ -90,8 +92,8 @@ def test_every_part_is_needed(part):
     assert share_right(model, mqar.paper(256, 64, vocab_size=400), 8) < 0.9
 
 
-@pytest.mark.parametrize("error", [0.0, 1 / 28])
-def test_errors_that_no_sharpness_gives(error):
+def test_errors_that_no_sharpness_gives():
     """Kills a logarithm of 0, and values that the other codes drown."""
-    with pytest.raises(ValueError, match="must be above 0 and below 1/28"):
-        build(9, 16, error=error)
+    for error in (0.0, 1 / 28):
+        with pytest.raises(ValueError, match="must be above 0 and below 1/28"):
+            build(9, 16, error=error)

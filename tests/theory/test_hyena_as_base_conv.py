@@ -30,7 +30,11 @@ def assert_equal(first, second, *lengths):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"order": 3, "n_short_taps": 4}, {"order": 4, "form": "release", "n_short_taps": 1}],
+    [
+        {},
+        pytest.param({"order": 3, "n_short_taps": 4}, marks=pytest.mark.full),
+        pytest.param({"order": 4, "form": "release", "n_short_taps": 1}, marks=pytest.mark.full),
+    ],
 )
 def test_hyena_is_base_conv(options):
     """Kills: gates or filters in another order, a filter without its bias, a forgotten short convolution or bias, a
@@ -44,6 +48,7 @@ def test_hyena_is_base_conv(options):
     assert_equal(lambda u: apply(layers, u), hyena, 2 * TAPS + 1, *(() if options else (3,)))
 
 
+@pytest.mark.full
 def test_stacked_hyenas():
     """Kills remains of one layer's projections in the next: two Hyenas are 2 (L + 3) layers."""
     config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK)
@@ -52,7 +57,7 @@ def test_stacked_hyenas():
     assert_equal(lambda u: apply(layers, u), lambda u: second(first(u)), 30)
 
 
-@pytest.mark.parametrize("n_taps", [1, 3, 8, 40])
+@pytest.mark.parametrize("n_taps", [8, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 3, 40))])
 def test_base_conv_is_hyena(n_taps):
     """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
     bias."""
@@ -64,6 +69,7 @@ def test_base_conv_is_hyena(n_taps):
     assert_equal(hyena, base_conv, 3, 50)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "message"),
     [

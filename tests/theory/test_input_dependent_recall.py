@@ -40,7 +40,10 @@ def draw(distances, *, batch_size, n_triples, n_tokens, shares=None, asked=0.9):
 
 
 @pytest.mark.parametrize("filter", ["programmatic", "autocorrelation"])
-@pytest.mark.parametrize(("distance", "n_triples"), [(1, 2), (1, 30), (17, 30), (120, 200)])
+@pytest.mark.parametrize(
+    ("distance", "n_triples"),
+    [(17, 30), *(pytest.param(*sizes, marks=pytest.mark.full) for sizes in ((1, 2), (1, 30), (120, 200)))],
+)
 def test_one_distance(filter, distance, n_triples):
     """Kills: key and value kernels mixed up, a shift by one too many, an answer to a query that no key matches, a
     distance that wraps around."""
@@ -56,8 +59,8 @@ def test_one_distance(filter, distance, n_triples):
     ("distances", "shares", "n_triples", "spare"),
     [
         ((1, 2), (0.5, 0.5), 20, 0),
-        ((2, 9, 5), (0.4, 0.3, 0.3), 60, 1),
-        ((2, 9), (0.97, 0.03), 340, 1),
+        pytest.param((2, 9, 5), (0.4, 0.3, 0.3), 60, 1, marks=pytest.mark.full),
+        pytest.param((2, 9), (0.97, 0.03), 340, 1, marks=pytest.mark.full),
         pytest.param((3, 40, 110, 64), (0.25,) * 4, 340, 0, marks=pytest.mark.slow),
     ],
 )
@@ -73,6 +76,7 @@ def test_few_distances(distances, shares, n_triples, spare):
     np.testing.assert_array_equal(channels, expected != NOTHING)
 
 
+@pytest.mark.full
 def test_more_distances_than_shifts():
     """Kills a promise that is too large: of three distances, 60, 30 and 10 % of the queries, 2 shifts answer the first
     two, and leave the third without an answer, not with a wrong one."""
@@ -92,6 +96,7 @@ def test_one_filter_for_several_distances():
         build(80, n_shifts=2, filter="programmatic")
 
 
+@pytest.mark.full
 def test_equal_values_are_no_distances():
     """Kills a correlation of all blocks, which the paper's is: values that come again 7 triples later are the strongest
     lag of u, and not a distance."""
@@ -107,6 +112,7 @@ def test_equal_values_are_no_distances():
     assert (found(layers, instance, c) == solve(*instance)).mean() < 0.9
 
 
+@pytest.mark.full
 def test_parameters():
     """Kills parameters that grow with the length, or with t more than t times: two projections of width 3 c and two of
     4 c for each distance, with b1 and b2."""

@@ -34,7 +34,10 @@ def told(task, model, *, n, seed=0):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(("length", "n_signals"), [(32, 32), pytest.param(40, 2, marks=pytest.mark.slow), (300, 24)])
+@pytest.mark.parametrize(
+    ("length", "n_signals"),
+    [(32, 32), pytest.param(40, 2, marks=pytest.mark.slow), pytest.param(300, 24, marks=pytest.mark.full)],
+)
 def test_copies_by_itself(name, length, n_signals):
     """Kills a said word that is said again, an order of the last signals first, a filter off by one, noise that wins,
     a prompt of signals alone that fails, and a stream that forgets what a filter reaches."""
@@ -44,6 +47,7 @@ def test_copies_by_itself(name, length, n_signals):
     assert told(task, model, n=8, seed=1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_copies_4096_tokens(name):
     """Kills scores that float32 rounds together on long sequences: 64 signals in 4032 tokens."""
@@ -74,6 +78,7 @@ def test_embeddings_are_the_theorems():
     np.testing.assert_allclose(distances, 1)
 
 
+@pytest.mark.full
 def test_filters_that_fail():
     """Kills a test that passes anyway: no decay in float32, a decay that grows, a filter shorter than what was said,
     and, with fewer signals than taps, flat taps, for which the end of the prompt is as said as the words."""
@@ -92,6 +97,7 @@ def test_filters_that_fail():
     assert told(task, short, n=16) < 0.8
 
 
+@pytest.mark.full
 def test_a_decay_of_its_own():
     """Kills a bound that holds for 1 - 1 / L alone: 1/2 is good for 90 tokens, and refused for 110."""
     task = task_of(80, 10)

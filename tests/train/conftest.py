@@ -1,8 +1,10 @@
 """A tiny experiment as a config file, and the command line run inside the test's own process."""
 
+import dataclasses
+import gc
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from jaxzoo.cli.train import main
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.sharding import MeshConfig, make_mesh
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
@@ -127,6 +130,13 @@ def compilation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.fixture
+def leftovers() -> Iterator[None]:
+    """Collects the reads that Orbax leaves unfinished where one has failed: later they would fail another test."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture
 def mqar_file(tmp_path: Path) -> Path:
     """A config file of a tiny MQAR experiment: a ragged validation set, dropout."""
     file = tmp_path / "configs" / "tiny" / "mqar.py"
@@ -171,6 +181,20 @@ def _pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
 
 
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_one_device(monkeypatch)
+
+
+def use_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives runs whose config leaves the mesh open one device: on eight they compile and compute twice as long."""
+
+    def make(config: MeshConfig, devices: Sequence[Any] | None = None) -> jax.sharding.Mesh:
+        return make_mesh(config, jax.devices()[:1] if devices is None and config == MeshConfig() else devices)
+
+    monkeypatch.setattr("jaxzoo.train.session.make_mesh", make)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., int]:
     """`run(file, name, *flags)`: the command line on run directory `name` below the test's own."""
@@ -205,3 +229,12 @@ def tiny_config() -> ExperimentConfig:
         optimizer=OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.0, schedule="constant"),
         train=TrainConfig(steps=20, batch_size=16, valid_batch_size=8),
     )
+
+
+@pytest.fixture(scope="session")
+def small_config(tiny_config: ExperimentConfig) -> ExperimentConfig:
+    """The same with one layer and without dropout: programs that compile in a moment."""
+    model = dataclasses.replace(
+        tiny_config.model, pattern=(BaseConvConfig(),), d_model=8, n_layers=1, mlp="none", residual_dropout=0.0
+    )
+    return dataclasses.replace(tiny_config, model=model)

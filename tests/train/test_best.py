@@ -7,9 +7,9 @@ import jax
 import pytest
 
 from jaxzoo.cli.config_file import load_config
-from jaxzoo.train.best import best_steps
 from jaxzoo.train.evaluate import metric_names
-from jaxzoo.train.loop import Course
+from jaxzoo.train.loop import TrainingRun
+from jaxzoo.train.metrics import best_steps
 from jaxzoo.train.recorder import Recorder
 from jaxzoo.train.restore import folders
 from jaxzoo.train.run_dir import RunDirectory
@@ -57,8 +57,8 @@ def test_order():
     ("flags", "expected"),
     [
         (("--train.keep-best", "2"), [4, 6, 9]),
-        (("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9]),
-        ((), [9]),
+        pytest.param(("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9], marks=pytest.mark.full),
+        pytest.param((), [9], marks=pytest.mark.full),
     ],
 )
 def test_the_best_stay(flags, expected, losses, mqar_file, run, tmp_path):
@@ -67,9 +67,10 @@ def test_the_best_stay(flags, expected, losses, mqar_file, run, tmp_path):
     assert kept(tmp_path / "r") == expected
 
 
+@pytest.mark.full
 def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_path):
     """Kills: a ranking that a resumed run forgets, a best step removed before a better one is complete."""
-    flags, advance = (*FLAGS, "--train.keep-best", "2"), Course.advance
+    flags, advance = (*FLAGS, "--train.keep-best", "2"), TrainingRun.advance
     for end in (5, 7, 8):
 
         def stop(self, fetch, state, end=end):
@@ -78,7 +79,7 @@ def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_pa
                 raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Course, "advance", stop)
+            patch.setattr(TrainingRun, "advance", stop)
             resumed = ("--resume",) if end > 5 else ()
             assert run(mqar_file, "r", *flags, *resumed) == 130
         assert set(kept(tmp_path / "r")) >= ({4} if end == 5 else {4, 6})
@@ -86,6 +87,7 @@ def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_pa
     assert kept(tmp_path / "r") == [4, 6, 9]
 
 
+@pytest.mark.full
 def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     """Kills: the newest given for the best, a damaged best one that ends the command, a run without validations that
     ends it by a riddle."""
@@ -125,6 +127,7 @@ def test_a_metric_that_no_validation_has_is_refused(mixture_file, run, tmp_path,
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["mixture_file", "text_file"])
 def test_names_are_those_of_the_metrics(name, request):
     """Kills: a metric that is refused though every validation has it."""

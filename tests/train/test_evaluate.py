@@ -2,12 +2,14 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxzoo.data.base import Batch, ValidSet
 from jaxzoo.train.evaluate import evaluate, pad_rows
+from jaxzoo.train.session import Session
 from jaxzoo.train.step import Scores
 
 SEEN: list[tuple[int, ...]] = []
@@ -78,7 +80,9 @@ def test_text_metrics_by_slice():
     assert {name: value for name, value in metrics.items() if "bits" in name} == pytest.approx(bits)
 
 
-@pytest.mark.parametrize(("multiple", "rows"), [(1, 2), (3, 3), (4, 4)])
+@pytest.mark.parametrize(
+    ("multiple", "rows"), [(3, 3), *(pytest.param(n, m, marks=pytest.mark.full) for n, m in ((1, 2), (4, 4)))]
+)
 def test_every_batch_has_one_shape(multiple, rows):
     """Kills: a compilation more for a last batch, rows that the devices do not divide."""
     SEEN.clear()
@@ -86,12 +90,29 @@ def test_every_batch_has_one_shape(multiple, rows):
     assert [(rows, 2)] * 2 == SEEN
 
 
+def test_validation_scores_the_validation_set(small_config):
+    """Kills: training examples that are scored in place of those for validation, padding of the last batch (5 of 8
+    rows) that counts, or rows that are left out; against the model's logits for all 13 examples, in float64."""
+    session = Session(small_config)
+    (examples,) = small_config.data.valid
+    batch = examples.task.labelled(small_config.data.seed, np.arange(13), "test")
+    with jax.set_mesh(session.mesh):
+        variables = session.init_state().variables
+        metrics = session.evaluate(variables)
+        logits = jax.jit(lambda variables: session.blueprint.model(variables)(batch.tokens))(variables)
+    rows = np.take_along_axis(np.asarray(logits, np.float64), np.asarray(batch.positions)[:, :, None], axis=1)
+    targets = np.asarray(batch.targets)
+    picked = np.take_along_axis(rows, targets[:, :, None], axis=2)[:, :, 0]
+    assert metrics["valid/loss"] == pytest.approx((np.log(np.exp(rows).sum(-1)) - picked).mean(), rel=1e-5)
+    assert metrics["valid/accuracy"] == pytest.approx((rows.argmax(-1) == targets).mean())
+
+
 SHAPES = {"tokens": (2, 4), "targets": (2, 3), "positions": (2, 3), "segment_ids": (2, 4)}
 
 
 def test_padding_has_no_labels():
     """Kills: padding rows with target 0, which is a token; a field that keeps its rows, or appears from nowhere."""
-    ones = {name: jnp.ones(shape, jnp.int32) for name, shape in SHAPES.items()}
+    ones = {name: np.ones(shape, np.int32) for name, shape in SHAPES.items()}
     batch = Batch(**ones)
     padded = pad_rows(batch, 5)
     for name, shape in SHAPES.items():

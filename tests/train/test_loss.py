@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.session import Session
+from jaxzoo.train.step import _accumulated
+from tests.mixers.outside import N_TOKENS, SignedTokensConfig
 from tests.mixers.test_sequence_parallel import HASTY
 from tests.pallas_kernels.shared import needs_eight_devices
 from tests.train.test_train_step import make_step, recall_batch, spread, without_dropout
@@ -23,7 +25,7 @@ def changed(config, **fields):
 
 
 def assert_same_update(config, other, batch, *, rtol=1e-4):
-    """One step under both configs; the batch's rows and labels differ."""
+    """Metrics of one step under both configs, whose updates must agree; the batch's rows and labels differ."""
     results = []
     for each in (config, other):
         _, step, state = make_step(each)
@@ -34,69 +36,83 @@ def assert_same_update(config, other, batch, *, rtol=1e-4):
     for a, b in zip(*(jax.tree.leaves(state.opt_state[1][0].mu) for state, _ in results), strict=True):
         assert np.abs(a).max() > 0
         np.testing.assert_allclose(b, a, rtol=rtol, atol=1e-5 * np.abs(a).max())
+    return plain, changed_metrics
 
 
-@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 4, 15])
-def test_chunks_give_loss_and_gradients_of_the_whole(tiny_config, chunk):
+@pytest.mark.parametrize("chunk", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 15)), 4])
+def test_chunks_give_loss_and_gradients_of_the_whole(small_config, chunk):
     """Kills: a last chunk dropped or counted in full, rows mixed up with chunks, a lost gradient of the head."""
-    config = without_dropout(tiny_config)
-    assert_same_update(config, changed(config, loss_chunk=chunk), spread(recall_batch()))
+    assert_same_update(small_config, changed(small_config, loss_chunk=chunk), spread(recall_batch()))
 
 
-def test_chunks_keep_each_score_in_its_place(tiny_config):
+def test_chunks_keep_each_score_in_its_place(small_config):
     """Kills: scores that come back in the order of the chunks."""
-    config = without_dropout(tiny_config)
-    blueprint, _, state = make_step(config)
+    blueprint, _, state = make_step(small_config)
     batch = spread(recall_batch())
-    model = blueprint.model(state.variables)
-    whole, _ = score_targets(model, batch)
-    chunked, _ = score_targets(model, batch, chunk=4)
+
+    @jax.jit
+    def scores(variables):
+        model = blueprint.model(variables)
+        return score_targets(model, batch)[0], score_targets(model, batch, chunk=4)[0]
+
+    whole, chunked = scores(state.variables)
     np.testing.assert_array_equal(chunked.labelled, whole.labelled)
     np.testing.assert_array_equal(chunked.hits, whole.hits)
     np.testing.assert_allclose(chunked.nats, whole.nats, rtol=1e-5)
     np.testing.assert_allclose(chunked.log_normalizer, whole.log_normalizer, rtol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-def test_accumulated_gradients_are_those_of_the_batch(tiny_config, parts):
+@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.full)])
+def test_accumulated_gradients_are_those_of_the_batch(small_config, parts):
     """Kills: a mean of the parts' means (one row has fewer labels), parts added without all their rows."""
-    config = without_dropout(tiny_config)
-    assert_same_update(config, changed(config, accumulate=parts), recall_batch())
+    assert_same_update(small_config, changed(small_config, accumulate=parts), recall_batch())
 
 
-def test_accumulated_parts_draw_their_own_dropout(tiny_config):
-    """Kills: one dropout mask for all parts, whose rows then share it: equal rows would lose the same units."""
-    one = recall_batch()
-    batch = Batch(**{name: jnp.repeat(x[:1], 4, axis=0) for name, x in vars(one).items() if x is not None})
-    same = changed(tiny_config, accumulate=4)
-    losses = []
-    for config in (without_dropout(same), same):
-        _, step, state = make_step(config)
-        losses.append(float(jax.jit(step)(state, batch)[1]["loss"]))
-        alone = Batch(**{name: x[:1] for name, x in vars(batch).items() if x is not None})
-        losses.append(float(jax.jit(make_step(changed(config, accumulate=1))[1])(state, alone)[1]["loss"]))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[2] != pytest.approx(losses[3], rel=1e-5)
+def test_accumulated_loss_terms_are_those_of_the_batch(small_config):
+    """Kills: terms that mixers add to the loss, and are means over a part, summed over the parts."""
+    pattern = (SignedTokensConfig(size_weight=3.0),)
+    model = dataclasses.replace(small_config.model, pattern=pattern, vocab_size=N_TOKENS)
+    config = dataclasses.replace(small_config, model=model)
+    batch = jax.tree.map(lambda x: np.where(x == UNLABELLED, x, x % N_TOKENS), jax.device_get(recall_batch()))
+    plain, accumulated = assert_same_update(config, changed(config, accumulate=2), batch)
+    assert plain["loss/size"] > 1e-3
+    for metrics in (plain, accumulated):
+        np.testing.assert_allclose(metrics["loss"], metrics["loss/cross_entropy"] + metrics["loss/size"], rtol=1e-5)
 
 
-def test_z_loss_is_the_mean_squared_normaliser(tiny_config):
+def test_accumulated_parts_draw_their_own_dropout():
+    """Kills: one dropout mask for all parts, and a part that is left out or counted twice."""
+    batch = Batch(**dict.fromkeys(("tokens", "targets"), np.arange(8, dtype=np.int32).reshape(8, 1)))
+
+    def drawn(params, part, key):
+        rows = jnp.zeros(8).at[part.tokens[:, 0]].add(1.0)
+        return rows, rows * jax.random.uniform(key)
+
+    rows, noise = jax.jit(lambda key: _accumulated(drawn, {}, batch, key, 4))(jax.random.key(0))
+    np.testing.assert_array_equal(rows, 1)
+    assert len(set(np.asarray(noise).tolist())) == 4
+
+
+def test_z_loss_is_the_mean_squared_normaliser(small_config):
     """Kills: a normaliser of unlabelled positions, and a term that is reported but not minimised."""
-    config = without_dropout(tiny_config)
-    blueprint, step, state = make_step(changed(config, z_loss=0.5))
+    blueprint, step, state = make_step(changed(small_config, z_loss=0.5))
     batch = recall_batch()
-    logits = np.asarray(blueprint.model(state.variables)(batch.tokens), np.float64)
+    forward = jax.jit(lambda variables: blueprint.model(variables)(batch.tokens))
+    logits = np.asarray(forward(state.variables), np.float64)
     logits = np.take_along_axis(logits, np.asarray(batch.positions)[:, :, None], axis=1)
     squares = np.log(np.exp(logits).sum(axis=-1))[np.asarray(batch.targets) != -100] ** 2
     _, metrics = jax.jit(step)(state, batch)
     assert float(metrics["loss/z"]) == pytest.approx(0.5 * squares.mean(), rel=1e-4)
-    assert float(metrics["loss"]) == pytest.approx(float(metrics["loss/cross_entropy"] + metrics["loss/z"]), rel=1e-5)
-    _, plain = jax.jit(make_step(config)[1])(state, batch)
+    total = float(metrics["loss/cross_entropy"]) + float(metrics["loss/z"])
+    assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
+    _, plain = jax.jit(make_step(small_config)[1])(state, batch)
     assert float(metrics["grad_norm"]) != pytest.approx(float(plain["grad_norm"]), rel=1e-3)
 
 
-def test_no_array_holds_all_logits(tiny_config):
+@pytest.mark.full
+def test_no_array_holds_all_logits(tiny_config, default_compilation):
     """Kills: logits of a large vocabulary that the backward pass keeps for every position."""
-    b, m, vocab, chunk = 8, 64, 8192, 8
+    b, m, vocab, chunk = 8, 64, 8192, 4
     model = dataclasses.replace(tiny_config.model, vocab_size=vocab, max_length=m)
     config = dataclasses.replace(without_dropout(tiny_config), model=model)
     tokens = jax.random.randint(jax.random.key(0), (b, m), 0, vocab, jnp.int32)
@@ -110,6 +126,7 @@ def test_no_array_holds_all_logits(tiny_config):
     assert temporaries[1] < logits / 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sizes", [{"data": 1, "fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}])
 @needs_eight_devices
 def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):

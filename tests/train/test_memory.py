@@ -12,7 +12,9 @@ from jaxzoo.train.memory import check_compiled, check_estimate, check_model, est
 from jaxzoo.train.session import Session
 
 
-@pytest.mark.parametrize("name", ["based-360m", "mqar-attention", "transformer++-360m"])
+@pytest.mark.parametrize(
+    "name", ["mqar-attention", *(pytest.param(n, marks=pytest.mark.full) for n in ("based-360m", "transformer++-360m"))]
+)
 def test_the_estimate_counts_the_parameters(name):
     """Kills: layers counted with the embedding, or once for all their repeats, and a pattern that is cut short."""
     config = presets.PRESETS[name]()
@@ -43,6 +45,7 @@ def least_room(monkeypatch, check, *arguments):
     return 1000 * low
 
 
+@pytest.mark.full
 def test_the_estimate_is_below_what_the_compiler_counts(tiny_config, monkeypatch):
     """Kills: a refusal of what fits; counts that leave out the state, which every step is given."""
     session = Session(tiny_config)

@@ -63,14 +63,14 @@ OTHER = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, {"data":
 @pytest.mark.parametrize(
     ("name", "meshes"),
     [
-        ("hybrid", SMALLER[::2]),
-        pytest.param("hybrid", SMALLER, marks=pytest.mark.slow),
+        ("based", SMALLER[::2]),
+        pytest.param("hybrid", SMALLER, marks=pytest.mark.full),
         *(pytest.param(name, m, marks=pytest.mark.slow) for name in ("hybrid", "gpt-neox") for m in (LARGER, OTHER)),
     ],
 )
 def test_a_run_that_moves_equals_one_that_stays(name, meshes, tiny_config, unmoved, tmp_path):
     """Kills: a moment or a shard that is misplaced or lost, a cursor that begins again, an array that stays on devices
-    of the old mesh."""
+    of the old mesh; on the mesh of 8 devices, a loss averaged by device or gradients that are summed in part."""
     config, curve, saved = with_pattern(tiny_config, name), [], None
     for sizes in meshes:
         session = session_on(config, **sizes)
@@ -80,6 +80,7 @@ def test_a_run_that_moves_equals_one_that_stays(name, meshes, tiny_config, unmov
             assert saved is None or bits(start.state) == saved
             assert jax.tree.map(lambda x: x.sharding, start.state) == session.state_shardings
             losses, saved = train_and_save(session, start, checkpoints)
+            assert session.train_step.n_compiled == 1
         curve += losses
     np.testing.assert_allclose(curve, unmoved(name)[: len(curve)], atol=TOLERANCE, rtol=0)
     assert np.ptp(curve) > 100 * TOLERANCE
@@ -90,7 +91,7 @@ def test_the_command_moves_a_run(mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume that is refused, or damaged, because its mesh is another one."""
     assert run(mqar_file, "whole", "--model.residual-dropout", "0") == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxzoo.train.loop.Course.goes_on", property(lambda self: self.step < 6))
+        patch.setattr("jaxzoo.train.loop.TrainingRun.goes_on", property(lambda self: self.step < 6))
         assert run(mqar_file, "r", "--model.residual-dropout", "0", "--mesh.fsdp", "4") == 0
     flags = ("--mesh.data", "1", "--mesh.fsdp", "2", "--mesh.tensor", "4", "--resume")
     assert run(mqar_file, "r", "--model.residual-dropout", "0", *flags) == 0

@@ -16,8 +16,8 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json, to_json
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import Course
-from jaxzoo.train.origin import Place, read_origin
+from jaxzoo.train.loop import TrainingRun
+from jaxzoo.train.origin import CheckpointPlace, read_origin
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 
@@ -79,6 +79,7 @@ def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd,
     assert int(state.step) == 0
 
 
+@pytest.mark.full
 def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume that needs the source again, or that begins with random numbers where no checkpoint was due."""
     make_run(configured(mqar_file), tmp_path / "old")
@@ -90,7 +91,7 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Course, "advance", die)
+        patch.setattr(TrainingRun, "advance", die)
         assert run(mqar_file, "broken", *flags, *given) == 130
     assert rows("broken") == []
     shutil.rmtree(tmp_path / "old")
@@ -108,6 +109,7 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     assert not directory.origin.exists()
 
 
+@pytest.mark.full
 def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
     """Kills: a traceback of the storage layer, variables that are left random, a directory that is in the way later."""
     old, new = make_run(configured(mqar_file), tmp_path / "old").path, tmp_path / "new"
@@ -126,6 +128,7 @@ def test_refusals_write_nothing(mqar_file, run, tmp_path, capfd):
         assert not new.exists()
 
 
+@pytest.mark.full
 def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd):
     """Kills: a run that may not be made longer or dropped out otherwise; another function, or other meanings of the
     ids, without a word."""
@@ -134,7 +137,7 @@ def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd)
         session = Session(config)
         capfd.readouterr()
         with jax.set_mesh(session.mesh):
-            read_origin(Place.parse(str(source.path)), session)
+            read_origin(CheckpointPlace.parse(str(source.path)), session)
         return capfd.readouterr().err.splitlines()
 
     old = make_run(configured(mqar_file), tmp_path / "old", steps=(3,))
@@ -146,6 +149,7 @@ def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd)
     assert warnings(configured(text_file), make_run(configured(text_file), tmp_path / "text", steps=(3,))) == []
 
 
+@pytest.mark.full
 def test_onto_another_mesh(tiny_config, tmp_path):
     """Kills: variables that all lie on one device, or in other shardings than the train step's."""
     eight = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))
@@ -154,7 +158,7 @@ def test_onto_another_mesh(tiny_config, tmp_path):
     source = make_run(eight.config, tmp_path / "source", steps=(2,))
     four = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=1, fsdp=4)), devices=jax.devices()[:4])
     with jax.set_mesh(four.mesh):
-        origin = read_origin(Place.parse(str(source.path)), four)
+        origin = read_origin(CheckpointPlace.parse(str(source.path)), four)
         found = four.init_state(variables=origin.variables)
     assert jax.tree.map(lambda x: x.sharding, found) == four.state_shardings
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(found.variables), jax.device_get(state.variables))
@@ -163,6 +167,6 @@ def test_onto_another_mesh(tiny_config, tmp_path):
 def test_places(tmp_path):
     """Kills: a directory with a colon in its name that is cut in two."""
     (tmp_path / "a:7").mkdir()
-    assert Place.parse(f"{tmp_path}/a:7") == (tmp_path / "a:7", None)
-    assert Place.parse(f"{tmp_path}/a:8") == (tmp_path / "a", 8)
-    assert Place.parse(f"{tmp_path}/a:8x") == (tmp_path / "a:8x", None)
+    assert CheckpointPlace.parse(f"{tmp_path}/a:7") == (tmp_path / "a:7", None)
+    assert CheckpointPlace.parse(f"{tmp_path}/a:8") == (tmp_path / "a", 8)
+    assert CheckpointPlace.parse(f"{tmp_path}/a:8x") == (tmp_path / "a:8x", None)

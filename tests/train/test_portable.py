@@ -87,6 +87,7 @@ def test_damage_is_noticed(odd):
         read_portable(odd.file, odd.abstract, lambda _: None)
 
 
+@pytest.mark.full
 def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capfd):
     """Kills: an imported run that says something else than the one exported, that loses its tokenizer, or that is
     resumed with a random optimizer; a run begun with a file that has other parameters."""
@@ -113,6 +114,25 @@ def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capf
     assert json.loads((tmp_path / "new" / "origin.json").read_text())["file"] == str(file)
 
 
+def test_what_is_refused_before_anything_is_read(tmp_path, capfd):
+    """Kills: a file that is overwritten, a traceback, more than one line."""
+    (tmp_path / "m.safetensors").write_text("dear")
+    given = ["--run", str(tmp_path / "r")]
+    for argv, line in [
+        ([], "give either --run DIR"),
+        (given, "--out is required"),
+        ([*given, "--out", str(tmp_path / "m.safetensors")], "m.safetensors exists"),
+        ([*given, "--out", str(tmp_path / "m.pt")], "must end in .safetensors"),
+        ([*given, "--checkpoint", "last", "--out", str(tmp_path / "n.safetensors")], "'last' must be the step of a"),
+        (["--import", str(tmp_path / "n.safetensors"), "--out", str(tmp_path / "x")], "is no file"),
+    ]:
+        assert export(argv) == 2, argv
+        (said,) = capfd.readouterr().err.splitlines()
+        assert line in said
+    assert [path.name for path in tmp_path.iterdir()] == ["m.safetensors"]
+
+
+@pytest.mark.full
 def test_refusals(mqar_file, run, tmp_path, capfd):
     """Kills: a file or run that is overwritten, a file whose config is of another model, a riddle."""
     make_run(configured(mqar_file), tmp_path / "r")
@@ -128,20 +148,14 @@ def test_refusals(mqar_file, run, tmp_path, capfd):
     capfd.readouterr()
     before = sorted(tmp_path.rglob("*"))
     for argv, line in [
-        ([], "give either --run DIR"),
         ([*given, "--import", str(file)], "give either --run DIR"),
-        (given, "--out is required"),
-        ([*given, "--out", str(file)], f"--out {file} exists"),
-        ([*given, "--out", str(tmp_path / "m.pt")], "must end in .safetensors"),
         ([*given, "--out", str(tmp_path / "no" / "m.safetensors")], "its directory does not exist"),
         ([*given, "--checkpoint", "7", "--out", str(tmp_path / "n.safetensors")], "checkpoint 7 must be one of 2, 3"),
-        ([*given, "--checkpoint", "last", "--out", str(tmp_path / "n.safetensors")], "'last' must be the step of a"),
         (
             ["--import", str(other), "--out", str(tmp_path / "x")],
             "embedding has shape (264, 8) there and (264, 16) by its",
         ),
         (["--import", str(file), "--out", str(tmp_path / "r")], "holds a run"),
-        (["--import", str(tmp_path / "n.safetensors"), "--out", str(tmp_path / "x")], "is no file"),
     ]:
         assert export(argv) == 2, argv
         (said,) = capfd.readouterr().err.splitlines()

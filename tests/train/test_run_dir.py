@@ -1,11 +1,13 @@
 """The care for what lies in a run directory."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from jaxzoo.train.run_dir import RunDirectory, default_run_dir
+from jaxzoo.train.run_dir import InUseError, RunDirectory, default_run_dir
 
 CONFIG = {
     "model": {"d_model": 8, "pattern": [{"type": "A"}]},
@@ -32,17 +34,14 @@ def snapshot(path: Path) -> set[str]:
     return {str(p.relative_to(path)) for p in path.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
+def test_default_name():
+    """Kills: two configs of one name in different folders that share a directory."""
+    for file, expected in (
         ("configs/mqar/based.py", "runs/mqar-based"),
         ("/home/x/configs/lm/a/b.py", "runs/lm-a-b"),
         ("elsewhere/try.py", "runs/try"),
-    ],
-)
-def test_default_name(file, expected):
-    """Kills: two configs of one name in different folders that share a directory."""
-    assert default_run_dir(Path(file)) == Path(expected)
+    ):
+        assert default_run_dir(Path(file)) == Path(expected)
 
 
 def test_a_run_is_never_lost(directory):
@@ -59,7 +58,7 @@ def test_overwrite_removes_the_run_and_only_that(directory):
     """Kills: metrics, events or checkpoints of the old run that a new one would take for its own."""
     directory.create({"new": 1}, None)
     directory.release()
-    assert snapshot(directory.path) == {"config.json"}
+    assert snapshot(directory.path) == {"config.json", ".lock"}
     assert json.loads(directory.config.read_text()) == {"new": 1}
 
 
@@ -72,15 +71,16 @@ def test_a_run_that_came_meanwhile_is_kept(directory):
     assert snapshot(directory.path) == before
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "notes.tmp", "checkpoints_old", "other.jsonl.tmp"])
-def test_a_stranger_s_files_are_not_deleted(directory, name):
+def test_a_stranger_s_files_are_not_deleted(directory):
     """Kills: --overwrite on a directory that holds more than a run."""
-    (directory.path / name).write_text("dear")
-    before = snapshot(directory.path)
-    with pytest.raises(ValueError, match=f"holds '{name}', which no run wrote; choose another place with"):
-        directory.check(resume=False, overwrite=True)
-    directory.check(resume=True, overwrite=False)
-    assert snapshot(directory.path) == before
+    for name in ("thesis.tex", "notes.tmp", "checkpoints_old", "other.jsonl.tmp"):
+        (directory.path / name).write_text("dear")
+        before = snapshot(directory.path)
+        with pytest.raises(ValueError, match=f"holds '{name}', which no run wrote; choose another place with"):
+            directory.check(resume=False, overwrite=True)
+        directory.check(resume=True, overwrite=False)
+        assert snapshot(directory.path) == before
+        (directory.path / name).unlink()
 
 
 def test_checkpoints_without_a_run_are_a_stranger_s(tmp_path):
@@ -93,7 +93,14 @@ def test_checkpoints_without_a_run_are_a_stranger_s(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["config.json", "config.json.tmp", "metrics.jsonl", "events.out.tfevents.9.x", "checkpoints", "checkpoints/3"],
+    [
+        "config.json",
+        "checkpoints",
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("config.json.tmp", "metrics.jsonl", "events.out.tfevents.9.x", "checkpoints/3")
+        ),
+    ],
 )
 def test_no_run_writes_through_a_link(directory, tmp_path, name):
     """Kills: files of somebody else that are cut or deleted, because a link in the run directory points to them."""
@@ -112,12 +119,12 @@ def test_no_run_writes_through_a_link(directory, tmp_path, name):
         RunDirectory(linked / "run").check(resume=True, overwrite=False)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[" * 100_000])
-def test_an_edited_config_is_named(directory, text):
+def test_an_edited_config_is_named(directory):
     """Kills: a parser's complaint that does not say in which file, and its traceback where it is nested too deep."""
-    directory.config.write_text(text)
-    with pytest.raises(ValueError, match=r"/run/config\.json must be JSON: .*; restore what the run wrote$"):
-        directory.check_same(CONFIG)
+    for text in ("", "{", "[" * 100_000):
+        directory.config.write_text(text)
+        with pytest.raises(ValueError, match=r"/run/config\.json must be JSON: .*; restore what the run wrote$"):
+            directory.check_same(CONFIG)
 
 
 def test_nothing_to_resume(tmp_path):
@@ -138,7 +145,7 @@ def test_resume_refuses_another_experiment(directory):
 def test_full_disk_leaves_no_directory(tmp_path, monkeypatch):
     """Kills: an empty run directory that the next start refuses to touch."""
 
-    def full(self, text):
+    def full(self, text, **_):
         raise OSError(28, "No space left on device", str(self))
 
     monkeypatch.setattr(Path, "write_text", full)
@@ -160,3 +167,42 @@ def test_two_processes_never_write_to_one_run(directory):
     other.create({"new": 1}, None)
     assert json.loads(directory.config.read_text()) == {"new": 1}
     other.release()
+
+
+@pytest.mark.full
+def test_a_killed_process_gives_the_directory_up(tmp_path):
+    """Kills: a lock that a killed process leaves for ever, and one that only its own process knows."""
+    program = """
+import sys
+from pathlib import Path
+from jaxzoo.train.run_dir import RunDirectory
+run = RunDirectory(Path(sys.argv[1]))
+run.claim()
+print("claimed", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "claimed\n"
+        run = RunDirectory(tmp_path)
+        with pytest.raises(InUseError, match="in use by another training process"):
+            run.claim()
+        process.kill()
+        process.wait()
+        run.claim()
+        run.release()
+
+
+def test_a_directory_that_is_moved_away(directory, tmp_path):
+    """Kills: a run that goes on in a new directory without a config, or in that of another run."""
+    directory.path.rename(tmp_path / "elsewhere")
+    for other in (False, True):
+        if other:
+            directory.path.mkdir()
+        with pytest.raises(OSError, match="/run was moved or removed while the run writes to it; bring it back"):
+            directory.follow()
+    directory.path.rmdir()
+    (tmp_path / "elsewhere").rename(directory.path)
+    directory.follow()
+    directory.release()

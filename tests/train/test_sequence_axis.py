@@ -42,7 +42,7 @@ def with_mixer(config, name):
     """The model of `config` with two layers of a mixer, or as it is ("based")."""
     if name != "based":
         mixer = MIXERS[name].tiny()
-        heads = {"n_heads": 2, "n_kv_heads": 0, "head_dim": 8}
+        heads = {"n_heads": 2, "n_kv_heads": None, "head_dim": 8}
         fields = {field.name for field in dataclasses.fields(mixer)}
         widths = {"d_model": None, **{key: value for key, value in heads.items() if key in fields}}
         mixer = dataclasses.replace(mixer, **{**widths, **SIZES.get(name, {})})
@@ -53,11 +53,11 @@ def with_mixer(config, name):
 SIZES = {
     "gated_linear_attention": {"key_width": 8, "value_width": 16},
     "h3": {"head_dim": 4},
-    "linear_attention": {"head_dim": 0},
-    "lin_cat": {"head_dim": 0},
+    "linear_attention": {"head_dim": None},
+    "lin_cat": {"head_dim": None},
     "ret_net": {"value_width": 16},
     "rwkv5_time_mix": {"n_heads": 2, "value_width": 16},
-    "taylor_linear_attention": {"head_dim": 0},
+    "taylor_linear_attention": {"head_dim": None},
 }
 
 
@@ -78,7 +78,11 @@ def on_one_device(tiny_config):
 
 
 @pytest.mark.parametrize(
-    ("name", "mesh"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)]
+    ("name", "mesh"),
+    [
+        *(pytest.param(*case, marks=pytest.mark.full) for case in QUICK),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK),
+    ],
 )
 def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     """Kills: a loss averaged by device, gradients summed twice or in part, other dropout on a mesh, targets gathered
@@ -94,6 +98,7 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("chunk", "mesh"), [pytest.param(0, MIXED, marks=pytest.mark.slow), (4, MIXED), (5, "data x fsdp x tensor")]
 )
@@ -130,6 +135,7 @@ CALLERS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mesh", [pytest.param("data x fsdp x tensor", marks=pytest.mark.slow), MIXED])
 def test_gradients_of_any_caller(tiny_config, mesh):
     """Kills a part of the gradient that XLA drops where the layout of a cotangent is left open."""
@@ -182,6 +188,7 @@ for sizes in json.loads(sys.argv[2]):
 """
 
 
+@pytest.mark.full
 def test_nothing_is_gathered_against_its_will(tiny_config):
     """Kills a gather of the embedding, or of its gradient, that XLA can only do with whole arrays on every device, and
     warns of where no test sees it."""

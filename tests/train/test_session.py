@@ -15,6 +15,7 @@ from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train import session as session_module
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.session import PerShape, Session
 from tests.mixers.outside import N_TOKENS, AverageConfig, SignedTokensConfig
@@ -70,7 +71,10 @@ SLOW = [(name, sizes) for name in ("hybrid", "based", "attention", "gpt-neox") f
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK)],
+    [
+        *(pytest.param(*case, marks=pytest.mark.full) for case in QUICK),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK),
+    ],
 )
 def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     """Kills: a loss averaged by device, gradients summed not at all or in part (so does XLA on the mixed mesh
@@ -85,6 +89,7 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     assert valid is None or valid == pytest.approx(expected_valid, abs=1e-4)
 
 
+@pytest.mark.full
 def test_gradients_through_the_model_on_a_mixed_mesh(tiny_config):
     """Kills: the layout before the head left to XLA, which then loses part of the gradient (norm 1.99 for 2.19
     in a scanned stack on data x fsdp x tensor), for callers that do not go through the trainer."""
@@ -109,6 +114,7 @@ def test_gradients_through_the_model_on_a_mixed_mesh(tiny_config):
     assert max(jax.tree.leaves(errors)) < 1e-4, errors
 
 
+@pytest.mark.full
 def test_state_is_born_sharded_and_stays_so(tiny_config):
     """Kills: Adam moments replicated over the mesh, parameters gathered by the first update."""
     session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
@@ -125,6 +131,7 @@ def test_state_is_born_sharded_and_stays_so(tiny_config):
         assert here < 0.4 * sum(x.size for x in jax.tree.leaves(each))
 
 
+@pytest.mark.full
 def test_second_step_compiles_nothing(tiny_config):
     """Kills: output shardings that differ from the input's, so that the second step compiles again."""
     session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
@@ -141,6 +148,7 @@ def test_second_step_compiles_nothing(tiny_config):
     assert session.train_step.n_compiled == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("lion", "muon")), "adafactor"])
 def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_config, name, tmp_path):
     """Kills: moments on every device, rows and columns of Adafactor in the layout of their matrix, a part of the state
@@ -185,9 +193,18 @@ def test_one_compilation_for_each_shape_of_batch():
         Batch(tokens=long, targets=long, segment_ids=long),
         Batch(tokens=long, targets=long, positions=long),
     ]
+    batches.append(dataclasses.replace(batches[0], targets=long.astype(jnp.int16)))
     for _ in range(2):
-        assert [int(step(jnp.int32(0), batch)) for batch in batches] == [16, 20, 24, 24]
-    assert step.n_compiled == 4
+        assert [int(step(jnp.int32(0), batch)) for batch in batches] == [16, 20, 24, 24, 16]
+    assert step.n_compiled == 5
+
+
+def test_a_session_leaves_the_allocator_of_its_process_alone(small_config, monkeypatch):
+    """Kills: a constructor that changes malloc for whoever imports the library."""
+    for name in ("share_one_arena", "keep_freed_memory"):
+        monkeypatch.setattr(f"jaxzoo.train.host_memory.{name}", lambda: pytest.fail("the allocator was changed"))
+        assert not hasattr(session_module, name)
+    Session(small_config)
 
 
 def test_batch_that_devices_do_not_divide_is_refused(tiny_config):
@@ -197,15 +214,16 @@ def test_batch_that_devices_do_not_divide_is_refused(tiny_config):
         Session(with_mesh(config, data=4, fsdp=2))
 
 
-@pytest.mark.parametrize("field", ["vocab_size", "max_length", "max_positions"])
-def test_model_too_small_for_its_data_is_refused(tiny_config, field):
+def test_model_too_small_for_its_data_is_refused(tiny_config):
     """Kills: tokens without an embedding (NaN), sequences beyond the learned positions."""
-    model = dataclasses.replace(tiny_config.model, **{field: 15})
-    config = dataclasses.replace(tiny_config, model=model)
-    with pytest.raises(ValueError, match=rf"LanguageModelConfig.{field}=15 must be at least .*--model.{field[:3]}"):
-        Session(config)
+    for field in ("vocab_size", "max_length", "max_positions"):
+        model = dataclasses.replace(tiny_config.model, **{field: 15})
+        line = rf"LanguageModelConfig.{field}=15 must be at least .*--model.{field[:3]}"
+        with pytest.raises(ValueError, match=line):
+            Session(dataclasses.replace(tiny_config, model=model))
 
 
+@pytest.mark.full
 def test_packed_documents_and_a_mixer_that_mixes_them_up_are_refused(tiny_config, tmp_path):
     """Kills: a refusal that comes from the depths of a compilation, or of the layer before."""
     (tmp_path / "a.txt").write_text("never odd or even " * 99)
@@ -219,6 +237,7 @@ def test_packed_documents_and_a_mixer_that_mixes_them_up_are_refused(tiny_config
     Session(dataclasses.replace(config, data=dataclasses.replace(data, packing="concatenate")))
 
 
+@pytest.mark.full
 def test_losses_and_buffers_of_mixers_through_a_checkpoint(tiny_config, tmp_path):
     """Kills: a term that is not part of the loss, or not logged; a buffer that is updated, decayed or lost in a
     checkpoint."""

@@ -1,35 +1,33 @@
-"""Every task through the command line: its examples reach the model, its answers the loss, its config the run."""
+"""Every task in the trainer: its examples reach the model, its answers the loss, its config the run."""
 
-import json
-import textwrap
+import dataclasses
 
+import jax
+import numpy as np
 import pytest
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import from_json
+from jaxzoo.config_io import from_json, to_json
+from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.demos import DEMOS
-from tests.train.conftest import CONFIG
-
-OLDER = {"mqar", "ar", "nar", "mqnar", "selective_copy", "parity"}
-"""Slow: other tests train on some of them, and on tasks like the others."""
-TASK = "from jaxzoo.tasks.demos import DEMOS\ntask = DEMOS[{!r}](**{}).config()\n"
-DATA = "data=RecallDataConfig(train=(Examples(task=task, n_examples=24),), valid=(Examples(task=task, n_examples=8),))"
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.session import Session
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in OLDER else name for name in DEMOS]
-)
-def test_every_task_trains(name, run, rows, tmp_path):
-    """Kills: a batch that the trainer cannot take, with answers at one token or at all; a task whose run nobody can
-    read."""
+@pytest.mark.full
+@pytest.mark.parametrize("name", DEMOS)
+def test_every_task_fits_the_train_step(name, small_config):
+    """Kills: a batch that the trainer cannot take, with answers at one token or at all, or without any answer; a task
+    whose run nobody can read."""
     fields = {"cumulative": True} if name == "majority" else {}
-    file = tmp_path / f"{name}.py"
-    file.write_text(TASK.format(name, fields) + textwrap.dedent(CONFIG).replace("data=DATA", DATA))
-    flags = "--model.max-length 32 --train.steps 2 --train.eval-every 0 --train.checkpoint-every 0"
-    assert run(file, "r", *flags.split()) == 0
-    (last,) = [row for row in rows("r") if "valid/loss" in row]
-    assert last["step"] == 2
-    assert 0 <= last["valid/accuracy"] <= 1
-    stored = from_json(json.loads((tmp_path / "r" / "config.json").read_text()), ExperimentConfig)
-    (examples,) = stored.data.train
-    assert examples.task == DEMOS[name](**fields).config()
+    task = DEMOS[name].build(**fields)
+    data = RecallDataConfig(train=(Examples(task=task, n_examples=32),), valid=(Examples(task=task, n_examples=8),))
+    model = dataclasses.replace(small_config.model, max_length=32, vocab_size=257)
+    config = dataclasses.replace(small_config, model=model, data=data)
+    session = Session(config)
+    batch = next(session.stream())
+    assert np.any(np.asarray(batch.targets) != UNLABELLED)
+    with jax.set_mesh(session.mesh):
+        session.train_step.lower(session.abstract_state, batch, "cpu")
+        session.eval_step.lower(session.abstract_state.variables, session.dataset.valid()[0].batch(0), "cpu")
+    assert from_json(to_json(config), ExperimentConfig) == config

@@ -1,4 +1,4 @@
-"""One update: the loss against float64 numpy, the gathered head against the full one, dropout by step."""
+"""One update: the loss against float64 NumPy, the gathered head against the full one, dropout by step."""
 
 import dataclasses
 
@@ -13,6 +13,7 @@ from jaxzoo.train.loss import cross_entropy, score_targets
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state
 from jaxzoo.train.step import make_eval_step, make_target_nats_step, make_train_step
+from tests.mixers.test_sequence_parallel import HASTY
 
 
 def without_dropout(config):
@@ -24,9 +25,14 @@ def make_step(config):
     blueprint = make_blueprint(config.model)
     schedule = make_schedule(config.optimizer, config.train.steps)
     optimizer = make_optimizer(config.optimizer, schedule, blueprint.traits.params)
-    state = init_state(config.model, optimizer, jax.random.key_data(jax.random.key(3)))
-    shifted = jax.tree.map(lambda x: x * 5.0, state.params)
-    return blueprint, make_train_step(blueprint, optimizer, schedule, config.train), state._replace(params=shifted)
+
+    @jax.jit
+    def init(key_data):
+        state = init_state(config.model, optimizer, key_data)
+        return state._replace(params=jax.tree.map(lambda x: x * 5.0, state.params))
+
+    state = init(jax.random.key_data(jax.random.key(3)))
+    return blueprint, make_train_step(blueprint, optimizer, schedule, config.train), state
 
 
 def recall_batch():
@@ -53,7 +59,8 @@ def test_cross_entropy_equals_numpy():
     logits = rng.normal(size=(2, 3, 7)) * 50
     targets = np.array([[1, -100, 6], [0, 3, -100]])
     logits[1, 1, 3] = 400.0
-    nats, _, hits, labelled = cross_entropy(jnp.asarray(logits, jnp.float32), jnp.asarray(targets, jnp.int32))
+    scores = jax.jit(cross_entropy)(logits.astype(np.float32), targets.astype(np.int32))
+    nats, _, hits, labelled = jax.device_get(scores)
     for b, m in np.ndindex(2, 3):
         row, target = logits[b, m], targets[b, m]
         if target == -100:
@@ -65,10 +72,18 @@ def test_cross_entropy_equals_numpy():
             assert labelled[b, m]
 
 
-def test_gathered_head_equals_full_head(tiny_config):
+def test_a_tie_is_a_miss_unless_the_target_comes_first():
+    """Kills: all-equal logits that score an accuracy of 1, and would end a run by --train.stop-at-accuracy."""
+    logits = np.zeros((1, 3, 5), np.float32)
+    logits[0, 1, [2, 4]] = 1.0
+    targets = np.broadcast_to(np.arange(5, dtype=np.int32)[:, None], (5, 3))
+    hits = jax.jit(cross_entropy)(np.repeat(logits, 5, axis=0), targets).hits
+    np.testing.assert_array_equal(hits, [[t == 0, t == 2, t == 0] for t in range(5)])
+
+
+def test_gathered_head_equals_full_head(small_config):
     """Kills: gathering along the wrong axis, a mean over padding or over all positions, a lost gradient."""
-    config = without_dropout(tiny_config)
-    _, step, state = make_step(config)
+    _, step, state = make_step(small_config)
     batch = recall_batch()
     short, short_metrics = jax.jit(step)(state, batch)
     full, full_metrics = jax.jit(step)(state, spread(batch))
@@ -93,18 +108,17 @@ def test_model_learns_which_document_a_token_belongs_to():
         def logits(self, features):
             return features
 
-    batch = recall_batch()
-    ids = jnp.cumsum(batch.tokens == 3, axis=1)
+    batch = jax.device_get(recall_batch())
+    ids = np.cumsum(batch.tokens == 3, axis=1)
     for each in (batch, dataclasses.replace(batch, segment_ids=ids)):
-        assert score_targets(Spy(), each)[0].nats.shape == (4, 3)
+        assert jax.eval_shape(lambda each=each: score_targets(Spy(), each)[0].nats).shape == (4, 3)
     assert seen[0] is None
     np.testing.assert_array_equal(seen[1], ids)
 
 
-def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
-    """Kills: a mean of row means, which weighs a row with one absent answer too much."""
-    config = without_dropout(tiny_config)
-    blueprint, step, state = make_step(config)
+def test_loss_is_the_mean_over_labels_of_all_rows(small_config):
+    """Kills: a mean of row means, which weighs a row with one absent answer too much; labels shifted by a position."""
+    blueprint, step, state = make_step(small_config)
     batch = recall_batch()
     forward = jax.jit(lambda variables, tokens: blueprint.model(variables)(tokens))
     logits = np.asarray(forward(state.variables, batch.tokens), np.float64)
@@ -115,28 +129,55 @@ def test_loss_is_the_mean_over_labels_of_all_rows(tiny_config):
                 row = logits[b, position]
                 nats.append(np.log(np.exp(row).sum()) - row[target])
     assert len(nats) == 11
-    _, metrics = jax.jit(step)(state, batch)
+    after, metrics = jax.jit(step)(state, batch)
     np.testing.assert_allclose(metrics["loss"], np.mean(nats), rtol=1e-5)
+    assert int(after.step) == 1
+    np.testing.assert_array_equal(after.key, state.key)
+    assert metrics["loss"].dtype == jnp.float32
 
 
-def test_nats_of_each_target(tiny_config):
+@pytest.mark.usefixtures("default_compilation")
+def test_a_step_that_is_compiled_as_users_do(tiny_config):
+    """Kills: numbers that only XLA's optimizations change: loss and every updated parameter against the unoptimized
+    program, for two scanned layers, dropout, positions and rows with an absent answer."""
+    model = dataclasses.replace(tiny_config.model, pattern=tiny_config.model.pattern[1:], d_model=8, n_layers=2)
+    config = dataclasses.replace(tiny_config, model=model)
+    _, step, state = make_step(config)
+    lowered, batch = jax.jit(step).lower(state, recall_batch()), recall_batch()
+    optimized, plain = lowered.compile(), lowered.compile(compiler_options=HASTY)
+    (found, metrics), (expected, expected_metrics) = optimized(state, batch), plain(state, batch)
+    for name in metrics:
+        np.testing.assert_allclose(metrics[name], expected_metrics[name], rtol=1e-5)
+    moments = [jax.tree.leaves(each.opt_state[1][0].mu) for each in (found, expected)]
+    for a, b in zip(*moments, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
+
+
+def test_nats_of_each_target(small_config):
     """Kills: nats of the wrong position or row, of targets without label, with dropout, and sums that differ."""
-    blueprint, _, state = make_step(tiny_config)
+    config = dataclasses.replace(small_config, model=dataclasses.replace(small_config.model, residual_dropout=0.1))
+    blueprint, _, state = make_step(config)
     batch = spread(recall_batch())
-    train = tiny_config.train
-    nats = jax.jit(make_target_nats_step(blueprint, train))(state.variables, batch)
-    rows = np.asarray(blueprint.model(state.variables)(batch.tokens), np.float64)
+
+    @jax.jit
+    def scores(variables):
+        nats = make_target_nats_step(blueprint, config.train)(variables, batch)
+        return nats, make_eval_step(blueprint, config.train)(variables, batch), blueprint.model(variables)(batch.tokens)
+
+    nats, sums, rows = jax.device_get(scores(state.variables))
+    rows = rows.astype(np.float64)
     targets = np.asarray(batch.targets)
     assert (nats.shape, nats.dtype) == (targets.shape, jnp.float32)
     for b, i in np.ndindex(targets.shape):
         expected = np.log(np.exp(rows[b, i]).sum()) - rows[b, i, targets[b, i]] if targets[b, i] != -100 else 0.0
         np.testing.assert_allclose(nats[b, i], expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(nats.sum(), make_eval_step(blueprint, train)(state.variables, batch).nats, rtol=1e-6)
+    np.testing.assert_allclose(nats.sum(), sums.nats, rtol=1e-6)
 
 
-def test_dropout_follows_step_and_key_alone(tiny_config):
+def test_dropout_follows_step_and_key_alone(small_config):
     """Kills: one mask for all steps, a mask that a resumed run would not see again, dropout in validation."""
-    blueprint, step, state = make_step(tiny_config)
+    config = dataclasses.replace(small_config, model=dataclasses.replace(small_config.model, residual_dropout=0.5))
+    blueprint, step, state = make_step(config)
     step, batch = jax.jit(step), recall_batch()
 
     def loss(n, key):
@@ -145,17 +186,9 @@ def test_dropout_follows_step_and_key_alone(tiny_config):
 
     assert loss(4, 7) == loss(4, 7)
     assert len({loss(4, 7), loss(5, 7), loss(4, 8)}) == 3
-    scores = [jax.jit(make_eval_step(blueprint, tiny_config.train))(state.variables, batch).nats for _ in range(2)]
+    evaluate = jax.jit(make_eval_step(blueprint, config.train))
+    scores = [float(evaluate(state.variables, batch).nats) for _ in range(2)]
     assert scores[0] == scores[1] != 11 * loss(4, 7)
-
-
-def test_state_counts_and_keeps_its_key(tiny_config):
-    """Kills: a step that is not counted, a key that drifts."""
-    _, step, state = make_step(tiny_config)
-    after, metrics = jax.jit(step)(state, recall_batch())
-    assert int(after.step) == 1
-    np.testing.assert_array_equal(after.key, state.key)
-    assert metrics["loss"].dtype == jnp.float32
 
 
 def test_parameter_without_axes_is_named(tiny_config, monkeypatch):

@@ -15,7 +15,7 @@ from jaxzoo.data.corpus.sources import SOURCES, Fields, Skipped, read_documents
 
 
 def features() -> tfds.features.FeaturesDict:
-    """Of every corpus: `text`, and `subset`, which is empty where the corpus has no parts."""
+    """Features of every corpus: `text`, and `subset`, which is empty where the corpus has no parts."""
     return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 

@@ -22,12 +22,12 @@ from jaxzoo.data.corpus.finish import finish
 from jaxzoo.data.corpus.request import BuildConfig, find_inputs, pieces_of, request
 from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
-from jaxzoo.data.pieces.extras import need
-from jaxzoo.data.pieces.share_out import Piece, share_out
+from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
+from jaxzoo.extras import need
 from jaxzoo.whole_files import write_json
 
 VERSION = "1.0.0"
-"""Of the data sets."""
+"""Version of the data sets."""
 ZST_FACTOR = 2.0
 """Bytes of shards for a byte of zst input, at most: shards compress each document by itself."""
 
@@ -37,7 +37,7 @@ class Progress(NamedTuple):
 
     documents: int
     bytes: int
-    """Of text."""
+    """Bytes of text."""
     files: int
     """Inputs that are done."""
 
@@ -46,11 +46,11 @@ class Built(NamedTuple):
     """A finished data set."""
 
     directory: Path
-    """What `tensorflow_datasets.builder_from_directory` takes."""
+    """Directory for `tensorflow_datasets.builder_from_directory`."""
     subsets: dict[str, dict[str, dict[str, int]]]
     """`documents` and `bytes` of text, by split and subset."""
     skipped: Skipped
-    """What was left out."""
+    """Counts of skipped input."""
     is_new: bool
     """Whether this call has made any of it."""
 
@@ -155,7 +155,7 @@ class Build:
 
     def _remove_work(self) -> None:
         """Removes what the data set does not need, unless another command still looks at it."""
-        if not self.work.claims.exists():
+        if not is_shared(self.work.claims):
             shutil.rmtree(self.work.path, ignore_errors=True)
             for file in self.out.glob(f"{self._about.name}.*.tmp"):
                 file.unlink(missing_ok=True)

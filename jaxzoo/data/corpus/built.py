@@ -4,14 +4,19 @@ Features are `text` and, where the corpus has parts, `subset`; the files are arr
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.data.pieces.extras import need
+from jaxzoo.extras import need
 
 AT_ONCE = 64
 """Documents that are read together."""
+
+FEATURES = "tensorflow_datasets.core.features"
+DICTIONARY, TEXT = f"{FEATURES}.features_dict.FeaturesDict", f"{FEATURES}.text_feature.Text"
+"""The classes that features.json may name: tensorflow-datasets imports whatever stands there."""
 
 
 class BuiltDocument(NamedTuple):
@@ -43,6 +48,7 @@ class BuiltData:
         import tensorflow_datasets as tfds
 
         self.path = _find(path)
+        _check_features(self.path / "features.json")
         try:
             self._builder: Any = tfds.builder_from_directory(self.path)
             features = set(self._builder.info.features)
@@ -65,11 +71,11 @@ class BuiltData:
                     raise ValueError(f"{file} is missing; build the data set again")
 
     def files(self, split: str) -> list[Path]:
-        """Of the shards, in order."""
+        """Files of the shards, in order."""
         return [Path(file) for file in self._infos[split].filepaths]
 
     def identity(self) -> dict[str, Any]:
-        """What tells these data from others, JSON-able: name, version, and documents and size of every file."""
+        """Identity of the data, JSON-able: name, version, and documents and size of every file."""
         info = self._builder.info
         splits = {
             name: [[n, file.stat().st_size, file.name] for n, file in zip(lengths, self.files(name), strict=True)]
@@ -128,6 +134,20 @@ def _find(path: Path) -> Path:
         f"--data {path} holds no data set: there is no dataset_info.json; make it, or finish it, with "
         "python -m jaxzoo.data.build"
     )
+
+
+def _check_features(file: Path) -> None:
+    """Raises `ValueError` unless all features are texts; nothing that the file names is imported."""
+    rebuild = "build the data set again with python -m jaxzoo.data.build"
+    try:
+        content = json.loads(file.read_text())
+        features = content["featuresDict"]["features"]
+        allowed = {name: {"pythonClassName": TEXT, "text": {}} for name in features}
+    except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
+        raise ValueError(f"{file} is no description of features that can be read: {error}; {rebuild}") from error
+    if content != {"pythonClassName": DICTIONARY, "featuresDict": {"features": allowed}}:
+        wrong = [f"feature {name!r}" for name in allowed if features[name] != allowed[name]]
+        raise ValueError(f"{file}: {wrong[0] if wrong else 'the whole'} is no text of tensorflow-datasets; {rebuild}")
 
 
 def _document(data: bytes, subset: str) -> BuiltDocument:

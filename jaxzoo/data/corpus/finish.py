@@ -18,12 +18,12 @@ class Shard(NamedTuple):
     file: Path
     documents: int
     n_bytes: int
-    """Of the file."""
+    """Size of the file."""
 
 
 @dataclasses.dataclass
 class Gathered:
-    """What the notes of all pieces say together."""
+    """Sums over the notes of all pieces."""
 
     shards: dict[str, list[Shard]]
     """By split, in the order of the inputs."""

@@ -4,9 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CHUNK_BYTES = 2**16
-"""Read at once."""
-MOST_LINE_BYTES = 2**30
-"""A file with a longer line is damaged."""
+"""Bytes that are read, or split into lines, at once."""
+COMPRESSED_BYTES = 2**9
+"""Bytes that are decompressed at once; zstd makes at most 32,768 times as many of them, 16 MiB."""
+HELD_BYTES = 2**22
+"""Decompressed bytes of a frame that are held back until the next `CHUNK_BYTES` of the file are known to be whole."""
+MOST_LINE_BYTES = 2**28
+"""Longest line; a file with a longer one is damaged."""
 WINDOW_BYTES = 2**31
 """Largest window of a zstd frame that is read: what `zstd --long=31` makes."""
 
@@ -19,7 +23,7 @@ def read_lines(file: Path) -> Iterator[bytes]:
     """The lines of a file without their ends; a file named `.zst` is decompressed, whatever its number of frames.
 
     Raises:
-        DamagedFileError: compressed data are damaged or end within a frame, or a line is longer than 1 GiB. All lines
+        DamagedFileError: compressed data are damaged or end within a frame, or a line is longer than 256 MiB. All lines
             before the damage have been given by then.
         OSError: the file cannot be read.
     """
@@ -47,15 +51,28 @@ def _chunks(file: Path) -> Iterator[bytes]:
 def _decompressed(file: Path) -> Iterator[bytes]:
     import zstandard
 
-    frame = None
+    frame, held = None, bytearray()
     try:
         for chunk in _chunks(file):
-            while chunk:
-                frame = frame or zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
-                yield frame.decompress(chunk)
-                chunk = frame.unused_data if frame.eof else b""
-                frame = None if frame.eof else frame
+            for start in range(0, len(chunk), COMPRESSED_BYTES):
+                part = chunk[start : start + COMPRESSED_BYTES]
+                while part:
+                    frame = frame or zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
+                    held += frame.decompress(part)
+                    part = b""
+                    if frame.eof:
+                        part, frame = frame.unused_data, None
+                    if frame is None or len(held) > HELD_BYTES:
+                        yield from _cut(held)
+            yield from _cut(held)
     except zstandard.ZstdError as error:
         raise DamagedFileError(f"damaged zstd data: {error}") from error
     if frame is not None:
         raise DamagedFileError("its zstd data end within a frame: the file is truncated")
+
+
+def _cut(content: bytearray) -> Iterator[bytes]:
+    """Gives the content in chunks, and empties it."""
+    for start in range(0, len(content), CHUNK_BYTES):
+        yield bytes(content[start : start + CHUNK_BYTES])
+    content.clear()

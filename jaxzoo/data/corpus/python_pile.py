@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.data.corpus.files import find_files
-from jaxzoo.data.pieces.extras import need
+from jaxzoo.extras import need
 from jaxzoo.whole_files import replacing
 
 FILES = ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst")

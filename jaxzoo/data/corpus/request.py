@@ -1,4 +1,4 @@
-"""What a build is asked for: which files, split how, cut into which pieces."""
+"""Configuration of a build: which files, split how, cut into which pieces."""
 
 import dataclasses
 import hashlib
@@ -12,15 +12,15 @@ from jaxzoo.data.corpus.shards import FilePiece
 from jaxzoo.data.corpus.sources import SOURCES, Fields, find_source_files
 
 FORMAT = 1
-"""Of `build.json`; changes when the same request would give other bytes."""
+"""Format of `build.json`; changes when the same request would give other bytes."""
 MEGABYTE = 10**6
 VALID_FRACTION = 0.01
-"""Of the documents, where no files are named for validation."""
+"""Share of the documents, where no files are named for validation."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildConfig(Checked):
-    """What is built."""
+    """Configuration of a build."""
 
     source: Literal["pile", "slimpajama", "text", "jsonl"]
     """Which kind of files: the Pile's, SlimPajama's, text (a file a document), or lines of JSON."""
@@ -85,7 +85,7 @@ def find_inputs(config: BuildConfig) -> dict[str, dict[str, Path]]:
 
 
 def request(config: BuildConfig, files: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
-    """What decides over the bytes of the result, for `build.json`."""
+    """Everything that determines the bytes of the result, for `build.json`."""
     listings = {split: [[name, file.stat().st_size] for name, file in found.items()] for split, found in files.items()}
     return {
         "format": FORMAT,

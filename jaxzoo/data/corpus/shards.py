@@ -2,7 +2,7 @@
 
 A piece is some files of a split. It is made in sections: once the documents since the last cut hold `section_bytes` of
 text, the shards of all splits are closed, and a note says what they hold and where reading goes on. A build that was
-killed goes on behind its last note, and cuts the same sections.
+killed goes on after its last note, and cuts the same sections.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from jaxzoo.data.corpus.sources import BEGINNING, Fields, Position, Skipped, Tex
 from jaxzoo.whole_files import write_json
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
-"""Of array_record, all that its bytes depend on; one document a group, so that any can be read alone."""
+"""Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
 PROGRESS_SECONDS = 1.0
 """Between two words on how far a piece is."""
 
 
 class FilePiece(NamedTuple):
-    """What one call of `write_piece` makes."""
+    """Work of one call of `write_piece`."""
 
     split: str
     number: int
@@ -45,7 +45,7 @@ class FilePiece(NamedTuple):
 
 
 class WorkDirectory:
-    """What lies in the directory of an unfinished build.
+    """Files of an unfinished build.
 
     Attributes:
         notes: one a section, and one a piece.
@@ -68,11 +68,11 @@ class WorkDirectory:
             folder.mkdir(parents=True, exist_ok=True)
 
     def note(self, piece: str) -> Path:
-        """Says that a piece is done, and of how many sections it is."""
+        """Note that a piece is done, with its number of sections."""
         return self.notes / f"{piece}.json"
 
     def section_note(self, piece: str, section: int) -> Path:
-        """Says what a section holds."""
+        """Note of the content of a section."""
         return self.notes / f"{piece}-{section:05d}.json"
 
     def shard(self, piece: str, section: int, split: str) -> Path:
@@ -85,14 +85,14 @@ class WorkDirectory:
             file.unlink(missing_ok=True)
 
     def section_notes(self, piece: str) -> Iterator[dict[str, Any]]:
-        """Of a piece that is done, in order."""
+        """Notes of the sections of a finished piece, in order."""
         for section in range(json.loads(self.note(piece).read_text())["sections"]):
             yield json.loads(self.section_note(piece, section).read_text())
 
 
 @dataclasses.dataclass
 class Held:
-    """What the shard of a split and section holds."""
+    """Content of the shard of a split and section."""
 
     file_bytes: int = 0
     subsets: dict[str, list[int]] = dataclasses.field(default_factory=dict)
@@ -214,7 +214,7 @@ def _hash_share(data: bytes) -> float:
 
 
 class _Progress:
-    """Says how far a piece is, for whoever watches."""
+    """Writes how far a piece is."""
 
     def __init__(self, work: WorkDirectory, piece: FilePiece):
         self._file = work.progress / f"{piece.name}.json"

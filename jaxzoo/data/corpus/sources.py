@@ -16,7 +16,7 @@ from jaxzoo.data.corpus.lines import DamagedFileError, read_lines
 LINES = (".jsonl", ".jsonl.zst")
 """Endings of what is read in a directory of JSON lines."""
 MOST_REMEMBERED = 5
-"""Of the places that were skipped."""
+"""Number of skipped places that are named."""
 
 
 class Fields(NamedTuple):
@@ -33,7 +33,7 @@ class Source(NamedTuple):
     dataset: str
     """Name of its tensorflow-datasets builder."""
     fields: Fields | None
-    """Of its lines; None: every file is one document."""
+    """Fields of its lines; None: every file is one document."""
     summary: str
     """For help texts and the data set's description."""
 
@@ -58,12 +58,12 @@ class TextDocument(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What is read next."""
+    """Place of the next document."""
 
     file: int
     """Index among the files."""
     line: int
-    """Lines of it that are behind."""
+    """Lines of it that have been read."""
 
 
 BEGINNING = Position(0, 0)
@@ -71,7 +71,7 @@ BEGINNING = Position(0, 0)
 
 @dataclasses.dataclass
 class Skipped:
-    """What reading has left out."""
+    """Counts of skipped input."""
 
     lines: int = 0
     """Damaged ones; a file of text counts as one."""
@@ -88,7 +88,7 @@ class Skipped:
         return Skipped(self.lines + other.lines, self.files + other.files, self.empty + other.empty, places)
 
     def take(self) -> "Skipped":
-        """What was counted since the last call."""
+        """Returns the counts since the last call."""
         taken = dataclasses.replace(self)
         self.lines = self.files = self.empty = 0
         self.places = []
@@ -134,14 +134,14 @@ def read_documents(
     start: Position = BEGINNING,
     skip_bad: bool = False,
 ) -> Iterator[tuple[Position, TextDocument]]:
-    """The documents of files, each with the position behind it.
+    """The documents of files, each with the position after it.
 
     Args:
         files: in this order; those named `.zst` are decompressed.
         fields: of their lines; None: every file is one document.
         skipped: counts what is left out. Empty lines count as nothing.
         start: a position that this function gave.
-        skip_bad: whether damage is counted and left out; behind damaged compression, the rest of its file is.
+        skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.
 
     Raises:
         ValueError: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, what is wrong.

@@ -3,7 +3,7 @@
 import resource
 
 OTHERS = 512
-"""Files beside the arrays: libraries, checkpoints, logs."""
+"""Files other than the arrays: libraries, checkpoints, logs."""
 
 
 def allow_open_files(arrays: int) -> None:

@@ -12,7 +12,7 @@ from jaxzoo.whole_files import write_json
 
 @dataclasses.dataclass(frozen=True)
 class ResumableDirectory:
-    """Where a command writes its results, and its unfinished work beside them.
+    """Where a command writes its results, and its unfinished work next to them.
 
     `plan.json` is the first file and says what is being made; `parts/` holds what is done of it; `manifest.json` is the
     last, and holds the plan among other things. What is left at the end: the results and the manifest.
@@ -85,7 +85,7 @@ class ResumableDirectory:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None: there is no file."""
+    """Content of a JSON file; None: there is no file."""
     if not path.is_file():
         return None
     try:

@@ -1,1 +1,1 @@
-"""What is counted in tokens: n-grams, repeats, bigrams, distances."""
+"""Statistics of tokens: n-grams, repeats, bigrams, distances."""

@@ -22,7 +22,7 @@ from jaxzoo.data.statistics.sorted_counts import Files, SortedCounts
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 
 FORMAT = 1
-"""Of the directory; another number is refused."""
+"""Format of the directory; another number is refused."""
 THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
 
@@ -68,7 +68,7 @@ class BigramCounts:
 
     @property
     def fingerprint(self) -> str:
-        """That of the tokens that were counted."""
+        """Fingerprint of the counted tokens."""
         return self.manifest["tokens"]
 
     def check_made_from(self, tokens: TokenDirectory) -> None:
@@ -86,7 +86,7 @@ class BigramCounts:
     def counts(
         self, previous: Integer[np.ndarray, "*shape"], following: Integer[np.ndarray, "*shape"]
     ) -> Int64[np.ndarray, "*shape"]:
-        """How often `following` came right behind `previous`; 0: never.
+        """How often `following` came right after `previous`; 0: never.
 
         Cost: a sort of the pairs asked for, and a binary search for each, in the order of the entries on disk.
         """

@@ -17,8 +17,8 @@ from jaxzoo.data.statistics.recall_figures import draw_distances, draw_distances
 from jaxzoo.data.statistics.recall_histograms import Cut, count_repeats
 from jaxzoo.data.statistics.recall_summary import summarise, table
 from jaxzoo.data.statistics.stop_words import read_stop_words, stop_tokens
-from jaxzoo.data.tokenizer import load_tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.whole_files import write_json, write_whole
 from pallas_kernels.figure import save
 

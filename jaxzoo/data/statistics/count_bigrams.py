@@ -28,9 +28,9 @@ def count_pairs(pairs: Iterable[Pairs], files: Files, *, memory: int) -> None:
 
     Args:
         pairs: in arrays of any size.
-        files: where the counts go, whole or not at all; unfinished work lies beside them, and a count that was killed
+        files: where the counts go, whole or not at all; unfinished work lies next to them, and a count that was killed
             starts again.
-        memory: bytes, beside the arrays that `pairs` makes.
+        memory: bytes, in addition to the arrays that `pairs` makes.
 
     Cost: each pair is sorted once among the `memory / 48` that fit, and each distinct pair of these summed once.
     """
@@ -63,7 +63,7 @@ def count_bigrams(
         out: where the counts go; unfinished work in it goes on.
         split: name.
         workers: processes, one a shard.
-        memory: bytes of arrays in each process; the operating system's pages of mapped files come beside them.
+        memory: bytes of arrays in each process; the operating system's pages of mapped files are not included.
         report: gets what was done, how much of it, and of how much: shards, then entries of them that are summed.
 
     Returns:
@@ -107,7 +107,7 @@ def write_counts(
 
 
 def counting_plan(tokens: TokenDirectory, split: str) -> dict[str, Any]:
-    """What a directory of counts says of the stream."""
+    """Description of the stream in a directory of counts."""
     return {"format": FORMAT, "kind": "bigrams", "tokens": tokens.fingerprint, "split": split}
 
 

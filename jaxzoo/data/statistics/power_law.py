@@ -14,7 +14,7 @@ class PowerLaw(NamedTuple):
 
     alpha: float
     standard_error: float
-    """Of alpha, if the counted events are independent; those of one text are not, and the true error is larger."""
+    """Standard error of alpha if counts are independent; those of one text are not, and the true error is larger."""
     misfit: float
     """Largest difference between the cumulative shares of counts and law (Kolmogorov and Smirnov's distance)."""
 

@@ -43,7 +43,7 @@ class Cut:
 
 
 class Histograms(NamedTuple):
-    """Of one subset, kind and n; or of many, along leading axes."""
+    """Histograms of one subset, kind and n; or of many, along leading axes."""
 
     distances: Int64[np.ndarray, "... length"]
     """Number of repeated n-grams that were last so many tokens earlier; 0 at distance 0."""

@@ -1,4 +1,4 @@
-"""What the histograms of repeated n-grams say, as JSON and as a table (Zoology App. D)."""
+"""Summary of the histograms of repeated n-grams, as JSON and as a table (Zoology App. D)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class DistanceBins(NamedTuple):
     first: Int64[np.ndarray, "bins"]
     last: Int64[np.ndarray, "bins"]
     share: Float[np.ndarray, "bins"]
-    """Of all repeats, that at one distance of the bin, on average."""
+    """Share of all repeats at one distance of the bin, on average."""
 
 
 def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt64
 
-from jaxzoo.data.pieces.array_writer import writing_array
+from jaxzoo.data.pieces.array_writer import require_digest, writing_array
 from jaxzoo.whole_files import write_json
 
 KEY_BYTES = 48
@@ -84,7 +84,7 @@ class Files(NamedTuple):
 
     @classmethod
     def of(cls, directory: Path, name: str, note: str = "") -> "Files":
-        """Those with this name in this directory; `note`: the name of the note, where it is another."""
+        """Returns the files of this name in this directory; `note`: file name of the note, if different."""
         return cls(
             directory / f"{name}.keys.npy", directory / f"{name}.counts.npy", directory / (note or f"{name}.json")
         )
@@ -96,16 +96,18 @@ class Files(NamedTuple):
             ValueError: a file is missing or damaged.
         """
         try:
-            size = json.loads(self.note.read_text())["distinct"]
+            note = json.loads(self.note.read_text())
+            size, digests = note["distinct"], [note["sha256"]["keys"], note["sha256"]["counts"]]
             arrays = [np.asarray(np.load(f, mmap_mode="r", allow_pickle=False)) for f in (self.keys, self.counts)]
-        except (OSError, ValueError, EOFError, KeyError) as error:
+        except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
             raise ValueError(f"{self.note.parent}: counts cannot be read: {error}; count again") from error
-        for file, array, dtype in zip(self, arrays, ("uint64", "int64"), strict=False):
+        for file, array, dtype, digest in zip(self, arrays, ("uint64", "int64"), digests, strict=False):
             if array.shape != (size,) or array.dtype != dtype:
                 raise ValueError(
                     f"{file} holds {array.dtype}{list(array.shape)} and must hold {dtype}[{size}], as "
                     f"{self.note.name} says; count again"
                 )
+            require_digest(array, digest, file, "count again")
         return SortedCounts(*arrays)
 
     def write(self, blocks: Iterable[SortedCounts]) -> None:

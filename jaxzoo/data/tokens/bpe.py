@@ -1,6 +1,6 @@
 """Byte-pair encoding by the library `tokenizers`, from GPT-2's files or any `tokenizer.json` of BPE.
 
-    tokenizer = load_tokenizer("gpt2")           # of jaxzoo.data.tokenizer: a directory with encoder.json and vocab.bpe
+    tokenizer = load_tokenizer("gpt2")           # a directory with encoder.json and vocab.bpe
     tokenizer.encode("Hello world")              # [15496, 995]
 
 Nothing is ever downloaded.
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Integer, UInt
 
-from jaxzoo.data.pieces.extras import need
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.token_shards import token_dtype
 from jaxzoo.data.tokens.tokenizer_definition import Definition
+from jaxzoo.extras import need
 
 PROBE = "Tab\tand  two spaces\r\n\n naïve ŁÓDŹ 漢字 😀 \0\x7f x=['a'] 12345 don't <0x41> "
 """A text that a tokenizer must give back, with all that normalizers like to change; in NFC."""

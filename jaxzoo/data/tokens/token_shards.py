@@ -14,6 +14,7 @@ Shards know nothing of each other: whoever makes them, in whatever order, makes 
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -23,18 +24,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int64, UInt, UInt16
 
-from jaxzoo.data.pieces.array_writer import writing_array
+from jaxzoo.data.pieces.array_writer import require_digest, writing_array
 from jaxzoo.data.pieces.open_files import allow_open_files
 from jaxzoo.whole_files import write_json
 
 FORMAT = 1
-"""Of the directory; another number is refused."""
+"""Format of the directory; another number is refused."""
 
 ARRAYS = ("tokens", "starts", "subsets")
 
 
 class Counts(NamedTuple):
-    """What a shard, a subset or a split holds."""
+    """Content of a shard, a subset or a split."""
 
     documents: int
     bytes: int
@@ -47,18 +48,62 @@ class Counts(NamedTuple):
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-class TokenShard(NamedTuple):
-    """One shard; the arrays are memory-mapped, read-only."""
+class TokenShard:
+    """One shard: a sequence of tokens, with the beginnings and subsets of its documents.
 
-    tokens: UInt[np.ndarray, "t"]
-    starts: Int64[np.ndarray, "n"]
-    subset_ids: UInt16[np.ndarray, "n"]
-    subsets: tuple[str, ...]
-    """Names that `subset_ids` index, sorted."""
+    The arrays are memory-mapped, read-only. Each is compared with its digest when it is first read.
+
+    Attributes:
+        subsets: names that `subset_ids` index, sorted.
+
+    Args:
+        directory: the token directory.
+        name: `shard_name` of split and index.
+        arrays: those of the files, by the names in `ARRAYS`.
+        note: what the manifest says of the shard.
+    """
+
+    def __init__(
+        self, directory: "TokenDirectory", name: str, arrays: Mapping[str, np.ndarray], note: Mapping[str, Any]
+    ):
+        self.subsets = tuple(sorted(note["subsets"]))
+        self._directory, self._name, self._arrays, self._digests = directory, name, arrays, note["sha256"]
+
+    def __len__(self) -> int:
+        return len(self._arrays["tokens"])
+
+    def __getitem__(self, index: slice) -> UInt[np.ndarray, "t"]:
+        return self.tokens[index]
+
+    @functools.cached_property
+    def tokens(self) -> UInt[np.ndarray, "t"]:
+        """The token ids, below the vocabulary's size."""
+        tokens = self._checked("tokens")
+        if (largest := int(tokens.max())) >= self._directory.vocab_size:
+            raise ValueError(
+                f"{self._directory.path}: shard {self._name} has the token {largest}, which must be in "
+                f"[0, {self._directory.vocab_size}); tokenize again into another directory"
+            )
+        return tokens
+
+    @functools.cached_property
+    def starts(self) -> Int64[np.ndarray, "n"]:
+        """Index of the first token of each document."""
+        return self._checked("starts")
+
+    @functools.cached_property
+    def subset_ids(self) -> UInt16[np.ndarray, "n"]:
+        """Index of the subset of each document."""
+        return self._checked("subsets")
+
+    def _checked(self, key: str) -> np.ndarray:
+        file, remedy = self._directory.path / f"{self._name}.{key}.npy", f"remove {self._name}.json and tokenize again"
+        require_digest(self._arrays[key], self._digests[key], file, remedy)
+        return self._arrays[key]
 
 
 class TokenizedDocument(NamedTuple):
-    """What goes into a shard."""
+    """Document of a shard."""
 
     tokens: UInt[np.ndarray, "t"]
     """Without end-of-text; may be empty."""
@@ -95,7 +140,7 @@ def write_shard(
         name: `shard_name` of split and index.
         documents: at least one.
         vocab_size: ids are below.
-        end_of_text: id behind every document.
+        end_of_text: id after every document.
 
     Raises:
         ValueError: there is no document.
@@ -192,7 +237,7 @@ class TokenDirectory:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What `write_manifest` wrote."""
+        """Content of `manifest.json`."""
         return self._manifest  # type: ignore[attr-defined]
 
     @property
@@ -202,7 +247,7 @@ class TokenDirectory:
 
     @property
     def end_of_text(self) -> int:
-        """The id behind every document."""
+        """Id after every document."""
         return self.manifest["tokenizer"]["end_of_text"]
 
     @property
@@ -212,7 +257,7 @@ class TokenDirectory:
         return f"{self.manifest['tokenizer']['fingerprint']}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
     def counts(self, split: str) -> dict[str, Counts]:
-        """What each subset of a split holds, by name."""
+        """Content of each subset of a split, by name."""
         return {name: Counts(**counts) for name, counts in self._split(split)["subsets"].items()}
 
     def odd(self, split: str) -> tuple[int, int]:
@@ -237,12 +282,12 @@ class TokenDirectory:
         return splits[split]
 
     def _read(self, name: str, note: Mapping[str, Any]) -> TokenShard:
-        files = [self.path / f"{name}.{key}.npy" for key in ARRAYS]
         total = _sum(note["subsets"].values())
         sizes = (total.tokens, total.documents, total.documents)
         dtypes = (self.manifest["dtype"], "int64", "uint16")
-        arrays = []
-        for file, size, dtype in zip(files, sizes, dtypes, strict=True):
+        arrays = {}
+        for key, size, dtype in zip(ARRAYS, sizes, dtypes, strict=True):
+            file = self.path / f"{name}.{key}.npy"
             try:
                 array = np.load(file, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError, EOFError) as error:
@@ -252,9 +297,8 @@ class TokenDirectory:
                     f"{file} holds {array.dtype}{list(array.shape)} and must hold {dtype}[{size}], as the manifest "
                     f"says; remove {name}.json and tokenize again"
                 )
-            arrays.append(array)
-        tokens, starts, subset_ids = arrays
-        return TokenShard(tokens, starts, subset_ids, tuple(sorted(note["subsets"])))
+            arrays[key] = array
+        return TokenShard(self, name, arrays, note)
 
 
 def _sum(counts: Iterable[Mapping[str, int]]) -> Counts:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.data.pieces.open_files import allow_open_files
-from jaxzoo.data.tokenizer import Tokenizer, load_tokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import ARRAYS, Counts, TokenDirectory
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
 SHOWN_SUBSETS = 4
 """Named in the summary; the largest ones."""

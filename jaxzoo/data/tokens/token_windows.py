@@ -1,6 +1,6 @@
 """Windows of token shards in a global random order, read from disk as they are needed.
 
-An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they stand one behind the
+An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they stand one after the
 other from the first token on, and cover the text but for a remainder that is shorter than a window. In every later
 epoch they begin at another random token, the text taken as a ring whose end joins its beginning, so that documents are
 cut at other places. The order of an epoch is a permutation that is computed index by index (grain's global shuffle) and
@@ -28,11 +28,11 @@ from jaxtyping import UInt
 from jaxzoo.data.statistics.ngram import Tokens
 
 MOST_WINDOWS = 2**32 - 1
-"""Of an epoch: grain's permutation is of 32 bits."""
+"""Most windows of an epoch: grain's permutation has 32 bits."""
 
 
 class Concatenation:
-    """Arrays of tokens one behind the other, none of them copied: their length, and their slices.
+    """Arrays of tokens one after the other, none of them copied: their length, and their slices.
 
     Args:
       parts: memory-mapped arrays, or what gives slices as they do; of one dtype, none empty, at least one.

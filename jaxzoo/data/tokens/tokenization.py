@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from jaxzoo.config_io import first_difference
 from jaxzoo.data.corpus.built import BuiltData, BuiltDocument
 from jaxzoo.data.pieces.share_out import Piece, share_out
-from jaxzoo.data.tokenizer import Tokenizer, load_tokenizer, save_tokenizer
+from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import (
     FORMAT,
     TokenDirectory,
@@ -24,6 +24,7 @@ from jaxzoo.data.tokens.token_shards import (
     write_manifest,
     write_shard,
 )
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 from jaxzoo.whole_files import write_json
 
 BATCH_BYTES = 2**20
@@ -39,11 +40,11 @@ class Progress(NamedTuple):
     shards: int
     """Finished ones."""
     tokens: int
-    """Of unfinished shards too."""
+    """Tokens, also of unfinished shards."""
     bytes: int
-    """Of the text of finished shards."""
+    """Bytes of the text of finished shards."""
     finished_tokens: int
-    """Of finished shards."""
+    """Tokens of finished shards."""
 
 
 class Tokenization:
@@ -71,12 +72,12 @@ class Tokenization:
 
     @property
     def n_shards(self) -> int:
-        """Of all splits."""
+        """Number of shards, of all splits."""
         return sum(map(len, self._names.values()))
 
     @property
     def n_documents(self) -> int:
-        """Of all splits."""
+        """Number of documents, of all splits."""
         return sum(map(sum, self._data.splits.values()))
 
     @property

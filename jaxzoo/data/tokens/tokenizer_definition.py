@@ -1,4 +1,4 @@
-"""What defines a BPE tokenizer: the JSON of a `tokenizer.json`, as language modelling takes it.
+"""Definition of a BPE tokenizer: the JSON of a `tokenizer.json`, as language modelling takes it.
 
 Two kinds are known, whose tokens give every text back byte for byte:
 
@@ -79,7 +79,7 @@ class Definition:
 
     @property
     def end_of_text_id(self) -> int:
-        """Of the token that ends a document."""
+        """Id of the token that ends a document."""
         return next(token["id"] for token in self.content["added_tokens"] if token["content"] == self.end_of_text)
 
     @property
@@ -105,7 +105,7 @@ class Definition:
 
     @property
     def space(self) -> str:
-        """What stands for a space in tokens with byte fallback."""
+        """Character for a space in tokens with byte fallback."""
         for part in _parts(self.content, ("normalizer", "pre_tokenizer")):
             if part.get("type") == "Metaspace":
                 return part.get("replacement", "▁")

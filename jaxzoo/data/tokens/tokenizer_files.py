@@ -1,14 +1,66 @@
-"""Tokenizers as they lie on disk: a `tokenizer.json`, or GPT-2's vocabulary and merges."""
+"""Tokenizers on disk: bytes, a `tokenizer.json`, or GPT-2's vocabulary and merges; read and written."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
+from jaxzoo.data.tokens.bpe import BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
+from jaxzoo.whole_files import write_whole
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 """Names of GPT-2's two files, as its authors and as others publish them."""
+
+
+def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokenizer:
+    """The tokenizer at a place.
+
+    Args:
+        place: `bytes`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token shards.
+        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` in its directory,
+            else `<|endoftext|>`, `</s>` and the like.
+
+    Raises:
+        ValueError: there is no tokenizer, or none whose tokens stand for bytes; it is not the one that made the token
+            shards in its directory; or the library is missing.
+        OSError: a file cannot be read.
+    """
+    path = Path(place).expanduser()
+    made = _made_by(path)
+    if str(place) == "bytes" or (made == ByteTokenizer.fingerprint and not (path / "tokenizer.json").exists()):
+        if end_of_text is not None:
+            raise ValueError(f"--end-of-text {end_of_text!r} is for BPE; bytes have an end-of-text of their own")
+        return ByteTokenizer()
+    tokenizer = BPETokenizer(read_definition(path, end_of_text))
+    if made not in (None, tokenizer.fingerprint):
+        raise ValueError(
+            f"{path} holds tokens of the tokenizer {made!r}, and the tokenizer there is {tokenizer.fingerprint!r}; "
+            "restore its tokenizer.json and tokenizer_config.json, or tokenize again"
+        )
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
+    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    if isinstance(tokenizer, BPETokenizer):
+        content = tokenizer.definition.content
+        config = {"eos_token": tokenizer.definition.end_of_text}
+        write_whole(directory / "tokenizer_config.json", json.dumps(config, ensure_ascii=False) + "\n")
+        write_whole(directory / "tokenizer.json", json.dumps(content, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def _made_by(path: Path) -> str | None:
+    """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
+    for name in ("manifest.json", "request.json"):
+        if (path / name).is_file():
+            return read_json(path / name).get("tokenizer", {}).get("fingerprint")
+    return None
 
 
 def gpt2_content(vocab: Mapping[str, int], merges: str) -> dict[str, Any]:

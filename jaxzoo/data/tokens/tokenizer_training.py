@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import BuiltData
-from jaxzoo.data.pieces.extras import need
 from jaxzoo.data.tokenizer import END_OF_TEXT
 from jaxzoo.data.tokens.bpe import BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
+from jaxzoo.extras import need
 
 SMALLEST = 257
 """Ids: the bytes and end-of-text."""

@@ -21,7 +21,7 @@ square of 2 x 2, that are drawn anew in every call; its state size, 14 b d, coun
 
 import dataclasses
 import functools
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -39,7 +39,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     nan_beyond,
     next_positions,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
 from jaxzoo.ops.segments import position_in_segment
 
@@ -50,6 +50,14 @@ BigBirdState = AttentionState
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BigBirdConfig(MultiHeadConfig):
     """Config of `BigBird`."""
+
+    about: ClassVar[About] = About(
+        paper="Zaheer et al. 2020",
+        url="https://arxiv.org/abs/2007.14062",
+        good_at="Long documents with a few important places; "
+        "what lies in no chosen block is out of reach of one layer.",
+        equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks",
+    )
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""

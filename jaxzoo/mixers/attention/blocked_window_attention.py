@@ -13,7 +13,7 @@ it. Positions are rotary or none. Deviation: no biases unless asked for.
 """
 
 import dataclasses
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
 from pallas_kernels.sliding_window import SlidingWindowCache, empty_cache
@@ -36,6 +36,12 @@ BlockedWindowAttentionState = SlidingWindowCache
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BlockedWindowAttentionConfig(MultiHeadConfig):
     """Config of `BlockedWindowAttention`."""
+
+    about: ClassVar[About] = About(
+        paper="Child et al. 2019; Zoology, App. F",
+        url="https://arxiv.org/abs/1904.10509",
+        good_at="Exact recall inside a block, in fixed memory; nothing beyond it.",
+    )
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""

@@ -24,7 +24,7 @@ default; "delta" is plain attention. Filters of maps always start as "delta".
 """
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -47,12 +47,19 @@ from jaxzoo.mixers.attention.softmax_attention import (
     next_positions,
     visible_slots,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     """Config of `ConvolutionAugmentedAttention`. The paper's width is 3 on recall tasks, 21 in language models."""
+
+    about: ClassVar[About] = About(
+        paper="Li et al. 2025 (CAT)",
+        url="https://arxiv.org/abs/2407.05591",
+        good_at="Recall of N-grams in one layer, without positions: the filter brings each key to its value.",
+        equation="K = (X * F_k) W_k, and the same for Q and V;     y = softmax(Q K^T / sqrt(k)) V",
+    )
 
     filters: Literal["head", "mixing", "maps"] = "head"
     """What a filter is and acts on (see the table above)."""

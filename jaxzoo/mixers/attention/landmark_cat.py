@@ -32,7 +32,7 @@ short filters as in `HeadFilters`; the implicit filter as in PyTorch's default f
 
 import dataclasses
 import math
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ from jaxzoo.mixers.attention.softmax_attention import (
     nan_beyond,
     next_positions,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.ops.landmark_attention import Gate, Retrieval, landmark_attention, landmark_attention_from
 from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
 from jaxzoo.ops.local_attention import keys_per_query
@@ -63,6 +63,13 @@ from jaxzoo.ops.local_attention import keys_per_query
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     """Config of `LandmarkCAT`."""
+
+    about: ClassVar[About] = About(
+        paper="Li et al. 2025 (CAT)",
+        url="https://arxiv.org/abs/2407.05591",
+        good_at="Recall in long contexts by a small share of attention's reads; "
+        "heads must be wide, about B log(t / B).",
+    )
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores inside blocks learn of positions."""

@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import FractionAboveZero, NonNegativeInt, PositiveInt, Rule
+from jaxzoo.checked import FractionAboveZero, PositiveInt, Rule
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
@@ -21,10 +21,10 @@ class MultiHeadConfig(MixerConfig):
 
     n_heads: PositiveInt = 1
     """Query heads."""
-    n_kv_heads: NonNegativeInt = 0
-    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
-    head_dim: NonNegativeInt = 0
-    """Width of a head; 0: d_model / n_heads."""
+    n_kv_heads: PositiveInt | None = None
+    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; None: n_heads."""
+    head_dim: PositiveInt | None = None
+    """Width of a head; None: d_model / n_heads."""
     positions: Literal["none", "rotary", "xpos", "alibi"] = "none"
     """How scores learn of positions; xpos: rotary, and they fade with the distance (`jaxzoo/layers/xpos.py`)."""
     rotary_fraction: FractionAboveZero = 1.0
@@ -45,7 +45,9 @@ class MultiHeadConfig(MixerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be 0")
+        self.require(
+            "n_kv_heads", self.n_heads % self.kv_heads == 0, f"must divide n_heads={self.n_heads}", "or be None"
+        )
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
         if self.rotates:

@@ -23,7 +23,7 @@ Initialisation: the filter uniform in +-1 / sqrt(n_taps), as PyTorch's.
 """
 
 import dataclasses
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
@@ -36,12 +36,18 @@ from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import causal_conv, conv_flops, uniform_parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.attention.softmax_attention import dense_attention
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NystromFormerConfig(MultiHeadConfig):
     """Config of `NystromFormer`."""
+
+    about: ClassVar[About] = About(
+        paper="Xiong et al. 2021",
+        url="https://arxiv.org/abs/2102.03902",
+        good_at="Long inputs that are read as a whole; approximates attention by landmarks.",
+    )
 
     positions: Literal["none", "rotary"] = "none"
     """How scores learn of positions."""
@@ -56,7 +62,7 @@ class NystromFormerConfig(MultiHeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or 0")
+        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or None")
         self.require("n_taps", self.n_taps % 2 == 1 or self.n_taps == 0, "must be odd", "or 0, for no convolution")
 
     @classmethod

@@ -23,7 +23,7 @@ features of keys divided by the largest of the whole sequence, which is not caus
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
 from jaxzoo.layers.variables import buffer
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.local_attention import attend_one, keys_per_query, local_attention
 from jaxzoo.ops.segments import position_in_segment
@@ -53,6 +53,12 @@ SMALLEST = 1e-30
 class ScatterBrainConfig(MultiHeadConfig):
     """Config of `ScatterBrain`."""
 
+    about: ClassVar[About] = About(
+        paper="Chen et al. 2021",
+        url="https://arxiv.org/abs/2110.15343",
+        good_at="Exact attention nearby and a rough one beyond, under one normaliser, in fixed memory.",
+    )
+
     positions: Literal["none", "rotary"] = "none"
     """How scores learn of positions."""
     window: PositiveInt = 64
@@ -64,7 +70,7 @@ class ScatterBrainConfig(MultiHeadConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or 0")
+        self.require("n_kv_heads", self.kv_heads == self.n_heads, f"must be n_heads={self.n_heads}", "or None")
         even = not self.paired or self.n_features % 2 == 0
         self.require("n_features", even, "must be even with paired=True")
 

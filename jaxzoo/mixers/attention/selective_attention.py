@@ -32,7 +32,7 @@ The state is a KV cache, and, for programmatic selection, the token ids seen.
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -57,13 +57,19 @@ from jaxzoo.mixers.attention.softmax_attention import (
     visible_slots,
     write_cache,
 )
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Losses
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Losses
 from jaxzoo.ops.segments import position_in_segment, seen_before
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectiveAttentionConfig(MultiHeadConfig):
     """Config of `SelectiveAttention`."""
+
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Zoology), sec. 5",
+        url="https://arxiv.org/abs/2312.04927",
+        good_at="Closing the gap of convolutions: attention for the few tokens that need it.",
+    )
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""

@@ -10,7 +10,7 @@ in the released Based models, at the absolute position of each token.
 """
 
 import dataclasses
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
 from flax import nnx
@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.sliding_window import (
     SlidingWindowCache,
@@ -37,6 +37,13 @@ SlidingWindowAttentionState = SlidingWindowCache
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SlidingWindowAttentionConfig(MultiHeadConfig):
     """Config of `SlidingWindowAttention`."""
+
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Based), sec. 4.2",
+        url="https://arxiv.org/abs/2402.18668",
+        good_at="Exact local comparisons in fixed memory; beside linear attention it is the other half of Based.",
+        equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i",
+    )
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
     """How scores learn of positions."""

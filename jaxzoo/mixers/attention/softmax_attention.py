@@ -9,7 +9,7 @@ Deviations from Zoology's attention: biases are off unless asked for, and the we
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.sharding import constrain, on_mesh
 from pallas_kernels.sliding_window import sharded_sliding_window_attention, sliding_window_attention
 from pallas_kernels.softmax import softmax_attention
@@ -28,6 +28,13 @@ from pallas_kernels.softmax import softmax_attention
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttentionConfig(MultiHeadConfig):
     """Config of `Attention`. Transformer++ of the Based paper: positions="rotary", rotary_fraction=0.5."""
+
+    about: ClassVar[About] = About(
+        paper="Vaswani et al. 2017",
+        url="https://arxiv.org/abs/1706.03762",
+        good_at="Recall of anything in the context, at any width; pays for it with a cache that grows with the text.",
+        equation="y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j",
+    )
 
     @classmethod
     def tiny(cls) -> Self:

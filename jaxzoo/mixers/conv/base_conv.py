@@ -24,7 +24,7 @@ where the model around the mixer resets all linear layers: weights normal with `
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import (
     MAX_DIRECT_TAPS,
     causal_conv,
@@ -45,12 +45,19 @@ from jaxzoo.layers.causal_conv import (
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Inherited, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Inherited, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseConvConfig(MixerConfig):
     """Config of `BaseConv`. `out_init_std` has nothing to act on: there is no output projection."""
+
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Zoology)",
+        url="https://arxiv.org/abs/2312.04927",
+        good_at="Shifts and comparisons at fixed distances, at the lowest cost of all; the first layer of hybrids.",
+        equation="y = (u W + b1) . (h * u + b2)",
+    )
 
     filter: Literal["short", "long", "implicit"] = "short"
     """A few free taps, as many free taps as tokens, or taps that an MLP computes from positions."""
@@ -60,8 +67,8 @@ class BaseConvConfig(MixerConfig):
     """Which published operator: Definition 4.1, the paper's listing, or the public code."""
     activation: Literal["none", "silu"] = "none"
     """Of both factors of the product, the convolved one with all that is added to it."""
-    long_init_std: NonNegativeFloat = 0.0
-    """Standard deviation of a long filter's initial taps; 0: 1 as published, but 1/sqrt(n_taps), which
+    long_init_std: PositiveFloat | None = None
+    """Standard deviation of a long filter's initial taps; None: 1 as published, but 1/sqrt(n_taps), which
     keeps the scale of the input, for form paper, where nothing is published."""
     emb_dim: PositiveInt = 3
     """Position features of an implicit filter: time, and cosine and sine of (emb_dim - 1) / 2 frequencies."""

@@ -14,7 +14,7 @@ which the released models lack. Initialisation of the taps: PyTorch's default, u
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,12 +32,18 @@ from jaxzoo.layers.causal_conv import (
     uniform_parameter,
 )
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GatedShortConvConfig(MixerConfig):
     """Config of `GatedShortConv`; the defaults are those of the released Based models."""
+
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Based)",
+        url="https://arxiv.org/abs/2402.18668",
+        good_at="The local half of Based: precise shifts of a few tokens, between layers that recall.",
+    )
 
     expansion: PositiveInt = 4
     """Channels of both branches together, in units of d_model; 8 is eq. 7 read literally."""

@@ -22,7 +22,7 @@ bias too; the filters: `HyenaFilter`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,13 +37,19 @@ from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HyenaConfig(LongFilterConfig):
     """Config of `Hyena`."""
+
+    about: ClassVar[About] = About(
+        paper="Poli et al. 2023",
+        url="https://arxiv.org/abs/2302.10866",
+        good_at="Text of long range in sub-quadratic time; recalls less than attention of its width.",
+    )
 
     order: Annotated[int, Rule("must be at least 2", 2, 2**31 - 1)] = 2
     """Gates, N."""

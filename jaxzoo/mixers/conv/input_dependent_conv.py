@@ -22,7 +22,7 @@ does not wrap around (eq. in H.8.1: it does), which would confuse s with t - s. 
 """
 
 import dataclasses
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
 from flax import nnx
@@ -32,13 +32,19 @@ from jaxzoo.checked import NonNegativeInt, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match_counts, strongest_lags
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputDependentConvConfig(MixerConfig):
     """Config of `InputDependentConv`. `out_init_std` has nothing to act on: there is no output projection."""
+
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Zoology), Theorem 4.5",
+        url="https://arxiv.org/abs/2312.04927",
+        good_at="Solving recall exactly with one convolution whose filter is made of the sequence; an existence proof.",
+    )
 
     filter: Literal["programmatic", "autocorrelation"] = "programmatic"
     """Where the distances come from: comparisons of token ids, or the autocorrelation of the input."""

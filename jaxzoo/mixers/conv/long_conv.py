@@ -17,7 +17,7 @@ Initialisation: K as `kernel_init` says, D N(0, 1); W_out normal with `out_init_
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,13 +30,19 @@ from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, Po
 from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, conv_flops, empty_history, push_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongConvConfig(LongFilterConfig):
     """Config of `LongConv`; `init_std` has nothing to act on: there is no input projection."""
+
+    about: ClassVar[About] = About(
+        paper="Fu et al. 2023",
+        url="https://arxiv.org/abs/2302.06646",
+        good_at="Signals of long range with a fixed pattern; without a gate it recalls nothing.",
+    )
 
     n_channels: PositiveInt = 1
     """Filters of each channel of the model."""

@@ -36,14 +36,15 @@ stream, and the number added to every feature. relu, exp and softmax: the Zoolog
 """
 
 import dataclasses
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.checked import PositiveInt
 from jaxzoo.layers import feature_maps as maps
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.variables import buffer, parameter
@@ -79,8 +80,8 @@ class FeatureMapConfig(MixerConfig):
     """Width of a head's queries and keys before the feature map."""
     feature_map: FeatureMap = "pos_elu"
     """phi; the table of `jaxzoo/mixers/linear/feature_map.py`."""
-    n_features: NonNegativeInt = 0
-    """Features of performer and all_poly; 0: feature_dim, as in Based, Table 6."""
+    n_features: PositiveInt | None = None
+    """Features of performer and all_poly; None: feature_dim, as in Based, Table 6."""
     n_positions: PositiveInt | None = None
     """Tokens in a quarter turn of cosformer: the longest distance with a positive weight; None: the model's length."""
     mirrored: bool = False
@@ -125,6 +126,11 @@ class FeatureMapConfig(MixerConfig):
         return expanded.get(self.feature_map, doubled)
 
     @property
+    def score_width(self) -> int:
+        """Channels of the products that make a weight within a chunk."""
+        return self.feature_dim if self.feature_map == "rebased" else self.width_of_features
+
+    @property
     def map_flops(self) -> float:
         """Forward operations a token of the matmuls in the map, of queries and keys."""
         matrices = {"performer": 1, "all_poly": 2}.get(self.feature_map, 0)
@@ -135,6 +141,15 @@ class FeatureMapConfig(MixerConfig):
         if config.feature_map == "cosformer" and config.n_positions is None:
             return dataclasses.replace(config, n_positions=model.max_length)
         return config
+
+
+class Features(NamedTuple):
+    """Queries and keys after the map, float32."""
+
+    q: Float[Array, "b t h f"]
+    k: Float[Array, "b t h f"]
+    squares: tuple[Float[Array, "b t h k"], Float[Array, "b t h k"]] | None
+    """Queries and keys whose squared products are the weights (rebased); None: another map."""
 
 
 class QueryKeyFeatures(nnx.Module):
@@ -167,10 +182,14 @@ class QueryKeyFeatures(nnx.Module):
 
     def __call__(
         self, q: Float[Array, "b t h k"], k: Float[Array, "b t h k"], position: Int[Array, "#b t"], *, shifted: bool
-    ) -> tuple[Float[Array, "b t h f"], Float[Array, "b t h f"]]:
-        """Features of queries and keys, float32; with `shifted`, queries may lack any factor a token."""
+    ) -> Features:
+        """Features of queries and keys; with `shifted`, queries may lack any factor a token."""
         q, k = self._normed(q, "q"), self._normed(k, "k")
-        return self._map(q, position, shifted=shifted), self._map(k, position)
+        squares = None
+        if self.config.feature_map == "rebased":
+            root = np.float32(self.config.feature_dim**-0.25)
+            squares = root * q, root * k
+        return Features(self._map(q, position, shifted=shifted), self._map(k, position), squares)
 
     def _normed(self, x: Float[Array, "b t h k"], which: Literal["q", "k"]) -> Float[Array, "b t h k"]:
         """`gamma norm(x) + beta`, as far as the config has them; float32."""

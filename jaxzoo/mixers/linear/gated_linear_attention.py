@@ -11,7 +11,7 @@ of its public code, which also leaves out b_r (`gate_bias`). Based, Table 13, tr
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 
 
@@ -31,12 +31,18 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, li
 class GatedLinearAttentionConfig(MixerConfig):
     """Config of `GatedLinearAttention`."""
 
+    about: ClassVar[About] = About(
+        paper="Yang et al. 2024",
+        url="https://arxiv.org/abs/2312.06635",
+        good_at="Text: it learns what to forget, channel by channel, in a state of fixed size.",
+    )
+
     n_heads: PositiveInt = 4
     """Heads."""
-    key_width: NonNegativeInt = 0
-    """Width of the queries, and of the keys, of all heads together; 0: d_model / 2."""
-    value_width: NonNegativeInt = 0
-    """Width of the values of all heads together; 0: d_model."""
+    key_width: PositiveInt | None = None
+    """Width of the queries, and of the keys, of all heads together; None: d_model / 2."""
+    value_width: PositiveInt | None = None
+    """Width of the values of all heads together; None: d_model."""
     decay_rank: PositiveInt = 16
     """Rank of the map from the token to its decays."""
     decay_temperature: PositiveFloat = 16.0

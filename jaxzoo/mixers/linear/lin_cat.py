@@ -13,7 +13,7 @@ Deviations and initialisation: those of `ConvolutionAugmentedAttention` and `Lin
 """
 
 import dataclasses
-from typing import Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,12 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer
-from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
 
 
@@ -34,10 +34,16 @@ from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attent
 class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
     """Config of `LinCAT`."""
 
+    about: ClassVar[About] = About(
+        paper="Li et al. 2025 (CAT)",
+        url="https://arxiv.org/abs/2407.05591",
+        good_at="What linear attention recalls, in one layer instead of two.",
+    )
+
     filters: Literal["head", "mixing"] = "head"
     """A filter has one number a tap and head, or matrices that mix the heads."""
-    head_dim: NonNegativeInt = 0
-    """Width of a head's values; 0: d_model / n_heads."""
+    head_dim: PositiveInt | None = None
+    """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
     """Added to the denominator."""
     normalize: bool = True
@@ -78,7 +84,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
         chunk = min(CHUNK, -(-length // PIECE) * PIECE)
         padding = -(-length // chunk) * chunk / length
         sums = 2.0 * h * f * (2 * v + self.normalize) * (length > CHUNK)
-        return projections + convolutions + self.map_flops + padding * (2.0 * h * chunk * (f + v) + sums)
+        return projections + convolutions + self.map_flops + padding * (2.0 * h * chunk * (self.score_width + v) + sums)
 
 
 class LinCATState(NamedTuple):
@@ -125,11 +131,10 @@ class LinCAT(Mixer):
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        config = self.config
         parts = self._parts(x)
         filtered = {name: self.head_filters(name, parts[name], segment_ids=context.segment_ids) for name in PARTS}
-        tokens = self._featured(filtered, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
-        y, _ = linear_attention(*tokens, normalize=config.normalize, eps=config.eps, segment_ids=context.segment_ids)
+        (q, k, squares), v = self._featured(filtered, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
+        y, _ = linear_attention(q, k, v, **self._options, squares=squares, segment_ids=context.segment_ids)
         return self._merge(y)
 
     def init_state(
@@ -148,27 +153,30 @@ class LinCAT(Mixer):
     def prefill(
         self, x: Float[Array, "b t d"], state: LinCATState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], LinCATState]:
-        tokens, after = self._next(x, state)
-        sums = self._sums(state)
-        y, sums = linear_attention(*tokens, normalize=self.config.normalize, eps=self.config.eps, initial_state=sums)
+        (q, k, squares), v, after = self._next(x, state)
+        y, sums = linear_attention(q, k, v, **self._options, squares=squares, initial_state=self._sums(state))
         return self._merge(y), _with_sums(after, sums)
 
     def step(
         self, x_t: Float[Array, "b d"], state: LinCATState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], LinCATState]:
-        tokens, after = self._next(x_t[:, None], state)
-        q, k, v = (part[:, 0] for part in tokens)
-        options = {"normalize": self.config.normalize, "eps": self.config.eps}
-        y, sums = linear_attention_step(self._sums(state), q, k, v, **options)
+        (*features, _), v, after = self._next(x_t[:, None], state)
+        q, k, v = (part[:, 0] for part in (*features, v))
+        y, sums = linear_attention_step(self._sums(state), q, k, v, **self._options)
         return self._merge(y), _with_sums(after, sums)
 
-    def _next(self, x: Float[Array, "b t d"], state: LinCATState) -> tuple[tuple[jax.Array, ...], LinCATState]:
+    @property
+    def _options(self) -> dict[str, Any]:
+        """Options that all calls of the op share."""
+        return {"normalize": self.config.normalize, "eps": self.config.eps}
+
+    def _next(self, x: Float[Array, "b t d"], state: LinCATState) -> tuple[Features, jax.Array, LinCATState]:
         """Features and values of the next tokens, and the state with histories and positions after them."""
         parts, histories = self._parts(x), state._asdict()
         filtered = {name: self.head_filters(name, parts[name], histories[name]) for name in PARTS}
         positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
         after = {name: push_history(histories[name], parts[name]) for name in PARTS}
-        return self._featured(filtered, positions), state._replace(position=state.position + x.shape[1], **after)
+        return *self._featured(filtered, positions), state._replace(position=state.position + x.shape[1], **after)
 
     def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
         """Queries, keys and values by head, before their filters."""
@@ -178,12 +186,10 @@ class LinCAT(Mixer):
             for project, (name, width) in zip(projections, self.config.part_widths.items(), strict=True)
         }
 
-    def _featured(
-        self, parts: dict[str, jax.Array], positions: Int[Array, "#b t"]
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def _featured(self, parts: dict[str, jax.Array], positions: Int[Array, "#b t"]) -> tuple[Features, jax.Array]:
         """Features of filtered queries and keys, and filtered values."""
-        q, k = self.features(parts["queries"], parts["keys"], positions, shifted=self.config.normalize)
-        return q, k, parts["values"]
+        features = self.features(parts["queries"], parts["keys"], positions, shifted=self.config.normalize)
+        return features, parts["values"]
 
     def _sums(self, state: LinCATState) -> LinearState:
         """The sums as the op takes them."""

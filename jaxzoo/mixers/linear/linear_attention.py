@@ -17,7 +17,7 @@ explode; `normalize=False` takes the sum as it is.
 """
 
 import dataclasses
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,11 +25,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, Rule
+from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer
-from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import (
     CHUNK,
     PIECE,
@@ -44,8 +44,14 @@ from jaxzoo.ops.linear_attention import (
 class LinearAttentionConfig(FeatureMapConfig):
     """Config of `LinearAttention`."""
 
-    head_dim: NonNegativeInt = 0
-    """Width of a head's values; 0: d_model / n_heads."""
+    about: ClassVar[About] = About(
+        paper="Katharopoulos et al. 2020",
+        url="https://arxiv.org/abs/2006.16236",
+        good_at="Comparing feature maps: recall grows with the state that a map gives.",
+    )
+
+    head_dim: PositiveInt | None = None
+    """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
     """Added to the denominator; the default is that of the Based release."""
     normalize: bool = True
@@ -67,8 +73,9 @@ class LinearAttentionConfig(FeatureMapConfig):
 
     @classmethod
     def rebased(cls, **fields: Any) -> Self:
-        """ReBased (Aksenov et al. 2024), as released: `(q . k)^2` of queries and keys behind a LayerNorm each."""
-        return cls(feature_map="rebased", qk_norm="all_heads", qk_affine="scale_and_shift", **fields)
+        """ReBased (Aksenov et al. 2024), as released: `(q . k)^2` of queries and keys after a LayerNorm each."""
+        released = {"feature_map": "rebased", "qk_norm": "all_heads", "qk_affine": "scale_and_shift", "eps": 1e-6}
+        return cls(**{**released, **fields})
 
     @property
     def value_width(self) -> int:
@@ -102,7 +109,7 @@ class LinearAttentionConfig(FeatureMapConfig):
             return projections + sums
         chunk = min(CHUNK, -(-length // PIECE) * PIECE)
         padding = -(-length // chunk) * chunk / length
-        within = 2.0 * h * chunk * (f + v)
+        within = 2.0 * h * chunk * (self.score_width + v)
         return projections + padding * (within + sums * (length > CHUNK))
 
 
@@ -151,11 +158,11 @@ class LinearAttention(Mixer):
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         # Documents need no positions of their own: only distances count, and a document is one run of tokens.
-        tokens = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
+        (q, k, squares), v = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
         if self.config.causal:
-            y, _ = linear_attention(*tokens, **self._options, segment_ids=context.segment_ids)
+            y, _ = linear_attention(q, k, v, **self._options, squares=squares, segment_ids=context.segment_ids)
         else:
-            y = bidirectional_linear_attention(*tokens, normalize=self.config.normalize, eps=self.config.eps)
+            y = bidirectional_linear_attention(q, k, v, normalize=self.config.normalize, eps=self.config.eps)
         return self._merge(x, y)
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> AnyState:
@@ -176,17 +183,15 @@ class LinearAttention(Mixer):
         self, x: Float[Array, "b t d"], state: AnyState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], AnyState]:
         ahead = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        y, sums = linear_attention(
-            *self._project(x, _position(state)[:, None] + ahead),
-            **self._options,
-            initial_state=self._sums(state),
-        )
+        (q, k, squares), v = self._project(x, _position(state)[:, None] + ahead)
+        y, sums = linear_attention(q, k, v, **self._options, squares=squares, initial_state=self._sums(state))
         return self._merge(x, y), _advance(state, sums, x.shape[1])
 
     def step(
         self, x_t: Float[Array, "b d"], state: AnyState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], AnyState]:
-        q, k, v = (part[:, 0] for part in self._project(x_t[:, None], _position(state)[:, None]))
+        (*features, _), v = self._project(x_t[:, None], _position(state)[:, None])
+        q, k, v = (part[:, 0] for part in (*features, v))
         y, sums = linear_attention_step(self._sums(state), q, k, v, **self._options)
         return self._merge(x_t, y), _advance(state, sums, 1)
 
@@ -198,8 +203,8 @@ class LinearAttention(Mixer):
             log_decay = jnp.asarray(np.log(head_decay(config.decay_const, config.n_heads)), jnp.float32)
         return {"normalize": config.normalize, "eps": config.eps, "log_decay": log_decay}
 
-    def _project(self, x: Float[Array, "b t d"], position: Int[Array, "#b t"]) -> tuple[Array, Array, Array]:
-        """Features of queries and keys `(b, t, h, f)`, float32, and values `(b, t, h, v)`."""
+    def _project(self, x: Float[Array, "b t d"], position: Int[Array, "#b t"]) -> tuple[Features, Array]:
+        """Features of queries and keys, and values `(b, t, h, v)`."""
         projections = (self.q_proj, self.k_proj, self.v_proj)
         widths = (self.config.feature_dim, self.config.feature_dim, self.config.value_width)
         q, k, v = (
@@ -207,7 +212,7 @@ class LinearAttention(Mixer):
             for project, width in zip(projections, widths, strict=True)
         )
         # A factor of a query cancels only if the weights are normalised.
-        return *self.features(q, k, position, shifted=self.config.normalize), v
+        return self.features(q, k, position, shifted=self.config.normalize), v
 
     def _sums(self, state: AnyState) -> LinearState:
         """The state as the op takes it."""

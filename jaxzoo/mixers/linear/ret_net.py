@@ -21,7 +21,7 @@ matrix by rows, which the norm behind it undoes up to its eps. No biases.
 """
 
 import dataclasses
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,11 +30,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
+from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 
 
@@ -42,12 +42,18 @@ from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, li
 class RetNetConfig(MixerConfig):
     """Config of `RetNet`."""
 
+    about: ClassVar[About] = About(
+        paper="Sun et al. 2023",
+        url="https://arxiv.org/abs/2307.08621",
+        good_at="Recent text at constant memory, by decays that are fixed.",
+    )
+
     n_heads: PositiveInt = 1
     """Heads, each with a decay of its own."""
-    value_width: NonNegativeInt = 0
-    """Width of the values of all heads together; 0: d_model. RetNet's own models have 2 d_model."""
-    gamma: Fraction = 0.0
-    """What every head keeps of its state a token; 0: 1 - 2^(-5 - h) for head h, counted from 0."""
+    value_width: PositiveInt | None = None
+    """Width of the values of all heads together; None: d_model. RetNet's own models have 2 d_model."""
+    gamma: FractionAboveZero | None = None
+    """Decay factor per token, of every head; None: 1 - 2^(-5 - h) for head h, counted from 0."""
     positions: Literal["none", "rotary"] = "rotary"
     """Rotates queries and keys by their positions."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
@@ -106,7 +112,7 @@ class RetNetConfig(MixerConfig):
     def log_gammas(self) -> np.ndarray:
         """Logarithm of each head's decay, float64 `(h,)`."""
         own = 1 - 2.0 ** (-5 - np.arange(self.n_heads))
-        return np.log(np.full(self.n_heads, self.gamma) if self.gamma else own)
+        return np.log(own if self.gamma is None else np.full(self.n_heads, self.gamma))
 
     @property
     def capabilities(self) -> Capabilities:

@@ -23,7 +23,7 @@ time_first).
 
 import dataclasses
 import math
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt
+from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, share, zigzag
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
 
@@ -43,8 +43,14 @@ from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
 class RWKV4TimeMixConfig(RWKVConfig):
     """Config of `RWKV4TimeMix`."""
 
-    value_width: NonNegativeInt = 0
-    """Channels of r, k and v; 0: d_model, as in the paper."""
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2023",
+        url="https://arxiv.org/abs/2305.13048",
+        good_at="Text at the smallest state: two numbers a channel.",
+    )
+
+    value_width: PositiveInt | None = None
+    """Channels of r, k and v; None: d_model, as in the paper."""
 
     @property
     def values(self) -> int:

@@ -18,7 +18,7 @@ orthogonal matrix times sqrt(hidden_width / d).
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt
+from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
-from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection, share
 
 
@@ -36,8 +36,14 @@ from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection, share
 class RWKV4ChannelMixConfig(RWKVConfig):
     """Config of `RWKV4ChannelMix`."""
 
-    hidden_width: NonNegativeInt = 0
-    """Hidden units; 0: 4 d_model, as in the paper."""
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2023",
+        url="https://arxiv.org/abs/2305.13048",
+        good_at="The MLP of RWKV, with a look at the token before; never without a time mix.",
+    )
+
+    hidden_width: PositiveInt | None = None
+    """Hidden units; None: 4 d_model, as in the paper."""
 
     @property
     def hidden(self) -> int:

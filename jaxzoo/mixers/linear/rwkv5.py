@@ -25,7 +25,7 @@ matrices. All parameters have one learning rate.
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +34,11 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, share, zigzag
 from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
 from jaxzoo.ops.linear_attention import CHUNK
@@ -48,10 +48,16 @@ from jaxzoo.ops.linear_attention import CHUNK
 class RWKV5TimeMixConfig(RWKVConfig):
     """Config of `RWKV5TimeMix`."""
 
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2024",
+        url="https://arxiv.org/abs/2404.05892",
+        good_at="RWKV with matrix states in heads, which recall more.",
+    )
+
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""
-    value_width: NonNegativeInt = 0
-    """Channels of r, k, v and g in all heads together; 0: d_model, as in the paper."""
+    value_width: PositiveInt | None = None
+    """Channels of r, k, v and g in all heads together; None: d_model, as in the paper."""
     norm_eps: NonNegativeFloat = 64e-5
     """Added to the mean square in the norm of each head."""
 

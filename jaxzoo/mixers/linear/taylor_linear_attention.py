@@ -22,7 +22,7 @@ nonlinearity for the scaling; we add none.
 """
 
 import dataclasses
-from typing import Annotated, Self
+from typing import Annotated, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,10 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
+from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
     TaylorState,
@@ -52,20 +52,27 @@ TaylorLinearAttentionState = TaylorState
 class TaylorLinearAttentionConfig(MixerConfig):
     """Config of `TaylorLinearAttention`. Based 360m: n_heads=16, feature_dim=16."""
 
+    about: ClassVar[About] = About(
+        paper="Arora et al. 2024 (Based), sec. 4.1",
+        url="https://arxiv.org/abs/2402.18668",
+        good_at="Recall at constant memory: "
+        "the weights come close to those of softmax, so that what is far stays sharp.",
+    )
+
     n_heads: PositiveInt = 1
     """Query heads."""
-    n_kv_heads: NonNegativeInt = 0
-    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; 0: n_heads."""
+    n_kv_heads: PositiveInt | None = None
+    """Key/value heads, each serving n_heads / n_kv_heads neighbouring query heads; None: n_heads."""
     feature_dim: PositiveInt = 16
     """Width of a head's queries and keys, d' in the paper; the state grows with its square."""
-    head_dim: NonNegativeInt = 0
-    """Width of a head's values; 0: d_model / n_heads."""
+    head_dim: PositiveInt | None = None
+    """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
     """Added to the denominator."""
     normalize: bool = True
     """Divides by the sum of the weights."""
-    chunk_size: NonNegativeInt = 0
-    """Tokens that meet by the quadratic form; 0: chosen by the length."""
+    chunk_size: PositiveInt | None = None
+    """Chunk length; None: chosen by the length."""
     output_scaling: bool = False
     """Scales each head's output by a learned linear function of the token (App. C)."""
     decay: bool = False
@@ -76,7 +83,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         rule = f"must divide n_heads={self.n_heads}"
-        self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be 0")
+        self.require("n_kv_heads", self.n_heads % self.kv_heads == 0, rule, "or be None")
         if not self.head_dim and self.d_model is not None:
             self.require_divisible("d_model", by="n_heads")
 
@@ -198,7 +205,7 @@ class TaylorLinearAttention(Mixer):
             eps=self.config.eps,
             normalize=self.config.normalize,
             decay=self._decay(),
-            chunk_size=self.config.chunk_size or None,
+            chunk_size=self.config.chunk_size,
             **past,
         )
 

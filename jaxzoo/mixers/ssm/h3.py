@@ -27,7 +27,7 @@ Deviation: the diagonal SSM reaches back over the whole sequence; the authors' c
 """
 
 import dataclasses
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +41,18 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class H3Config(MixerConfig):
     """Config of `H3`; the defaults are those of the authors' code."""
+
+    about: ClassVar[About] = About(
+        paper="Fu et al. 2023",
+        url="https://arxiv.org/abs/2212.14052",
+        good_at="Recall of a few pairs, by a shift and a product; long memory without attention.",
+    )
 
     d_state: PositiveInt = 64
     """Inputs that the shift SSM holds a channel, and real numbers of state that the diagonal SSM holds a product."""

@@ -27,7 +27,7 @@ Initialisation: projection normal, its bias 0; D normal of variance 1; S4D as in
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ from jaxzoo.layers.s4d import (
     s4d_step,
 )
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.sequence_parallel import behind_halo
 
@@ -59,6 +59,12 @@ from jaxzoo.sequence_parallel import behind_halo
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LiquidS4Config(MixerConfig):
     """Config of `LiquidS4`."""
+
+    about: ClassVar[About] = About(
+        paper="Hasani et al. 2022",
+        url="https://arxiv.org/abs/2209.12951",
+        good_at="Smooth signals; products of neighbouring inputs in a state space model.",
+    )
 
     d_state: PositiveInt = 64
     """Real numbers of state a channel, half as many complex ones."""

@@ -31,7 +31,7 @@ softplus of a delta that is log-uniform in [dt_min, dt_max] and at least dt_floo
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ from jax.tree_util import Partial
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import (
     causal_conv,
     causal_conv_step,
@@ -51,7 +51,7 @@ from jaxzoo.layers.causal_conv import (
 )
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 
 
@@ -59,14 +59,20 @@ from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 class MambaConfig(MixerConfig):
     """Config of `Mamba`; the defaults are the paper's."""
 
+    about: ClassVar[About] = About(
+        paper="Gu and Dao 2023",
+        url="https://arxiv.org/abs/2312.00752",
+        good_at="Text at constant memory: what to keep is decided token by token.",
+    )
+
     d_state: PositiveInt = 16
     """Numbers of state a channel, the paper's N."""
     expand: PositiveInt = 2
     """Channels of the inner branch, in units of d_model; the paper's E."""
     n_taps: PositiveInt = 4
     """Taps of the convolution, the current token's included."""
-    dt_rank: NonNegativeInt = 0
-    """Rank of the map to delta; 0: d_model / 16, rounded up."""
+    dt_rank: PositiveInt | None = None
+    """Rank of the map to delta; None: d_model / 16, rounded up."""
     dt_min: PositiveFloat = 0.001
     """Smallest initial delta."""
     dt_max: PositiveFloat = 0.1

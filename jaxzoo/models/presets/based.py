@@ -38,7 +38,7 @@ def based_1_3b(variant: Variant = "paper", *, decay: bool = False) -> LanguageMo
     """Based, Table 7, column 1.4B: 1349M parameters (Table 1: 1.35b).
 
     36 layers of width 1792: Taylor linear attention at layers 1, 6, 11, 16, 21, 27, 33, sliding window
-    attention right behind each, gated short convolutions elsewhere; SwiGLU of width 2 d.
+    attention right after each, gated short convolutions elsewhere; SwiGLU of width 2 d.
 
     Args:
       variant: the window is 16 tokens in the paper; 129 in the released config.

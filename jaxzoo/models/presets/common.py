@@ -1,4 +1,4 @@
-"""What the presets share: variants, and the frame of the papers' models of text."""
+"""Shared parts of the presets: variants, and the frame of the papers' models of text."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ def text_model(
     mlp_width: int = 0,
     **fields,
 ) -> LanguageModelConfig:
-    """What the papers' models of text share: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
+    """Shared fields of the papers' models of text: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
     shared = {
         "vocab_size": 50257,
         "max_length": 2048,

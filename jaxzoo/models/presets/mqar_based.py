@@ -142,7 +142,7 @@ def mqar_linear_attention(
         n_heads=1,
         feature_map=feature_map,
         feature_dim=width,
-        n_features=256 if release and feature_map == "performer" else 0,
+        n_features=256 if release and feature_map == "performer" else None,
         poly_init="model" if release and feature_map == "all_poly" else None,
         out_init_std=0.02 if release else None,
     )
@@ -152,7 +152,7 @@ def mqar_linear_attention(
 def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> LanguageModelConfig:
     """Mamba on MQAR, Based, Figure 2: two layers, without a second branch.
 
-    RMSNorm, as in the released block; behind the last layer the release has LayerNorm.
+    RMSNorm, as in the released block; after the last layer the release has LayerNorm.
 
     Args:
       d_model: width; 64, 128 or 256 in the figure.

@@ -37,7 +37,7 @@ def mqar_cat(
 def mqar_lin_cat(
     *, d_model: int = 64, length: int = 128, feature_map: FeatureMap = "pos_elu", variant: Variant = "paper"
 ) -> LanguageModelConfig:
-    """LinCAT on MQAR and MQNAR, Figures 5 and 6: one layer of linear attention of one head behind filters of 3 taps.
+    """LinCAT on MQAR and MQNAR, Figures 5 and 6: one layer of linear attention of one head after filters of 3 taps.
 
     Queries and keys are as wide as the model, as in `mqar_linear_attention`. That LinCAT counts among the "CAT models"
     of one layer is our reading.

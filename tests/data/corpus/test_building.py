@@ -128,12 +128,14 @@ def test_tensorflow_datasets_reads_it(built, pile):
     assert sorted(path.name for path in built.iterdir()) == ["build.json", "the_pile"]
 
 
+@pytest.mark.full
 def test_workers_change_nothing(built, config, tmp_path):
     """Kills: bytes that depend on who makes a shard, such as the order of fields, which protobuf gives each process."""
     assert build(config, tmp_path / "out", workers=3).is_new
     assert tree(tmp_path / "out") == tree(built)
 
 
+@pytest.mark.full
 def test_a_killed_build_goes_on(built, config, tmp_path):
     """Kills: half a shard that is used, a section that is cut elsewhere or made again, a kill between two renamings."""
     out = tmp_path / "out"
@@ -156,6 +158,7 @@ def test_a_killed_build_goes_on(built, config, tmp_path):
     assert set(made.values()) <= inodes
 
 
+@pytest.mark.full
 def test_no_moment_is_too_bad_to_be_stopped(tmp_path, monkeypatch):
     """Kills: what is counted, made or named twice after a stop between any two files that get their places."""
     for name, n in (("a", 500), ("b", 10)):
@@ -245,7 +248,7 @@ def test_other_sources(tmp_path):
     assert read_back(build(own, tmp_path / "own").directory) == {"train": [("text", "subset")], "test": tests}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_damage_stops_the_build_or_is_counted(tmp_path, workers):
     """Kills: damage in a worker that ends in a traceback or a hang; what was skipped that nobody hears of."""
     good = rows(5, 30)
@@ -299,6 +302,7 @@ def test_a_wrong_source_writes_nothing(pile, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_disk_space(config, pile, tmp_path, monkeypatch):
     """Kills: an estimate that forgets that inputs are compressed, or what a killed build has written already."""
     job = Build(config, tmp_path / "out")
@@ -315,6 +319,7 @@ def test_disk_space(config, pile, tmp_path, monkeypatch):
     job.check_disk()
 
 
+@pytest.mark.full
 def test_no_document_to_train_on(tmp_path):
     """Kills: a data set without training documents that a later command stumbles over."""
     (tmp_path / "a.txt").touch()
@@ -322,6 +327,7 @@ def test_no_document_to_train_on(tmp_path):
         build(BuildConfig(source="text", paths=f"{tmp_path}/a.txt"), tmp_path / "out")
 
 
+@pytest.mark.full
 def test_builders_of_tensorflow_datasets(pile, tmp_path):
     """Kills: builder classes that read other documents than the build."""
     pytest.importorskip("importlib_resources", reason="download_and_prepare imports it without declaring it")
@@ -338,6 +344,7 @@ def test_builders_of_tensorflow_datasets(pile, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_tensorflow_is_never_imported(pile, tmp_path):
     """Kills: a build or a reading that drags TensorFlow in where it is installed, or needs it where it is not."""
     (tmp_path / "tensorflow").mkdir()
@@ -355,6 +362,7 @@ print(len(source), len(source[0]["text"]) > 0, "tensorflow" in sys.modules)
     assert done.stdout.split()[-2:] == ["True", "False"]
 
 
+@pytest.mark.full
 def test_commands_share_a_build(built, config, tmp_path):
     """Kills: a command that removes, or makes again, what another one is at; workers that disagree on a shard."""
     flags = ["--source", "pile", "--paths", config.paths, "--valid-paths", str(config.valid_paths)]

@@ -138,22 +138,19 @@ def test_a_name_with_wildcards_that_exists_is_taken_literally(tmp_path):
     assert list(find_files(str(tmp_path / "notes*.txt"))) == ["notes1.txt", "notes[1].txt"]
 
 
-@pytest.mark.parametrize(
-    ("path", "rule"),
-    [
+def test_errors_name_field_value_rule_and_remedy(tmp_path, monkeypatch):
+    """Kills a bare IndexError or FileNotFoundError deep in the reader."""
+    for path, rule in [
         ("missing", "must be a directory, a file or a glob that exists; check the spelling"),
         ("*.nothing", "must hold UTF-8 text, but of its 0 files 0 are empty or not UTF-8; name a"),
         ("bad", "must hold UTF-8 text, but of its 2 files 2 are empty or not UTF-8; name a"),
-    ],
-)
-def test_errors_name_field_value_rule_and_remedy(tmp_path, monkeypatch, path, rule):
-    """Kills a bare IndexError or FileNotFoundError deep in the reader."""
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "a").write_bytes(b"\xff")
-    (tmp_path / "bad" / "b").write_bytes(b"")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=re.escape(f"TextDataConfig.path={path!r} {rule}")):
-        read_corpus(path, valid_fraction=0.5, seed=0)
+    ]:
+        (tmp_path / "bad").mkdir(exist_ok=True)
+        (tmp_path / "bad" / "a").write_bytes(b"\xff")
+        (tmp_path / "bad" / "b").write_bytes(b"")
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(ValueError, match=re.escape(f"TextDataConfig.path={path!r} {rule}")):
+            read_corpus(path, valid_fraction=0.5, seed=0)
 
 
 @pytest.mark.parametrize("call", ["read_bytes", "scandir"])

@@ -1,6 +1,7 @@
 """Documents from files: right ones, damaged ones, and reading that goes on where it stopped."""
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -26,17 +27,17 @@ def read(files: list[Path], fields: Fields | None, **options) -> tuple[list[tupl
     return [tuple(document) for _, document in read_documents(files, fields, skipped, **options)], skipped
 
 
-@pytest.mark.parametrize("size", [1, 7, 2**16])
-def test_lines_are_those_of_the_whole_file(tmp_path, monkeypatch, size):
+def test_lines_are_those_of_the_whole_file(tmp_path, monkeypatch):
     """Kills: lines cut or joined at the edges of chunks and frames, a last line without its end that is lost."""
-    monkeypatch.setattr(lines, "CHUNK_BYTES", size)
-    content = b"first\n\nthird \xc3\xa4\n" + b"x" * 300 + b"\nlast"
-    plain, compressed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.zst"
-    plain.write_bytes(content)
-    skippable = bytes.fromhex("502a4d18") + (3).to_bytes(4, "little") + b"abc"
-    compressed.write_bytes(zst(content[:9]) + skippable + zst(content[9:20], b"", content[20:]))
-    assert list(read_lines(plain)) == content.split(b"\n")
-    assert list(read_lines(compressed)) == content.split(b"\n")
+    for size in [1, 7, 2**16]:
+        monkeypatch.setattr(lines, "CHUNK_BYTES", size)
+        content = b"first\n\nthird \xc3\xa4\n" + b"x" * 300 + b"\nlast"
+        plain, compressed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.zst"
+        plain.write_bytes(content)
+        skippable = bytes.fromhex("502a4d18") + (3).to_bytes(4, "little") + b"abc"
+        compressed.write_bytes(zst(content[:9]) + skippable + zst(content[9:20], b"", content[20:]))
+        assert list(read_lines(plain)) == content.split(b"\n")
+        assert list(read_lines(compressed)) == content.split(b"\n")
 
 
 def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
@@ -49,6 +50,21 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
     assert next(found) == b"short"
     with pytest.raises(DamagedFileError, match="a line is longer than 1,000 bytes"):
         next(found)
+
+
+@pytest.mark.full
+def test_a_small_file_of_many_lines_does_not_fill_the_memory(tmp_path):
+    """Kills: a few kilobytes of zstd that are decompressed, and split into lines, as a whole: 1 GB for each 3 kB."""
+    file = tmp_path / "a.jsonl.zst"
+    content = b"\n" * 2**19 + (b"x" * 4095 + b"\n") * 2**14
+    file.write_bytes(zst(content))
+    assert file.stat().st_size < len(content) / 5000
+    tracemalloc.start()
+    n_lines = sum(1 for _ in read_lines(file))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert n_lines == 2**19 + 2**14
+    assert peak < 48 * 2**20
 
 
 def test_fields_of_each_source(tmp_path):
@@ -65,9 +81,9 @@ def test_fields_of_each_source(tmp_path):
     assert read([file], None)[0] == [(file.read_text(), "")]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+def test_a_damaged_line(tmp_path):
+    """Kills: damage that passes, ends in a traceback, or takes its neighbours with it; a wrong line number."""
+    for line, message in [
         (b"{not json}", "not JSON"),
         (b'{"text": "half', "not JSON"),
         (b'{"text": "\xff"}', "not UTF-8"),
@@ -77,20 +93,17 @@ def test_fields_of_each_source(tmp_path):
         (b'["text"]', "no field 'text'"),
         (b'{"text": 5, "meta": {"pile_set_name": "a"}}', "field 'text' must be a string, got 5"),
         (b"[" * 100_000, "not JSON"),
-    ],
-)
-def test_a_damaged_line(tmp_path, line, message):
-    """Kills: damage that passes, ends in a traceback, or takes its neighbours with it; a wrong line number."""
-    files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
-    files[0].write_bytes(pile_line("zero"))
-    files[1].write_bytes(pile_line("one") + b"\n" + line + b"\n" + pile_line("two"))
-    with pytest.raises(ValueError, match="skip-bad to leave out such lines") as refused:
-        read(files, PILE)
-    assert str(refused.value).startswith(f"{files[1]}:3: {message}")
-    found, skipped = read(files, PILE, skip_bad=True)
-    assert [text for text, _ in found] == ["zero", "one", "two"]
-    assert (skipped.lines, skipped.files, skipped.empty) == (1, 0, 0)
-    assert skipped.places[0].startswith(f"b.jsonl:3: {message}")
+    ]:
+        files = [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+        files[0].write_bytes(pile_line("zero"))
+        files[1].write_bytes(pile_line("one") + b"\n" + line + b"\n" + pile_line("two"))
+        with pytest.raises(ValueError, match="skip-bad to leave out such lines") as refused:
+            read(files, PILE)
+        assert str(refused.value).startswith(f"{files[1]}:3: {message}")
+        found, skipped = read(files, PILE, skip_bad=True)
+        assert [text for text, _ in found] == ["zero", "one", "two"]
+        assert (skipped.lines, skipped.files, skipped.empty) == (1, 0, 0)
+        assert skipped.places[0].startswith(f"b.jsonl:3: {message}")
 
 
 def test_damaged_compression(tmp_path):

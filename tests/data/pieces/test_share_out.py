@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.claims import Queue
-from jaxzoo.data.pieces.share_out import Piece, _Pieces, share_out
+from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 
 
 def note(folder: Path, name: str, seconds: float) -> None:
@@ -69,9 +68,9 @@ if __name__ == "__main__":
 """
 
 
-def start(folder: Path, n: int, seconds: float, workers: int) -> subprocess.Popen:
-    script = folder.parent / "command.py"
-    script.write_text(COMMAND)
+def start(folder: Path, n: int, seconds: float, workers: int, first_line: str = "") -> subprocess.Popen:
+    script = folder.parent / f"command{len(first_line)}.py"
+    script.write_text(first_line + COMMAND)
     words = [sys.executable, str(script), str(folder), str(n), str(seconds), str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -90,7 +89,7 @@ def folder(tmp_path) -> Path:
     return tmp_path / "work"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.full), 2])
 def test_makes_each_piece_once(folder, workers):
     """Kills: a piece that is done and made again, or never; progress that miscounts; claims that stay behind."""
     (folder / "p2.done").touch()
@@ -105,6 +104,7 @@ def test_makes_each_piece_once(folder, workers):
     share_out(note, [], workers=workers, report=lambda *_: None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [1, 3])
 def test_an_error_ends_the_work(folder, workers):
     """Kills: an error that is lost in a process, or another error in its place."""
@@ -119,12 +119,15 @@ def test_an_error_ends_the_work(folder, workers):
 
 def test_a_killed_process_is_one_line(folder):
     """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
-    with pytest.raises(ChildProcessError, match="piece 1: the process that made it was killed by signal 9") as died:
+    with pytest.raises(
+        ChildProcessError, match=r"piece 1.*: the process that made it was killed, perhaps for memory; the same comm"
+    ) as died:
         share_out(die, pieces(folder, 3), workers=2, report=lambda *_: None)
     assert "\n" not in str(died.value)
     share_out(note, pieces(folder, 3, 0.0), workers=2, report=lambda *_: None)
 
 
+@pytest.mark.full
 def test_commands_share_the_pieces(folder):
     """Kills: two commands that make the same pieces, one that ends before the others' pieces are there."""
     commands = [start(folder, 12, 0.25, workers) for workers in (1, 2, 1)]
@@ -137,6 +140,7 @@ def test_commands_share_the_pieces(folder):
     assert not (folder / ".claims").exists()
 
 
+@pytest.mark.full
 def test_a_killed_command_is_replaced(folder):
     """Kills: a piece that waits for a dead command's lease; processes that outlive the command that started them."""
     dead = start(folder, 2, 1000.0, 2)
@@ -164,48 +168,28 @@ def _lives(process: int) -> bool:
     return state != "Z"
 
 
-def claims_of(folder: Path, n: int) -> _Pieces:
-    shared = _Pieces(pieces(folder, n, 0.0), folder / ".claims")
-    shared.create()
-    return shared
+@pytest.mark.full
+def test_a_command_in_another_container_is_not_taken_for_dead(folder):
+    """Kills: a live command whose process id means nothing here, and whose piece is made a second time.
 
-
-def test_a_silent_machine_is_replaced_when_its_lease_ends(folder):
-    """Kills: waiting for ever for a machine that is gone, and not waiting at all for one that is at work."""
-    shared = claims_of(folder, 1)
-    queue = Queue(shared, "elsewhere-1-abc", lease=1000.0)
-    queue.__enter__()
-    assert queue.take(next(iter(shared.pieces)))
-    began = time.monotonic()
-    share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None, lease=2.5)
-    assert 1.5 < time.monotonic() - began < 20
-    queue._ended.set()
-
-
-def test_kills_by_the_user_are_not_held_against_a_piece(folder):
-    """Kills: a command that was killed three times at the same piece and refuses to go on."""
-    for i in range(4):
-        shared = claims_of(folder, 1)
-        name = f"elsewhere-{i}-abc"
-        queue = Queue(shared, name, lease=1000.0)
-        queue.__enter__()
-        shared.forget_dead(1000.0)
-        assert queue.take(next(iter(shared.pieces)))
-        queue._ended.set()
-        (shared.workers / f"{name}.json").unlink()
+    Containers of one machine may have its host name, and process ids of their own.
+    """
+    elsewhere = start(folder, 1, 3.0, 1, "import os\nos.getpid = lambda: 2**30\n")
+    until(lambda: (folder / "log").exists())
     share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None)
+    out, err = elsewhere.communicate(timeout=60)
+    assert (elsewhere.returncode, out, err) == (0, "begun\n", "")
     assert made(folder) == ["p0"]
 
 
-def test_a_piece_that_kills_every_command_is_given_up(folder):
-    """Kills: an array of jobs that one piece ends, one job after the other."""
-    shared = claims_of(folder, 1)
-    with Queue(shared, "elsewhere-0-abc", lease=1000.0):  # another command that lives
-        for i in range(1, 4):
-            queue = Queue(shared, f"elsewhere-{i}-abc", lease=1000.0)
-            queue.__enter__()
-            assert queue.take(next(iter(shared.pieces)))
-            queue._ended.set()
-            (shared.workers / f"elsewhere-{i}-abc.json").unlink()
-        with pytest.raises(ChildProcessError, match="piece 0: 3 commands were killed while they made it"):
-            share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None)
+@pytest.mark.full
+def test_locks_of_killed_commands_are_removed(folder):
+    """Kills: a directory of locks that stays for ever, and keeps a build from removing its unfinished work."""
+    dead = start(folder, 2, 1000.0, 1)
+    until(lambda: (folder / "log").exists())
+    assert is_shared(folder / ".claims")
+    dead.kill()
+    dead.communicate()
+    assert not is_shared(folder / ".claims")
+    share_out(note, pieces(folder, 2, 0.0), workers=1, report=lambda *_: None)
+    assert not (folder / ".claims").exists()

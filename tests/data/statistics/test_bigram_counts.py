@@ -40,7 +40,7 @@ def random_tokens(tmp_path):
     return write_tokens(tmp_path / "tokens", {"train": shards, "validation": valid}, vocab_size=31)
 
 
-@pytest.mark.parametrize("memory", [1, 3000, 2**20])
+@pytest.mark.parametrize("memory", [3000, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2**20))])
 def test_equals_a_counter(tokens, tmp_path, memory):
     """Kills: pairs across shards lost or counted twice, a chunk's border, sums that drop a part; memory for one pair
     at a time (1 byte is less) still ends with the truth."""
@@ -84,6 +84,7 @@ def test_large_ids(tmp_path):
     assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream_of(tokens))
 
 
+@pytest.mark.full
 def test_real_sources(tmp_path):
     """The standard library's own text, in shards."""
     files = sorted(Path(sysconfig.get_path("stdlib"), "email").glob("*.py"))
@@ -94,6 +95,7 @@ def test_real_sources(tmp_path):
     assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream_of(tokens))
 
 
+@pytest.mark.full
 def test_workers_and_memory_change_nothing(tokens, tmp_path):
     """Kills: results that depend on who counted, or on how much at once."""
     count_bigrams(tokens.path, tmp_path / "one", memory=2**20)
@@ -101,6 +103,7 @@ def test_workers_and_memory_change_nothing(tokens, tmp_path):
     assert content(tmp_path / "one") == content(tmp_path / "three")
 
 
+@pytest.mark.full
 def test_memory_is_bounded(tmp_path):
     """Kills: a shard, or all entries, in memory: 2 million pairs, nearly all distinct, are 32 MB of entries."""
     rng = np.random.default_rng(0)
@@ -117,6 +120,7 @@ def test_memory_is_bounded(tmp_path):
     assert BigramCounts(tmp_path / "counts").manifest["total"] == 2_000_001
 
 
+@pytest.mark.full
 def test_any_stream(tokens, tmp_path):
     """Pairs of a training stream, in arrays of any size, summed from parts."""
     rng = np.random.default_rng(3)
@@ -134,6 +138,7 @@ def test_any_stream(tokens, tmp_path):
     assert as_dictionary(BigramCounts(tmp_path / "counts")) == recall_reference.bigram_counts(stream.tolist())
 
 
+@pytest.mark.full
 def test_killed_and_started_again(tmp_path):
     """Kills: half a file taken for a whole one, parts counted twice, leftovers. A process is killed just before
     and just after each of its files appears, and another goes on."""
@@ -151,6 +156,7 @@ def test_killed_and_started_again(tmp_path):
         assert content(result) == content(tmp_path / "whole")
 
 
+@pytest.mark.full
 def test_finished_counts_stay(tokens, tmp_path):
     """Kills: counting again what is there, or over what belongs to something else."""
     out = tmp_path / "counts"
@@ -189,6 +195,12 @@ def test_damaged_counts_are_refused(tokens, tmp_path):
     keys.write_bytes(whole[:-8])
     with pytest.raises(ValueError, match=r"counts cannot be read"):
         BigramCounts(out)
+    for file in (keys, out / "bigrams.counts.npy"):
+        good = whole if file == keys else file.read_bytes()
+        file.write_bytes(good[:-8] + bytes([good[-8] ^ 1]) + good[-7:])
+        with pytest.raises(ValueError, match=rf"{file.name} is damaged: .*; count again"):
+            BigramCounts(out)
+        file.write_bytes(good)
     np.save(keys, np.zeros(3, np.uint64))
     with pytest.raises(ValueError, match=r"bigrams.keys.npy holds uint64\[3\] and must hold uint64\["):
         BigramCounts(out)

@@ -68,16 +68,17 @@ def test_numbers(data, tmp_path):
     assert "Too short for one sequence in any shard: short." in table
 
 
-@pytest.mark.parametrize("m", [1, 2, 39, 41, 2047])
-def test_bins_hold_every_distance_once(m):
-    counts = np.random.default_rng(m).integers(0, 9, m)
-    counts[0] += 1
-    bins = distance_bins(counts)
-    assert (bins.first[0], bins.last[-1]) == (1, m)
-    np.testing.assert_array_equal(bins.first[1:], bins.last[:-1] + 1)
-    assert (bins.share * (bins.last - bins.first + 1)).sum() == pytest.approx(1)
+def test_bins_hold_every_distance_once():
+    for m in [1, 2, 39, 41, 2047]:
+        counts = np.random.default_rng(m).integers(0, 9, m)
+        counts[0] += 1
+        bins = distance_bins(counts)
+        assert (bins.first[0], bins.last[-1]) == (1, m)
+        np.testing.assert_array_equal(bins.first[1:], bins.last[:-1] + 1)
+        assert (bins.share * (bins.last - bins.first + 1)).sum() == pytest.approx(1)
 
 
+@pytest.mark.full
 def test_workers_change_nothing(data, tmp_path):
     """The pictures too, byte by byte."""
     cut = Cut(data.path, "train", LENGTH, (2,), 20)
@@ -87,6 +88,7 @@ def test_workers_change_nothing(data, tmp_path):
     assert not make_recall_statistics(cut, tmp_path / "one")
 
 
+@pytest.mark.full
 def test_killed_and_started_again(data, tmp_path, monkeypatch):
     """Kills: half a file taken for a whole one, leftovers. Pictures are a line of text, which is written faster."""
     monkeypatch.setattr(corpus_recall, "save", lambda figure, path: write_whole(path, path.name))
@@ -106,6 +108,7 @@ corpus_recall.save = lambda figure, path: write_whole(path, path.name)""",
         assert content(result) == content(tmp_path / "whole")
 
 
+@pytest.mark.full
 def test_another_question_is_refused(data, tmp_path):
     """Kills: numbers of other stop words, or another length, taken for those that are asked."""
     cut = Cut(data.path, "train", LENGTH, (2,))
@@ -117,15 +120,12 @@ def test_another_question_is_refused(data, tmp_path):
         make_recall_statistics(cut, tmp_path / "out", stop_words=tmp_path / "words")
 
 
-@pytest.mark.parametrize(
-    ("length", "n", "message"),
-    [
+def test_refuses_before_it_writes(data, tmp_path):
+    for length, n, message in [
         (10**6, (2,), r"--length 1000000 must not be above \d+, the most tokens of one source in a shard"),
         (8, (2, 8), r"--n 2 8 must be distinct and below --length 8"),
         (8, (2, 2), r"--n 2 2 must be distinct"),
-    ],
-)
-def test_refuses_before_it_writes(length, n, message, data, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        make_recall_statistics(Cut(data.path, "train", length, n), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make_recall_statistics(Cut(data.path, "train", length, n), tmp_path / "out")
+        assert not (tmp_path / "out").exists()

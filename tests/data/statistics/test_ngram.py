@@ -28,7 +28,7 @@ def test_three_symbols_by_hand():
         assert scores[name].perplexity == pytest.approx(math.exp(nats / 4), rel=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 2**22])
+@pytest.mark.parametrize("chunk", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (1, 2**22))])
 def test_equals_counting_in_plain_python(monkeypatch, chunk):
     """Kills pairs lost or doubled between chunks, and uint16 overflow in `token * V`."""
     monkeypatch.setattr(ngram, "CHUNK", chunk)

@@ -54,6 +54,7 @@ def test_equals_the_reference(shards, block, tmp_path, monkeypatch):
                 assert as_counters(histograms, kind, column) == (distances, Counter(per_sequence))
 
 
+@pytest.mark.full
 def test_workers_change_nothing(shards, tmp_path):
     write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=13)
     cut = Cut(tmp_path / "tokens", "train", 16, (2,), 5)
@@ -64,6 +65,7 @@ def test_workers_change_nothing(shards, tmp_path):
             np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("most", "taken"), [(1, [0]), (3, [0, 2, 5]), (5, [0, 1, 3, 4, 6]), (8, list(range(8))), (99, list(range(8)))]
 )

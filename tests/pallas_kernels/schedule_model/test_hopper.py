@@ -44,6 +44,7 @@ def test_loops():
     assert found[1:] == [SassLoop(15, 16)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("stall", "expected"),
     [(1, 2 + 8), (5, 1 + 5 + 8)],
@@ -54,11 +55,13 @@ def test_stalls(stall, expected):
     assert cycles(*lines) == [expected]
 
 
+@pytest.mark.full
 def test_scoreboard():
     """Kills a result that is there at once: LDSM takes 33 cycles, then the loop's turn of 8."""
     assert cycles(("-:-:2:Y:01", "LDSM.16.M88.4 R4, [R8]"), ("2:-:-:Y:01", "FADD R1, R4, R3")) == [33 + 8]
 
 
+@pytest.mark.full
 def test_wgmma():
     """Kills matmuls at the wrong rate, and waits that do not wait: 30 to start, 64/2 + 16 to run, 16 to drain."""
     rows = [
@@ -73,6 +76,7 @@ def test_wgmma():
     assert in_flight.tensor == pytest.approx(48 / 51, abs=0.1)
 
 
+@pytest.mark.full
 def test_two_warps_share_the_issue_slot():
     """Kills warps that do not compete: 20 instructions each, one a cycle among them."""
     rows = [("-:-:-:Y:01", f"FADD R{i}, R2, R3") for i in range(20)]
@@ -80,6 +84,7 @@ def test_two_warps_share_the_issue_slot():
     assert cycles(*rows, warps=2) == [pytest.approx(40, abs=2)] * 2
 
 
+@pytest.mark.full
 def test_warps_of_a_block_keep_together():
     """Kills a fast warpgroup that finishes before the slow one of its block has begun to."""
     slow = decode(code(*[("-:-:-:Y:15", "FADD R1, R2, R3")] * 8))
@@ -114,6 +119,7 @@ def test_time_is_trips_times_cycles():
     assert predict(n_bytes=3.35e7).microseconds == pytest.approx(10)
 
 
+@pytest.mark.full
 def test_unrolled_loops():
     """Kills trips of the module taken for those of a loop that ptxas or LLVM has unrolled."""
     (kernel,) = read_sass(LOOP.replace("HGMMA.64x16x16", "HGMMA.64x64x16"))
@@ -122,6 +128,7 @@ def test_unrolled_loops():
     assert match == [(0, 5.0, 5.0)]
 
 
+@pytest.mark.full
 def test_unknown_trips_are_told():
     """Kills a loop that no loop of the module explains and that passes for explained."""
     assert predict(wgmma={"128": 1}).unknown_trips == 1
@@ -129,6 +136,7 @@ def test_unknown_trips_are_told():
     assert predict().unknown_trips == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changed", "resident", "waves"),
     [
@@ -165,6 +173,7 @@ def test_writes_are_fenced():
     assert len(unfenced_writes(looping)) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("printed", "waits"), [("-", ()), ("2", (2,)), ("4&3", (4, 3)), ("0x38", (3, 4, 5))])
 def test_scoreboards_of_an_instruction(printed, waits):
     """Kills three scoreboards, which nvdisasm prints as bits, that are read as digits."""

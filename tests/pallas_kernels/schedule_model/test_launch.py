@@ -27,6 +27,7 @@ def test_trips():
     assert (outer.trips, inner.trips) == (4, 5)
 
 
+@pytest.mark.full
 def test_a_bound_that_is_no_arithmetic():
     """Kills a loop whose bound comes from memory and that passes for one that does not run."""
     text = MODULE.replace('"stable_mosaic_gpu.arith.addi"(%10, %2) :', '"stable_mosaic_gpu.memref.load"(%10, %2) :')
@@ -44,6 +45,7 @@ def with_loads(*, expected='"stable_mosaic_gpu.arith.constant"() {value = 16 : i
     return MODULE.replace(inner, f"%40 = {expected} : () -> i32\n{arrive} : () -> ()\n{load}\n{used}\n{inner}")
 
 
+@pytest.mark.full
 def test_loads():
     """Kills a load that counts where its branch is not taken, once for all turns of a loop or all threads, and one
     whose result nobody uses."""
@@ -54,6 +56,7 @@ def test_loads():
     assert read_launch(with_loads(used=used)).loaded == pytest.approx((16 + 8) * runs)
 
 
+@pytest.mark.full
 def test_loads_of_one_thread_and_of_unknown_size():
     """Kills what one thread does for all, counted for each; and a size that is not known and passes for none."""
     size = '"stable_mosaic_gpu.arith.muli"(%43, %45)'
@@ -67,12 +70,14 @@ def test_loads_of_one_thread_and_of_unknown_size():
     assert math.isinf(read_launch(with_loads(expected='"stable_mosaic_gpu.memref.load"(%14)')).loaded)
 
 
+@pytest.mark.full
 def test_json():
     """Kills a launch that loses something on its way out of the worker."""
     launch = read_launch(MODULE)
     assert Launch.of_json(dataclasses.asdict(launch)) == launch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [1, 24, 25, 1000])
 def test_sample(count):
     """Kills weights that do not add to one, and borders that count for others."""
@@ -105,6 +110,7 @@ def test_tensor_map():
     assert read_tensor_maps(read_module(dense)[0].regions[0])[0].strides == [1025 * 8 * 16, 128, 16, 1]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changed", "problem"),
     [
@@ -128,6 +134,7 @@ WRITE, FENCE, MATMUL = FENCED_LINES
 WRONG = ["wgmma reads a buffer of 64x64xbf16 after a write without a fence"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("body", "faults"),
     [

@@ -44,6 +44,7 @@ ENTRY %main.5 (a.1: bf16[4,8], b.1: f32[64]) -> (bf16[4,8], f32[64]) {
 """
 
 
+@pytest.mark.full
 def test_instructions_and_their_bytes():
     """Kills bodies of fusions counted for themselves, views that cost something, an operand read twice counted twice,
     both ends of a copy, what is fetched ahead counted before its use, and loops that run once."""
@@ -56,6 +57,7 @@ def test_instructions_and_their_bytes():
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("types", "size"), [("bf16[4,8]{1,0:T(8,128)}", 64), ("(f32[], pred[3], u4[16])", 4 + 3 + 8), ("token[]", 0)]
 )
@@ -83,6 +85,7 @@ def test_forecast_of_a_gpu_program():
     assert forecast(HLO, [KERNEL], Dumps(sass=LOOP), TARGETS["h100"])[1].gpu is None
 
 
+@pytest.mark.full
 def test_bytes_of_a_gpu_kernel():
     """Kills operands that count whole where a kernel loads a part of them, or again where it loads them twice, and
     results that are left out."""
@@ -100,6 +103,7 @@ def schedule(**changed):
     return Schedule(**options | changed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("changed", "microseconds", "held"),
     [
@@ -120,6 +124,7 @@ def test_forecast_of_a_tpu_program(changed, microseconds, held):
     assert "XLU 60%, MXU 50%; fills 0%, spills 25%" in text
 
 
+@pytest.mark.full
 def test_lines():
     """Kills a sum without XLA's part, a share upside down, and a number that is not marked as predicted."""
     dumps = Dumps(sass=LOOP, launches={"h": launch(1000.0)})
@@ -139,6 +144,7 @@ def call_of(**changed):
     return Call(name="k", bytes=0.0, microseconds=100.0, memory=1.0, tpu=tpu)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("bundles", "compilers", "worse"),
     [(1570, "libtpu 1", 0), (1580, "libtpu 1", 1), (1720, "libtpu 2", 0), (1730, "libtpu 2", 1), (100, "libtpu 1", 0)],
@@ -163,6 +169,7 @@ def test_rounds_and_barriers_against_the_table():
     assert "no such program" in table.regressions(before, None)[0]
 
 
+@pytest.mark.full
 def test_save(tmp_path, monkeypatch):
     """Kills a table that loses the programs that were not compiled this time."""
     monkeypatch.setattr(table, "FILE", tmp_path / "predicted.json")

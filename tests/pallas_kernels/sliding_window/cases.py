@@ -173,22 +173,25 @@ def _one_row(call, row, q, k, v, dy, start):
     lse = np.zeros((call.h, t))
     for i in range(call.h):
         j = i // (call.h // call.g)
-        head = _one_head(q[:, i], k[:, j], v[:, j], dy[:, i], seen, call.factor)
+        head = one_head(q[:, i], k[:, j], v[:, j], dy[:, i], seen, call.factor)
         y[:, i], lse[i], dq[:, i] = head[:3]
         dk[:, j] += head[3]
         dv[:, j] += head[4]
     return y, lse, dq, dk, dv
 
 
-def _one_head(q, k, v, dy, seen, scale):
+def one_head(q, k, v, dy, seen, scale, y=None):
+    """y, lse, dq, dk, dv; zeros and -inf where a query sees nothing. y: as it was stored, for the gradients."""
     scores = np.where(seen, q @ k.T * scale, -np.inf)
     highest = scores.max(-1, keepdims=True, initial=-1e300)
     p = np.exp(scores - highest)
     total = p.sum(-1, keepdims=True)
-    p /= total
+    lse = np.log(total, out=np.full_like(total, -np.inf), where=total > 0)
+    p /= np.where(total > 0, total, 1)
     dp = dy @ v.T
-    ds = p * (dp - (p * dp).sum(-1, keepdims=True)) * scale
-    return p @ v, (highest + np.log(total))[:, 0], ds @ k, ds.T @ q, p.T @ dy
+    delta = (p * dp if y is None else dy * y).sum(-1, keepdims=True)
+    ds = p * (dp - delta) * scale
+    return p @ v, np.where(total > 0, highest + lse, -np.inf)[:, 0], ds @ k, ds.T @ q, p.T @ dy
 
 
 def _pull_back_ring(dtokens, dring, past):

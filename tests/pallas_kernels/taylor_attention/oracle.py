@@ -78,10 +78,13 @@ def oracle_gradients(case: Case, *, scale, normalize=True) -> dict[str, np.ndarr
     def outputs(*arrays):
         return oracle(*arrays, decay=case.decay, scale=scale, normalize=normalize, xp=jnp)[:3]
 
+    @jax.jit
+    def cotangents(arrays, given):
+        return jax.vjp(outputs, *arrays)[1](given)
+
     with jax.enable_x64(True):
-        _, pull_back = jax.vjp(outputs, *(jnp.asarray(getattr(case, name)) for name in names))
-        cotangents = pull_back(tuple(jnp.asarray(x) for x in (case.dy, case.ds, case.dz)))
-        return {name: np.asarray(x) for name, x in zip(names, cotangents, strict=True)}
+        found = cotangents([getattr(case, name) for name in names], (case.dy, case.ds, case.dz))
+        return {name: np.asarray(x) for name, x in zip(names, found, strict=True)}
 
 
 def _phi(x, xp):

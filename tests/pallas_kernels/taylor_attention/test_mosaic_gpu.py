@@ -29,7 +29,7 @@ from pallas_kernels.taylor_attention import (
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_split import FORWARD, TRAINING, Segments, choose_segments
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import widths
-from tests.pallas_kernels.shared import relative_l2
+from tests.pallas_kernels.shared import full, relative_l2, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, rounded, truth
 
 interpret_gpu = pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
@@ -44,11 +44,6 @@ GRADIENT_BOUND = 8e-3
 FLOAT32_VALUE_BOUND = 1e-5
 FLOAT32_GRADIENT_BOUND = 2e-5
 HEAD = functools.partial(Call, h=1, g=1, k=16, v=64)
-
-
-def slow(*values):
-    """A case for `-m slow`: the interpreter takes some ten seconds for each."""
-    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def cast(arrays, tokens, dtype=jnp.bfloat16):
@@ -80,15 +75,17 @@ def check(call, *, segments=1, state_cotangent=0.02, dtype=jnp.bfloat16):
         "segments": segments,
         "interpret": plgpu.InterpretGPUParams(detect_races=True),
     }
-    out = finished(mosaic_gpu.forward(q, k, v, initial_state=tuple(state) or None, **options))
+    forward = jax.jit(functools.partial(mosaic_gpu.forward, **options))
+    backward = jax.jit(functools.partial(mosaic_gpu_vjp.backward, **options))
+    out = finished(forward(q, k, v, initial_state=tuple(state) or None))
     dstate = tuple(dstate) if state_cotangent else None
     y = out.y if call.normalize else None
-    gradients = finished(mosaic_gpu_vjp.backward(q, k, v, y, out.den, out.borders, dy, dstate, **options))
+    gradients = finished(backward(q, k, v, y, out.den, out.borders, dy, dstate))
     bounds = (VALUE_BOUND, GRADIENT_BOUND) if dtype == jnp.bfloat16 else (FLOAT32_VALUE_BOUND, FLOAT32_GRADIENT_BOUND)
     assert_within_bounds((out.y, *out.state), gradients, *truth(call, arrays, cotangents), bounds)
 
 
-@pytest.mark.parametrize("t", [65, *map(slow, [1, 15, 16, 63, 64, 127, 200, 513])])
+@pytest.mark.parametrize("t", [slow(65), *map(slow, [1, 15, 16, 63, 64, 127, 200, 513])])
 def test_any_length_from_a_nonzero_state(t):
     """Kills: a tail that enters the state, a chunk carried one too late, a lost initial state, a slot of the ring that
     is filled again while it is read (513)."""
@@ -96,7 +93,7 @@ def test_any_length_from_a_nonzero_state(t):
 
 
 @pytest.mark.parametrize(
-    ("t", "segments", "stateful"), [(130, 2, False), slow(200, 2, True), slow(512, 2, True), slow(500, 3, False)]
+    ("t", "segments", "stateful"), [slow(130, 2, False), slow(200, 2, True), slow(512, 2, True), slow(500, 3, False)]
 )
 def test_segments_start_from_the_prefix(t, segments, stateful):
     """Kills: outputs past segment 0 from a zero state or a local count; a first segment, either way, from the state of
@@ -112,7 +109,7 @@ def test_pieces_of_segments(t, pieces, decay, monkeypatch):
     check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
 
 
-@pytest.mark.parametrize(("t", "segments"), [(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
+@pytest.mark.parametrize(("t", "segments"), [full(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
 def test_decay(t, segments):
     """Kills: decay of padded rows, of a short last chunk, between segments; a head with the decay of another."""
     check(HEAD(t=t, h=2, g=2, decay=True), segments=segments)
@@ -135,6 +132,7 @@ def test_key_dims_above_16_with_everything(key_dim):
     check(Call(t=130, h=2, g=1, k=key_dim, v=40, decay=True), segments=2)
 
 
+@pytest.mark.full
 def test_float32_with_everything():
     """Kills a part that is lost, or meets the wrong one: each is 2^-9 of the sum, a hundred times the bound; decayed
     and padded rows, padded channels, tiles of 32 values, states in and out."""
@@ -216,8 +214,9 @@ def test_constant_inputs():
 
 
 def test_the_package_runs_these_kernels():
-    """Kills an adapter that mixes up arguments, or segments whose starts are not those of the forward pass: grouped
-    heads, decay, states in and out, two segments. Kills saved states of other shapes than xla's zeros."""
+    """Kills a wrong mask, carry, decay or tail, forward or backward; an adapter that mixes up arguments, or segments
+    whose starts are not those of the forward pass: grouped heads, decay, states in and out, two segments, the second of
+    which is two tokens of a chunk. Kills saved states of other shapes than xla's zeros."""
     call = HEAD(t=130, h=2, decay=True, eps=0.2)
     arrays, cotangents = rounded(call, jnp.bfloat16)
     (q, k, v, *state), (dy, *dstate) = cast(arrays, 3), cast(cotangents, 1)
@@ -225,22 +224,33 @@ def test_the_package_runs_these_kernels():
         scale=0.25, eps=call.eps, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
     )
     backend, tokens = backends.BACKENDS["mosaic_gpu"], (q, k, v, TaylorState(*state), jnp.asarray(call.rates), None)
-    interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
-    y, last, saved = finished(backend.forward(*tokens, options, **interpret))
-    *gradients, dinitial = finished(backend.backward(*tokens, y, saved, dy, TaylorState(*dstate), options, **interpret))
+    static = {"options": options, "interpret": plgpu.InterpretGPUParams(detect_races=True)}
+    forward, backward = (jax.jit(functools.partial(f, **static)) for f in (backend.forward, backend.backward))
+    y, last, saved = finished(forward(*tokens))
+    *gradients, dinitial = finished(backward(*tokens, y, saved, dy, TaylorState(*dstate)))
     of_xla = jax.eval_shape(lambda *x: backends.BACKENDS["xla"].forward(*x, options), *tokens)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), (y, last, saved)) == jax.tree.map(
         lambda x: (x.shape, x.dtype), of_xla
     )
     assert_within_bounds((y, *last), (*gradients, *dinitial), *truth(call, arrays, cotangents))
+
+
+@pytest.mark.full
+def test_the_output_alone_is_the_same():
+    """Kills an output that depends on what else is asked for."""
+    tokens = (*cast(rounded(HEAD(t=130, state=False), jnp.bfloat16)[0], 3), None, None, None)
+    options = backends.Options(
+        scale=0.25, eps=0.2, normalize=True, return_state=True, return_den=True, chunk_size=None, kernel_segments=2
+    )
     output_alone = dataclasses.replace(options, return_state=False, return_den=False)
-    alone = finished(backend.forward(*tokens, output_alone, **interpret))
+    interpret = {"interpret": plgpu.InterpretGPUParams(detect_races=True)}
+    run = jax.jit(backends.BACKENDS["mosaic_gpu"].forward, static_argnames=("options", "interpret"))
+    whole, alone = (finished(run(*tokens, options=x, **interpret)) for x in (options, output_alone))
     assert alone[1:] == (None, None)
-    np.testing.assert_array_equal(alone[0], y)
+    np.testing.assert_array_equal(alone[0], whole[0])
 
 
-@pytest.mark.parametrize("stateful", [False, True])
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+@pytest.mark.parametrize(("dtype", "stateful"), [(jnp.bfloat16, True), full(jnp.float32, False)])
 def test_xla_saves_as_much(dtype, stateful):
     """Kills saved states of another dtype's shapes, or of more segments than start from one: a program for several
     platforms could not join them."""
@@ -257,19 +267,19 @@ def test_xla_saves_as_much(dtype, stateful):
     assert jax.tree.leaves(kernel) == jax.tree.leaves(xla)
 
 
-@pytest.mark.parametrize(
-    ("blocks", "t", "forward", "training"),
-    [(64, 1024, 1, 1), (64, 2048, 1, 2), (64, 8192, 2, 2), (16, 1024, 1, 8), (128, 32768, 1, 1), (1, 1, 1, 1)],
-)
-def test_segments_that_pay(blocks, t, forward, training):
+def test_segments_that_pay():
     """Kills a split of short sequences, whose launches cost more than it saves, one for which there are no cores, and
     segments of no chunk."""
-    assert choose_segments(blocks, t, FORWARD) == forward
-    assert choose_segments(blocks, t, TRAINING) == training
+    for blocks, t, forward, training in (
+        (64, 1024, 1, 1), (64, 2048, 1, 2), (64, 8192, 2, 2), (16, 1024, 1, 8), (128, 32768, 1, 1), (1, 1, 1, 1),
+    ):  # fmt: skip
+        assert choose_segments(blocks, t, FORWARD) == forward
+        assert choose_segments(blocks, t, TRAINING) == training
     for length in (1, 63, 64, 65, 128, 700):
         assert Segments(length, choose_segments(1, length, TRAINING)).count <= max(1, -(-length // 128))
 
 
+@pytest.mark.full
 def test_no_tokens():
     """Kills a launch of nothing: t = 0 returns the state as it came."""
     q, k, v, *state = cast(HEAD(t=0).arrays(), 3)
@@ -281,26 +291,32 @@ def test_no_tokens():
         np.testing.assert_array_equal(x, expected)
 
 
-def test_state_layout_round_trip():
-    rng = np.random.default_rng(0)
-    for key_dim, value_dim, dtype in (
-        (16, 64, jnp.bfloat16), (8, 96, jnp.bfloat16), (24, 64, jnp.bfloat16), (32, 40, jnp.bfloat16),
-        (12, 40, jnp.float32),
-    ):  # fmt: skip
-        sizes = widths(key_dim, dtype)
-        f = 1 + key_dim + key_dim * (key_dim + 1) // 2
-        s, z = (jnp.asarray(rng.standard_normal(x), jnp.float32) for x in ((2, 3, f, value_dim), (2, 3, f)))
-        s1, z1 = mosaic_gpu_layout.pack_state(s, z, key_dim, sizes)
-        s2, z2 = mosaic_gpu_layout.unpack_state(s1, z1, z[..., 0], key_dim, value_dim, sizes)
-        np.testing.assert_array_equal(s2, s)
-        np.testing.assert_array_equal(z2, z)
-
-
 @pytest.mark.parametrize(
-    ("key_dim", "dtype", "rule"),
-    [(40, jnp.bfloat16, "feature_dim=40"), (24, jnp.float32, "feature_dim=24"), (16, jnp.float16, "float16")],
+    ("key_dim", "value_dim", "dtype"),
+    [
+        (16, 64, jnp.bfloat16),
+        *(full(*x, jnp.bfloat16) for x in ((8, 96), (24, 64), (32, 40))),
+        full(12, 40, jnp.float32),
+    ],
 )
-def test_refuses_what_it_cannot_run(key_dim, dtype, rule):
-    q, v = jnp.zeros((1, 64, 1, key_dim), dtype), jnp.zeros((1, 64, 1, 64), dtype)
-    with pytest.raises(NotImplementedError, match=rf"mosaic_gpu: .*{rule}.*implementation='xla'"):
-        mosaic_gpu.forward(q, q, v)
+def test_state_layout_round_trip(key_dim, value_dim, dtype):
+    """Kills a row or column of the kernel's state that is lost, or read from where it was not written."""
+    rng, sizes = np.random.default_rng(0), widths(key_dim, dtype)
+    f = 1 + key_dim + key_dim * (key_dim + 1) // 2
+    state = [np.float32(rng.standard_normal(x)) for x in ((2, 3, f, value_dim), (2, 3, f))]
+
+    @jax.jit
+    def there_and_back(s, z):
+        packed = mosaic_gpu_layout.pack_state(s, z, key_dim, sizes)
+        return mosaic_gpu_layout.unpack_state(*packed, z[..., 0], key_dim, value_dim, sizes)
+
+    jax.tree.map(np.testing.assert_array_equal, list(there_and_back(*state)), state)
+
+
+def test_refuses_what_it_cannot_run():
+    for key_dim, dtype, rule in (
+        (40, jnp.bfloat16, "feature_dim=40"), (24, jnp.float32, "feature_dim=24"), (16, jnp.float16, "float16"),
+    ):  # fmt: skip
+        q, v = (jax.ShapeDtypeStruct((1, 64, 1, width), dtype) for width in (key_dim, 64))
+        with pytest.raises(NotImplementedError, match=rf"mosaic_gpu: .*{rule}.*implementation='xla'"):
+            mosaic_gpu.forward(q, q, v)

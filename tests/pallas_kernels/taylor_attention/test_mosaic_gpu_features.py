@@ -16,11 +16,14 @@ if jax.__version_info__ < (0, 11, 2):
     pytest.skip("the Mosaic GPU kernels need jax >= 0.11.2", allow_module_level=True)
 
 from pallas_kernels.taylor_attention import mosaic_gpu_lanes
+from tests.pallas_kernels.shared import full
 
 LANES = np.arange(32)
 
 
-SIZES = pytest.mark.parametrize("sizes", WIDTHS, ids=lambda x: f"{8 * x.groups}-{x.dtype.__name__}")
+SIZES = pytest.mark.parametrize(
+    "sizes", [WIDTHS[0], *map(full, WIDTHS[1:])], ids=lambda x: f"{8 * x.groups}-{x.dtype.__name__}"
+)
 
 
 @SIZES
@@ -64,7 +67,7 @@ def test_features_are_the_products_of_the_table(sizes):
         np.testing.assert_array_equal(found, expected[:, start:stop])
 
 
-@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("halved", [full(False), True])
 @SIZES
 def test_pull_back_is_the_transposed_jacobian(sizes, halved):
     """Kills a derivative that stays in the wrong lane, or misses one of the two factors."""
@@ -158,7 +161,7 @@ def fragment_of(x):
     return types.SimpleNamespace(registers=registers, mlir_dtype="bf16" if x.dtype == ml_dtypes.bfloat16 else "f32")
 
 
-@pytest.mark.parametrize("halved", [False, True])
+@pytest.mark.parametrize("halved", [full(False), True])
 @SIZES
 def test_registers_hold_what_arrays_do(sizes, halved, monkeypatch):
     """Kills a selector of prmt, a lane, a half of a register or a row that is not the one of the scheme."""

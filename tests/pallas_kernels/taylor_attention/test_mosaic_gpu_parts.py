@@ -26,6 +26,7 @@ def test_the_second_part_holds_what_the_first_leaves():
     assert np.abs(second).max() > 0
 
 
+@pytest.mark.full
 def test_registers_are_split_as_operands_are():
     """Kills another order of parts than that of the tiles in shared memory."""
     x = jnp.asarray(numbers())
@@ -34,6 +35,7 @@ def test_registers_are_split_as_operands_are():
     np.testing.assert_array_equal(jnp.concatenate([first, second], 2), mosaic_gpu_parts.operand(x, 2))
 
 
+@pytest.mark.full
 def test_bfloat16_is_its_only_part():
     """Kills a copy of what is there, and a second part."""
     x = jnp.asarray(numbers(), jnp.bfloat16)

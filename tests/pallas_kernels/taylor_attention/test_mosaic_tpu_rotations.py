@@ -11,6 +11,7 @@ from pallas_kernels.taylor_attention.mosaic_tpu_arrays import pack_state, unpack
 from pallas_kernels.taylor_attention.mosaic_tpu_layout import make_geometry
 from pallas_kernels.taylor_attention.state import TaylorState
 
+pytestmark = pytest.mark.full  # the interpreted kernels are the core tests of these features
 SCALE = 0.3
 
 

@@ -30,6 +30,7 @@ def run_process(mode, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.full
 def test_values_and_states():
     """Kills wrong masks, decay, head sharing, state layouts, blocks of values: one token to several ragged chunks."""
     found = run_process("interpret", TRITON_INTERPRET="1")
@@ -39,6 +40,7 @@ def test_values_and_states():
     assert max(narrow) < 1e-3
 
 
+@pytest.mark.full
 def test_compiles_without_spills(tmp_path):
     """Kills a program that needs more than 255 registers a thread, and one that Triton or ptxas refuses."""
     found = run_process("compile", JAX_TRITON_DUMP_DIR=str(tmp_path))
@@ -66,6 +68,7 @@ def test_refusals_say_why(monkeypatch):
     assert "feature_dim=17 is more than 16" in objection(monkeypatch, k_dim=17)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("decay", [False, True])
 def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     """Kills a batching rule that mixes up rows, or that batches what is shared; XLA stands for the kernel."""

@@ -10,6 +10,7 @@ from pallas_kernels.taylor_attention.specs import TINY
 from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", TINY)
 def test_forward_backward_are_output_and_gradients(name):
     forward, both = (TAYLOR.workload(name, TINY[name], kind) for kind in ("forward", "forward_backward"))
@@ -22,6 +23,7 @@ def test_forward_backward_are_output_and_gradients(name):
     assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
 
 
+@pytest.mark.full
 def test_step_reads_and_writes_a_state():
     step = TAYLOR.workload("tiny", TINY["tiny"], "step")
     state, *token = step.inputs(0)
@@ -32,6 +34,7 @@ def test_step_reads_and_writes_a_state():
         step.build("mosaic_gpu")
 
 
+@pytest.mark.full
 def test_groups_are_made_without_arrays():
     for group in GROUPS.values():
         for entry in group:

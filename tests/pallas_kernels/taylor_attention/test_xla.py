@@ -11,8 +11,9 @@ import pytest
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.features import feature_map
 from pallas_kernels.taylor_attention.specs import SPECS
+from pallas_kernels.taylor_attention.xla import final_state
 from pallas_kernels.taylor_attention.xla_chunk import feature_map as xla_feature_map, pull_back
-from tests.pallas_kernels.shared import all_shapes, assert_close, relative_l2
+from tests.pallas_kernels.shared import all_shapes, assert_close, full, relative_l2, slow
 from tests.pallas_kernels.taylor_attention.cases import Call, measured, truth
 
 LENGTHS = (0, 1, 15, 16, 63, 64, 65, 127, 200, 513)
@@ -22,7 +23,9 @@ GRID = {
     "raw": Call(t=0, g=1, normalize=False, scale=0.8, decay=True),
     "stateless": Call(t=0, state=False),
 }
-QUICK = {"plain": (0, 16, 127), "decay_grouped": LENGTHS, "raw": (1, 65, 200), "stateless": (15, 64, 513)}
+CORE = [("raw", 65), ("stateless", 64)]
+FULL = [("plain", 0), ("plain", 127), ("decay_grouped", 1), ("decay_grouped", 513), ("stateless", 200)]
+REST = [(setting, t) for setting in GRID for t in LENGTHS if (setting, t) not in (*CORE, *FULL)]
 
 
 def at(call, t):
@@ -37,27 +40,47 @@ def check(call, **options):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("setting", "t"),
-    [
-        pytest.param(setting, t, marks=[] if t in QUICK[setting] else [pytest.mark.slow])
-        for setting in GRID
-        for t in LENGTHS
-    ],
-)
+@pytest.mark.parametrize(("setting", "t"), [*CORE, *(full(*x) for x in FULL), *(slow(*x) for x in REST)])
 def test_values_states_gradients(setting, t):
     """Kills a wrong mask, carry, decay, remainder, group sum or gradient, with chunks chosen by length: random
-    states in, random cotangents on output and state. Every length is quick in one setting or two."""
+    states in, random cotangents on output and state."""
     check(at(GRID[setting], t))
 
 
-@pytest.mark.parametrize("chunk_size", [1, 7, 16, 64])
+@pytest.mark.usefixtures("default_compilation")
+def test_as_users_compile():
+    """Kills wrong numbers of optimized programs alone: two chunks of 128 and a remainder."""
+    check(at(GRID["decay_grouped"], 300))
+
+
+@pytest.mark.parametrize(("t", "chunk_size"), [(300, None), full(23, 5)])
+def test_final_state(t, chunk_size):
+    """Kills sums of values or of keys that are not decayed between chunks, or by a rest as if it were a whole chunk:
+    the state that a part of a sharded sequence passes on."""
+    call = Call(t=t, h=4, g=2, decay=True, state=False)
+    _, *dstate = call.cotangents()
+    no_output = np.zeros((call.b, t, call.h, call.v))
+    (_, *expected), (_, *expected_gradients) = truth(call, cotangents=[no_output, *dstate])
+    k, v, ds, dz = (jnp.asarray(x, jnp.float32) for x in (*call.arrays()[1:], *dstate))
+
+    @jax.jit
+    def run(k, v, dstate):
+        last = functools.partial(final_state, n_heads=4, decay=jnp.asarray(call.rates), chunk_size=chunk_size)
+        state, pull_back = jax.vjp(last, k, v)
+        return state, pull_back(dstate)
+
+    state, gradients = run(k, v, TaylorState(ds, dz))
+    assert_close(state, expected, 1e-5)
+    assert_close(gradients, expected_gradients, 1e-4)
+
+
+@pytest.mark.parametrize("chunk_size", [7, full(1), full(64), slow(16)])
 def test_chunks(chunk_size):
     """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
 
 
-@pytest.mark.parametrize("size", [1.0, 4.0])
+@pytest.mark.parametrize("size", [full(1.0), 4.0])
 def test_paper_shape(size):
     """Kills errors that only k = 16 (153 features) shows; size 4: scores up to +-30, where weights are 450."""
     call = Call(t=130, h=1, g=1, k=16, v=64, size=size, state=False)
@@ -66,6 +89,7 @@ def test_paper_shape(size):
     check(call, chunk_size=32)
 
 
+@pytest.mark.full
 def test_constant_inputs():
     """Kills cancellation: equal values must come out as themselves, and their queries have no gradient."""
     call = Call(t=300, h=1, g=1, state=False)
@@ -78,6 +102,7 @@ def test_constant_inputs():
     assert_close(gradients, expected_gradients, 1e-4)
 
 
+@pytest.mark.full
 def test_only_the_output_or_only_the_state_matters():
     """Kills gradients that are right only if both are used."""
     call = Call(t=70, decay=True)
@@ -97,14 +122,16 @@ def test_extreme_decay():
     """Kills powers that overflow: a head that forgets at once returns its own value, with finite gradients."""
     call = Call(t=40, h=2, g=2)
     q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays()[:3])
-    decay = jnp.array([1e-30, 1.0])
+    decay = np.float32([1e-30, 1.0])
 
     @jax.jit
     def run(*arrays):
-        return jax.vjp(lambda *x: taylor_attention(*x, decay=decay, chunk_size=16, implementation="xla"), *arrays)[0]
+        attend = functools.partial(taylor_attention, decay=decay, chunk_size=16, implementation="xla")
+        y, pull_back = jax.vjp(attend, *arrays)
+        return y, pull_back(2 * y)
 
-    np.testing.assert_allclose(run(q, k, v)[:, :, 0], v[:, :, 0], rtol=1e-5)
-    gradient = jax.jit(jax.grad(lambda *x: (run(*x) ** 2).sum(), (0, 1, 2)))(q, k, v)
+    y, gradient = run(q, k, v)
+    np.testing.assert_allclose(np.asarray(y)[:, :, 0], np.asarray(v)[:, :, 0], rtol=1e-5)
     assert all(np.isfinite(x).all() for x in gradient)
 
 
@@ -194,16 +221,17 @@ def test_memory_does_not_grow_with_states():
     assert len(sizes) > 100
     # The largest is k, of 512 * 6 entries; features of all tokens, or 32 states and their sums, are larger.
     assert max(sizes) <= 512 * 6 < 512 // 16 * taylor_feature_count(6) * (2 + 2)
-    long = [jnp.zeros((1, 4096, 1, d)) for d in (16, 16, 64)]
+    long = [jax.ShapeDtypeStruct((1, 4096, 1, d), jnp.float32) for d in (16, 16, 64)]
     run = jax.jit(jax.grad(lambda *x: taylor_attention(*x, implementation="xla").sum(), (0, 1, 2)))
     temporary = run.lower(*long).compile().memory_analysis().temp_size_in_bytes
     inputs = 4 * 4096 * (16 + 16 + 64)
     assert temporary < 6 * inputs  # 4 stacked copies measured; a state of 153 x 64 per chunk would add 1.3 MB
 
 
+@pytest.mark.full
 def test_short_sequences_make_no_features():
     """Kills a quadratic path that pays for the state that nobody asked for."""
-    arrays = SPECS["mqar_t64"].inputs()
+    arrays = jax.eval_shape(SPECS["mqar_t64"].inputs)
     gradient = jax.grad(lambda *x: taylor_attention(*x, implementation="xla").sum(), (0, 1, 2))
     assert all(153 not in shape for shape in all_shapes(jax.make_jaxpr(gradient)(*arrays).jaxpr))
     with_state = jax.make_jaxpr(lambda *x: taylor_attention(*x, return_state=True, implementation="xla"))
@@ -214,7 +242,13 @@ def test_features_are_those_of_the_package():
     """Kills a layout of `xla` that drifts from `features.py`, and a wrong Jacobian."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(1, 2, 3, 5)), jnp.float32)
-    value, transpose = jax.vjp(feature_map, x)
-    np.testing.assert_array_equal(xla_feature_map(x), value)
-    u = jnp.asarray(rng.normal(size=value.shape), jnp.float32)
-    np.testing.assert_allclose(pull_back(x, u.swapaxes(2, 3)), transpose(u)[0], rtol=1e-5, atol=1e-5)
+    u = jnp.asarray(rng.normal(size=(1, 2, 3, 21)), jnp.float32)
+
+    @jax.jit
+    def both(x, u):
+        value, transpose = jax.vjp(feature_map, x)
+        return (xla_feature_map(x), pull_back(x, u.swapaxes(2, 3))), (value, *transpose(u))
+
+    (features, dx), (expected_features, expected_dx) = both(x, u)
+    np.testing.assert_array_equal(features, expected_features)
+    np.testing.assert_allclose(dx, expected_dx, rtol=1e-5, atol=1e-5)

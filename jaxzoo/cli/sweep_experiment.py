@@ -1,0 +1,34 @@
+"""Reads the experiment file of a sweep."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jaxzoo.cli.config_file import load_experiment
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.config_io import nearest
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.sweep import Sweep
+
+
+def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
+    """The experiment of a file at a scale, with all its runs read.
+
+    Raises:
+      UsageError: the file fails or has no such scale, or a point has no valid config.
+    """
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.sweep import Sweep
+
+    experiment = load_experiment(file)
+    if scale not in experiment.scales:
+        hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
+        raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
+    sweep = Sweep(experiment, experiment.scales[scale](), SweepDirectory(out.absolute()))
+    try:
+        n_tasks = len(sweep.tasks)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    if not n_tasks:
+        raise UsageError(f"{file}: scale {scale} has no points")
+    return sweep

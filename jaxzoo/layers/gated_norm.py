@@ -1,0 +1,42 @@
+"""The RMS norm of heads, or groups of channels, with a learned scale and an output gate."""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.layers.head_norm import head_norm
+from jaxzoo.layers.variables import parameter
+
+
+class GatedNorm(nnx.Module):
+    """`activation(gate) . scale . norm(x)`; with `gate_first`, `scale . norm(activation(gate) . x)`.
+
+    The norm is over each of `groups` equal parts of the last axis, in float32. `scale` (width,) starts at 1.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        eps: float,
+        groups: int = 1,
+        activation: Literal["silu", "sigmoid"] = "silu",
+        gate_first: bool = False,
+        axis: str | None = None,
+    ) -> None:
+        self.scale = parameter(jnp.ones((width,)), (axis,), decay=False)
+        self.eps, self.groups, self.gate_first, self.activation = eps, groups, gate_first, activation
+
+    def __call__(self, x: Float[Array, "... v"], gate: Float[Array, "... v"] | None = None) -> Float[Array, "... v"]:
+        """`(..., width)` in the dtype of `x`; None: no gate."""
+        if gate is not None:
+            gate = jax.nn.silu(gate) if self.activation == "silu" else jax.nn.sigmoid(gate)
+        if gate is not None and self.gate_first:
+            x, gate = x * gate, None
+        grouped = x.reshape(*x.shape[:-1], self.groups, x.shape[-1] // self.groups)
+        y = head_norm(grouped, "rms", eps=self.eps).reshape(x.shape)
+        y = y * self.scale[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        return y if gate is None else y * gate

@@ -1,0 +1,184 @@
+"""What the mixers of the delta rule share: projections, short convolutions, L2-normalized queries and keys, the state.
+
+For every head, with a causal convolution of `n_taps` taps per channel:
+
+    q, k, v = silu(conv(x W_q)), silu(conv(x W_k)), silu(conv(x W_v))        beta = sigmoid(x W_beta)
+    S_t = D_t S_{t-1} + beta_t k'_t (v_t - k'_t^T D_t S_{t-1})^T               o_t = S_t^T q'_t / sqrt(k)
+
+with q' = q / |q| and k' = k / |k|; each mixer has its own decay D and its own way from o to the output. `negative`
+doubles beta: eigenvalues of the transition from -1 to 1 (arXiv 2411.12537).
+
+The convolutions of q, k and v are one, over their joined channels. The length of q and k is
+sqrt(sum of squares + 1e-6), as in the public codes. These scale q by 1 / sqrt(k), which no paper prints; the norm of o
+undoes it up to its eps.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.causal_conv import conv_flops, empty_history
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.silu_conv import SiluConv
+from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeltaConfig(MixerConfig):
+    """Heads, widths and convolutions of a mixer of the delta rule; abstract."""
+
+    n_heads: PositiveInt = 1
+    """Heads of queries and keys."""
+    key_width: PositiveInt | None = None
+    """Width of the queries, and of the keys, of all heads together; None: d_model."""
+    value_width: PositiveInt | None = None
+    """Width of the values of all heads together; None: d_model."""
+    n_value_heads: PositiveInt | None = None
+    """Heads of values, each group of neighbours with one head of queries and keys (Qwen3-Next); None: n_heads."""
+    n_taps: PositiveInt = 4
+    """Taps of the convolutions, the current token's included."""
+    negative: bool = False
+    """Betas in (0, 2), not (0, 1): eigenvalues down to -1, which state tracking needs (arXiv 2411.12537)."""
+    norm_eps: NonNegativeFloat = 1e-5
+    """Added to the mean square in the norm of each head's output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("n_value_heads", self.heads % self.n_heads == 0, f"must be a multiple of n_heads={self.n_heads}")
+        if self.d_model is not None:
+            for field, width, heads in (("key", self.keys, self.n_heads), ("value", self.values, self.heads)):
+                name = f"{field}_width"
+                rule = f"gives {width} channels, which must be a multiple of {heads} heads"
+                self.require(name, width % heads == 0, rule)
+
+    @property
+    def heads(self) -> int:
+        """Heads of values, with the default filled in."""
+        return self.n_value_heads or self.n_heads
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys, with the default filled in."""
+        return self.key_width or self.width
+
+    @property
+    def values(self) -> int:
+        """Width of all values, with the default filled in."""
+        return self.value_width or self.width
+
+    @property
+    def head_key(self) -> int:
+        """Key width of a head."""
+        return self.keys // self.n_heads
+
+    @property
+    def head_value(self) -> int:
+        """Value width of a head."""
+        return self.values // self.heads
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, sequence_parallel=True)
+
+    def delta_flops(self, length: int) -> float:
+        """FLOPs per token of the projections of q, k, v, beta and output, the convolutions, and the recurrence: two
+        products of a chunk with keys, one and the solve with values, and the state read twice and written once."""
+        inner, k, c = 2 * self.keys + self.values, self.head_key, min(CHUNK, length)
+        projections = 2.0 * self.width * (inner + self.heads + self.values)
+        recurrence = 2.0 * c * (2 * k * self.heads + 2 * self.values) + 6.0 * k * self.values
+        return projections + inner * conv_flops(self.n_taps, length) + recurrence
+
+
+class DeltaState(NamedTuple):
+    """Shift register and fast weights."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` projected queries, keys and values, oldest first, in the dtype given to `init_state`."""
+    s: Float[Array, "b h k v"]
+    """`S` of the module docstring, float32."""
+
+
+class DeltaMixer(Mixer):
+    """The forms of a mixer of the delta rule; abstract: `_decay` and `_merge` are its own.
+
+    `q_proj`, `k_proj` (d, key_width), `v_proj` (d, value_width), `beta_proj` (d, heads), `conv.taps` (n_taps,
+    2 key_width + value_width: q, k, v), `out_proj` (value_width, d).
+    """
+
+    config: Any
+
+    def __init__(self, config: DeltaConfig, *, rngs: nnx.Rngs) -> None:
+        d, std, axes = config.width, config.std, ("embed", "heads")
+        self.q_proj = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
+        self.k_proj = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
+        self.v_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
+        self.beta_proj = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
+        self.conv = SiluConv(2 * config.keys + config.values, config.n_taps, axis="heads", rngs=rngs)
+        self.out_proj = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def _decay(self, x: Float[Array, "... d"]) -> Array | None:
+        """Log decays of the tokens, `(..., h)` or `(..., h, k)`, float32; None: nothing decays."""
+        raise NotImplementedError
+
+    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        """Normalizes the heads, joins, gates and projects them back to the model width."""
+        raise NotImplementedError
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        ids = context.segment_ids
+        q, k, v = self._heads(self.conv(self._project(x), segment_ids=ids))
+        o, _ = delta_rule(q, k, v, beta=self._beta(x), log_decay=self._decay(x), segment_ids=ids)
+        return self._merge(x, o)
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> DeltaState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        s = jnp.zeros((batch_size, config.heads, config.head_key, config.head_value), jnp.float32)
+        return DeltaState(empty_history(batch_size, config.n_taps, 2 * config.keys + config.values, dtype), s)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: DeltaState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], DeltaState]:
+        convolved, history = self.conv.prefill(self._project(x), state.history)
+        beta, log_decay = self._beta(x), self._decay(x)
+        o, s = delta_rule(*self._heads(convolved), beta=beta, log_decay=log_decay, initial_state=state.s)
+        return self._merge(x, o), DeltaState(history, s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: DeltaState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], DeltaState]:
+        convolved, history = self.conv.step(self._project(x_t), state.history)
+        o, s = delta_rule_step(state.s, *self._heads(convolved), beta=self._beta(x_t), log_decay=self._decay(x_t))
+        return self._merge(x_t, o), DeltaState(history, s)
+
+    def _project(self, x: Float[Array, "... d"]) -> Array:
+        """Queries, keys and values in one."""
+        return jnp.concatenate([self.q_proj(x), self.k_proj(x), self.v_proj(x)], axis=-1)
+
+    def _heads(self, convolved: Array) -> tuple[Array, Array, Array]:
+        """Queries and keys `(..., h, k)` of length 1, the queries scaled, and values `(..., h, v)`."""
+        config = self.config
+        q, k, v = jnp.split(convolved, (config.keys, 2 * config.keys), axis=-1)
+        q, k = (_unit(x.reshape(*x.shape[:-1], config.n_heads, config.head_key)) for x in (q, k))
+        q, k = (jnp.repeat(x, config.heads // config.n_heads, axis=-2) for x in (q, k))
+        return q * config.head_key**-0.5, k, v.reshape(*v.shape[:-1], config.heads, config.head_value)
+
+    def _beta(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
+        """Strength of the replacement, float32."""
+        beta = jax.nn.sigmoid(self.beta_proj(x).astype(jnp.float32))
+        return 2 * beta if self.config.negative else beta
+
+
+def _unit(x: Float[Array, "... k"]) -> Float[Array, "... k"]:
+    """`x` divided by its length, in the dtype of `x`; the length in float32."""
+    wide = x.astype(jnp.float32)
+    return (wide * jax.lax.rsqrt(jnp.square(wide).sum(-1, keepdims=True) + np.float32(1e-6))).astype(x.dtype)

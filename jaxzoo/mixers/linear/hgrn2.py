@@ -1,0 +1,154 @@
+"""HGRN2 (Qin et al. 2024, arXiv 2404.07904): a gated linear recurrence whose state is expanded by an outer product.
+
+For every head, with a lower bound gamma of the forget gates that rises with the depth:
+
+    q, f, v = silu(x W_q), gamma + (1 - gamma) sigmoid(x W_f), x W_i
+    S_t = Diag(f_t) S_{t-1} + (1 - f_t) v_t^T        o_t = S_t^T q_t        y = (scale . rms(concat(o_h))) W_O
+
+so that the keys are tied to the decays, k = 1 - f. The norm is over all heads together.
+
+`scaled` divides q by sqrt(k), as the public code (fla) does; the norm undoes it up to its eps. fla's names: `q_proj`,
+`f_proj`, `i_proj`, `g_norm.weight` (`norm.scale`), `o_proj` (`out_proj`).
+
+Deviation: the bounds do not learn. The paper's are the running sum of a softmax over the layers, one parameter of the
+whole model; they start at l / L for layer l of L, and there they stay here: the buffer `lower_bound`, which takes the
+learned ones of a checkpoint.
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
+from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.variables import buffer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HGRN2Config(MixerConfig):
+    """Config of `HGRN2`."""
+
+    about: ClassVar[About] = About(
+        paper="Qin et al. 2024",
+        url="https://arxiv.org/abs/2404.07904",
+        good_at="Text: keys tied to the forget gates, so that what is written is as much as what is forgotten.",
+    )
+
+    n_heads: PositiveInt = 1
+    """Heads; the paper's have 128 channels each."""
+    key_width: PositiveInt | None = None
+    """Width of queries and forget gates of all heads together; None: d_model."""
+    layer_index: NonNegativeInt = 0
+    """l, the place of the layer from the front, counted from 0, which decides the lower bound l / L."""
+    n_layers: PositiveInt = 1
+    """L, the layers of HGRN2 in the model."""
+    scaled: bool = False
+    """Divides q by the square root of a head's width."""
+    norm_eps: NonNegativeFloat = 1e-5
+    """Added to the mean square in the norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("layer_index", self.layer_index < self.n_layers, f"must be below n_layers={self.n_layers}")
+        if self.d_model is not None:
+            self.require_divisible("d_model", by="n_heads")
+            rule = f"gives {self.keys} channels, which must be a multiple of n_heads={self.n_heads}"
+            self.require("key_width", self.keys % self.n_heads == 0, rule)
+
+    @property
+    def keys(self) -> int:
+        """`key_width`, with the default filled in."""
+        return self.key_width or self.width
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, sequence_parallel=True)
+
+    @property
+    def scanned_as(self) -> MixerConfig:
+        return dataclasses.replace(self, layer_index=0, n_layers=1)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=8, n_heads=2, key_width=6, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "HGRN2":
+        return HGRN2(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, scores of a chunk with their values, and writing and reading the state."""
+        d, k = self.width, self.keys
+        return 4.0 * d * (k + d) + 2.0 * min(CHUNK, length) * (k + d) + 4.0 * k * d / self.n_heads
+
+
+class HGRN2State(NamedTuple):
+    """The sums over the past."""
+
+    s: Float[Array, "b h k v"]
+    """`S` of the module docstring, float32."""
+
+
+class HGRN2(Mixer):
+    """Linear attention with keys tied to decays; the state has a fixed size, and `step` costs O(k v) per head.
+
+    `q_proj`, `f_proj` (d, key_width), `i_proj` (d, d), `lower_bound` (key_width,), a buffer, `norm.scale` (d,),
+    `out_proj` (d, d).
+    """
+
+    config: HGRN2Config
+
+    def __init__(self, config: HGRN2Config, *, rngs: nnx.Rngs) -> None:
+        d, keys, axes = config.width, config.keys, ("embed", "heads")
+        self.q_proj = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
+        self.f_proj = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
+        self.i_proj = linear(d, d, axes=axes, std=config.std, rngs=rngs)
+        self.lower_bound = buffer(jnp.full((keys,), config.layer_index / config.n_layers, jnp.float32), ("heads",))
+        self.norm = GatedNorm(d, eps=config.norm_eps, axis="heads")
+        self.out_proj = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        q, k, v, log_decay = self._project(x)
+        return self._merge(linear_attention(q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)[0])
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HGRN2State:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        heads = (config.n_heads, config.keys // config.n_heads, config.width // config.n_heads)
+        return HGRN2State(jnp.zeros((batch_size, *heads), jnp.float32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: HGRN2State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], HGRN2State]:
+        q, k, v, log_decay = self._project(x)
+        o, after = linear_attention(q, k, v, log_decay=log_decay, initial_state=LinearState(state.s, None))
+        return self._merge(o), HGRN2State(after.s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: HGRN2State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], HGRN2State]:
+        q, k, v, log_decay = self._project(x_t)
+        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=log_decay)
+        return self._merge(o), HGRN2State(after.s)
+
+    def _project(self, x: Float[Array, "... d"]) -> tuple[Array, ...]:
+        """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
+        logits = self.f_proj(x).astype(jnp.float32)
+        bound = self.lower_bound[...].reshape((1,) * (x.ndim - 1) + (-1,))
+        # log f without a logarithm of 0, and 1 - f without a difference.
+        log_decay = jnp.logaddexp(jnp.log(bound), jnp.log1p(-bound) + jax.nn.log_sigmoid(logits))
+        k = ((1 - bound) * jax.nn.sigmoid(-logits)).astype(x.dtype)
+        q, h = jax.nn.silu(self.q_proj(x)), self.config.n_heads
+        q, k, v, log_decay = (y.reshape(*x.shape[:-1], h, y.shape[-1] // h) for y in (q, k, self.i_proj(x), log_decay))
+        return (q * q.shape[-1] ** -0.5 if self.config.scaled else q), k, v, log_decay
+
+    def _merge(self, o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        return self.out_proj(self.norm(o.reshape(*o.shape[:-2], self.config.width)))

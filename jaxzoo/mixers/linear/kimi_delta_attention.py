@@ -1,0 +1,93 @@
+"""Kimi Delta Attention (KDA, Kimi Team 2025, arXiv 2510.26692): the delta rule with a decay per channel of the keys.
+
+With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head, with low-rank maps to decay and gate:
+
+    log a_t = -exp(A_log) softplus(x_t W_1 W_2 + dt_bias)        (k,)
+    S_t = Diag(a_t) S_{t-1} + beta_t k'_t (v_t - k'_t^T Diag(a_t) S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
+    y = concat(rms(o_h) . sigmoid(x W_3 W_4 + b)) W_O
+
+A_log has one number per head, dt_bias one per channel. fla's names: `decay` is `f_proj`, `gate` is `g_proj` (the second
+with a bias, as there), `norm.scale` is `o_norm.weight`; its `q_conv1d`, `k_conv1d` and `v_conv1d` are joined in
+`conv.taps`. Value heads are as many as key heads: fla's grouped values would share a head's decay.
+
+Initialisation: exp(A_log) uniform in [1, 16] and dt_bias as in Mamba-2; both are not decayed. (Some
+versions of fla start dt_bias at 0.) The rank of both maps is the value width of a head unless `rank` says otherwise.
+"""
+
+import dataclasses
+from typing import ClassVar, Self
+
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import PositiveInt
+from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.low_rank import LowRank
+from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
+from jaxzoo.mixers.base import About
+from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KimiDeltaAttentionConfig(DeltaConfig):
+    """Config of `KimiDeltaAttention`."""
+
+    about: ClassVar[About] = About(
+        paper="Kimi Team 2025",
+        url="https://arxiv.org/abs/2510.26692",
+        good_at=(
+            "As Gated DeltaNet, with a forgetting rate for every channel of the keys; the linear layer of Kimi Linear."
+        ),
+    )
+
+    rank: PositiveInt | None = None
+    """Rank of the maps to decay and gate; None: the value width of a head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.require("n_value_heads", self.heads == self.n_heads, f"must be n_heads={self.n_heads}", "or None")
+
+    @property
+    def ranks(self) -> int:
+        """`rank`, with the default filled in."""
+        return self.rank or self.head_value
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, n_heads=2, key_width=6, value_width=10, n_taps=3, rank=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "KimiDeltaAttention":
+        return KimiDeltaAttention(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """See `delta_flops`; the low-rank projections of gate and decay."""
+        return self.delta_flops(length) + 2.0 * self.ranks * (2 * self.width + self.keys + self.values)
+
+
+class KimiDeltaAttention(DeltaMixer):
+    """The delta rule with a decay per token and channel; `step` costs O(k v) per head.
+
+    Parameters of `DeltaMixer`, `decay.down` (d, rank), `decay.up` (rank, key_width), `a_log` (n_heads,), `dt_bias`
+    (key_width,), `gate.down` (d, rank), `gate.up` (rank, value_width) with bias, `norm.scale` (value_width / n_heads,).
+    """
+
+    config: KimiDeltaAttentionConfig
+
+    def __init__(self, config: KimiDeltaAttentionConfig, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        d, rank, std = config.width, config.ranks, config.std
+        self.decay = LowRank(d, rank, config.keys, std=std, rngs=rngs)
+        self.a_log = a_log_parameter(config.n_heads, low=1.0, high=16.0, rngs=rngs)
+        self.dt_bias = dt_bias_parameter(config.keys, rngs=rngs)
+        self.gate = LowRank(d, rank, config.values, std=std, bias=True, rngs=rngs)
+        self.norm = GatedNorm(config.head_value, eps=config.norm_eps, activation="sigmoid")
+
+    def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h k"]:
+        step = time_step(self.decay(x), self.dt_bias[...])
+        step = step.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_key)
+        return -jnp.exp(self.a_log[...]).reshape((1,) * (step.ndim - 2) + (-1, 1)) * step
+
+    def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
+        y = self.norm(o, self.gate(x).reshape(o.shape))
+        return self.out_proj(y.reshape(*x.shape[:-1], self.config.values))

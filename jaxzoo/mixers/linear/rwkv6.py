@@ -1,0 +1,205 @@
+"""The time mixing of RWKV-6, called Finch (Peng et al. 2024, arXiv 2404.05892): token shift and decay follow the token.
+
+With the token before, x', and low-rank maps (sec. 4.2), one lambda, A and B each for w, k, v, r and g:
+
+    z = x + (x' - x) . mu_x        shift_j(x) = x + (x' - x) . (lambda_j + tanh(z A_j) B_j)
+    r, k, v, g = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v, shift_g(x) W_g
+    a_t = exp(-exp(time_decay + tanh(shift_w(x) W_1) W_2))        u = time_first
+    o_t = r_t^T (S_{t-1} + Diag(u) k_t v_t^T)        S_t = Diag(a_t) S_{t-1} + k_t v_t^T
+    y_t = (silu(g_t) . norm(o_t)) W_o
+
+The norm is that of RWKV-5. The channel mix of RWKV-6 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d: its share of
+a token is 1 minus the authors' time_maa.
+
+| ours                                  | authors' code                                                             |
+| ------------------------------------- | ------------------------------------------------------------------------- |
+| `shift_mean`, `shifts`                | `time_maa_x`; `time_maa_w`, `_k`, `_v`, `_r`, `_g`, in this order         |
+| `shift_down`, `shift_up`              | `time_maa_w1` (d, 5 rank), `time_maa_w2` (5, rank, d)                     |
+| `time_decay`, `decay_down`, `decay_up` | `time_decay`, `time_decay_w1`, `time_decay_w2`                           |
+| `time_first`, `norm_scale`, `norm_bias` | `time_faaaa`, `ln_x.weight`, `ln_x.bias`                                |
+
+Initialisation, as in the authors' code, for layer l of L, channel i of d, and D = l / (L - 1): all shares of the token
+before are 1 - (i/d)^{1 - l/L}, that of v less 0.3 D, those of r and g with half the exponent; `shift_down` and
+`decay_down` are 0, `shift_up` and `decay_up` uniform in +-0.01; the rest as in RWKV-5.
+
+Deviations: projections start normal, unless `projections="release"`. All parameters have one learning rate.
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.head_norm import head_norm
+from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, zigzag
+from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.ops.linear_attention import CHUNK
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV6TimeMixConfig(RWKVConfig):
+    """Config of `RWKV6TimeMix`."""
+
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2024 (Finch)",
+        url="https://arxiv.org/abs/2404.05892",
+        good_at="Text without positions: both the mixture with the token before and the decay follow the token.",
+    )
+
+    n_heads: PositiveInt = 1
+    """Heads; the paper's have 64 channels each."""
+    value_width: PositiveInt | None = None
+    """Channels of r, k, v and g in all heads together; None: d_model, as in the paper."""
+    shift_rank: PositiveInt = 32
+    """Rank of the maps to the shares of the token shift."""
+    decay_rank: PositiveInt = 64
+    """Rank of the map to the decays."""
+    norm_eps: NonNegativeFloat = 64e-5
+    """Added to the mean square in the norm of each head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model is not None:
+            rule = f"gives {self.values} channels, which must be a multiple of n_heads={self.n_heads}"
+            self.require("value_width", self.values % self.n_heads == 0, rule)
+
+    @property
+    def values(self) -> int:
+        """`value_width`, with the default filled in."""
+        return self.value_width or self.width
+
+    @property
+    def head_width(self) -> int:
+        """Channels of a head."""
+        return self.values // self.n_heads
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, n_heads=3, value_width=15, shift_rank=2, decay_rank=3, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RWKV6TimeMix":
+        return RWKV6TimeMix(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections and low-rank maps, scores of a chunk with their values, and writing and reading the state."""
+        d, width = self.width, self.values
+        low_rank = 20.0 * d * self.shift_rank + 2.0 * self.decay_rank * (d + width)
+        recurrence = 4.0 * min(CHUNK, length) * width + 4.0 * self.head_width * width + 6.0 * width
+        return 10.0 * d * width + low_rank + recurrence
+
+
+class RWKV6TimeMixState(NamedTuple):
+    """The last input and the sums over the past."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+    s: Float[Array, "b h k v"]
+    """Decayed sum of `k_j v_j^T`, float32."""
+
+
+class RWKV6TimeMix(Mixer):
+    """RWKV-6's time mixing; the state has a fixed size, and `step` costs O(value_width^2 / n_heads).
+
+    `shift_mean` (d,), `shifts` (5, d), `shift_down` (d, 5 shift_rank), `shift_up` (5, shift_rank, d), `time_decay`,
+    `time_first` (h, k), `decay_down` (d, decay_rank), `decay_up` (decay_rank, value_width), `norm_scale`, `norm_bias`
+    (value_width,); `key`, `value`, `receptance`, `gate` (d, value_width), `output` (value_width, d).
+    """
+
+    config: RWKV6TimeMixConfig
+
+    def __init__(self, config: RWKV6TimeMixConfig, *, rngs: nnx.Rngs) -> None:
+        d, width, axes = config.width, config.values, ("embed", "heads")
+        heads, small = (config.n_heads, config.head_width), config.shift_rank
+        exponents = np.array([1.0, 1.0, 1.0, 0.5, 0.5])[:, None] * (1 - config.layer_index / config.n_layers)
+        shares = 1 - (np.arange(d) / d)[None] ** exponents
+        shares[2] -= 0.3 * config.depth
+        self.shift_mean = parameter(jnp.asarray(shares[0], jnp.float32), ("embed",), decay=False)
+        self.shifts = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
+        self.shift_down = parameter(jnp.zeros((d, 5 * small)), ("embed", None))
+        self.shift_up = parameter(_nearly_zero((5, small, d), rngs), (None, None, "embed"))
+        decays = decay_curve(config, width, lowest=-6.0, span=5.0).reshape(heads)
+        self.time_decay = parameter(decays, ("heads", None), decay=False)
+        self.decay_down = parameter(jnp.zeros((d, config.decay_rank)), ("embed", None))
+        self.decay_up = parameter(_nearly_zero((config.decay_rank, width), rngs), (None, "heads"))
+        bonus = config.depth * (1 - np.arange(width) / max(width - 1, 1)) + 0.1 * zigzag(width)
+        self.time_first = parameter(jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False)
+        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
+        self.norm_scale = parameter(jnp.full((width,), scale), ("heads",), decay=False)
+        self.norm_bias = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+        inward = {"axes": axes, "std": config.std, "zero": False, "rngs": rngs}
+        self.key = projection(config, d, width, **inward)
+        self.value = projection(config, d, width, **inward)
+        self.receptance = projection(config, d, width, **inward)
+        self.gate = projection(config, d, width, **inward)
+        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        ids, bonus = context.segment_ids, self.time_first[...]
+        r, k, v, gate, log_decay = self._project(x, token_shift(x, segment_ids=ids))
+        o, _ = bonus_linear_attention(r, k, v, log_decay=log_decay, bonus=bonus, segment_ids=ids)
+        return self._merge(o, gate)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RWKV6TimeMixState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        shape = (batch_size, config.n_heads, config.head_width, config.head_width)
+        return RWKV6TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RWKV6TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RWKV6TimeMixState]:
+        r, k, v, gate, log_decay = self._project(x, token_shift(x, state.last))
+        bonus = self.time_first[...]
+        o, s = bonus_linear_attention(r, k, v, log_decay=log_decay, bonus=bonus, initial_state=state.s)
+        return self._merge(o, gate), RWKV6TimeMixState(last_input(state.last, x), s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RWKV6TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RWKV6TimeMixState]:
+        r, k, v, gate, log_decay = self._project(x_t, state.last.astype(x_t.dtype))
+        o, s = bonus_linear_attention_step(state.s, r, k, v, log_decay=log_decay, bonus=self.time_first[...])
+        return self._merge(o, gate), RWKV6TimeMixState(x_t.astype(state.last.dtype), s)
+
+    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[Array, ...]:
+        """Receptance, keys, values and float32 log decays `(..., h, k)`, the gate `(..., value_width)` before these."""
+        w, k, v, r, g = self._shift(x, shifted - x)
+        low = jnp.tanh(w @ self.decay_down[...].astype(x.dtype)) @ self.decay_up[...].astype(x.dtype)
+        r, k, v, low = (
+            y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)
+            for y in (self.receptance(r), self.key(k), self.value(v), low)
+        )
+        base = self.time_decay[...]
+        log_decay = -jnp.exp(base.reshape((1,) * (x.ndim - 1) + base.shape) + low.astype(jnp.float32))
+        return r, k, v, jax.nn.silu(self.gate(g)), log_decay
+
+    def _shift(self, x: Float[Array, "... d"], to_last: Float[Array, "... d"]) -> list[Array]:
+        """The five mixtures of the token and the one before it, for w, k, v, r and g."""
+        wide = lambda y: y.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))  # noqa: E731
+        z = x + to_last * wide(self.shift_mean[...])
+        hidden = jnp.split(jnp.tanh(z @ self.shift_down[...].astype(x.dtype)), 5, axis=-1)
+        ups, means = self.shift_up[...].astype(x.dtype), self.shifts[...]
+        return [x + to_last * (wide(means[j]) + hidden[j] @ ups[j]) for j in range(5)]
+
+    def _merge(self, o: Float[Array, "... h v"], gate: Float[Array, "... hv"]) -> Float[Array, "... d"]:
+        """Normalizes the heads, joins, gates and projects them back to the model width."""
+        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(gate.shape)
+        scale, bias = (
+            x[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,)) for x in (self.norm_scale, self.norm_bias)
+        )
+        return self.output((scale * y + bias) * gate)
+
+
+def _nearly_zero(shape: tuple[int, ...], rngs: nnx.Rngs) -> Array:
+    return jax.random.uniform(rngs.params(), shape, jnp.float32, -0.01, 0.01)

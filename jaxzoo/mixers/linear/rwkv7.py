@@ -1,0 +1,228 @@
+"""The time mixing of RWKV-7, called Goose (Peng et al. 2025, arXiv 2503.14456): a generalized delta rule.
+
+With the token before, x', and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j, for every head (sec. 4):
+
+    shift_j(x) = x + (x' - x) . mu_j                         one mu each for r, w, k, v, a and g
+    r, k, v = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v
+    log w = -exp(-1/2) sigmoid(lora_w(shift_w(x)))           f_w = tanh
+    a = sigmoid(lora_a(shift_a(x)))                          f_a = identity
+    g = sigmoid(shift_g(x) A_g) B_g
+    kappa = (k . k_k) / |k . k_k|                            k' = k . (1 + (a - 1) . k_a)
+    S_t = Diag(w_t) S_{t-1} - (a_t . kappa_t) (kappa_t^T S_{t-1}) + k'_t v_t^T          o_t = S_t^T r_t
+    y_t = (g_t . (norm(o_t) + (sum_k r_t r_k k'_t) v_t)) W_o
+
+The paper's state is the transpose. The norm is a group norm: over the channels of each head, with mean, a learned scale
+and a learned shift of every channel. The channel mix is `RWKV7ChannelMix`.
+
+| ours                                       | authors' code                                                   |
+| ------------------------------------------ | --------------------------------------------------------------- |
+| `shifts`                                   | `x_r`, `x_w`, `x_k`, `x_v`, `x_a`, `x_g`, in this order         |
+| `decay`, `rate`, `gate`: `down`, `up`      | `w1`, `w2`; `a1`, `a2`; `g1`, `g2`; biases `w0`, `a0`           |
+| `removal_scale`, `rate_share`, `bonus`     | `k_k`, `k_a`, `r_k`                                             |
+| `norm_scale`, `norm_bias`                  | `ln_x.weight`, `ln_x.bias`                                      |
+
+Initialisation, as in the authors' code, for layer l of L and channel i of d; see `_initial`.
+
+Deviations: **no value residual**: from the second layer on the paper mixes v with that of the first layer, which a
+mixer does not see; this is its first layer, at every depth. Projections start normal, unless `projections="release"`.
+All parameters have one learning rate. |k . k_k| is the root of the sum of squares + 1e-12.
+"""
+
+import dataclasses
+import math
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.head_norm import head_norm
+from jaxzoo.layers.low_rank import Activation, LowRank
+from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection
+from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV7TimeMixConfig(RWKVConfig):
+    """Config of `RWKV7TimeMix`."""
+
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2025 (Goose)",
+        url="https://arxiv.org/abs/2503.14456",
+        good_at=(
+            "State tracking and recall: it removes along one key and writes along another, at a rate per channel."
+        ),
+    )
+
+    n_heads: PositiveInt = 1
+    """Heads; the paper's have 64 channels each."""
+    decay_rank: PositiveInt = 64
+    """Rank of the map to the decays w."""
+    rate_rank: PositiveInt = 64
+    """Rank of the map to the removal rates a."""
+    gate_rank: PositiveInt = 128
+    """Rank of the map to the gate g."""
+    norm_eps: NonNegativeFloat = 64e-5
+    """Added to the mean square in the norm of each head."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model is not None:
+            self.require_divisible("d_model", by="n_heads")
+
+    @property
+    def head_width(self) -> int:
+        """Channels of a head."""
+        return self.width // self.n_heads
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=9, n_heads=3, decay_rank=2, rate_rank=3, gate_rank=4, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RWKV7TimeMix":
+        return RWKV7TimeMix(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections and low-rank maps; five products of a chunk with keys or values and the solve; and the state
+        read twice and written twice."""
+        d = self.width
+        low_rank = 4.0 * d * (self.decay_rank + self.rate_rank + self.gate_rank)
+        return 8.0 * d * d + low_rank + 2.0 * min(CHUNK, length) * 8 * d + 8.0 * self.head_width * d
+
+
+class RWKV7TimeMixState(NamedTuple):
+    """The last input and the fast weights."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+    s: Float[Array, "b h k v"]
+    """`S` of the module docstring, float32."""
+
+
+class RWKV7TimeMix(Mixer):
+    """RWKV-7's time mixing; the state has a fixed size, and `step` costs O(d^2 / n_heads) besides the projections.
+
+    `shifts` (6, d), `receptance`, `key`, `value`, `output` (d, d), `decay`, `rate`, `gate`: `down` (d, rank) and `up`
+    (rank, d), with biases except for the gate; `removal_scale`, `rate_share`, `norm_scale`, `norm_bias` (d,), `bonus`
+    (h, k).
+    """
+
+    config: RWKV7TimeMixConfig
+
+    def __init__(self, config: RWKV7TimeMixConfig, *, rngs: nnx.Rngs) -> None:
+        d, axes, heads = config.width, ("embed", "heads"), (config.n_heads, config.head_width)
+        place, zigzag, decays, shares = _initial(config)
+        self.shifts = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
+        self.decay = _low_rank(d, config.decay_rank, decays + 0.5 + 2.5 * zigzag, activation="tanh", rngs=rngs)
+        self.rate = _low_rank(d, config.rate_rank, -0.19 + 0.3 * zigzag + 0.4 * place, rngs=rngs)
+        self.gate = _low_rank(d, config.gate_rank, None, activation="sigmoid", rngs=rngs)
+        removal = jnp.asarray(0.71 - 0.1 * place, jnp.float32)
+        self.removal_scale = parameter(removal, ("heads",), decay=False)
+        self.rate_share = parameter(jnp.full((d,), 1.02), ("heads",), decay=False)
+        self.bonus = parameter(jnp.full(heads, -0.04), ("heads", None), decay=False)
+        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
+        self.norm_scale = parameter(jnp.full((d,), scale), ("heads",), decay=False)
+        self.norm_bias = parameter(jnp.zeros((d,)), ("heads",), decay=False)
+        inward = {"axes": axes, "std": config.std, "zero": False, "rngs": rngs}
+        self.receptance = projection(config, d, d, **inward)
+        self.key = projection(config, d, d, **inward)
+        self.value = projection(config, d, d, **inward)
+        self.output = projection(config, d, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        ids = context.segment_ids
+        tokens, gate = self._project(x, token_shift(x, segment_ids=ids))
+        o, _ = delta_rule(
+            tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, segment_ids=ids
+        )
+        return self._merge(o, tokens, gate)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RWKV7TimeMixState:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        shape = (batch_size, config.n_heads, config.head_width, config.head_width)
+        return RWKV7TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RWKV7TimeMixState]:
+        tokens, gate = self._project(x, token_shift(x, state.last))
+        o, s = delta_rule(
+            tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, initial_state=state.s
+        )
+        return self._merge(o, tokens, gate), RWKV7TimeMixState(last_input(state.last, x), s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RWKV7TimeMixState]:
+        tokens, gate = self._project(x_t, state.last.astype(x_t.dtype))
+        o, s = delta_rule_step(
+            state.s, tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay
+        )
+        return self._merge(o, tokens, gate), RWKV7TimeMixState(x_t.astype(state.last.dtype), s)
+
+    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> "tuple[_Tokens, Array]":
+        """The tokens of the recurrence, and the gate `(..., d)`."""
+        wide = lambda y: y.astype(x.dtype).reshape((1,) * (x.ndim - 1) + y.shape)  # noqa: E731
+        split = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)  # noqa: E731
+        mu = self.shifts[...]
+        r, w, k, v, a, g = (x + (shifted - x) * wide(mu[j]) for j in range(6))
+        log_decay = -math.exp(-0.5) * jax.nn.sigmoid(self.decay(w).astype(jnp.float32))
+        k, a = self.key(k), jax.nn.sigmoid(self.rate(a))
+        kappa = split(k * wide(self.removal_scale[...])).astype(jnp.float32)
+        kappa = kappa * jax.lax.rsqrt(jnp.square(kappa).sum(-1, keepdims=True) + np.float32(1e-12))
+        k = k * (1 + (a - 1) * wide(self.rate_share[...]))
+        removal = Removal(kappa, -split(a).astype(jnp.float32) * kappa)
+        tokens = _Tokens(split(self.receptance(r)), split(k), split(self.value(v)), removal, split(log_decay))
+        return tokens, self.gate(g)
+
+    def _merge(self, o: Float[Array, "... h v"], tokens: "_Tokens", gate: Float[Array, "... d"]) -> Array:
+        """Normalizes the heads, adds the bonus, joins, gates and projects them back to the model width."""
+        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(gate.shape)
+        wide = lambda y: y.astype(gate.dtype).reshape((1,) * (gate.ndim - 1) + y.shape)  # noqa: E731
+        y = y * wide(self.norm_scale[...]) + wide(self.norm_bias[...])
+        own = (tokens.q * tokens.k * wide(self.bonus[...])).sum(-1, keepdims=True) * tokens.v
+        return self.output((y + own.reshape(gate.shape)) * gate)
+
+
+class _Tokens(NamedTuple):
+    """What tokens say of the recurrence, all (..., h, k)."""
+
+    q: Array
+    k: Array
+    v: Array
+    removal: Removal  # kappa, and -a kappa, float32
+    log_decay: Array  # float32
+
+
+def _low_rank(
+    d: int, rank: int, bias: np.ndarray | None, *, activation: Activation = "none", rngs: nnx.Rngs
+) -> LowRank:
+    """A low-rank map that starts at its bias: `down` at 0, `up` orthogonal times 0.1."""
+    layer = LowRank(d, rank, d, std=0.0, bias=bias is not None, activation=activation, rngs=rngs)
+    layer.up.kernel[...] = nnx.initializers.orthogonal(0.1)(rngs.params(), (rank, d))
+    if bias is not None and layer.up.bias is not None:
+        layer.up.bias[...] = jnp.asarray(bias, jnp.float32)
+    return layer
+
+
+def _initial(config: RWKV7TimeMixConfig) -> tuple[np.ndarray, ...]:
+    """By channel i of d: its place i / (d - 1) - 1/2; z |z| with z its place in the head from -1 to 1; the base of its
+    decay -6 + 6 (i / (d - 1))^(1 + D^0.3) with D = l / (L - 1); and the six shares of the token before,
+    1 - (i / d)^(c (1 - l / L)) with c = 0.2, 0.9, 0.7, 0.7, 0.9, 0.2."""
+    i, half = np.arange(config.width), max((config.head_width - 1) / 2, 0.5)
+    place = i / max(config.width - 1, 1)
+    zigzag = (i % config.head_width - (config.head_width - 1) / 2) / half
+    decays = -6 + 6 * place ** (1 + config.depth**0.3)
+    exponents = np.array([0.2, 0.9, 0.7, 0.7, 0.9, 0.2])[:, None] * (1 - config.layer_index / config.n_layers)
+    return place - 0.5, zigzag * np.abs(zigzag), decays, 1 - (i / config.width)[None] ** exponents

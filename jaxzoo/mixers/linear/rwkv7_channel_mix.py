@@ -1,0 +1,102 @@
+"""The channel mixing of RWKV-7 (Peng et al. 2025, arXiv 2503.14456), as a mixer: an MLP that sees the token before.
+
+    y = max((x + (x' - x) . mu) W_k, 0)^2 W_v
+
+with x' the token before. Unlike those of RWKV-4 to 6 it has no gate. It has a state, the last input, and so stands in a
+model's pattern next to the time mix, with `mlp="none"`.
+
+The authors' names: `shift` is `x_k`, `key` and `value` are the same. Initialisation, as in their code, for layer l of L
+and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal, unless
+`projections="release"`: then W_v starts at 0 and W_k as an orthogonal matrix times sqrt(hidden_width / d).
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import PositiveInt
+from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RWKV7ChannelMixConfig(RWKVConfig):
+    """Config of `RWKV7ChannelMix`."""
+
+    about: ClassVar[About] = About(
+        paper="Peng et al. 2025 (Goose)",
+        url="https://arxiv.org/abs/2503.14456",
+        good_at="The MLP of RWKV-7, which sees the token before; no recall of its own.",
+    )
+
+    hidden_width: PositiveInt | None = None
+    """Hidden units; None: 4 d_model, as in the paper."""
+
+    @property
+    def hidden(self) -> int:
+        """`hidden_width`, with the default filled in."""
+        return self.hidden_width or 4 * self.width
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, hidden_width=23, layer_index=1, n_layers=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RWKV7ChannelMix":
+        return RWKV7ChannelMix(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """The two projections."""
+        return 4.0 * self.width * self.hidden
+
+
+class RWKV7ChannelMixState(NamedTuple):
+    """What the token shift remembers."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+
+
+class RWKV7ChannelMix(Mixer):
+    """RWKV-7's channel mixing: `shift` (d,), `key` (d, hidden_width), `value` (hidden_width, d)."""
+
+    config: RWKV7ChannelMixConfig
+
+    def __init__(self, config: RWKV7ChannelMixConfig, *, rngs: nnx.Rngs) -> None:
+        d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
+        shift = 1 - (np.arange(d) / d) ** ((1 - config.layer_index / config.n_layers) ** 4)
+        self.shift = parameter(jnp.asarray(shift, jnp.float32), ("embed",), decay=False)
+        self.key = projection(config, d, hidden, axes=axes, std=config.std, zero=False, rngs=rngs)
+        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        return self._mix(x, token_shift(x, segment_ids=context.segment_ids))
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> RWKV7ChannelMixState:
+        """Zeros."""
+        return RWKV7ChannelMixState(empty_last(batch_size, self.config.width, dtype))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RWKV7ChannelMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RWKV7ChannelMixState]:
+        return self._mix(x, token_shift(x, state.last)), RWKV7ChannelMixState(last_input(state.last, x))
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RWKV7ChannelMixState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RWKV7ChannelMixState]:
+        last = x_t.astype(state.last.dtype)
+        return self._mix(x_t, state.last.astype(x_t.dtype)), RWKV7ChannelMixState(last)
+
+    def _mix(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        share = self.shift[...].astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        return self.value(jnp.square(jax.nn.relu(self.key(x + (shifted - x) * share))))

@@ -1,0 +1,204 @@
+"""Mamba-2 (Dao and Gu 2024, arXiv 2405.21060): state space duality, one decay per token and head.
+
+With `inner = expand d_model` channels in heads of `head_dim`, and B, C shared by the heads of a group (sec. 7):
+
+    z, x, B, C, dt = split(u W_in)        x, B, C = silu(conv(x, B, C) + b_conv)        delta = softplus(dt + dt_bias)
+    S_t = exp(-exp(A_log) delta_t) S_{t-1} + B_t (delta_t x_t)^T        y_t = S_t^T C_t + D x_t
+    out = (scale . rms(y . silu(z))) W_out
+
+so that the recurrence is `linear_attention` with queries C, keys B and values delta x. The norm is over the channels of
+a group; the gate comes before it, as in the paper and its code; `norm_before_gate` is the code's other order.
+
+| ours                       | `Mamba2Mixer` of transformers and the public code                                    |
+| -------------------------- | ------------------------------------------------------------------------------------ |
+| `in_proj`                  | `in_proj.weight`, transposed: z, x, B, C, dt                                         |
+| `conv.taps`, `conv.bias`   | `conv1d.weight[:, 0, ::-1]`, transposed: of x, B, C; `conv1d.bias`                   |
+| `a_log`, `dt_bias`, `skip` | `A_log`, `dt_bias`, `D`: one number per head, without weight decay                   |
+| `norm.scale`, `out_proj`   | `norm.weight`; `out_proj.weight`, transposed                                         |
+
+Initialisation: exp(A_log) uniform in [1, 16], skip 1, dt_bias the inverse softplus of a delta that is log-uniform in
+[0.001, 0.1] and at least 1e-4, the convolution uniform in +-1/sqrt(n_taps). Deviation: projections start normal
+(`init_std`, `out_init_std`), PyTorch's default is uniform.
+"""
+
+import dataclasses
+from typing import ClassVar, NamedTuple, Self
+
+import jax.numpy as jnp
+from flax import nnx
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.layers.causal_conv import conv_flops, empty_history
+from jaxzoo.layers.gated_norm import GatedNorm
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.silu_conv import SiluConv
+from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mamba2Config(MixerConfig):
+    """Config of `Mamba2`; the defaults are the paper's."""
+
+    about: ClassVar[About] = About(
+        paper="Dao and Gu 2024",
+        url="https://arxiv.org/abs/2405.21060",
+        good_at="Text at the speed of matrix products, with states several times larger than those of Mamba.",
+    )
+
+    d_state: PositiveInt = 128
+    """Width of B and C, the paper's N."""
+    expand: PositiveInt = 2
+    """Channels of the inner branch, in units of d_model."""
+    head_dim: PositiveInt | None = None
+    """Channels of a head, the paper's P; None: 64, or all inner channels where these are fewer."""
+    n_groups: PositiveInt = 1
+    """Groups of neighbouring heads that share B and C."""
+    n_taps: PositiveInt = 4
+    """Taps of the convolution, the current token's included."""
+    norm_before_gate: bool = False
+    """Gates after the norm, not before."""
+    norm_eps: NonNegativeFloat = 1e-5
+    """Added to the mean square in the norm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model is not None:
+            rule = f"must divide expand * d_model={self.inner}"
+            self.require("head_dim", self.inner % self.head_width == 0, rule)
+            self.require("n_groups", self.heads % self.n_groups == 0, f"must divide the {self.heads} heads")
+
+    @property
+    def inner(self) -> int:
+        """Channels of the inner branch."""
+        return self.expand * self.width
+
+    @property
+    def head_width(self) -> int:
+        """`head_dim`, with the default filled in."""
+        return self.head_dim or min(64, self.inner)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return self.inner // self.head_width
+
+    @property
+    def convolved(self) -> int:
+        """Channels of x, B and C."""
+        return self.inner + 2 * self.n_groups * self.d_state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, sequence_parallel=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3)
+
+    def build(self, *, rngs: nnx.Rngs) -> "Mamba2":
+        return Mamba2(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, convolution, scores of a chunk with their values, and writing and reading the state."""
+        inner, n = self.inner, self.d_state
+        projections = 2.0 * self.width * (2 * inner + self.convolved + self.heads)
+        recurrence = 2.0 * min(CHUNK, length) * (n * self.heads + inner) + 4.0 * n * inner
+        return projections + self.convolved * conv_flops(self.n_taps, length) + recurrence
+
+
+class Mamba2State(NamedTuple):
+    """Shift register and sums."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` inputs of the convolution, oldest first, in the dtype given to `init_state`."""
+    s: Float[Array, "b h k v"]
+    """`S` of the module docstring (h, d_state, head_dim), float32."""
+
+
+class Mamba2(Mixer):
+    """Selective state space with scalar decays; `step` costs O(d_state) per channel, besides the projections.
+
+    `in_proj` (d, 2 inner + 2 n_groups d_state + heads), `conv.taps` (n_taps, inner + 2 n_groups d_state), `conv.bias`,
+    `a_log`, `dt_bias`, `skip` (heads,), `norm.scale` (inner,), `out_proj` (inner, d).
+    """
+
+    config: Mamba2Config
+
+    def __init__(self, config: Mamba2Config, *, rngs: nnx.Rngs) -> None:
+        d, inner, heads = config.width, config.inner, config.heads
+        self.in_proj = linear(d, inner + config.convolved + heads, axes=("embed", "heads"), std=config.std, rngs=rngs)
+        self.conv = SiluConv(config.convolved, config.n_taps, bias=True, axis="heads", rngs=rngs)
+        self.a_log = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
+        self.dt_bias = dt_bias_parameter(heads, rngs=rngs)
+        self.skip = parameter(jnp.ones((heads,)), ("heads",), decay=False)
+        self.norm = GatedNorm(
+            inner, eps=config.norm_eps, groups=config.n_groups, gate_first=not config.norm_before_gate, axis="heads"
+        )
+        self.out_proj = linear(inner, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        z, inputs, dt = self._project(x)
+        c, b, u, delta, log_decay = self._select(self.conv(inputs, segment_ids=context.segment_ids), dt)
+        y, _ = linear_attention(c, b, _times(u, delta), log_decay=log_decay, segment_ids=context.segment_ids)
+        return self._merge(y, u, z)
+
+    def init_state(
+        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
+    ) -> Mamba2State:
+        """Zeros. The sums are float32 whatever `dtype` says."""
+        config = self.config
+        s = jnp.zeros((batch_size, config.heads, config.d_state, config.head_width), jnp.float32)
+        return Mamba2State(empty_history(batch_size, config.n_taps, config.convolved, dtype), s)
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: Mamba2State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], Mamba2State]:
+        z, inputs, dt = self._project(x)
+        convolved, history = self.conv.prefill(inputs, state.history)
+        c, b, u, delta, log_decay = self._select(convolved, dt)
+        before = LinearState(state.s, None)
+        y, after = linear_attention(c, b, _times(u, delta), log_decay=log_decay, initial_state=before)
+        return self._merge(y, u, z), Mamba2State(history, after.s)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: Mamba2State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], Mamba2State]:
+        z, inputs, dt = self._project(x_t)
+        convolved, history = self.conv.step(inputs, state.history)
+        c, b, u, delta, log_decay = self._select(convolved, dt)
+        before = LinearState(state.s, None)
+        y, after = linear_attention_step(before, c, b, _times(u, delta), log_decay=log_decay)
+        return self._merge(y, u, z), Mamba2State(history, after.s)
+
+    def _project(self, x: Float[Array, "... d"]) -> tuple[Array, Array, Array]:
+        """The gate, what is convolved, and the logits of the time step."""
+        inner = self.config.inner
+        z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + self.config.convolved), axis=-1)
+        return z, inputs, dt
+
+    def _select(self, convolved: Array, dt: Array) -> tuple[Array, ...]:
+        """C and B `(..., h, k)`, x `(..., h, v)`, delta and log decay `(..., h)`, the last two float32."""
+        config = self.config
+        inner, state = config.inner, config.n_groups * config.d_state
+        u, b, c = jnp.split(convolved, (inner, inner + state), axis=-1)
+        u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
+        groups = (config.n_groups, config.d_state)
+        b, c = (jnp.repeat(y.reshape(*y.shape[:-1], *groups), config.heads // config.n_groups, axis=-2) for y in (b, c))
+        delta = time_step(dt, self.dt_bias[...])
+        return c, b, u, delta, -jnp.exp(self.a_log[...]).reshape((1,) * (dt.ndim - 1) + (-1,)) * delta
+
+    def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
+        """Adds the skip, gates and normalizes, and projects back to the model width."""
+        y = y + u * self.skip[...].astype(u.dtype).reshape((1,) * (u.ndim - 2) + (-1, 1))
+        return self.out_proj(self.norm(y.reshape(z.shape), z))
+
+
+def _times(u: Float[Array, "... h v"], delta: Float[Array, "... h"]) -> Float[Array, "... h v"]:
+    """`delta x` in the dtype of `x`, multiplied in float32."""
+    return (u.astype(jnp.float32) * delta[..., None]).astype(u.dtype)

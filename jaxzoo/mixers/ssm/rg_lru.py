@@ -1,0 +1,218 @@
+"""The recurrent block of Griffin (De et al. 2024, arXiv 2402.19427): a gated branch and a real-gated linear recurrence.
+
+With a causal convolution of `n_taps` taps, gates whose weights are block-diagonal (one block per head), and c = 8:
+
+    g = gelu(u W_y + b_y)        x = conv(u W_x + b_x) + b_conv
+    r_t, i_t = sigmoid(W_a x_t + b_a), sigmoid(W_i x_t + b_i)        log a_t = -c r_t softplus(Lambda)
+    h_t = a_t h_{t-1} + sqrt(1 - a_t^2) (i_t x_t)                    out = (g . h) W_out + b_out
+
+(sec. 2.4; App. A prints log sigmoid(Lambda)^{c r} as -c r softplus(Lambda): the sign of Lambda is free.)
+
+`form="paper"` is this equation, with initial a^c uniform in [0.9, 0.999] (sec. 2.4). `form="release"` is
+RecurrentGemma: the first token of a document is not scaled by sqrt(1 - a^2), and a^2 itself starts uniform in
+[0.9^2, 0.999^2].
+
+| ours                              | RecurrentGemma (transformers)                                                 |
+| --------------------------------- | ----------------------------------------------------------------------------- |
+| `x_proj`, `gate_proj`, `out_proj` | `linear_x`, `linear_y`, `linear_out`, transposed                              |
+| `conv.taps`, `conv.bias`          | `conv_1d.weight[:, 0, ::-1]`, transposed, and its bias                        |
+| `recurrence_gate`, `input_gate`   | `rg_lru.recurrent_gate_weight`, `rg_lru.input_gate_weight`, and their biases  |
+| `log_decay_rate`                  | `rg_lru.recurrent_param`: Lambda                                              |
+
+Initialisation: gates normal with 1/sqrt(width of a block), their biases 0, the convolution uniform in +-1/sqrt(n_taps).
+GELU is the tanh approximation. Deviation: sqrt(1 - a^2) is at least 1e-6, so that its derivative is finite; the release
+clips the derivative instead.
+"""
+
+import dataclasses
+from typing import ClassVar, Literal, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.tree_util import Partial
+from jax.typing import DTypeLike
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import PositiveFloat, PositiveInt
+from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
+from jaxzoo.layers.linear import linear
+from jaxzoo.layers.short_conv import ShortConv
+from jaxzoo.layers.variables import parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
+from jaxzoo.ops.segments import position_in_segment
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RGLRUConfig(MixerConfig):
+    """Config of `RGLRU`."""
+
+    about: ClassVar[About] = About(
+        paper="De et al. 2024 (Griffin)",
+        url="https://arxiv.org/abs/2402.19427",
+        good_at=(
+            "Text with the smallest state: one number per channel; recall comes from the windows next to it in Griffin."
+        ),
+    )
+
+    inner_width: PositiveInt | None = None
+    """Channels of both branches; None: d_model, as RecurrentGemma. The paper's models have about 4/3 d_model."""
+    n_heads: PositiveInt = 1
+    """Blocks of the gates' weights."""
+    n_taps: PositiveInt = 4
+    """Taps of the convolution, the current token's included."""
+    decay_constant: PositiveFloat = 8.0
+    """c."""
+    form: Literal["paper", "release"] = "paper"
+    """The paper's equation and initialisation, or those of RecurrentGemma; see the module docstring."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.d_model is not None:
+            rule = f"gives {self.inner} channels, which must be a multiple of n_heads={self.n_heads}"
+            self.require("inner_width", self.inner % self.n_heads == 0, rule)
+
+    @property
+    def inner(self) -> int:
+        """`inner_width`, with the default filled in."""
+        return self.inner_width or self.width
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(segments=True, sequence_parallel=True)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        return cls(d_model=7, inner_width=9, n_heads=3, n_taps=3, decay_constant=2.0)
+
+    def build(self, *, rngs: nnx.Rngs) -> "RGLRU":
+        return RGLRU(self, rngs=rngs)
+
+    def flops_per_token(self, length: int) -> float:
+        """Projections, gates, convolution, and 4 operations per channel of the recurrence."""
+        inner = self.inner
+        gates = 4.0 * inner * (inner // self.n_heads)
+        return 6.0 * self.width * inner + gates + inner * (conv_flops(self.n_taps, length) + 4)
+
+
+class RGLRUState(NamedTuple):
+    """Shift register, recurrent state and position."""
+
+    history: Float[Array, "b w-1 d"]
+    """The last `n_taps - 1` inputs of the convolution, oldest first, in the dtype given to `init_state`."""
+    h: Float[Array, "b d"]
+    """`h` of the module docstring, `inner_width` channels, float32."""
+    position: Int[Array, "b"]
+    """Tokens seen, int32."""
+
+
+class _BlockDiagonal(nnx.Module):
+    """`x W + b` with a block-diagonal W: `kernel` (blocks, width, width), `bias` (blocks, width)."""
+
+    def __init__(self, blocks: int, width: int, *, rngs: nnx.Rngs) -> None:
+        kernel = jax.random.normal(rngs.params(), (blocks, width, width)) * width**-0.5
+        self.kernel = parameter(kernel, ("heads", None, None))
+        self.bias = parameter(jnp.zeros((blocks, width)), ("heads", None), decay=False)
+
+    def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
+        blocks = x.reshape(*x.shape[:-1], *bias.shape)
+        y = jnp.einsum("...hi,hij->...hj", blocks, kernel)
+        return (y + bias.reshape((1,) * (x.ndim - 1) + bias.shape)).reshape(x.shape)
+
+
+class _Tokens(NamedTuple):
+    """What a token says of the recurrence."""
+
+    x: Array  # (..., inner)
+    recurrence: Array  # (..., inner): logits of r
+    input: Array  # (..., inner): logits of i
+    first: Array | None  # (...): whether the token is the first of its document; None: nothing depends on it
+
+
+class RGLRU(Mixer):
+    """Griffin's recurrent block; the state has a fixed size, and `step` costs the projections and O(1) per channel.
+
+    `x_proj`, `gate_proj` (d, inner) and `out_proj` (inner, d) with biases, `conv.taps` (n_taps, inner), `conv.bias`,
+    `recurrence_gate`, `input_gate` (heads, inner / heads, inner / heads) with biases, `log_decay_rate` (inner,).
+    """
+
+    config: RGLRUConfig
+
+    def __init__(self, config: RGLRUConfig, *, rngs: nnx.Rngs) -> None:
+        d, inner, heads, std = config.width, config.inner, config.n_heads, config.std
+        self.x_proj = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
+        self.gate_proj = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
+        self.conv = ShortConv(inner, config.n_taps, rngs=rngs)
+        self.recurrence_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
+        self.input_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
+        self.log_decay_rate = parameter(_initial_rate(config, rngs), ("channels",), decay=False)
+        self.out_proj = linear(inner, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.config = config
+
+    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
+        ids = context.segment_ids
+        convolved = self.conv(self.x_proj(x), segment_ids=ids)
+        places = jnp.zeros(x.shape[:2], jnp.int32) if ids is None else ids
+        tokens = self._gates(convolved, position_in_segment(places))
+        h, _ = diagonal_scan(tokens, self._coefficients, _readout, self.init_state(x.shape[0]).h, segment_ids=ids)
+        return self._merge(x, h)
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> RGLRUState:
+        """Zeros. The recurrent state is float32 whatever `dtype` says."""
+        config = self.config
+        h = jnp.zeros((batch_size, config.inner), jnp.float32)
+        history = empty_history(batch_size, config.n_taps, config.inner, dtype)
+        return RGLRUState(history, h, jnp.zeros((batch_size,), jnp.int32))
+
+    def prefill(
+        self, x: Float[Array, "b t d"], state: RGLRUState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], RGLRUState]:
+        u, t = self.x_proj(x), x.shape[1]
+        positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None]
+        tokens = self._gates(self.conv(u, state.history), positions)
+        y, h = diagonal_scan(tokens, self._coefficients, _readout, state.h)
+        return self._merge(x, y), RGLRUState(push_history(state.history, u), h, state.position + t)
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: RGLRUState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], RGLRUState]:
+        convolved, history = self.conv.step(self.x_proj(x_t), state.history)
+        y, h = diagonal_step(self._gates(convolved, state.position), self._coefficients, _readout, state.h)
+        return self._merge(x_t, y), RGLRUState(history, h, state.position + 1)
+
+    def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _Tokens:
+        first = positions == 0 if self.config.form == "release" else None
+        return _Tokens(x, self.recurrence_gate(x), self.input_gate(x), first)
+
+    @property
+    def _coefficients(self) -> Partial:
+        """The function of tokens that makes a and b of the recurrence."""
+        return Partial(_make_coefficients, self.config.decay_constant * jax.nn.softplus(self.log_decay_rate[...]))
+
+    def _merge(self, x: Float[Array, "... d"], h: Float[Array, "... d"]) -> Float[Array, "... d"]:
+        return self.out_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * h)
+
+
+def _make_coefficients(rate: Array, tokens: _Tokens) -> tuple[Array, Array]:
+    """a and b of the recurrence, float32."""
+    x, r, i = (y.astype(jnp.float32) for y in tokens[:3])
+    log_a = -rate.reshape((1,) * (x.ndim - 1) + (-1,)) * jax.nn.sigmoid(r)
+    scale = jnp.sqrt(jnp.maximum(-jnp.expm1(2 * log_a), 1e-12))
+    if tokens.first is not None:
+        scale = jnp.where(tokens.first[..., None], 1.0, scale)
+    return jnp.exp(log_a), scale * jax.nn.sigmoid(i) * x
+
+
+def _readout(h: Array, tokens: _Tokens) -> Array:
+    return h.astype(tokens.x.dtype)
+
+
+def _initial_rate(config: RGLRUConfig, rngs: nnx.Rngs) -> Array:
+    """Lambda whose decay is in [0.9, 0.999]: of a^c, uniform (paper), or of a, its square uniform (release)."""
+    power = 1.0 if config.form == "paper" else 2.0
+    decay = jax.random.uniform(rngs.params(), (config.inner,), jnp.float32, 0.9**power, 0.999**power)
+    rate = -jnp.log(decay) / power  # softplus(Lambda), or c times it
+    rate = rate / config.decay_constant if config.form == "paper" else rate
+    return rate + jnp.log(-jnp.expm1(-rate))

@@ -1,0 +1,92 @@
+"""Scores of the tokens of one chunk under decays, and the decay from and to the borders of the chunk.
+
+    scores[i, j] = sum_k rows[i, k] columns[j, k] exp(log_decay[j + 1, k] + .. + log_decay[i, k])        i >= j
+
+No exponent is positive, and no sum is a difference of two sums, which would round away small decays next to large ones.
+A decay per token and head is a factor of the score. A decay per channel of the keys is not, and splitting it into a
+part of i and a part of j would give one of them a positive exponent. So the chunk is cut into pieces of `PIECE` tokens:
+pairs of two pieces have a sum from j to the border before the piece of i and one from there to i; pairs within a piece
+have theirs for every channel.
+
+Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxzoo.array_typing import Array, Float
+
+PIECE = 16
+"""Tokens of a piece: `(PIECE, PIECE, k)` exponentials per piece. A chunk that is not a multiple of it is one piece."""
+
+
+def decayed_scores(
+    rows: Float[Array, "b h c k"],
+    columns: Float[Array, "b h c k"],
+    log_decay: Float[Array, "#b h c #k"] | None,
+    *,
+    precision: lax.Precision,
+) -> Float[Array, "b h c c"]:
+    """The equation of the module docstring where i >= j; finite numbers elsewhere, to be masked by the caller.
+
+    Args:
+      rows: queries, float32.
+      columns: keys, float32.
+      log_decay: logarithms of decays, at most 0, finite, float32; with k = 1 per token. None: no decay.
+      precision: of the matrix products of rows and columns.
+    """
+    if log_decay is None:
+        return _products(rows, columns, precision)
+    if log_decay.shape[-1] == 1:
+        return _products(rows, columns, precision) * jnp.exp(_between(log_decay)[:, :, 0])
+    c = rows.shape[2]
+    piece = PIECE if c % PIECE == 0 else c
+    near = _near(*(_pieces(x, piece) for x in (rows, columns, log_decay)))
+    lines = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, c - piece)))]
+    for first in range(piece, c, piece):
+        own, before = slice(first, first + piece), slice(0, first)
+        queries = rows[:, :, own] * jnp.exp(sum_from_start(log_decay[:, :, own]))
+        keys = columns[:, :, before] * jnp.exp(sum_to_end(log_decay[:, :, before]))
+        far = _products(queries, keys, precision)
+        rest = jnp.zeros((*far.shape[:3], c - first - piece), far.dtype)
+        lines.append(jnp.concatenate([far, near[:, :, first // piece], rest], axis=-1))
+    return jnp.concatenate(lines, axis=2)
+
+
+def sum_from_start(x: Float[Array, "b h c k"]) -> Float[Array, "b h c k"]:
+    """Sums over the tokens from the first to each one, both included."""
+    return _triangle_product(np.tri(x.shape[2], dtype=np.float32), x)
+
+
+def sum_to_end(x: Float[Array, "b h c k"]) -> Float[Array, "b h c k"]:
+    """Sums over the tokens after each one."""
+    return _triangle_product(np.tri(x.shape[2], k=-1, dtype=np.float32).T, x)
+
+
+def _products(rows: Array, columns: Array, precision: lax.Precision) -> Array:
+    return jnp.einsum("bhik,bhjk->bhij", rows, columns, precision=precision)
+
+
+def _pieces(x: Array, piece: int) -> Array:
+    """(b, h, c, k) -> (b, h, pieces, k, piece)."""
+    return x.reshape(*x.shape[:2], -1, piece, x.shape[3]).swapaxes(3, 4)
+
+
+def _near(rows: Array, columns: Array, log_decay: Array) -> Array:
+    """Scores within pieces, of arrays (b, h, n, k, c). The sum over k is over an outer axis: vectorized on a CPU."""
+    factors = jnp.exp(_between(log_decay.swapaxes(3, 4)))
+    return (factors * rows[..., :, None] * columns[..., None, :]).sum(3)
+
+
+def _between(x: Array) -> Array:
+    """(..., t, f) -> (..., f, i, j): the sum over j + 1 .. i, 0 where i <= j."""
+    t = x.shape[-2]
+    after = np.tri(t, k=-1, dtype=np.float32).reshape((1,) * (x.ndim - 1) + (t, t))  # m, j: whether m > j
+    terms = x.swapaxes(-1, -2)[..., :, None] * after
+    return _triangle_product(np.tri(t, dtype=np.float32), terms)
+
+
+def _triangle_product(triangle: np.ndarray, x: Array) -> Array:
+    """`triangle @ x` over the last two axes of `x`, in full precision: decays are exponents."""
+    return jnp.einsum("im,...mj->...ij", triangle, x, precision=lax.Precision.HIGHEST)

@@ -1,0 +1,67 @@
+"""The contract of a case, and the comparison of its outputs with the truth; NumPy alone."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+
+class Variant(NamedTuple):
+    """How a case is run."""
+
+    interpret: bool = False
+    """On a CPU, by Pallas' interpreter."""
+    segments: int | None = None
+    """Blocks over which a sequence is split; None: the kernel's own choice."""
+
+
+class Case(Protocol):
+    """One call of one kernel."""
+
+    name: str
+    tolerances: dict[str, float]
+    """Relative L2 error allowed for each output, by name, in the order of the outputs."""
+
+    def inputs(self, seed: int) -> list[np.ndarray]:
+        """float64 arrays of numbers that the dtype of the case holds."""
+        ...
+
+    def compiled(self, arrays: list[np.ndarray], variant: Variant) -> Callable[[], Sequence[Any]]:
+        """Runs the kernel and waits for its outputs; compiled already."""
+        ...
+
+    def truth(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """The outputs in float64, computed on the host."""
+        ...
+
+    def checked(self, outputs: list[np.ndarray]) -> list[np.ndarray]:
+        """The part of the outputs that `truth` computes."""
+        ...
+
+
+def relative_error(found: np.ndarray, truth: np.ndarray) -> float:
+    """Relative L2 error; infinite if shapes differ or a number is not finite."""
+    if found.shape != truth.shape or not np.isfinite(found).all():
+        return float("inf")
+    return float(np.linalg.norm(found - truth) / max(np.linalg.norm(truth), 1e-30))
+
+
+def where_wrong(found: np.ndarray, truth: np.ndarray, tolerance: float) -> dict[str, Any]:
+    """The first wrong entry, the count of NaN, and the errors by row modulo 64 and column modulo 8, of (b, t, h, c)."""
+    if found.shape != truth.shape:
+        return {"shape": list(found.shape), "expected_shape": list(truth.shape)}
+    scale = max(float(np.sqrt(np.mean(truth**2))), 1e-30)
+    error = np.where(np.isfinite(found), np.abs(found - truth) / scale, np.inf)
+    wrong = np.argwhere(error > 8 * tolerance)
+    report: dict[str, Any] = {
+        "first_wrong": wrong[0].tolist() if len(wrong) else None,
+        "wrong": len(wrong),
+        "entries": error.size,
+        "nan": int(np.isnan(found).sum()),
+    }
+    if error.ndim == 4:
+        capped = np.minimum(error, 1e3)
+        for name, axis, period in (("by_row_mod_64", 1, 64), ("by_column_mod_8", 3, 8)):
+            lines = np.moveaxis(capped, axis, 0).reshape(error.shape[axis], -1).max(axis=1)
+            report[name] = [float(f"{lines[i::period].max():.2g}") for i in range(min(period, len(lines)))]
+    return report

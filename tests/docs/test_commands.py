@@ -1,0 +1,169 @@
+"""Commands that README.md and the pages of docs/ print: flags and files exist, and a test runs each program."""
+
+import functools
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.full
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "configs/README.md"]
+
+TESTS = {
+    "benchmarks.generation": "tests/benchmarks/test_generation.py",
+    "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
+    "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
+    "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
+    "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
+    "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",
+    "jaxzoo.data.build": "tests/cli/test_data_build.py",
+    "jaxzoo.data.demo_pile": "tests/cli/test_data_build.py",
+    "jaxzoo.data.recall_statistics": "tests/cli/test_data_recall_statistics.py",
+    "jaxzoo.data.tokenize": "tests/cli/test_data_tokenize.py",
+    "jaxzoo.data.train_tokenizer": "tests/cli/test_data_tokenize.py",
+    "jaxzoo.evaluate": "tests/cli/test_evaluate.py",
+    "jaxzoo.evaluate --slices": "tests/cli/test_evaluate_slices.py",
+    "jaxzoo.evaluate --tasks": "tests/cli/test_evaluate_tasks.py",
+    "jaxzoo.export": "tests/train/test_portable.py",
+    "jaxzoo.generate": "tests/cli/test_generate.py",
+    "jaxzoo.plan": "tests/cli/test_plan.py",
+    "jaxzoo.sweep": "tests/cli/test_sweep.py",
+    "jaxzoo.tasks": "tests/cli/test_tasks.py",
+    "jaxzoo.tasks.records": "tests/tasks/test_records.py",
+    "jaxzoo.train": "tests/cli/test_train.py",
+    "pallas_kernels.compile_check": "tests/pallas_kernels/test_compile_check.py",
+    "pallas_kernels.verify": "tests/pallas_kernels/test_verify.py",
+    "pallas_kernels.schedule_model.calibrate": "tests/pallas_kernels/schedule_model/test_calibrate.py",
+}
+"""Program -> the test file that runs it, by its `main` or as a process."""
+
+TOOLS = ("pytest", "venv")
+MAINS = {"jaxzoo.evaluate --slices": "jaxzoo.cli.evaluate", "jaxzoo.evaluate --tasks": "jaxzoo.cli.evaluate"}
+"""Modules of `main` where they do not follow from the program's name."""
+SELECTORS = ("--config", "--task", "--tasks", "--slices")
+"""Flags that a help text depends on."""
+
+
+class Command:
+    """A printed command: the page, the program and the words that follow it."""
+
+    def __init__(self, page: Path, text: str):
+        self.page = page
+        # variables of a shell script, and what it computes
+        text = re.sub(r"\$\([^)]*\)|\$resume", "", text).replace("$model", "based").replace("$steps", "10")
+        words = shlex.split(re.sub(r"\$\w+", "0", text), comments=True)
+        end = next((i for i, word in enumerate(words) if word in ("&", "|") or word.endswith(";")), len(words))
+        words = [*words[:end], *[word.rstrip(";") for word in words[end : end + 1] if word.endswith(";")]]
+        self.program = words[2] if words[1] == "-m" else words[1].removesuffix(".py").replace("/", ".")
+        self.words = words[3:] if words[1] == "-m" else words[2:]
+        for flag in ("--slices", "--tasks"):
+            if self.program == "jaxzoo.evaluate" and flag in self.words:
+                self.program += f" {flag}"
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}: {self.program} {' '.join(self.words)}".strip()
+
+
+def commands() -> list[Command]:
+    """All commands of all pages, each once."""
+    found = {}
+    for page in PAGES:
+        text = page.read_text()
+        blocks = re.findall(r"^( *)```\w*\n(.*?)^\1```", text, re.DOTALL | re.MULTILINE)
+        lines = [line for _, block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+        prose = re.sub(r"^( *)```\w*\n.*?^\1```", "", text, flags=re.DOTALL | re.MULTILINE)
+        lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+        for line in lines:
+            line = re.sub(r'^\w+="(.*)"$', r"\1", line)
+            match = re.search(r"\bpython3? (?:-m [\w.]+|[\w/]+\.py)(?: .*)?$", line)
+            if match and "..." not in match[0]:
+                command = Command(page, match[0])
+                found.setdefault(str(command), command)
+    return list(found.values())
+
+
+COMMANDS = commands()
+
+
+def test_commands_are_found():
+    """Kills: a search that finds none, or none in prose or shell scripts."""
+    names = {str(command) for command in COMMANDS}
+    assert "README.md: benchmarks.mqar_cpu --peer PYTHON" in names
+    assert "docs/recall.md: jaxzoo.train --config configs/recall/based.py" in names
+    assert any(name.startswith("docs/scale.md: jaxzoo.train --config configs/lm/based.py") for name in names)
+    assert len(names) > 60
+
+
+@pytest.mark.parametrize("program", sorted({command.program for command in COMMANDS} - set(TOOLS)))
+def test_a_program_has_a_test_that_runs_it(program):
+    """Kills: a printed program that no test runs. Add it to `TESTS`, together with a test."""
+    text = (ROOT / TESTS[program]).read_text()
+    assert "main(" in text or "run(" in text or f"import {program.rpartition('.')[2]}" in text
+    assert program.rpartition(".")[2].split()[0] in text
+
+
+@functools.cache
+def flags_of(module: str, *selected: str) -> frozenset[str]:
+    """The flags in the help text of a program."""
+    import contextlib
+    import io
+
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+        importlib.import_module(module).main([*selected, "--help"])
+    return frozenset(re.findall(r"--[a-zA-Z][\w.-]*", shown.getvalue()))
+
+
+def main_module(program: str) -> str:
+    """The module with the program's `main`."""
+    if program.startswith("jaxzoo."):
+        return MAINS.get(program, "jaxzoo.cli." + program.removeprefix("jaxzoo.").replace(".", "_"))
+    return program if (ROOT / f"{program.replace('.', '/')}.py").exists() else f"{program}.__main__"
+
+
+def selected(words: list[str]) -> list[str]:
+    """The words that select a help text."""
+    values = {"NAME": "mqar"}
+    return [
+        part
+        for i, word in enumerate(words)
+        if word in SELECTORS
+        for part in (word, *(values.get(value, value) for value in words[i + 1 : i + 2]))
+    ]
+
+
+NO_HELP = ("benchmarks.mqar_cpu", "benchmarks.mqar_generation", "pallas_kernels.schedule_model.calibrate")
+"""Programs whose flags are the fields of a config, or that have none."""
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_a_printed_command_can_be_typed(command, tmp_path, monkeypatch, capsys):
+    """Kills: a flag, file, config field or value that was renamed, which the page still prints."""
+    monkeypatch.chdir(ROOT)
+    paths = [word for word in command.words if re.match(r"(configs|experiments|tests|benchmarks)/[\w/]+", word)]
+    assert not [path for path in paths if not list(ROOT.glob(path))]
+    flags = {word.partition("=")[0] for word in command.words if word.startswith("--")}
+    if command.program in TOOLS:
+        return
+    if command.program == "benchmarks.mqar_cpu":
+        assert flags <= {"--peer"}
+    elif command.program in NO_HELP:
+        assert not flags
+    elif command.program == "jaxzoo.train" and "--config" in flags:
+        from jaxzoo.cli.train import main
+
+        words = [{"NAME": "hyena", "FILE": "configs/mqar/zoo.py"}.get(word, word) for word in command.words]
+        file = words[words.index("--config") + 1]
+        if not Path(file).exists():  # a file that the page itself prints
+            (code,) = re.findall(r"```python\n(.*?)```", command.page.read_text(), re.DOTALL)
+            monkeypatch.chdir(tmp_path)
+            Path(file).write_text(code)
+        assert main([*words, "--print-model"]) == 0, capsys.readouterr().err
+    else:
+        known = flags_of(main_module(command.program), *selected(command.words))
+        of_runs = flags_of("jaxzoo.cli.train", "--config", "configs/recall/based.py")  # fields of a run's config
+        assert not [flag for flag in flags if flag not in known and not ("." in flag and flag in of_runs)]

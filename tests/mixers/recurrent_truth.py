@@ -1,0 +1,73 @@
+"""Pieces of independent references in NumPy and float64, and the check of a mixer against one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+T = 9
+"""Tokens of an equation test."""
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def silu(x):
+    return x * sigmoid(x)
+
+
+def softplus(x):
+    return np.log1p(np.exp(x))
+
+
+def rms(x, eps):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+
+
+def conv(x, taps):
+    """A causal convolution per channel, token by token."""
+    y = np.zeros_like(x)
+    for i in range(x.shape[1]):
+        for a in range(min(i + 1, len(taps))):
+            y[:, i] += taps[a] * x[:, i - a]
+    return y
+
+
+def delta_heads(config, p, x, log_decay):
+    """o `(b, t, h, v)` of a mixer of the delta rule; log_decay (b, t, h, k or 1), head by head."""
+    b, t, _ = x.shape
+    k_dim, v_dim, group = config.head_key, config.head_value, config.heads // config.n_heads
+    projected = np.concatenate([x @ p[f"{name}_proj.kernel"] for name in "qkv"], axis=-1)
+    convolved = silu(conv(projected, p["conv.taps"]))
+    beta = sigmoid(x @ p["beta_proj.kernel"]) * (2 if config.negative else 1)
+    o = np.zeros((b, t, config.heads, v_dim))
+    for h in range(config.heads):
+        start = h // group * k_dim
+        q, k = (convolved[..., first + start : first + start + k_dim] for first in (0, config.keys))
+        v = convolved[..., 2 * config.keys + h * v_dim : 2 * config.keys + (h + 1) * v_dim]
+        q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+        s = np.zeros((b, k_dim, v_dim))
+        for i in range(t):
+            s = np.exp(log_decay[:, i, h])[..., None] * s
+            missing = v[:, i] - np.einsum("bk,bkv->bv", k[:, i], s)
+            s = s + beta[:, i, h, None, None] * k[:, i, :, None] * missing[:, None]
+            o[:, i, h] = np.einsum("bk,bkv->bv", q[:, i], s) / np.sqrt(k_dim)
+    return o
+
+
+def check(mixer, expected, x):
+    """All tokens at once, and streamed by prefill, step and prefill, within rounding of the reference."""
+
+    @jax.jit
+    def run(x):
+        head, state = mixer.prefill(x[:, :5], mixer.init_state(x.shape[0]))
+        y, state = mixer.step(x[:, 5], state)
+        tail, _ = mixer.prefill(x[:, 6:], state)
+        return mixer(x), jnp.concatenate([head, y[:, None], tail], axis=1)
+
+    for found in run(jnp.asarray(x, jnp.float32)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
+
+
+def inputs(d, seed=0):
+    return np.random.default_rng(seed).normal(size=(2, T, d))

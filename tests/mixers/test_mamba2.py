@@ -1,0 +1,89 @@
+"""Mamba-2 against its recurrence in float64, head by head; its initialisation, state and errors."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.layers.variables import traits_of
+from jaxzoo.mixers.base import state_bytes
+from jaxzoo.mixers.ssm.mamba2 import Mamba2, Mamba2Config
+from tests.mixers.moved import moved
+from tests.mixers.recurrent_truth import T, check, conv, inputs, rms, silu, softplus
+
+D = 6
+
+
+def truth(config, p, u):
+    inner, n, heads, groups = 2 * D, config.d_state, config.heads, config.n_groups
+    width, per_group = config.head_width, heads // groups
+    projected = u @ p["in_proj.kernel"]
+    z, xbc = projected[..., :inner], projected[..., inner : 2 * inner + 2 * groups * n]
+    delta = softplus(projected[..., 2 * inner + 2 * groups * n :] + p["dt_bias"])
+    xbc = silu(conv(xbc, p["conv.taps"]) + p["conv.bias"])
+    y = np.zeros((2, T, heads, width))
+    for h in range(heads):
+        first = inner + h // per_group * n
+        x, s = xbc[..., h * width : (h + 1) * width], np.zeros((2, n, width))
+        b, c = xbc[..., first : first + n], xbc[..., first + groups * n : first + groups * n + n]
+        for i in range(T):
+            kept = np.exp(-np.exp(p["a_log"][h]) * delta[:, i, h])
+            s = kept[:, None, None] * s + delta[:, i, h, None, None] * b[:, i, :, None] * x[:, i, None]
+            y[:, i, h] = np.einsum("bn,bnp->bp", c[:, i], s) + p["skip"][h] * x[:, i]
+    y = y.reshape(2, T, inner)
+    norm = lambda y: rms(y.reshape(2, T, groups, -1), config.norm_eps).reshape(y.shape) * p["norm.scale"]  # noqa: E731
+    y = norm(y) * silu(z) if config.norm_before_gate else norm(y * silu(z))
+    return y @ p["out_proj.kernel"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"d_state": 5, "head_dim": 3, "n_groups": 2, "n_taps": 3},
+        pytest.param({"d_state": 3, "norm_before_gate": True}, marks=pytest.mark.full),
+    ],
+)
+def test_equation(options):
+    """Kills: B for C, another group's B, delta missing in the write, a skip of the wrong channels, a norm over all
+    groups, a gate in the wrong order; in parallel, and streamed."""
+    config = Mamba2Config(d_model=D, **options)
+    mixer, p = moved(Mamba2(config, rngs=nnx.Rngs(0)))
+    u = inputs(D)
+    check(mixer, truth(config, p, u), u)
+
+
+def test_initialisation():
+    """Kills rates out of [1, 16], a skip that is not 1, and weight decay of what the public code does not decay."""
+    mixer = Mamba2(Mamba2Config(d_model=300, head_dim=1), rngs=nnx.Rngs(0))
+    rate = np.exp(np.asarray(mixer.a_log[...]))
+    assert 1 <= rate.min() < 1.5
+    assert 15.5 < rate.max() <= 16.001
+    delta = softplus(np.asarray(mixer.dt_bias[...], np.float64))
+    assert 0.00099 < delta.min() < delta.max() < 0.101
+    np.testing.assert_array_equal(mixer.skip[...], np.ones(600))
+    for variable in (mixer.a_log, mixer.dt_bias, mixer.skip, mixer.conv.bias, mixer.norm.scale):
+        assert not traits_of(variable).decay
+
+
+def test_state_and_flops_by_hand():
+    """Kills a state without the convolution, or of the model's width: inner 12, 4 heads of 3, 2 groups of 5."""
+    config = Mamba2Config(d_model=6, d_state=5, head_dim=3, n_groups=2)
+    mixer = Mamba2(config, rngs=nnx.Rngs(0))
+    assert state_bytes(mixer) == 4 * (4 * 5 * 3 + 3 * 32)
+    assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 60 + 2 * 3 * 32
+    projections = 2 * 6 * (12 + 32 + 4 + 12)
+    assert config.flops_per_token(10) == projections + 32 * 2 * 4 + 2 * 10 * (5 * 4 + 12) + 4 * 5 * 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head_dim": 5}, r"head_dim=5 must divide expand \* d_model=12"),
+        ({"head_dim": 4, "n_groups": 2}, "n_groups=2 must divide the 3 heads"),
+        ({"d_state": 0}, "d_state=0 must be positive"),
+    ],
+)
+def test_config_errors(options, message):
+    """Kills a config that fails late, or not at all."""
+    with pytest.raises(ValueError, match=message):
+        Mamba2Config(d_model=6, **options)

@@ -1,0 +1,79 @@
+"""RWKV-7's time and channel mixing against their equations in float64, head by head; their initialisation."""
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.mixers.linear.rwkv7 import RWKV7TimeMix, RWKV7TimeMixConfig
+from jaxzoo.mixers.linear.rwkv7_channel_mix import RWKV7ChannelMix, RWKV7ChannelMixConfig
+from tests.mixers.moved import moved
+from tests.mixers.recurrent_truth import T, check, inputs, sigmoid
+
+D = 6
+
+
+def to_last(x):
+    return np.concatenate([np.zeros_like(x[:, :1]), x[:, :-1]], axis=1) - x
+
+
+def truth(config, p, x):
+    r, w, k, v, a, g = (x + to_last(x) * p["shifts"][j] for j in range(6))
+    low = lambda x, name, f: f(x @ p[f"{name}.down.kernel"]) @ p[f"{name}.up.kernel"] + p.get(f"{name}.up.bias", 0)  # noqa: E731
+    decay = np.exp(-sigmoid(low(w, "decay", np.tanh)) / np.sqrt(np.e))
+    a, g = sigmoid(low(a, "rate", lambda x: x)), low(g, "gate", sigmoid)
+    r, k, v = r @ p["receptance.kernel"], k @ p["key.kernel"], v @ p["value.kernel"]
+    removal, k = k * p["removal_scale"], k * (1 + (a - 1) * p["rate_share"])
+    width, heads = config.head_width, []
+    for h in range(config.n_heads):
+        own = slice(h * width, (h + 1) * width)
+        kappa = removal[..., own] / np.linalg.norm(removal[..., own], axis=-1, keepdims=True)
+        s, rows = np.zeros((2, width, width)), []  # the paper's orientation: value, key
+        for i in range(T):
+            transition = np.einsum("bk,kl->bkl", decay[:, i, own], np.eye(width))
+            transition = transition - kappa[:, i, :, None] * (a[:, i, own] * kappa[:, i])[:, None]
+            s = s @ transition + v[:, i, own, None] * k[:, i, None, own]
+            rows.append(np.einsum("bvk,bk->bv", s, r[:, i, own]))
+        o = np.stack(rows, axis=1)
+        o = o - o.mean(-1, keepdims=True)
+        o = o / np.sqrt((o**2).mean(-1, keepdims=True) + config.norm_eps) * p["norm_scale"][own] + p["norm_bias"][own]
+        bonus = (r[..., own] * k[..., own] * p["bonus"][h]).sum(-1, keepdims=True)
+        heads.append(o + bonus * v[..., own])
+    return (np.concatenate(heads, axis=-1) * g) @ p["output.kernel"]
+
+
+def test_equation():
+    """Kills: a removal after the decay, by the unscaled or the written key, a transposed state, a rate of another head,
+    a bonus inside the norm; in parallel, and streamed."""
+    config = RWKV7TimeMixConfig(d_model=D, n_heads=2, decay_rank=2, rate_rank=3, gate_rank=4)
+    mixer, p = moved(RWKV7TimeMix(config, rngs=nnx.Rngs(0)))
+    x = inputs(D)
+    check(mixer, truth(config, p, x), x)
+
+
+def test_equation_of_the_channel_mix():
+    """Kills a share of the token for one of the token before, and a missing square."""
+    mixer, p = moved(RWKV7ChannelMix(RWKV7ChannelMixConfig(d_model=D, hidden_width=7), rngs=nnx.Rngs(0)))
+    x = inputs(D)
+    hidden = np.maximum((x + to_last(x) * p["shift"]) @ p["key.kernel"], 0) ** 2
+    check(mixer, hidden @ p["value.kernel"], x)
+
+
+def test_initialisation():
+    """Kills maps that do not start at their bias, and a depth that nothing reads: layer 1 of 3, 2 heads of 4."""
+    config = RWKV7TimeMixConfig(d_model=8, n_heads=2, layer_index=1, n_layers=3, decay_rank=2)
+    mixer, i = RWKV7TimeMix(config, rngs=nnx.Rngs(0)), np.arange(8)
+    np.testing.assert_array_equal(mixer.decay.down.kernel[...], 0)
+    zigzag = np.tile([-1, -1 / 9, 1 / 9, 1], 2)
+    base = -6 + 6 * (i / 7) ** (1 + 0.5**0.3)
+    np.testing.assert_allclose(mixer.decay.up.bias[...], base + 0.5 + 2.5 * zigzag, atol=1e-5)
+    np.testing.assert_allclose(mixer.rate.up.bias[...], -0.19 + 0.3 * zigzag + 0.4 * (i / 7 - 0.5), atol=1e-5)
+    np.testing.assert_allclose(mixer.shifts[...][2], 1 - (i / 8) ** (0.7 * 2 / 3), atol=1e-6)
+    np.testing.assert_allclose(mixer.norm_scale[...], (2 / 3) ** 0.7, rtol=1e-6)
+    up = np.asarray(mixer.decay.up.kernel[...])
+    np.testing.assert_allclose(up @ up.T, 0.01 * np.eye(2), atol=1e-7)
+
+
+def test_config_errors():
+    """Kills heads that do not divide the channels."""
+    with pytest.raises(ValueError, match="d_model=8 must be divisible by n_heads=3"):
+        RWKV7TimeMixConfig(d_model=8, n_heads=3)

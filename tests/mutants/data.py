@@ -1,0 +1,194 @@
+"""Planted bugs in data, evaluation and generation."""
+
+from tests.mutants.mutant import Mutant
+
+
+def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
+    """Bugs in one file, each a name, a text and its replacement, that one file of tests kills."""
+    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]
+
+
+MUTANTS: list[Mutant] = [
+    *planted(
+        "jaxzoo/generation/sampling.py",
+        "tests/generation/test_sampling.py",
+        (
+            "temperature ignored",
+            "centred / jnp.maximum(knobs.temperature, jnp.finfo(jnp.float32).tiny)",
+            "centred",
+        ),
+        ("top-k off by one: one token too many", "rank < knobs.top_k", "rank <= knobs.top_k"),
+        (
+            "top-p off by one: the token that reaches p is left out",
+            "jnp.cumsum(probability, axis=-1) - probability",
+            "jnp.cumsum(probability, axis=-1).at[:, 0].set(0.0)",
+        ),
+        (
+            "top-p over the whole vocabulary instead of the top k",
+            "jax.nn.softmax(jnp.where(stays, -negated, -jnp.inf), axis=-1)",
+            "jax.nn.softmax(-negated, axis=-1)",
+        ),
+    ),
+    *planted(
+        "jaxzoo/generation/prompts.py",
+        "tests/generation/test_prompts.py",
+        (
+            "the prompt's tail is padded on the left",
+            "row[:n] = prompt[len(prompt) - n :]",
+            "row[-n:] = prompt[len(prompt) - n :]",
+        ),
+    ),
+    *planted(
+        "jaxzoo/generation/decode.py",
+        "tests/generation/test_generate.py",
+        (
+            "lengths ignored in prefill: padding enters the states of short rows",
+            "jnp.where(takes_part.reshape(-1, *(1,) * (old.ndim - 1)), new, old)",
+            "new",
+        ),
+        ("first token drawn one step late", "at >= rules.tail_length - 1", "at >= rules.tail_length"),
+        ("stop token ignored", " | jnp.any(drawn[:, None] == rules.stop_tokens[None], axis=1)", ""),
+        (
+            "draws keyed by the step instead of the position",
+            "config.vocab_size], state.position,",
+            "config.vocab_size], at,",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/windows.py",
+        "tests/data/test_text_data.py",
+        (
+            "label shift: the target is the token itself",
+            "windows[:, :-1], windows[:, 1:]",
+            "windows[:, :-1], windows[:, :-1]",
+        ),
+        (
+            "packed documents: no new segment after end-of-text",
+            "tokens == end_of_text, axis",
+            "tokens == end_of_text + 1, axis",
+        ),
+        (
+            "packed documents: the segment begins one token late",
+            "np.cumsum(tokens == end_of_text, axis=1, dtype=np.int32)",
+            "np.cumsum(tokens == end_of_text, axis=1, dtype=np.int32) - (tokens == end_of_text).astype(np.int32)",
+        ),
+        (
+            "data cursor off by one",
+            'self._windows.set_state(state["windows"])',
+            'self._windows.set_state({"next_index": state["windows"]["next_index"] + 1})',
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/text_data.py",
+        "tests/data/test_text_data.py",
+        ("training on the validation text", '("train", corpus.train)', '("train", corpus.valid)'),
+        ("last window never drawn", "- self._length, size=", "- self._length - 1, size="),
+        (
+            "bits per byte: end-of-text counted as a byte",
+            "self.tokenizer.count_bytes(self._valid_targets)",
+            "self._valid_targets.size",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/corpus/files.py",
+        "tests/data/corpus/test_files.py",
+        (
+            "train and validation overlap",
+            "tuple(d for d in documents if d.name not in chosen)",
+            "tuple(d for d in documents)",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/tokens/token_windows.py",
+        "tests/data/test_token_data.py",
+        ("windows of an epoch overlap by one token", "place * self._length)", "place * (self._length - 1))"),
+        ("all later epochs begin at the same token", "default_rng((*seed, epoch))", "default_rng(seed)"),
+        (
+            "rows of a process are the first rows of the batch",
+            "for row in self._rows:",
+            "for row in range(len(self._rows)):",
+        ),
+    ),
+    *planted(
+        "jaxzoo/evals/recall_slices.py",
+        "tests/evals/test_recall_slices.py",
+        (
+            "repeats: the last target is taken for the one before",
+            "repeat_distances(sequence, n, runs), places + 1, axis=1)",
+            "repeat_distances(sequence, n, runs), places, axis=1)",
+        ),
+        (
+            "repeats: context of the document before is seen",
+            "np.zeros((b, t), np.int64) if segment_ids is None else segment_ids",
+            "np.zeros((b, t), np.int64)",
+        ),
+        ("rare: fewer than, not at most", "(seen <= self.at_most)", "(seen < self.at_most)"),
+    ),
+    *planted(
+        "jaxzoo/data/statistics/repeats.py",
+        "tests/data/statistics/test_repeats.py",
+        ("an n-gram repeats itself", "gaps = np.zeros(", "gaps = np.ones("),
+    ),
+    *planted(
+        "jaxzoo/data/statistics/ngram.py",
+        "tests/data/statistics/test_ngram.py",
+        ("bits per byte: wrong base", "nats_per_token / math.log(2)", "nats_per_token / math.log(10)"),
+    ),
+    *planted(
+        "jaxzoo/data/statistics/count_bigrams.py",
+        "tests/data/statistics/test_bigram_counts.py",
+        (
+            "bigram counts: the pair across two shards is lost",
+            "if index + 1 < len(shards)",
+            "if index + 2 < len(shards)",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/tokens/tokenization.py",
+        "tests/data/tokens/test_tokenization.py",
+        (
+            "the documents of a shard's last batch are lost",
+            "    yield from _encoded(some, tokenizer)\n\n\ndef",
+            "\n\ndef",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/pieces/share_out.py",
+        "tests/data/pieces/test_share_out.py",
+        ("the last piece is never made", "in enumerate(pieces) if not piece", "in enumerate(pieces[:-1]) if not piece"),
+        (
+            "the locks of a command stay behind",
+            "        if not is_shared(claims):\n",
+            "        if is_shared(claims):\n",
+        ),
+    ),
+    *planted(
+        "jaxzoo/data/tokens/token_shards.py",
+        "tests/data/tokens/test_token_shards.py",
+        (
+            "flipped bits are not noticed",
+            "        require_digest(self._arrays[key], self._digests[key], file, remedy)\n",
+            "",
+        ),
+        ("ids of large vocabularies are cut to 16 bits", "vocab_size <= 2**16 else", "vocab_size <= 2**17 else"),
+    ),
+    *planted(
+        "jaxzoo/data/corpus/sources.py",
+        "tests/data/corpus/test_sources.py",
+        ("a build that goes on reads its last document again", "if number > n_behind", "if number >= n_behind > 0"),
+    ),
+    *planted(
+        "jaxzoo/evals/text_model.py",
+        "tests/evals/test_text_model.py",
+        (
+            "likelihoods: the token before the continuation is scored, too",
+            "[row, n - part.n_scored : n]",
+            "[row, max(n - part.n_scored - 1, 0) : n]",
+        ),
+        (
+            "likelihoods: probability leaks to ids that the tokenizer lacks",
+            "model.logits(features)[..., :n_ids]",
+            "model.logits(features)",
+        ),
+    ),
+]

@@ -1,0 +1,216 @@
+"""Planted bugs in the kernels."""
+
+from tests.mutants.mutant import Mutant
+
+TAYLOR, WINDOW = "pallas_kernels/taylor_attention", "pallas_kernels/sliding_window"
+TAYLOR_TESTS, WINDOW_TESTS = "tests/pallas_kernels/taylor_attention", "tests/pallas_kernels/sliding_window"
+TAYLOR_XLA, WINDOW_XLA = (f"{TAYLOR_TESTS}/test_xla.py",), (f"{WINDOW_TESTS}/test_xla.py",)
+TAYLOR_GPU = (f"{TAYLOR_TESTS}/test_mosaic_gpu.py",)
+TAYLOR_TPU = (f"{TAYLOR_TESTS}/test_api.py::test_kernels_serve_the_contract",)
+WINDOW_GPU, WINDOW_TPU = (f"{WINDOW_TESTS}/test_mosaic_gpu.py",), (f"{WINDOW_TESTS}/test_mosaic_tpu.py",)
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        name="Taylor, XLA: a token does not see itself",
+        path=f"{TAYLOR}/xla_chunk.py",
+        old="meet = (distance >= 0)[None]",
+        new="meet = (distance > 0)[None]",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor, XLA: the state of a chunk is not carried to the next one",
+        path=f"{TAYLOR}/xla.py",
+        old="            state = math.advance(state, k, values)\n",
+        new="            math.advance(state, k, values)\n",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor, XLA: z is not decayed between chunks in final_state",
+        path=f"{TAYLOR}/xla.py",
+        old="z=state.z * kept[..., 0])",
+        new="z=state.z)",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor, XLA: decay missing in the carried state",
+        path=f"{TAYLOR}/xla_chunk.py",
+        old="return TaylorState(_scaled(state.s, kept) + s,",
+        new="return TaylorState(state.s + s,",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor, XLA: the normalizer lacks the tokens before the chunk",
+        path=f"{TAYLOR}/xla.py",
+        old="num, den = num + past_num, den + past_den",
+        new="num = num + past_num",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor, XLA: the cotangent of the final state is dropped",
+        path=f"{TAYLOR}/xla.py",
+        old="_scan(back, zeros if dstate is None else dstate, tokens",
+        new="_scan(back, zeros, tokens",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor: the default scale is that of the values",
+        path=f"{TAYLOR}/api.py",
+        old="scale = k_dim**-0.5 if scale is None else float(scale)",
+        new="scale = v_dim**-0.5 if scale is None else float(scale)",
+        tests=TAYLOR_XLA,
+    ),
+    Mutant(
+        name="Taylor: a token sees the documents before its own in its chunk",
+        path=f"{TAYLOR}/xla_chunk.py",
+        old="(self.begun[:, :, None] == self.begun[:, None, :])",
+        new="(self.begun[:, :, None] >= self.begun[:, None, :])",
+        tests=(f"{TAYLOR_TESTS}/test_documents.py",),
+    ),
+    Mutant(
+        name="Taylor: the state of a document survives the next document's begin",
+        path=f"{TAYLOR}/xla_chunk.py",
+        old="survives = None if self.begun is None else (self.begun[:, -1:] == 0)",
+        new="survives = None if self.begun is None else (self.begun[:, :1] == 0)",
+        tests=(f"{TAYLOR_TESTS}/test_documents.py",),
+    ),
+    Mutant(
+        name="Taylor step: decay missing in z",
+        path=f"{TAYLOR}/api.py",
+        old="s, z = s * kept[None, :, None, None], z * kept[None, :, None]",
+        new="s = s * kept[None, :, None, None]",
+        tests=(f"{TAYLOR_TESTS}/test_api.py::test_steps",),
+    ),
+    Mutant(
+        name="Taylor on a mesh: the initial state is not decayed over the parts before",
+        path=f"{TAYLOR}/sharding.py",
+        old="aged(initial_state, index))",
+        new="initial_state)",
+        tests=(f"{TAYLOR_TESTS}/test_sharding.py",),
+    ),
+    Mutant(
+        name="Taylor, Mosaic TPU: the carried state is dropped",
+        path=f"{TAYLOR}/mosaic_tpu_chunk.py",
+        old="carry[head] = decay.whole_chunk(head, carry[head], self.length) + added",
+        new="carry[head] = added",
+        tests=TAYLOR_TPU,
+    ),
+    Mutant(
+        name="Taylor, Mosaic TPU: padding enters z",
+        path=f"{TAYLOR}/mosaic_tpu_chunk.py",
+        old="(row == 0) & (lane < self.length) if g.ragged else row == 0",
+        new="row == 0",
+        tests=TAYLOR_TPU,
+    ),
+    Mutant(
+        name="Taylor, Mosaic GPU: the carried state is dropped",
+        path=f"{TAYLOR}/mosaic_gpu_state.py",
+        old="        parts[0], z = mma.update((parts[0], z), functools.partial(accumulate, 0))\n",
+        new="        parts[0], z = mma.update(zero_state(widths), functools.partial(accumulate, 0))\n",
+        tests=TAYLOR_GPU,
+    ),
+    Mutant(
+        name="Taylor, Mosaic GPU: a token does not see itself",
+        path=f"{TAYLOR}/mosaic_gpu_chunk.py",
+        old="return query >= key,",
+        new="return query > key,",
+        tests=TAYLOR_GPU,
+    ),
+    Mutant(
+        name="window, XLA: one key too many",
+        path=f"{WINDOW}/xla.py",
+        old="(distance >= 0) & (distance < self.window)",
+        new="(distance >= 0) & (distance <= self.window)",
+        tests=WINDOW_XLA,
+    ),
+    Mutant(
+        name="window, XLA: segments are not compared",
+        path=f"{WINDOW}/xla.py",
+        old="            seen = seen & (of_keys[:, :, back:, None] == of_keys[:, :, None, :])\n",
+        new="            seen = seen & (of_keys[:, :, back:, None] >= of_keys[:, :, None, :])\n",
+        tests=WINDOW_XLA,
+    ),
+    Mutant(
+        name="window, XLA: gradients of keys are lost at the border of a step",
+        path=f"{WINDOW}/xla.py",
+        old="        x = x.at[:, size:].add(before)\n",
+        new="",
+        tests=WINDOW_XLA,
+    ),
+    Mutant(
+        name="window: scale missing in the gradient of the scores",
+        path="pallas_kernels/softmax.py",
+        old="ds = (scale * p * (",
+        new="ds = (p * (",
+        tests=WINDOW_XLA,
+    ),
+    Mutant(
+        name="window: the ring is read one slot too early",
+        path=f"{WINDOW}/cache.py",
+        old="cache.position[:, None] - (w - 1) + jnp",
+        new="cache.position[:, None] - w + jnp",
+        tests=WINDOW_XLA,
+    ),
+    Mutant(
+        name="window on a mesh: a halo of one token too few counts as whole",
+        path=f"{WINDOW}/sharding.py",
+        old="start = jnp.maximum(window - 1 - before - seen, 0)",
+        new="start = jnp.maximum(window - before - seen, 0)",
+        tests=(f"{WINDOW_TESTS}/test_sharding.py",),
+    ),
+    Mutant(
+        name="window, Mosaic GPU: one key too many",
+        path=f"{WINDOW}/mosaic_gpu_mask.py",
+        old="checks.append(j - i > BLOCK * distance - self.partners.block_window.window)",
+        new="checks.append(j - i >= BLOCK * distance - self.partners.block_window.window)",
+        tests=WINDOW_GPU,
+    ),
+    Mutant(
+        name="window, Mosaic GPU: keys before the start are seen",
+        path=f"{WINDOW}/mosaic_gpu_mask.py",
+        old="checks.append(j >= self.start - BLOCK",
+        new="checks.append(j > self.start - BLOCK",
+        tests=WINDOW_GPU,
+    ),
+    Mutant(
+        name="window, Mosaic TPU: gradients of keys from the next block are dropped",
+        path=f"{WINDOW}/mosaic_tpu.py",
+        old="out[rows, lanes] = (before[rows, lanes] + summed).astype(out.dtype)",
+        new="out[rows, lanes] = before[rows, lanes].astype(out.dtype)",
+        tests=WINDOW_TPU,
+    ),
+    Mutant(
+        name="dispatch: the objection of an implementation that is asked for by name is ignored",
+        path="pallas_kernels/dispatch.py",
+        old="    _refuse(implementation, backends[implementation].objection(problem))\n",
+        new="",
+        tests=("tests/pallas_kernels/test_dispatch.py",),
+    ),
+    Mutant(
+        name="schedule model: loops within the grid's loop count once",
+        path="pallas_kernels/schedule_model/bundles.py",
+        old="weights[i] *= loop.trips or 1",
+        new="weights[i] *= 1",
+        tests=("tests/pallas_kernels/schedule_model",),
+    ),
+    Mutant(
+        name="certificates: one for other kernels counts",
+        path="pallas_kernels/certificates.py",
+        old=' and report["kernels"] == kernel_hash()',
+        new="",
+        tests=("tests/pallas_kernels/test_certificates.py",),
+    ),
+    Mutant(
+        name="dispatch: a kernel is chosen where it was not verified",
+        path="pallas_kernels/dispatch.py",
+        old="certificates.objection(device) if choice.automatic and backend.verified_only else None",
+        new="None",
+        tests=("tests/pallas_kernels/test_certificates.py",),
+    ),
+    Mutant(
+        name="verify: a process that hangs while it runs is waited for as long as for a compiler",
+        path="pallas_kernels/verify/__main__.py",
+        old='if phase == "compiling" and (folder / "compiled").exists():',
+        new="if False:",
+        tests=("tests/pallas_kernels/test_verify.py",),
+    ),
+]

@@ -1,0 +1,224 @@
+"""Planted bugs in mixers, ops and layers."""
+
+from tests.mutants.mutant import Mutant
+
+LINEAR = "jaxzoo/ops/linear_attention.py"
+LINEAR_TESTS = tuple(
+    f"tests/ops/test_linear_attention.py::test_{name}" for name in ("short_sequences_and_steps", "values_and_gradients")
+)
+CONTRACT = "tests/mixers/test_contract.py"
+SEQUENCE = "tests/mixers/test_sequence_parallel.py::test_parts_of_a_sequence_give_the_numbers_of_the_whole"
+
+
+def contract(test: str, case: str) -> str:
+    """Id of one test of the contract."""
+    return f"{CONTRACT}::{test}[{case}-tiny]"
+
+
+PREFILL, PACKED = "test_prefill_from_any_state_equals_steps", "test_packed_documents_equal_the_documents_alone"
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        name="mask off by one",
+        path=LINEAR,
+        old="np.tri(c, dtype=bool)",
+        new="np.tri(c, k=-1, dtype=bool)",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="chunk carry dropped",
+        path=LINEAR,
+        old='s = kept[..., None] * state.s + matmul("bhjk,bhjv->bhkv", k, v)',
+        new='s = matmul("bhjk,bhjv->bhkv", k, v)',
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="decay applied twice to what a chunk reads",
+        path=LINEAR,
+        old="reads, writes, kept = jnp.exp(_from_start(none))",
+        new="reads, writes, kept = jnp.exp(2 * _from_start(none))",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="decay missing in the carry",
+        path=LINEAR,
+        old="s = kept[..., None] * state.s + matmul(",
+        new="s = state.s + matmul(",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="decay missing in step",
+        path=LINEAR,
+        old="s = kept[..., None] * state.s + k[..., :, None] * values",
+        new="s = state.s + k[..., :, None] * values",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="normalizer of the chunk alone",
+        path=LINEAR,
+        old='den = scores.sum(-1) + matmul("bhik,bhk->bhi", q, state.z)',
+        new="den = scores.sum(-1)",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="padding divided by nothing",
+        path=LINEAR,
+        old="return num / jnp.where(total == 0, 1.0, total)[..., None]",
+        new="return num / total[..., None]",
+        tests=("tests/ops/test_linear_attention.py::test_padding_divides_nothing_by_nothing",),
+    ),
+    Mutant(
+        name="squares of queries with queries",
+        path=LINEAR,
+        old="*(x.astype(jnp.float32) for x in squares)))",
+        new="*(squares[0].astype(jnp.float32) for x in squares)))",
+        tests=("tests/ops/test_linear_attention.py::test_weights_that_are_squares",),
+    ),
+    Mutant(
+        name="gradient of the state dropped between chunks",
+        path=LINEAR,
+        old="return state, y.swapaxes(1, 2).astype(v.dtype)",
+        new="return jax.lax.stop_gradient(state), y.swapaxes(1, 2).astype(v.dtype)",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="segment leak in the state",
+        path=LINEAR,
+        old="reads = jnp.where((begun == 0)[..., None], reads, 0.0)",
+        new="reads = jnp.where((begun >= 0)[..., None], reads, 0.0)",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="segment leak in the scores",
+        path=LINEAR,
+        old="begun[..., :, None] == begun[..., None, :]",
+        new="begun[..., :, None] >= begun[..., None, :]",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="padding enters a state",
+        path="jaxzoo/ops/diagonal_scan.py",
+        old="(np.arange(n * size) < t)",
+        new="(np.arange(n * size) <= t)",
+        tests=("tests/ops/test_diagonal_scan.py::test_one_a_for_all_tokens",),
+    ),
+    Mutant(
+        name="bonus of the token written into the state",
+        path="jaxzoo/ops/bonus_linear_attention.py",
+        old="_write(before.s, k[:, -1], v[:, -1], log_decay[:, -1])",
+        new="_write(before.s, bonus[None] * k[:, -1], v[:, -1], log_decay[:, -1])",
+        tests=("tests/ops/test_bonus_linear_attention.py",),
+    ),
+    Mutant(
+        name="first decay of a part missing",
+        path="jaxzoo/ops/bonus_linear_attention.py",
+        old="return jnp.exp(tokens[3].sum(1))",
+        new="return jnp.exp(tokens[3][:, 1:].sum(1))",
+        tests=(f"{SEQUENCE}[RWKV5TimeMix-tiny-sequence-True]",),
+    ),
+    Mutant(
+        name="halo keys that do not exist are visible",
+        path="jaxzoo/ops/local_attention.py",
+        old="(0, *limits), **options)",
+        new="(1, *limits), **options)",
+        tests=(f"{SEQUENCE}[BlockedWindowAttention-n_heads=2,block_size=4-sequence-True]",),
+    ),
+    Mutant(
+        name="window one key too wide",
+        path="jaxzoo/ops/local_attention.py",
+        old="(distance >= 0) & (distance <= limit)",
+        new="(distance >= 0) & (distance <= limit + 1)",
+        tests=("tests/ops/test_local_attention.py",),
+    ),
+    Mutant(
+        name="segment leak in the window",
+        path="jaxzoo/mixers/attention/blocked_window_attention.py",
+        old="self._attend(q, k, v, blocks, context.segment_ids)",
+        new="self._attend(q, k, v, blocks, 0 * context.segment_ids)",
+        tests=(contract(PACKED, "BlockedWindowAttention"),),
+    ),
+    Mutant(
+        name="segment leak in the filter",
+        path="jaxzoo/layers/packed_conv.py",
+        old="same = (owner[:, then] == documents)[..., None]",
+        new="same = (owner[:, then] >= 0)[..., None]",
+        tests=("tests/layers/test_packed_conv.py::test_documents_do_not_reach_one_another",),
+    ),
+    Mutant(
+        name="segment leak in the token shift",
+        path="jaxzoo/layers/token_shift.py",
+        old="starts = segment_ids[:, 1:] != segment_ids[:, :-1]",
+        new="starts = segment_ids[:, 1:] > segment_ids[:, :-1]",
+        tests=(contract(PACKED, "RWKV4TimeMix"),),
+    ),
+    Mutant(
+        name="filter shifted by one after a history",
+        path="jaxzoo/layers/causal_conv.py",
+        old="skip = history.shape[1]",
+        new="skip = history.shape[1] - 1",
+        tests=("tests/layers/test_causal_conv.py::test_values",),
+    ),
+    Mutant(
+        name="acausal filter: the transform wraps around",
+        path="jaxzoo/layers/causal_conv.py",
+        old="size = fast_size(t + taps.shape[0] - 1)",
+        new="size = fast_size(t)",
+        tests=("tests/layers/test_causal_conv.py::test_values",),
+    ),
+    Mutant(
+        name="ring slot off by one",
+        path="jaxzoo/mixers/attention/scatter_brain.py",
+        old="oldest = (position % w)[:, :, None, None]",
+        new="oldest = ((position + 1) % w)[:, :, None, None]",
+        tests=(contract(PREFILL, "ScatterBrain"),),
+    ),
+    Mutant(
+        name="state in the dtype of activations",
+        path="jaxzoo/mixers/linear/ret_net.py",
+        old="RetNetState(jnp.zeros(shape, jnp.float32)",
+        new="RetNetState(jnp.zeros(shape, dtype)",
+        tests=(contract("test_state_keeps_structure_and_dtype", "RetNet"),),
+    ),
+    Mutant(
+        name="scale of the model width",
+        path="jaxzoo/mixers/linear/ret_net.py",
+        old="(q * config.head_width**-0.5 if",
+        new="(q * config.width**-0.5 if",
+        tests=("tests/mixers/test_ret_net.py::test_equation",),
+    ),
+    Mutant(
+        name="position that a prefill does not advance",
+        path="jaxzoo/mixers/linear/ret_net.py",
+        old="RetNetState(after.s, state.position + x.shape[1])",
+        new="RetNetState(after.s, state.position)",
+        tests=(contract(PREFILL, "RetNet"),),
+    ),
+    Mutant(
+        name="a key of the future in the cache",
+        path="jaxzoo/mixers/attention/softmax_attention.py",
+        old="return slots_of(state)[:, None, :] <= positions[:, :, None]",
+        new="return slots_of(state)[:, None, :] <= positions[:, :, None] + 1",
+        tests=(contract("test_call_and_gradients_equal_those_of_two_prefills", "Attention"),),
+    ),
+    Mutant(
+        name="noise squared",
+        path="jaxzoo/mixers/attention/selective_attention.py",
+        old="np.float32(config.noise) *",
+        new="np.float32(config.noise**2) *",
+        tests=("tests/mixers/test_selective_attention.py::test_training_explores",),
+    ),
+    Mutant(
+        name="history of the convolved inputs",
+        path="jaxzoo/mixers/ssm/mamba.py",
+        old="MambaState(push_history(state.history, u), h)",
+        new="MambaState(push_history(state.history, tokens.x), h)",
+        tests=(contract(PREFILL, "Mamba"),),
+    ),
+    Mutant(
+        name="a document that ends in a part is carried on",
+        path="jaxzoo/sequence_parallel.py",
+        old="continues & (ids[:, 0] == ids[:, -1])",
+        new="continues",
+        tests=(f"{SEQUENCE}[RWKV5TimeMix-tiny-sequence-True]",),
+    ),
+]

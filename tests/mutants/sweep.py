@@ -1,0 +1,118 @@
+"""Planted bugs in sweeps and experiments."""
+
+from tests.mutants.mutant import Mutant
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        name="result row attributed to the wrong run",
+        path="jaxzoo/sweep/work.py",
+        old='directory.write_result(result["id"], result)',
+        new="directory.write_result(tasks[0].id, result)",
+        tests=("tests/sweep/test_work.py::test_a_result_says_what_was_asked_and_what_came_out",),
+    ),
+    Mutant(
+        name="metrics of a diverged run kept",
+        path="jaxzoo/sweep/work.py",
+        old='"metrics": {} if diverged else metrics,',
+        new='"metrics": metrics,',
+        tests=("tests/sweep/test_work.py::test_a_run_that_diverges_has_a_result_and_one_that_fails_a_line",),
+    ),
+    Mutant(
+        name="lease that two workers take",
+        path="jaxzoo/sweep/queue.py",
+        old="        except Timeout:\n            return False\n        attempt",
+        new="        except Timeout:\n            pass\n        attempt",
+        tests=("tests/sweep/test_queue.py",),
+    ),
+    Mutant(
+        name="run that has just ended made again",
+        path="jaxzoo/sweep/queue.py",
+        old="if self._directory.is_settled(run):  # also",
+        new="if attempt > MOST_ATTEMPTS:  # also",
+        tests=("tests/sweep/test_queue.py",),
+    ),
+    Mutant(
+        name="group that fails fails every run",
+        path="jaxzoo/sweep/work.py",
+        old="        if len(tasks) == 1:\n",
+        new="        for tasks in [[task] for task in open_tasks.values()]:\n",
+        tests=("tests/sweep/test_work.py::test_a_group_that_fails_is_made_run_by_run",),
+    ),
+    Mutant(
+        name="failed run counted as done",
+        path="jaxzoo/sweep/directory.py",
+        old="return _ids(self._results)",
+        new="return _ids(self._results) | _ids(self._failures)",
+        tests=("tests/sweep/test_board.py",),
+    ),
+    Mutant(
+        name="results of measurements reused",
+        path="jaxzoo/sweep/sweep.py",
+        old="trained = {task.id for task in self.tasks if isinstance(task.config, ExperimentConfig)}",
+        new="trained = {task.id for task in self.tasks if isinstance(task.config, object)}",
+        tests=("tests/sweep/test_work.py::test_what_was_measured_is_not_taken_over",),
+    ),
+    Mutant(
+        name="stopped run read as finished",
+        path="jaxzoo/sweep/train.py",
+        old="None if stop.requested else states[i]()",
+        new="states[i]()",
+        tests=("tests/sweep/test_work.py::test_a_run_that_was_stopped_goes_on_where_it_was",),
+    ),
+    Mutant(
+        name="stopped run begins again",
+        path="jaxzoo/sweep/train.py",
+        old="if run.holds_run and any(",
+        new="if run.holds_run and not any(",
+        tests=("tests/sweep/test_work.py::test_a_run_that_was_stopped_goes_on_where_it_was",),
+    ),
+    Mutant(
+        name="lockstep lanes swapped where a run has ended",
+        path="jaxzoo/sweep/lockstep.py",
+        old="return {i: functools.partial(_lane, fetch_all, i) for i in active}",
+        new="return {i: functools.partial(_lane, fetch_all, n) for n, i in enumerate(active)}",
+        tests=("tests/sweep/test_lockstep.py::test_together_is_alone",),
+    ),
+    Mutant(
+        name="learning rates of other lanes",
+        path="jaxzoo/sweep/lockstep.py",
+        old="for state, rate in zip(states, rates, strict=True)]",
+        new="for state, rate in zip(states, sorted(rates), strict=True)]",
+        tests=("tests/sweep/test_lockstep.py::test_apart_is_alone_bit_for_bit",),
+    ),
+    Mutant(
+        name="runs of other lengths share a program",
+        path="jaxzoo/sweep/task.py",
+        old='stored["optimizer"]["learning_rate"], stored["train"]["seed"]',
+        new='stored["optimizer"]["learning_rate"], stored["train"]',
+        tests=("tests/sweep/test_task.py",),
+    ),
+    Mutant(
+        name="best rate chosen by the worst score",
+        path="jaxzoo/sweep/results.py",
+        old='return max(rows, key=lambda row: row["metrics"][metric])',
+        new='return min(rows, key=lambda row: row["metrics"][metric])',
+        tests=("tests/sweep/test_figure.py",),
+    ),
+    Mutant(
+        name="best run of the table over the wrong axis",
+        path="jaxzoo/sweep/outcome.py",
+        old="return [axis for axis in self._all_axes if axis not in OVER]",
+        new="return [axis for axis in self._all_axes if axis not in OVER][:-1]",
+        tests=("tests/sweep/test_report.py",),
+    ),
+    Mutant(
+        name="mean over learning rates in place of seeds",
+        path="experiments/mqar_gallery.py",
+        old='by_rate.setdefault(row["point"]["learning_rate"], [])',
+        new='by_rate.setdefault(row["point"]["seed"], [])',
+        tests=("tests/experiments/test_mqar_gallery.py",),
+    ),
+    Mutant(
+        name="diverged seed left out of a mean",
+        path="experiments/mqar_gallery.py",
+        old='.append(row["metrics"].get(SCORE, 0.0))',
+        new='.extend([row["metrics"][SCORE]] if SCORE in row["metrics"] else [])',
+        tests=("tests/experiments/test_mqar_gallery.py",),
+    ),
+]

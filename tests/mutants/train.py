@@ -1,0 +1,180 @@
+"""Planted bugs in the trainer, checkpoints and meshes."""
+
+from tests.mutants.mutant import Mutant
+
+RESUME = ("tests/cli/test_train.py::test_killed_then_resumed_equals_unbroken",)
+LOSS = ("tests/train/test_train_step.py::test_loss_is_the_mean_over_labels_of_all_rows",)
+UPDATE = ("tests/train/test_optimizer.py::test_three_updates_equal_numpy",)
+
+MUTANTS: list[Mutant] = [
+    Mutant(
+        name="wrong row order after resume",
+        path="jaxzoo/tasks/recall_data.py",
+        old="if number != self._epoch.number:",
+        new="if self._step and self._step % self._data.batches_per_epoch == 0:",
+        tests=RESUME,
+    ),
+    Mutant(
+        name="data cursor off by one",
+        path="jaxzoo/train/loop.py",
+        old="stream.set_state(found.seal.cursor)",
+        new='stream.set_state({**found.seal.cursor, "step": found.seal.cursor["step"] + 1})',
+        tests=RESUME,
+    ),
+    Mutant(
+        name="optimizer state not restored",
+        path="jaxzoo/train/loop.py",
+        old="return Start(found.state, stream, found.seal.step",
+        new="return Start(found.state._replace(opt_state=session.init_state().opt_state), stream, found.seal.step",
+        tests=RESUME,
+    ),
+    Mutant(
+        name="random key not restored",
+        path="jaxzoo/train/loop.py",
+        old="return Start(found.state, stream, found.seal.step",
+        new="return Start(found.state._replace(key=session.init_state(7).key), stream, found.seal.step",
+        tests=RESUME,
+    ),
+    Mutant(
+        name="rows after the checkpoint kept by a resumed run",
+        path="jaxzoo/train/metrics.py",
+        old='[row for row in read_rows(path) if row["step"] <= keep_until]',
+        new="list(read_rows(path))",
+        tests=RESUME,
+    ),
+    Mutant(
+        name="dropout mask the same at every step",
+        path="jaxzoo/train/step.py",
+        old="key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)",
+        new="key = jax.random.wrap_key_data(state.key)",
+        tests=("tests/train/test_train_step.py::test_dropout_follows_step_and_key_alone",),
+    ),
+    Mutant(
+        name="learning-rate schedule off by one at its end",
+        path="jaxzoo/train/optimizer.py",
+        old="rest = max(steps - 1 - warmup, 1)",
+        new="rest = max(steps - warmup, 1)",
+        tests=("tests/train/test_optimizer.py::test_schedule",),
+    ),
+    Mutant(
+        name="learning-rate warmup off by one",
+        path="jaxzoo/train/optimizer.py",
+        old="optax.linear_schedule(0.0, peak, warmup), falling], [warmup]",
+        new="optax.linear_schedule(0.0, peak, warmup), falling], [warmup - 1]",
+        tests=("tests/train/test_optimizer.py::test_schedule",),
+    ),
+    Mutant(
+        name="weight decay on what is excluded",
+        path="jaxzoo/train/optimizer.py",
+        old="else of.decay or config.decay_all",
+        new="else True",
+        tests=UPDATE,
+    ),
+    Mutant(
+        name="gradient clipping after the rule",
+        path="jaxzoo/train/optimizer.py",
+        old="""        optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
+        optax.chain(
+            _rule(config, traits),
+""",
+        new="""        optax.identity(),
+        optax.chain(
+            _rule(config, traits),
+            optax.clip_by_global_norm(config.clip_norm) if config.clip_norm > 0 else optax.identity(),
+""",
+        tests=UPDATE,
+    ),
+    Mutant(
+        name="labels shifted in the loss",
+        path="jaxzoo/train/loss.py",
+        old="return cross_entropy(model.logits(features), batch.targets), losses",
+        new="return cross_entropy(model.logits(features), jnp.roll(batch.targets, 1, axis=1)), losses",
+        tests=LOSS,
+    ),
+    Mutant(
+        name="mean over all targets, the unlabelled ones included",
+        path="jaxzoo/train/step.py",
+        old="n = jnp.maximum(jnp.sum(batch.targets != UNLABELLED, dtype=jnp.float32), 1.0)",
+        new="n = jnp.float32(batch.targets.size)",
+        tests=LOSS,
+    ),
+    Mutant(
+        name="loss terms not divided by accumulate",
+        path="jaxzoo/train/step.py",
+        old="{name: term / config.accumulate for name, term in losses.items()}",
+        new="dict(losses)",
+        tests=("tests/train/test_loss.py::test_accumulated_loss_terms_are_those_of_the_batch",),
+    ),
+    Mutant(
+        name="one dropout mask for all accumulated parts",
+        path="jaxzoo/train/step.py",
+        old="keys = jax.random.split(key, n_parts)",
+        new="keys = jnp.stack([key] * n_parts)",
+        tests=("tests/train/test_loss.py::test_accumulated_parts_draw_their_own_dropout",),
+    ),
+    Mutant(
+        name="validation on training data",
+        path="jaxzoo/train/session.py",
+        old="""            self.dataset.valid(),
+            row_multiple""",
+        new="""            [each._replace(batch=lambda i: next(self.dataset.train())) for each in self.dataset.valid()],
+            row_multiple""",
+        tests=("tests/train/test_evaluate.py::test_validation_scores_the_validation_set",),
+    ),
+    Mutant(
+        name="padding rows labelled with token 0",
+        path="jaxzoo/train/evaluate.py",
+        old="targets=pad(batch.targets, UNLABELLED)",
+        new="targets=pad(batch.targets)",
+        tests=("tests/train/test_evaluate.py::test_validation_scores_the_validation_set",),
+    ),
+    Mutant(
+        name="a damaged checkpoint accepted",
+        path="jaxzoo/train/restore.py",
+        old="    seal.check_digests(digests(state))\n",
+        new="",
+        tests=("tests/train/test_damage.py",),
+    ),
+    Mutant(
+        name="a digest that overlooks the order of the words",
+        path="jaxzoo/train/digest.py",
+        old="mixed = bits ^ (index * jnp.uint32(0x9E3779B1))",
+        new="mixed = bits ^ (0 * index)",
+        tests=("tests/train/test_digest.py::test_changes_of_several_words",),
+    ),
+    Mutant(
+        name="best checkpoint chosen by the wrong sign",
+        path="jaxzoo/train/metrics.py",
+        old="sign = -1.0 if metric.startswith(HIGHER_IS_BETTER) else 1.0",
+        new="sign = 1.0 if metric.startswith(HIGHER_IS_BETTER) else -1.0",
+        tests=("tests/train/test_best.py::test_order",),
+    ),
+    Mutant(
+        name="the best checkpoint removed as too old",
+        path="jaxzoo/train/checkpoint.py",
+        old="if step not in best:",
+        new="if step >= 0:",
+        tests=("tests/train/test_best.py::test_the_best_stay",),
+    ),
+    Mutant(
+        name="an infinite gradient not noticed",
+        path="jaxzoo/train/recorder.py",
+        old='for name in ("loss", "grad_norm"):',
+        new='for name in ("loss",):',
+        tests=("tests/cli/test_train.py::test_infinite_gradient_stops_too",),
+    ),
+    Mutant(
+        name="rows of a batch in the order in which they come",
+        path="jaxzoo/distributed/rows.py",
+        old="places = [place_of[row] for row in range(n_rows)[index[0]]]",
+        new="places = list(range(n_rows))[index[0]]",
+        tests=("tests/distributed/test_rows.py",),
+    ),
+    Mutant(
+        name="a loop's collectives counted once",
+        path="jaxzoo/plan/hlo.py",
+        old="waiting.append((called, n * times))",
+        new="waiting.append((called, times))",
+        tests=("tests/plan/test_collectives.py",),
+    ),
+]

@@ -1,0 +1,78 @@
+"""Kernels are the automatic choice only where they were verified, or where the user says so."""
+
+import json
+import types
+
+import jax
+import pytest
+
+from pallas_kernels import certificates, dispatch
+from pallas_kernels.taylor_attention import taylor_attention
+from pallas_kernels.taylor_attention.problem import Problem
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, lowered
+
+DEVICE = types.SimpleNamespace(device_kind="NVIDIA H100 80GB HBM3", compute_capability="9.0")
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch):
+    """Function of changed fields -> a report of `verify` in a file. No setting, an empty folder of certificates."""
+    monkeypatch.delenv(certificates.SETTING)
+    monkeypatch.setattr(certificates, "FOLDER", tmp_path / "shipped")
+    monkeypatch.setattr(dispatch, "_device", lambda ctx: DEVICE)
+    certificates.FOLDER.mkdir()
+
+    def write(path, **changed):
+        kernels = certificates.kernel_hash()
+        right = {"device": DEVICE.device_kind, "jax": jax.__version__, "kernels": kernels, "cases": [{"status": "ok"}]}
+        path.write_text(json.dumps(right | changed))
+        return path
+
+    yield write
+    certificates._kind.cache_clear()
+
+
+def chosen(platform, implementation=None):
+    """Whether a program for a platform has a kernel."""
+    arrays = jax.eval_shape(Problem(b=1, t=128, h=2, k=16, v=64).inputs)
+    text = lowered(lambda *x: taylor_attention(*x, implementation=implementation), arrays, platform)
+    return MARKERS[platform] in text
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_choice(platform, report, tmp_path, monkeypatch, caplog):
+    """Kills a kernel that runs by default where nobody has verified it, and a setting that is not obeyed."""
+    assert not chosen(platform)
+    assert caplog.text.count("python -m pallas_kernels.verify") <= 1  # none if another test has said it before
+    assert chosen(platform, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}[platform])
+    monkeypatch.setenv(certificates.SETTING, "all")
+    assert chosen(platform)
+    monkeypatch.setenv(certificates.SETTING, str(report(tmp_path / "own.json")))
+    assert chosen(platform)
+    monkeypatch.delenv(certificates.SETTING)
+    assert not chosen(platform)
+    report(certificates.FOLDER / "h100.json")
+    assert chosen(platform)
+
+
+def test_what_a_certificate_is_for(report, monkeypatch):
+    """Kills one that counts for another device, version of JAX or of the kernels, and one with a wrong case."""
+    wrong = [{"status": "ok"}, {"status": "wrong"}]
+    changes = [{"device": "other"}, {"jax": "0.0.1"}, {"kernels": "other"}, {"cases": wrong}, {"cases": []}]
+    for i, changed in enumerate(changes):
+        report(certificates.FOLDER / f"{i}.json", **changed)
+    assert certificates.certified_kinds() == {"other"}
+    assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
+    assert certificates.objection(None) == "not verified on a device that is not known"
+    report(certificates.FOLDER / "right.json")
+    assert certificates.objection(DEVICE) is None
+
+
+@pytest.mark.full
+def test_bad_settings(report, tmp_path, monkeypatch):
+    """Kills a misspelt file that turns the kernels off without a word."""
+    (tmp_path / "text").write_text("all")
+    for setting in ("missing.json", str(tmp_path / "text")):
+        monkeypatch.setenv(certificates.SETTING, setting)
+        with pytest.raises(ValueError, match=r"PALLAS_KERNELS=.* must be 'all' or a report of python -m"):
+            certificates.certified_kinds()

@@ -1,0 +1,105 @@
+"""The command for the first minutes on a device: a hanging, a wrong and a crashing case cost no other its result."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pallas_kernels.sliding_window import backends as window
+from pallas_kernels.sliding_window.problem import Problem as WindowProblem
+from pallas_kernels.taylor_attention import backends as taylor
+from pallas_kernels.taylor_attention.problem import Problem
+from pallas_kernels.verify import __main__ as command
+from pallas_kernels.verify.cases import CASES, TaylorCase
+from tests.pallas_kernels.shared import PLATFORMS
+
+DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
+
+
+@pytest.fixture
+def verify(monkeypatch, tmp_path):
+    """Runs the command: answers of the probes -> exit status, cases of the report, cases in each written report."""
+
+    def run(*probes):
+        answers, written = iter(probes), []
+        save = command._save
+        monkeypatch.setattr(command, "probe", lambda: next(answers))
+        monkeypatch.setattr(
+            command, "_save", lambda report, path: written.append(len(report["cases"])) or save(report, path)
+        )
+        arguments = [
+            "--cases",
+            "tests.pallas_kernels.verify_cases",
+            "--timeout",
+            "1",
+            "--out",
+            str(tmp_path / "found.json"),
+        ]
+        status = command.main(arguments)
+        return status, json.loads((tmp_path / "found.json").read_text())["cases"], written
+
+    return run
+
+
+def test_every_case_gets_its_verdict(verify, capsys):
+    """Kills a hang that stops the run, a wrong number that passes, and results that are lost with what comes after."""
+    status, cases, written = verify(DEVICE, DEVICE, DEVICE)
+    assert status == 1
+    assert [x["status"] for x in cases] == ["ok", "wrong", "timeout", "failed", "ok"]
+    assert written == [1, 2, 3, 4, 5]
+    where = cases[1]["where"]
+    assert (where["output"], where["first_wrong"], where["nan"], where["wrong"]) == ("y", [0, 66, 1, 3], 1, 3)
+    assert [i for i, x in enumerate(where["by_row_mod_64"]) if x > 0.01] == [2, 4, 5]
+    assert [i for i, x in enumerate(where["by_column_mod_8"]) if x > 0.01] == [3]
+    variants = {name: x["status"] for name, x in cases[1]["variants"].items()}
+    assert variants == {"automatic barriers": "ok", "one segment": "wrong"}
+    assert cases[2]["message"] == "killed while it was running"
+    assert cases[3]["message"] == "RuntimeError: no such instruction"
+    assert "2 of 5 cases are right" in capsys.readouterr().out
+
+
+def test_a_lost_device_ends_the_run(verify):
+    """Kills cases that are run on a device that answers no more."""
+    status, cases, _ = verify(DEVICE, None)
+    assert status == 1
+    assert [x["status"] for x in cases] == ["ok", "wrong", "timeout", "not run", "not run"]
+
+
+def test_no_device(monkeypatch, capsys):
+    """Kills a traceback where nothing answers, and kernels for Hopper on another GPU."""
+    monkeypatch.setattr(command, "probe", lambda: None)
+    assert command.main([]) == 2
+    monkeypatch.setattr(command, "probe", lambda: DEVICE | {"platform": "gpu", "capability": "8.0"})
+    assert command.main([]) == 2
+    assert "compute capability 8.0, not 9.0" in capsys.readouterr().err
+
+
+def test_cases_are_served_and_ordered():
+    """Kills a case that its kernel refuses, and a backward pass that is run before the forward pass alone."""
+    for platform, cases in CASES.items():
+        assert len({case.name for case in cases}) == len(cases)
+        for case in cases:
+            sizes = {name: getattr(case, name) for name in ("b", "t", "h", "g", "dtype")}
+            if isinstance(case, TaylorCase):
+                problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
+            else:
+                options = {"past": case.past, "window": case.window, "segments": case.segments}
+                problem, backends = WindowProblem(**sizes, k=case.d, v=case.d, **options), window.BACKENDS
+            if case.implementation == "mosaic_tpu" or "cuda" in PLATFORMS:
+                assert backends[case.implementation].objection(problem) is None, (platform, case.name)
+            if case.backward:
+                names = [x.name for x in cases]
+                assert names.index(case.name.replace("backward", "forward")) < names.index(case.name)
+
+
+@pytest.mark.full
+@pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU kernels need jax >= 0.11.2")
+def test_kernels_are_interpreted_on_a_cpu(tmp_path):
+    """Kills a truth or an adapter that is wrong itself."""
+    out = tmp_path / "found.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "pallas_kernels.verify", "--timeout", "120", "--out", str(out)], check=False
+    )
+    assert {x["case"]: x["status"] for x in json.loads(out.read_text())["cases"] if x["status"] != "ok"} == {}
+    assert done.returncode == 0

@@ -1,0 +1,82 @@
+"""Examples of every task, and the laws that they are held to."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from jaxzoo.tasks import mqar
+from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.majority import MajorityConfig
+from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.tasks.parity import ParityConfig
+from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
+
+N = 2000
+"""Examples of a batch; all tests of a config take as many, so that it is compiled once."""
+
+
+class MadeExamples(NamedTuple):
+    """A batch as NumPy arrays."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    targets: np.ndarray
+
+
+@functools.cache
+def make(config: TaskConfig, n: int = N, seed: int = 0, split: Split = "train") -> MadeExamples:
+    """The first `n` examples."""
+    batch = config.labelled(seed, np.arange(n), split)
+    return MadeExamples(*(np.asarray(part) for part in (batch.tokens, batch.positions, batch.targets)))
+
+
+SMALL: dict[str, TaskConfig] = {
+    "mqar": mqar.paper(8, 2, vocab_size=9),
+    "mqar-one-pair": mqar.paper(8, 1, vocab_size=9),
+    "mqar-literal": mqar.literal(10, 2, vocab_size=13, fillers="random"),
+    "mqar-release": mqar.release(10, 2, vocab_size=11, fillers="any"),
+    "forgetting": ForgettingMQARConfig(vocab_size=11, length=10, n_pairs=2, n_updates=1, fillers="zero", power=1.0),
+    "compositional": CompositionalMQARConfig(vocab_size=10, length=24, n_pairs=4, fillers="zero"),
+    "ar": NGramRecallConfig(vocab_size=12, length=5, n_gram=1, n_pairs=2, n_queries=1),
+    "mqnar": NGramRecallConfig(vocab_size=12, length=14, n_pairs=2, n_unmatched=1, n_letters=2),
+    "copy": SelectiveCopyConfig(vocab_size=7, length=7, n_signals=3, n_noise=2),
+    "copy-repeats": SelectiveCopyConfig(vocab_size=7, length=7, n_signals=3, n_noise=2, repeats="copied"),
+    "copy-once": SelectiveCopyConfig(vocab_size=7, length=7, n_signals=3, n_noise=2, repeats="once"),
+    "parity": ParityConfig(length=8),
+    "parity-cumulative": ParityConfig(length=7, cumulative=True),
+    "majority": MajorityConfig(length=8),
+    "majority-cumulative": MajorityConfig(length=9, cumulative=True),
+}
+"""Every task at sizes of which so few examples exist that a batch holds a good part of them."""
+
+
+def parametrize_small(*words: str) -> pytest.MarkDecorator:
+    """The configs of `SMALL` whose names begin with one of these words; by default all of them."""
+    names = [name for name in SMALL if not words or name.startswith(words)]
+    return pytest.mark.parametrize("config", [SMALL[name] for name in names], ids=names)
+
+
+def assert_law(counts: np.ndarray, probabilities: np.ndarray) -> None:
+    """Chi-square: the statistic has mean k - 1 and variance 2 (k - 1); six deviations are beyond chance."""
+    expected = probabilities / probabilities.sum() * counts.sum()
+    assert expected.min() > 5
+    statistic, dof = ((counts - expected) ** 2 / expected).sum(), counts.size - 1
+    assert statistic < dof + 6 * math.sqrt(2 * dof)
+
+
+def assert_same_law(counts: np.ndarray, others: np.ndarray) -> None:
+    """The same of two samples of one size."""
+    statistic, dof = ((counts - others) ** 2 / (counts + others)).sum(), counts.size - 1
+    assert statistic < dof + 6 * math.sqrt(2 * dof)
+
+
+def assert_refused(config: type[TaskConfig], cases: list[tuple[dict, str]]) -> None:
+    """Every set of fields is refused with a message that matches."""
+    for fields, message in cases:
+        with pytest.raises(ValueError, match=f"^{config.__name__}.{message}"):
+            config(**fields)
