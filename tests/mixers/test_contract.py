@@ -119,9 +119,34 @@ def assert_close(actual, expected, tolerance=1e-5, what=""):
     jax.tree.map_with_path(leaf, actual, expected)
 
 
+def assert_state_keeps_structure(case):
+    """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays; only traced."""
+    mixer, states = mixer_of(case), streams(case)["states"]
+    assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
+    if not CASES[case].capabilities.growing_state:
+        assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
+
+    def prefill_and_step(state, x, tokens):
+        _, prefilled = mixer.prefill(x, state, Context(tokens=tokens))
+        return prefilled, mixer.step(x[:, 0], prefilled, Context(tokens=tokens[:, 0]))[1]
+
+    tokens = jax.ShapeDtypeStruct((BATCH, 3), jnp.int32)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        state = jax.eval_shape(lambda: mixer.init_state(BATCH, capacity=MAX_LENGTH, dtype=dtype))  # noqa: B023
+        x = jax.ShapeDtypeStruct((BATCH, 3, CASES[case].d_model), dtype)
+        for after in jax.eval_shape(prefill_and_step, state, x, tokens):
+            assert jax.tree.structure(after) == jax.tree.structure(state)
+            for before, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+                assert (leaf.shape, leaf.dtype, leaf.weak_type) == (before.shape, before.dtype, before.weak_type)
+                assert leaf.shape[0] == BATCH
+
+
 @STREAMING
 def test_prefill_from_any_state_equals_steps(case):
-    """Kills a wrong mask, chunk carry, decay, padding that enters a state, a ring that wraps wrongly."""
+    """Kills a wrong mask, chunk carry, decay, padding that enters a state, a ring that wraps wrongly; a state that
+    drifts to another dtype or weak type, for which the second call would compile again; a size by formula, and a state
+    that grows with the capacity and does not say so."""
+    assert_state_keeps_structure(case)
     found, tolerance = streams(case), CASES[case].capabilities.prefill_tolerance
     for length in LENGTHS:
         rows, places = starts(length)
@@ -299,31 +324,6 @@ def test_every_parameter_learns_and_losses_are_as_the_config_names_them(case):
         assert np.isfinite(loss), name
     if "call" in found:
         assert_close(found["y"][Rows.whole], found["call"], what="output of with_losses")
-
-
-@STREAMING
-def test_state_keeps_structure_and_dtype(case):
-    """Kills a state that drifts to another dtype under bfloat16 activations, or to another weak type, for which the
-    second call would compile again; a size by formula, and a state that grows with the capacity and does not say so.
-    Traced only: `streams` runs `step` in `lax.scan`."""
-    mixer, states = mixer_of(case), streams(case)["states"]
-    assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
-    if not CASES[case].capabilities.growing_state:
-        assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
-
-    def prefill_and_step(state, x, tokens):
-        _, prefilled = mixer.prefill(x, state, Context(tokens=tokens))
-        return prefilled, mixer.step(x[:, 0], prefilled, Context(tokens=tokens[:, 0]))[1]
-
-    tokens = jax.ShapeDtypeStruct((BATCH, 3), jnp.int32)
-    for dtype in (jnp.float32, jnp.bfloat16):
-        state = jax.eval_shape(lambda: mixer.init_state(BATCH, capacity=MAX_LENGTH, dtype=dtype))  # noqa: B023
-        x = jax.ShapeDtypeStruct((BATCH, 3, CASES[case].d_model), dtype)
-        for after in jax.eval_shape(prefill_and_step, state, x, tokens):
-            assert jax.tree.structure(after) == jax.tree.structure(state)
-            for before, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
-                assert (leaf.shape, leaf.dtype, leaf.weak_type) == (before.shape, before.dtype, before.weak_type)
-                assert leaf.shape[0] == BATCH
 
 
 @cases(growing_state=True)

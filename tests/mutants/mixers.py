@@ -177,7 +177,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/mixers/linear/ret_net.py",
         old="RetNetState(jnp.zeros(shape, jnp.float32)",
         new="RetNetState(jnp.zeros(shape, dtype)",
-        tests=(contract("test_state_keeps_structure_and_dtype", "RetNet"),),
+        tests=(contract("test_prefill_from_any_state_equals_steps", "RetNet"),),
     ),
     Mutant(
         name="scale of the model width",
