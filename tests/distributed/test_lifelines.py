@@ -77,7 +77,7 @@ def processes(monkeypatch):
 
 
 def wait(condition):
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -48,7 +48,6 @@ FULL = [
     ("TaylorLinearAttention-n_heads=4,n_kv_heads=2,feature_dim=2,chunk_size=5,decay=True", "mixed", True),
     ("SlidingWindowAttention-", "sequence", False),  # its window of 64 reaches over all parts
     ("RWKV4TimeMix-tiny", "sequence", True),
-    ("H3-tiny", "sequence", True),
     ("BlockedWindowAttention-n_heads=2,block_size=4", "alone", False),  # a block a part
 ]
 SLOW = [

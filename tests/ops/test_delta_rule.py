@@ -146,7 +146,9 @@ def test_extreme_inputs(kind):
     check(*extreme(kind))
 
 
-@pytest.mark.parametrize("t", [0, 5, *(pytest.param(t, marks=pytest.mark.full) for t in (1, CHUNK))])
+@pytest.mark.parametrize(
+    "t", [0, 5, pytest.param(1, marks=pytest.mark.full), pytest.param(CHUNK, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(("form", "decay"), [("delta", "token"), ("general", "channel")])
 def test_short_sequences_and_steps(t, form, decay):
     """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence."""

@@ -159,12 +159,19 @@ def check(case: Saved, file: str, warned: Callable[[], list[str]]) -> bool:
 
 FILES = ("numbers", "state/manifest.ocdbt", "state/_METADATA", "seal/metadata")
 QUICK = {("flip", "numbers"), ("truncate", "state/manifest.ocdbt"), ("empty", "seal/metadata")}
+FULL = {
+    ("truncate", "numbers"),
+    ("delete", "numbers"),
+    ("flip", "state/_METADATA"),
+    ("delete", "state/manifest.ocdbt"),
+    ("flip", "seal/metadata"),
+}
 
 
 @pytest.mark.parametrize(
     ("how", "which"),
     [
-        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full)
+        pytest.param(*case, marks=[] if case in QUICK else pytest.mark.full if case in FULL else pytest.mark.slow)
         for case in itertools.product(DAMAGES, FILES)
     ],
 )

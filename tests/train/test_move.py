@@ -64,7 +64,7 @@ OTHER = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, {"data":
     ("name", "meshes"),
     [
         ("based", SMALLER[::2]),
-        pytest.param("hybrid", SMALLER, marks=pytest.mark.full),
+        pytest.param("hybrid", SMALLER, marks=pytest.mark.slow),
         *(pytest.param(name, m, marks=pytest.mark.slow) for name in ("hybrid", "gpt-neox") for m in (LARGER, OTHER)),
     ],
 )

@@ -65,7 +65,7 @@ def on_one_device(tiny_config):
 
 MIXED = {"data": 2, "fsdp": 2, "tensor": 2}
 MESHES = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, MIXED)
-QUICK = [("hybrid", MIXED), ("gpt-neox", MIXED)]
+QUICK = [("gpt-neox", MIXED)]
 SLOW = [(name, sizes) for name in ("hybrid", "based", "attention", "gpt-neox") for sizes in MESHES]
 
 
