@@ -107,9 +107,13 @@ def _declarations(cls: type) -> dict[str, Any]:
 
 
 def _refusal(config: Any, field: str, value: Any, rule: str, remedy: str = "") -> str:
+    return f"{type(config).__name__}.{field}={shorten(value)} {rule}" + (f"; {remedy}" if remedy else "")
+
+
+def shorten(value: Any) -> str:
+    """Returns the value as error messages show it, in at most 80 characters."""
     shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return f"{type(config).__name__}.{field}={shown} {rule}" + (f"; {remedy}" if remedy else "")
+    return shown if len(shown) <= 80 else shown[:77] + "..."
 
 
 def _taken(value: Any, declared: Any) -> Any:
@@ -131,14 +135,14 @@ def _taken(value: Any, declared: Any) -> Any:
         can_tell = inspect.isclass(declared) and declared is not Any and not getattr(declared, "_is_protocol", False)
         fits = not can_tell or isinstance(value, declared)  # type: ignore[arg-type]
     if not fits:
-        raise _Refused(value, f"must be {_noun(declared)}", is_of_type=False)
+        raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
     return value
 
 
 def _number(value: Any, declared: type, rules: tuple[Rule, ...]) -> Any:
     kind: Any = numbers.Integral if declared is int else numbers.Real
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise _Refused(value, f"must be {_noun(declared)}", is_of_type=False)
+        raise _Refused(value, f"must be {noun(declared)}", is_of_type=False)
     for rule in (*_ALWAYS[declared], *rules):
         if not rule.holds(value):
             raise _Refused(value, rule.text, is_of_type=True)
@@ -153,7 +157,7 @@ def _one_of(value: Any, members: tuple[Any, ...]) -> Any:
             return _taken(value, member)
         except _Refused as refused:
             refusals.append(refused)
-    rule = f"must be {' or '.join(map(_noun, members))}"
+    rule = f"must be {' or '.join(map(noun, members))}"
     raise next((each for each in refusals if each.is_of_type), _Refused(value, rule, is_of_type=False))
 
 
@@ -175,7 +179,8 @@ def _tuple(value: Any, declared: tuple[Any, ...]) -> tuple:
     return tuple(items)
 
 
-def _noun(declared: Any) -> str:
+def noun(declared: Any) -> str:
+    """Returns the declared type as error messages name it."""
     if typing.get_origin(declared) is Annotated:
         declared = typing.get_args(declared)[0]
     if typing.get_origin(declared) is Literal:

@@ -10,6 +10,15 @@ def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
 
 MUTANTS: list[Mutant] = [
     *planted(
+        "jaxzoo/json_files.py",
+        "tests/test_json_files.py",
+        ("fields that nobody declared are ignored", "if name not in fields:", "if False:"),
+        ("a field that occurs twice is read once", "if key in result:", "if False:"),
+        ("depth is not checked", "        _check_depth(value)\n", ""),
+        ("ranges are not checked", "isinstance(rule, Rule) and not rule.holds(cast(float, value))", "False"),
+        ("True counts as the integer 1", "type(value) is declared:", "isinstance(value, declared):"),
+    ),
+    *planted(
         "jaxzoo/generation/sampling.py",
         "tests/generation/test_sampling.py",
         (
