@@ -1,1 +1,18 @@
 """jaxzoo: sequence mixers beyond attention, and the recall tasks that tell them apart."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxzoo.inspection import capture as capture
+    from jaxzoo.loading import load as load
+
+_LAZY = {"capture": "jaxzoo.inspection", "load": "jaxzoo.loading"}
+"""Names of the package and the modules that hold them, which import JAX."""
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

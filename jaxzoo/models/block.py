@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.layers.mlp import MLP
 from jaxzoo.layers.norm import norm
+from jaxzoo.layers.probe import is_recording, scope, show, show_lazily
 from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.layout import Fold
@@ -90,17 +91,29 @@ class Block(nnx.Module):
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
         residual = checkpoint_name(residual, BRANCH_INPUT)
-        mixed, state, losses = mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state, context)
+        normed = show("mixer.in", self.mixer_norm(residual).astype(self.dtype))
+        with scope("mixer"):
+            if state is None:
+                self._show_mixing(normed, context)
+            mixed, state, losses = mix(self.mixer, normed, state, context)
+        mixed = show("mixer.out", mixed)
         self._check_outputs(losses)
         before = residual
         residual = constrain_residual(residual + self._dropped(mixed, dropout_keys[0]))
         if self.has_second_branch:
             residual = checkpoint_name(residual, BRANCH_INPUT)
             hidden = self.mlp_norm(before if self.parallel_residual else residual).astype(self.dtype)
-            hidden = self.mlp(hidden) if self.has_mlp else hidden
+            hidden = show("mlp.out", self.mlp(hidden) if self.has_mlp else hidden)
             residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
+        residual = show("out", residual)
         weights = self.mixer.config.loss_weights
         return residual, state, {name: weights[name] * loss for name, loss in losses.items()}
+
+    def _show_mixing(self, x: Float[Array, "b t d"], context: Context) -> None:
+        """Shows which tokens each output depends on, and the state after each token."""
+        show_lazily("influence", lambda: influence(self.mixer, x, context))
+        if self.mixer.config.capabilities.streams and context.segment_ids is None:
+            show_lazily("state", lambda: states_after_each_token(self.mixer, x, context))
 
     def _dropped(self, branch: Array, key: PRNGKeyArray | None) -> Array:
         return dropout(branch.astype(jnp.float32), self.dropout_rate, key)
@@ -144,6 +157,8 @@ class Stack(nnx.Module):
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], context: Context
     ) -> tuple[Float[Array, "... d"], tuple[State, ...], Losses]:
         """Runs all layers; `states` holds one mixer state a block of the period, stacked over repeats."""
+        if self.repeats > 1 and is_recording():
+            raise ValueError("values cannot leave a scan of layers; capture from jaxzoo.inspection.laid_open(model)")
         definition, variables = nnx.split(self.blocks)
 
         def period(residual, variables, states, context):
@@ -182,6 +197,37 @@ class Stack(nnx.Module):
         if self.repeats == 1:
             return states
         return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (self.repeats, *x.shape)), states)
+
+
+def influence(mixer: Mixer, x: Float[Array, "b t d"], context: Context) -> Float[Array, "b t s"]:
+    """Frobenius norm of the derivative of each output token by each input token; t d backward passes."""
+    b, t, d = x.shape
+    _, pull_back = jax.vjp(lambda x: mixer(x, context), x)
+
+    def of_token(place: Array) -> Float[Array, "b s"]:
+        def of_channel(channel: Array) -> Float[Array, "b s"]:
+            unit = jnp.zeros((t, d), x.dtype).at[place, channel].set(1)
+            (dx,) = pull_back(jnp.broadcast_to(unit[None], (b, t, d)))
+            return jnp.sum(jnp.square(dx.astype(jnp.float32)), axis=-1)
+
+        return jnp.sqrt(jax.vmap(of_channel)(jnp.arange(d)).sum(0))
+
+    return jax.lax.map(of_token, jnp.arange(t)).transpose(1, 0, 2)
+
+
+def states_after_each_token(mixer: Mixer, x: Float[Array, "b t d"], context: Context) -> State:
+    """States of `step`, token by token from the first; leaves (b, t, ...)."""
+    b, t, _ = x.shape
+
+    def step(state: State, now: tuple) -> tuple[State, State]:
+        x_t, token = now
+        _, state = mixer.step(x_t, state, dataclasses.replace(context, tokens=token, key=None))
+        return state, state
+
+    tokens = None if context.tokens is None else context.tokens.swapaxes(0, 1)
+    first = mixer.init_state(b, capacity=t, dtype=x.dtype)
+    _, states = jax.lax.scan(step, first, (x.swapaxes(0, 1), tokens))
+    return jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), states)
 
 
 def fold_in(context: Context, number: jax.typing.ArrayLike) -> Context:

@@ -18,6 +18,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.norm import norm
+from jaxzoo.layers.probe import scope, show
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
 from jaxzoo.models.block import Mix, Stack, add_losses, constrain_residual, dropout, fold_in
@@ -212,12 +213,14 @@ class LanguageModel(nnx.Module):
         """All stacks and the final norm; without `states` the mixers get None."""
         new_states: list[tuple] = []
         losses: Losses = {}
+        residual = show("embedded", residual)
         for i, stack in enumerate(self.stacks):
             stack_states = (None,) * len(stack.blocks) if states is None else states[i]
-            residual, stack_states, terms = stack(residual, mix, stack_states, fold_in(context, i))
+            with scope(f"layers.{i}"):
+                residual, stack_states, terms = stack(residual, mix, stack_states, fold_in(context, i))
             new_states.append(stack_states)
             losses = add_losses(losses, terms)
-        features = self.final_norm(residual).astype(self.config.compute_dtype)
+        features = show("features", self.final_norm(residual).astype(self.config.compute_dtype))
         # Left open, the layout of their cotangent lets XLA drop a part of the gradient on data x fsdp x tensor.
         return constrain_residual(features), tuple(new_states), losses
 

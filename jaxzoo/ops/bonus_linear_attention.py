@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention
 from jaxzoo.sequence_parallel import scan_in_parts
 
@@ -55,6 +56,10 @@ def bonus_linear_attention(
     log_decay = log_decay.astype(jnp.float32).reshape((1,) * (4 - log_decay.ndim) + log_decay.shape)
     log_decay = jnp.broadcast_to(log_decay, (log_decay.shape[0], t, h, k_dim))
     state = empty if initial_state is None else initial_state
+    if initial_state is None:
+        log_decay = show("log_decay", log_decay)
+        again = functools.partial(bonus_linear_attention, q, k, log_decay=log_decay, bonus=bonus)
+        show_scores(lambda unit: again(unit, segment_ids=segment_ids)[0], v)
     run = Partial(functools.partial(_scan, chunk_size=chunk_size), bonus)
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay), segment_ids, state, empty)
 

@@ -33,6 +33,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.ops.decayed_scores import PIECE, decayed_scores, sum_from_start, sum_to_end
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
 
@@ -109,6 +110,11 @@ def delta_rule(
     if log_decay is not None:
         log_decay = log_decay.astype(jnp.float32)
         log_decay = log_decay if log_decay.ndim == 4 else log_decay[..., None]
+    if initial_state is None:
+        log_decay = None if log_decay is None else show("log_decay", log_decay)
+        beta = None if beta is None else show("beta", beta)
+        again = functools.partial(delta_rule, q, k, beta=beta, removal=removal, log_decay=log_decay)
+        show_scores(lambda unit: again(unit, segment_ids=segment_ids)[0], v)
     state = empty if initial_state is None else initial_state
     run = Partial(functools.partial(_scan, chunk_size=chunk_size))
     factor = Partial(functools.partial(_transition, chunk_size=chunk_size))

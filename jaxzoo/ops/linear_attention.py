@@ -27,6 +27,7 @@ from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.sequence_parallel import scan_in_parts
 
 CHUNK = 64
@@ -96,6 +97,10 @@ def linear_attention(
                 "linear_attention: squares need a decay of whole heads; got one for each channel of the keys"
             )
         log_decay = jnp.broadcast_to(decay, (decay.shape[0], t, *decay.shape[2:]))
+    if initial_state is None:
+        log_decay = None if log_decay is None else show("log_decay", log_decay)
+        again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
+        show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
     run = Partial(functools.partial(_scan, eps=eps, chunk_size=chunk_size))
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
 

@@ -35,6 +35,7 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
+from jaxzoo.layers.probe import without_recording
 from jaxzoo.layers.variables import buffer
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
@@ -141,7 +142,8 @@ class ScatterBrain(MultiHeadMixer):
         k, v = (behind_halo(Partial(functools.partial(_all_but_last, w)), w, y) for y in (k, v))
         phi_q, shift = self._query_features(q)
         phi_k, values = self._left(k, v, left)
-        far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
+        with without_recording():  # these are no scores of the whole
+            far, _ = linear_attention(phi_q, phi_k, values, segment_ids=context.segment_ids)
         return self._merge(_join(*near, far, shift))
 
     def init_state(

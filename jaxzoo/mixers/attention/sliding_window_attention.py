@@ -10,6 +10,7 @@ in the released Based models, at the absolute position of each token.
 """
 
 import dataclasses
+import functools
 from typing import ClassVar, Literal, Self
 
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
+from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.sharding import on_mesh
@@ -118,4 +120,7 @@ class SlidingWindowAttention(MultiHeadMixer):
         """`sliding_window_attention` of the tokens, with its caches or segment ids."""
         q, k, v = self._project(x, positions)
         attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-        return attend(q, k, v, window=self.config.window, **past)
+        attend = functools.partial(attend, q, k, window=self.config.window, **past)
+        if "initial_cache" not in past:
+            show_scores(attend, v)
+        return attend(v)

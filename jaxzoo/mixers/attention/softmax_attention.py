@@ -9,6 +9,7 @@ Deviations from Zoology's attention: biases are off unless asked for, and the we
 """
 
 import dataclasses
+import functools
 from typing import ClassVar, NamedTuple, Self
 
 import jax
@@ -18,6 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
+from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.sharding import constrain, on_mesh
@@ -218,8 +220,15 @@ def causal_attention(
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h k"]:
     """Softmax attention with grouped heads to the whole past of a document, by a kernel where there is one."""
-    attend = on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k)
-    return attend(q, k, v, window=max(q.shape[1], 1), segment_ids=segment_ids)
+    attend = functools.partial(
+        on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k),
+        q,
+        k,
+        window=max(q.shape[1], 1),
+        segment_ids=segment_ids,
+    )
+    show_scores(attend, v)
+    return attend(v)
 
 
 def dense_attention(
@@ -232,6 +241,8 @@ def dense_attention(
     """Softmax attention with grouped heads to the visible keys, of which every query has one at least."""
     b, t, h, d = q.shape
     g = k.shape[2]
+    if k.shape[1] == t:
+        show_scores(lambda unit: dense_attention(q, k, unit, visible, bias), v)
     y_bgrtk, _ = softmax_attention(
         q.reshape(b, t, g, h // g, d).transpose(0, 2, 3, 1, 4),
         k.transpose(0, 2, 1, 3),
@@ -240,7 +251,7 @@ def dense_attention(
         bias=None if bias is None else bias.reshape(bias.shape[0], g, h // g, *bias.shape[2:]),
         scale=d**-0.5,
     )
-    return y_bgrtk.transpose(0, 3, 1, 2, 4).reshape(b, t, h, d)
+    return y_bgrtk.transpose(0, 3, 1, 2, 4).reshape(b, t, h, v.shape[3])
 
 
 def write_cache(cache: Float[Array, "b s g k"], new: Float[Array, "b t g k"], start: Int[Array, "b"]) -> jax.Array:

@@ -22,6 +22,7 @@ nonlinearity for the scaling; we add none.
 """
 
 import dataclasses
+import functools
 from typing import Annotated, ClassVar, Self
 
 import jax
@@ -33,6 +34,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.sharding import on_mesh
 from pallas_kernels.taylor_attention import (
@@ -197,17 +199,19 @@ class TaylorLinearAttention(Mixer):
     def _attend(self, x: Float[Array, "b t d"], **past):
         """`taylor_attention` of the tokens, with its states or segment ids."""
         q, k, v = self._project(x)
-        attend = on_mesh(taylor_attention, sharded_taylor_attention, q, k)
-        return attend(
+        attend = functools.partial(
+            on_mesh(taylor_attention, sharded_taylor_attention, q, k),
             q,
             k,
-            v,
             eps=self.config.eps,
             normalize=self.config.normalize,
             decay=self._decay(),
             chunk_size=self.config.chunk_size,
             **past,
         )
+        if "initial_state" not in past:
+            show_scores(attend, v)
+        return attend(v)
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         """Scales the heads, joins them and projects back to the model width."""

@@ -1,0 +1,135 @@
+"""Values that a model shows while it runs: recorded, or replaced, by name; nothing is computed unless someone asks.
+
+Layers call `show("out", value)` and go on with what it returns, which outside of a recording is `value` itself. Names
+are joined by dots from the scopes around the call: `layers.3.mixer.out`. `jaxzoo.capture` is the user's interface.
+"""
+
+import contextlib
+import contextvars
+import dataclasses
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxzoo.array_typing import Array, Float
+
+Replacement = Callable[[Array], Array]
+"""Maps the value that was computed to the one that the model goes on with."""
+
+
+@dataclasses.dataclass
+class Recording:
+    """What is asked for, and what was shown so far."""
+
+    patterns: Sequence[str]
+    """Names to record, with the wildcards of `fnmatch`."""
+    replace: Mapping[str, Replacement]
+    """Replacements by name or pattern."""
+    prefix: str = ""
+    """Scopes around the current call, each with a dot after it."""
+    seen: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Values by full name."""
+    replaced: set[str] = dataclasses.field(default_factory=set)
+    """Patterns of `replace` that matched a name."""
+
+    def asks_for(self, name: str) -> bool:
+        """Whether a pattern matches the full name."""
+        return any(fnmatch.fnmatchcase(self.prefix + name, pattern) for pattern in self.patterns)
+
+    def show(self, name: str, value: Any) -> Any:
+        """Replaces a value if it is to be replaced, records it if it is asked for, and returns it."""
+        for pattern, change in self.replace.items():
+            if fnmatch.fnmatchcase(self.prefix + name, pattern):
+                value = _checked(change(value), value, self.prefix + name)
+                self.replaced.add(pattern)
+        if self.asks_for(name):
+            self.seen[self.prefix + name] = value
+        return value
+
+
+_current: contextvars.ContextVar[Recording | None] = contextvars.ContextVar("recording", default=None)
+
+
+def show(name: str, value: Array) -> Array:
+    """Shows a value that the model computes anyway, and returns what it goes on with."""
+    recording = _current.get()
+    return value if recording is None else recording.show(name, value)
+
+
+def show_lazily(name: str, make: Callable[[], Any]) -> None:
+    """Shows a value that is computed only for those who ask for it; it cannot be replaced.
+
+    Of several by one name the first counts: an op that is built on another shows its own scores.
+    """
+    recording = _current.get()
+    if recording is not None and recording.asks_for(name) and recording.prefix + name not in recording.seen:
+        with without_recording():
+            recording.seen[recording.prefix + name] = make()
+
+
+def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]], v: Float[Array, "b t g v"]) -> None:
+    """Shows `scores` (b, h, t, s): the weight of the value of token s in the output of token t.
+
+    A mixer that is linear in its values is asked with unit vectors for values: its outputs are the weights, exactly,
+    whatever recurrence or kernel computes them.
+    """
+
+    def weights() -> Float[Array, "b h t s"]:
+        b, t, g, _ = v.shape
+        unit = jnp.broadcast_to(jnp.eye(t, dtype=v.dtype)[None, :, None, :], (b, t, g, t))
+        return mix(unit).transpose(0, 2, 1, 3)
+
+    show_lazily("scores", weights)
+
+
+@contextlib.contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Puts `name` and a dot in front of the names that are shown inside."""
+    recording = _current.get()
+    if recording is None:
+        yield
+        return
+    outer, recording.prefix = recording.prefix, f"{recording.prefix}{name}."
+    try:
+        yield
+    finally:
+        recording.prefix = outer
+
+
+@contextlib.contextmanager
+def recording(into: Recording) -> Iterator[None]:
+    """Records what is shown inside, at trace time: the traced function must return `into.seen`."""
+    token = _current.set(into)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether values that are shown now go anywhere."""
+    return _current.get() is not None
+
+
+@contextlib.contextmanager
+def without_recording() -> Iterator[None]:
+    """Shows nothing from inside."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _checked(new: Any, old: Any, name: str) -> Any:
+    """Refuses a replacement of another shape or dtype."""
+    for a, b in zip(jax.tree.leaves(new), jax.tree.leaves(old), strict=True):
+        if (jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype):
+            raise ValueError(
+                f"capture: the replacement of {name!r} has shape {jnp.shape(a)} and dtype {jnp.result_type(a)}, "
+                f"and must have {b.shape} and {b.dtype}"
+            )
+    return new

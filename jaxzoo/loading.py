@@ -1,0 +1,127 @@
+"""`jaxzoo.load`: a run or an exported model, ready to use in a program or a notebook."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import SingleDeviceSharding
+
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import UnknownTypeError, from_json
+from jaxzoo.data.base import Batch, Dataset
+from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.generation import Sampling, generate
+from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.memory import check_model
+from jaxzoo.train.metrics import Row, read_rows
+from jaxzoo.train.portable import EXTENSION, read_header, read_portable
+from jaxzoo.train.stored import Which, first_other_shape
+from jaxzoo.train.trained import load_variables, read_run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A trained model with what belongs to it."""
+
+    model: LanguageModel
+    """The model, on the first device; `model(tokens)`, `model.prefill`, `model.step`."""
+    config: ExperimentConfig
+    """The experiment that it was trained in."""
+    tokenizer: Tokenizer | None
+    """Tokenizer of its text; None: it was trained on token ids, such as a recall task."""
+    step: int
+    """Updates that it has seen."""
+    metrics: Sequence[Row]
+    """Rows of the run's metrics.jsonl, oldest first; empty for an exported model."""
+
+    def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t vocab"]:
+        """Logits of the next token at every position, float32, over the padded vocabulary."""
+        return self.model(tokens)
+
+    def generate(
+        self, prompts: str | Sequence[str] | Sequence[Sequence[int]], *, max_tokens: int = 100, **options: Any
+    ) -> list[Any]:
+        """Continues prompts.
+
+        Args:
+          prompts: texts, or for a model without tokenizer lists of token ids.
+          max_tokens: most new tokens of a prompt.
+          **options: fields of `Sampling` (temperature, top_k, top_p), and `seed`.
+
+        Returns:
+          The continuation of each prompt: a text, or an array of ids.
+        """
+        fields = {field.name for field in dataclasses.fields(Sampling)} & options.keys()
+        sampling = Sampling(**{name: options.pop(name) for name in fields})
+        given, tokenizer = [prompts] if isinstance(prompts, str) else list(prompts), self.tokenizer
+        if tokenizer is None:
+            return generate(self.model, given, max_tokens=max_tokens, sampling=sampling, **options)
+        end = tokenizer.end_of_text
+        ids = [tokenizer.encode(text) if isinstance(text, str) else text for text in given]
+        sampling = dataclasses.replace(sampling, n_ids=tokenizer.vocab_size)
+        rows = generate(self.model, ids, max_tokens=max_tokens, sampling=sampling, stop_tokens=(end,), **options)
+        return [tokenizer.decode(row[row != end]) for row in rows]
+
+    def data(self, batch_size: int = 8) -> Dataset:
+        """The run's data: `.train()` is a stream of batches, `.valid()` has the validation sets."""
+        return self.config.data.build(batch_size=batch_size, valid_batch_size=batch_size)
+
+    def example(self, number: int = 0) -> Batch:
+        """A row of the first validation set.
+
+        Raises:
+          ValueError: there is no row of that number.
+        """
+        first = self.config.data.build(batch_size=1, valid_batch_size=1).valid()[0]
+        if not 0 <= number < first.n_batches:
+            raise ValueError(f"example={number} must be in [0, {first.n_batches}), the first validation set's rows")
+        return first.batch(number)
+
+
+def load(path: str | Path, checkpoint: Which = None, *, tokenizer: Tokenizer | None = None) -> Loaded:
+    """Reads a trained model; nothing is written.
+
+    Args:
+      path: directory of a run, or a .safetensors file of `python -m jaxzoo.export`.
+      checkpoint: of a run: its step, "best", or None: the newest.
+      tokenizer: of its text; None: the one that its config names.
+
+    Raises:
+      ValueError: there is no such model, or its config names a class that has not been imported.
+      OSError: a file cannot be read, or holds other numbers than were saved.
+    """
+    place = Path(path).expanduser()
+    if place.suffix == EXTENSION:
+        return _load_export(place, tokenizer)
+    run, config = read_run(place)
+    blueprint, variables, seal = load_variables(run, config, checkpoint)
+    rows = read_rows(run.metrics)
+    model = blueprint.model(variables)
+    own = config.data.tokenizer() if tokenizer is None else tokenizer
+    return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)
+
+
+def _load_export(file: Path, tokenizer: Tokenizer | None) -> Loaded:
+    header = read_header(file)
+    try:
+        config = from_json(header.config, ExperimentConfig)
+    except UnknownTypeError as error:
+        raise ValueError(f"{file}: {error}; import the module that defines it first") from error
+    check_model(config.model)
+    blueprint = make_blueprint(config.model)
+    place = SingleDeviceSharding(jax.devices()[0])
+    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), blueprint.shapes)
+
+    def check(_: Any) -> None:
+        other = first_other_shape(header.shapes, Variables(*abstract))
+        if other:
+            raise ValueError(f"{file}: variable {other[0]} has shape {other[1]} there and {other[2]} by its config")
+
+    variables, _ = read_portable(file, abstract, check)
+    own = config.data.tokenizer() if tokenizer is None else tokenizer
+    model = blueprint.model(variables)
+    return Loaded(model=model, config=config, tokenizer=own, step=header.step, metrics=())

@@ -1,0 +1,167 @@
+"""Captured values against float64, and replacements against models that were changed by hand."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import jaxzoo
+from jaxzoo.inspection import shown
+from jaxzoo.inspection.capture import laid_open
+from jaxzoo.mixers import (
+    AttentionConfig,
+    GatedDeltaNetConfig,
+    HyenaConfig,
+    RWKV6TimeMixConfig,
+    ScatterBrainConfig,
+    TaylorLinearAttentionConfig,
+)
+from jaxzoo.models.blueprint import make_blueprint, split_variables
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.ops.delta_rule import delta_rule
+from jaxzoo.ops.linear_attention import linear_attention
+
+T = 9
+TOKENS = np.random.default_rng(0).integers(32, size=(2, T), dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Two scanned periods of attention and Taylor linear attention, rematerialised."""
+    config = LanguageModelConfig(
+        d_model=8,
+        n_layers=4,
+        vocab_size=32,
+        pattern=(AttentionConfig(n_heads=2), TaylorLinearAttentionConfig(n_heads=2, feature_dim=3, chunk_size=4)),
+        init_std=0.4,
+        remat="everything",
+    )
+    blueprint = make_blueprint(config)
+    variables = jax.jit(lambda: split_variables(LanguageModel(config, rngs=nnx.Rngs(0))))()
+    return blueprint.model(variables)
+
+
+@pytest.fixture(scope="module")
+def captured(model):
+    names = ("layers.*.mixer.*", "layers.*.out", "embedded")
+    return jax.tree.map(np.asarray, jax.jit(jaxzoo.capture(model, *names))(TOKENS))
+
+
+def heads(x, n):
+    return np.asarray(x, np.float64).reshape(*x.shape[:2], n, -1)
+
+
+def test_scores_are_the_weights_of_the_equations(model, captured):
+    """Kills a transposed matrix, a wrong layer's name, a normaliser left out; the result is that of the model."""
+    logits, seen = captured
+    np.testing.assert_allclose(logits, jax.jit(model)(TOKENS), atol=1e-5)
+    visible = np.tril(np.ones((T, T)))
+    for layer, n in ((0, 2), (1, 2), (3, 2)):
+        mixer = laid_open(model).stacks[layer].blocks[0].mixer
+        x = seen[f"layers.{layer}.mixer.in"]
+        if layer == 0:
+            q, k, _ = mixer._project(jnp.asarray(x), jnp.arange(T)[None])
+            scores = np.einsum("bthk,bshk->bhts", heads(q, n), heads(k, n)) / np.sqrt(4)
+            weights = np.exp(scores) * visible
+        else:
+            q, k, _ = mixer._project(jnp.asarray(x))
+            scores = np.einsum("bthk,bshk->bhts", heads(q, n), heads(k, n)) / np.sqrt(3)
+            weights = (1 + scores + scores**2 / 2) * visible
+        expected = weights / weights.sum(-1, keepdims=True)
+        np.testing.assert_allclose(seen[f"layers.{layer}.mixer.scores"], expected, atol=1e-5)
+
+
+def test_influence_and_states_are_those_of_the_mixer(model, captured):
+    """Kills a mix-up of input and output tokens, of rows, of the order of states."""
+    _, seen = captured
+    mixer, x = laid_open(model).stacks[1].blocks[0].mixer, jnp.asarray(seen["layers.1.mixer.in"])
+    cuts = (1, 5, T)
+
+    @jax.jit
+    def run(x):
+        states = [mixer.prefill(x[:, :cut], mixer.init_state(2))[1] for cut in cuts]
+        return jax.jacrev(lambda x: mixer(x[None])[0])(x[1]), states
+
+    jacobian, states = run(x)
+    expected = np.sqrt(np.square(np.asarray(jacobian, np.float64)).sum((1, 3)))
+    np.testing.assert_allclose(seen["layers.1.mixer.influence"][1], expected, atol=1e-4 * expected.max())
+    for cut, state in zip(cuts, states, strict=True):
+        for after, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(seen["layers.1.mixer.state"]), strict=True):
+            np.testing.assert_allclose(leaf[:, cut - 1], after, rtol=1e-5, atol=1e-5)
+
+
+def test_a_replacement_reaches_everything_after_it(model, captured):
+    """Kills a replacement of the wrong layer, one that is recorded but not used, and gradients that pass it by."""
+    logits, seen = captured
+
+    @jax.jit
+    def run(kept):
+        patched, _ = jaxzoo.capture(model, replace={"layers.3.out": kept})(np.flip(TOKENS, axis=0))
+        zeroed = jaxzoo.capture(model, "layers.2.*out", replace={"layers.2.m*.out": jnp.zeros_like})(TOKENS)
+
+        def loss(scale):
+            return jaxzoo.capture(model, replace={"layers.0.out": lambda x: scale * x})(TOKENS)[0].std()
+
+        rows = jax.vmap(lambda row: jaxzoo.capture(model, "layers.1.out")(row[None])[1]["layers.1.out"][0])(TOKENS)
+        around = jax.lax.map(loss, jnp.array([0.99, 1.01]))
+        return patched, zeroed, jax.grad(loss)(1.0), (around[1] - around[0]) / 0.02, rows
+
+    patched, (zeroed, again), gradient, difference, rows = run(seen["layers.3.out"])
+    np.testing.assert_allclose(patched, logits, atol=1e-5)
+    np.testing.assert_array_equal(again["layers.2.mixer.out"], 0)
+    np.testing.assert_allclose(again["layers.2.out"], seen["layers.1.out"], atol=1e-5)
+    assert np.abs(zeroed - logits).max() > 1e-3
+    np.testing.assert_allclose(gradient, difference, rtol=2e-2)
+    np.testing.assert_allclose(rows, seen["layers.1.out"], atol=1e-5)
+
+
+def test_scores_of_recurrences_are_those_of_the_recurrence():
+    """Kills scores without the decay, and a delta rule's without the removal of what later keys overwrite."""
+    rng = np.random.default_rng(1)
+    q, k = rng.normal(size=(2, 1, T, 1, 3)).astype(np.float32)
+    v, log_decay = np.ones((1, T, 1, 2), np.float32), -rng.uniform(size=(1, T, 1)).astype(np.float32)
+    beta = rng.uniform(size=(1, T, 1)).astype(np.float32)
+    for op, strength in ((linear_attention, None), (delta_rule, beta)):
+        extra = {} if strength is None else {"beta": strength}
+        run = jax.jit(jaxzoo.capture(lambda op=op, extra=extra: op(q, k, v, log_decay=log_decay, **extra), "scores"))
+        state, expected = np.zeros((3, T)), []
+        for t in range(T):
+            key, unit = k[0, t, 0].astype(np.float64), np.eye(T)[t]
+            state = np.exp(log_decay[0, t, 0]) * state
+            written = unit if strength is None else beta[0, t, 0] * (unit - key @ state)
+            state = state + np.outer(key, written)
+            expected.append(q[0, t, 0] @ state)
+        np.testing.assert_allclose(run()[1]["scores"][0, 0], expected, atol=1e-5)
+
+
+def test_every_kind_of_mixer_shows_what_it_has():
+    """Kills scores of a part that are passed off as the whole's, decays that are not shown."""
+    patterns = {
+        GatedDeltaNetConfig: {"beta", "log_decay", "scores", "state"},
+        RWKV6TimeMixConfig: {"log_decay", "scores", "state"},
+        ScatterBrainConfig: {"state"},
+        HyenaConfig: {"state"},
+    }
+    for config, expected in patterns.items():
+        tiny = config.tiny()
+        whole = LanguageModelConfig(d_model=tiny.width, n_layers=1, pattern=(tiny,), mlp="none", max_length=16)
+        names = shown(whole)
+        own = {name.removeprefix("layers.0.mixer.") for name in names if name.startswith("layers.0.mixer.")}
+        assert own - {"in", "out", "influence"} == expected, config.__name__
+
+
+def test_what_is_not_there_is_refused(model):
+    """Kills a misspelt name that captures nothing, a value of another shape, a replacement of what is never used."""
+    with pytest.raises(ValueError, match=r"nothing is shown as 'layers\.9\.out'"):
+        jax.eval_shape(jaxzoo.capture(model, "layers.9.out"), TOKENS)
+    with pytest.raises(ValueError, match=r"nothing is shown as 'layers\.0\.mixer\.scores'"):
+        jax.eval_shape(jaxzoo.capture(model, replace={"layers.0.mixer.scores": jnp.zeros_like}), TOKENS)
+    with pytest.raises(ValueError, match=r"replacement of 'layers\.0\.out' has shape \(3,\)"):
+        jax.eval_shape(jaxzoo.capture(model, replace={"layers.0.out": jnp.zeros(3)}), TOKENS)
+    scanned = dataclasses.replace(model.config, remat="nothing")
+    run = jaxzoo.capture(lambda x: LanguageModel(scanned, rngs=nnx.Rngs(0)).features(x), "layers.0.out")
+    with pytest.raises(ValueError, match="cannot leave a scan of layers"):
+        jax.eval_shape(run, TOKENS)
