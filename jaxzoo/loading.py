@@ -1,11 +1,15 @@
 """`jaxzoo.load`: a run or an exported model, ready to use in a program or a notebook."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
 from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -40,7 +44,7 @@ class Loaded:
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t vocab"]:
         """Logits of the next token at every position, float32, over the padded vocabulary."""
-        return self.model(tokens)
+        return _logits(*nnx.split(self.model), jnp.asarray(tokens))
 
     def generate(
         self, prompts: str | Sequence[str] | Sequence[Sequence[int]], *, max_tokens: int = 100, **options: Any
@@ -70,6 +74,19 @@ class Loaded:
         """The run's data: `.train()` is a stream of batches, `.valid()` has the validation sets."""
         return self.config.data.build(batch_size=batch_size, valid_batch_size=batch_size)
 
+    def prompted(self, text: str) -> Batch:
+        """A text as one row, with the next token as target of each.
+
+        Raises:
+          ValueError: the model has no tokenizer, or the text is shorter than two tokens.
+        """
+        if self.tokenizer is None:
+            raise ValueError("prompt: this model was trained on token ids, not on text; take an example instead")
+        ids = self.tokenizer.encode(text).astype(np.int32)
+        if len(ids) < 2:
+            raise ValueError(f"prompt={text!r} must have at least two tokens")
+        return Batch(tokens=jnp.asarray(ids[None, :-1]), targets=jnp.asarray(ids[None, 1:]))
+
     def example(self, number: int = 0) -> Batch:
         """A row of the first validation set.
 
@@ -80,6 +97,11 @@ class Loaded:
         if not 0 <= number < first.n_batches:
             raise ValueError(f"example={number} must be in [0, {first.n_batches}), the first validation set's rows")
         return first.batch(number)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(graph: nnx.GraphDef, variables: nnx.State, tokens: Int[Array, "b t"]) -> Float[Array, "b t vocab"]:
+    return nnx.merge(graph, variables)(tokens)
 
 
 def load(path: str | Path, checkpoint: Which = None, *, tokenizer: Tokenizer | None = None) -> Loaded:

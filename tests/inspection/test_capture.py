@@ -74,6 +74,7 @@ def test_scores_are_the_weights_of_the_equations(model, captured):
         np.testing.assert_allclose(seen[f"layers.{layer}.mixer.scores"], expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_influence_and_states_are_those_of_the_mixer(model, captured):
     """Kills a mix-up of input and output tokens, of rows, of the order of states."""
     _, seen = captured
@@ -93,6 +94,7 @@ def test_influence_and_states_are_those_of_the_mixer(model, captured):
             np.testing.assert_allclose(leaf[:, cut - 1], after, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.full
 def test_a_replacement_reaches_everything_after_it(model, captured):
     """Kills a replacement of the wrong layer, one that is recorded but not used, and gradients that pass it by."""
     logits, seen = captured
@@ -137,6 +139,7 @@ def test_scores_of_recurrences_are_those_of_the_recurrence():
         np.testing.assert_allclose(run()[1]["scores"][0, 0], expected, atol=1e-5)
 
 
+@pytest.mark.full
 def test_every_kind_of_mixer_shows_what_it_has():
     """Kills scores of a part that are passed off as the whole's, decays that are not shown."""
     patterns = {
@@ -153,6 +156,7 @@ def test_every_kind_of_mixer_shows_what_it_has():
         assert own - {"in", "out", "influence"} == expected, config.__name__
 
 
+@pytest.mark.full
 def test_what_is_not_there_is_refused(model):
     """Kills a misspelt name that captures nothing, a value of another shape, a replacement of what is never used."""
     with pytest.raises(ValueError, match=r"nothing is shown as 'layers\.9\.out'"):

@@ -1,0 +1,67 @@
+"""`python -m jaxzoo.compare RUN RUN ...`: trained models on the same data."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.whole_files import write_whole
+
+PROGRAM = "python -m jaxzoo.compare"
+DESCRIPTION = """Scores trained models (directories of runs, or .safetensors files) on the validation sets of the first
+one: loss with standard errors, paired by rows, accuracy or bits per byte, parameters, bytes of the state, tokens/s.
+Fields of the first run's data and training can be overridden by their dotted names, such as --data.path DIR or
+--train.valid-batch-size 16, for all models alike. Nothing is written to the runs."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_compare, argv, out_of_memory="out of memory; try a smaller --train.valid-batch-size")
+
+
+def _compare(argv: Sequence[str]) -> None:
+    places, rest = _places(argv)
+    options, flags = _options().parse_known_args(rest)
+    if len(places) < 2 or len(set(places)) < len(places):
+        raise UsageError("give two different runs or more, such as runs/mqar-based runs/mqar-attention; see --help")
+    for file in (options.out, options.picture):
+        if file is not None and not file.expanduser().parent.is_dir():
+            raise UsageError(f"{file}: its directory does not exist")
+    if wrong := next((f for f in flags if f.startswith("-") and not f.startswith(("--data.", "--train."))), None):
+        raise UsageError(f"unknown option {wrong}; fields of the data and of the training can be changed, no others")
+    for file in options.config or []:
+        load_config(Path(file))
+
+    from jaxzoo.evals.compare import compare, draw, table
+    from jaxzoo.loading import load
+
+    use_compilation_cache()
+    models = {str(place): load(place) for place in places}
+    config = override(next(iter(models.values())).config, flags, prog=PROGRAM)
+    sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
+    scored = compare(models, config.data.build(**sizes))
+    report = json.dumps([{**s._asdict(), "step": models[s.name].step} for s in scored], indent=1) + "\n"
+    if options.out is not None:
+        write_whole(options.out.expanduser().resolve(), report)
+        say(f"written to {options.out}")
+    if options.picture is not None:
+        draw(scored, options.picture.expanduser())
+        say(f"written to {options.picture}")
+    print(table(scored))
+
+
+def _places(argv: Sequence[str]) -> tuple[list[Path], list[str]]:
+    """The runs in front, and the words from the first option on."""
+    first = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    return [Path(word).expanduser() for word in argv[:first]], list(argv[first:])
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog=f"{PROGRAM} RUN RUN ...", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of a run")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="also writes the numbers there, as JSON")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="also draws them there (.png, .svg)")
+    return parser

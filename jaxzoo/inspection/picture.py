@@ -1,0 +1,170 @@
+"""One example seen by a model: which tokens each output depends on, layer by layer, and how the states grow."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.inspection.capture import capture, shown
+from jaxzoo.models.language_model import LanguageModel
+from pallas_kernels.figure import TITLE_POINTS, panels, save, series_style
+
+MOST_HEADS = 4
+"""Heads of a layer that are drawn; more are averaged."""
+COLUMNS = 3
+"""Panels next to each other."""
+MOST_LABELS = 40
+"""Tokens up to which the axes name each of them."""
+
+
+class Query(NamedTuple):
+    """A position with a target, and what the model makes of it."""
+
+    position: int
+    token: int
+    target: int
+    answer: int
+    """Likeliest token."""
+    probability: float
+    """Of the target."""
+    sources: tuple[int, ...]
+    """Earlier positions that hold the target."""
+
+
+class Seen(NamedTuple):
+    """What was captured of one example."""
+
+    tokens: np.ndarray
+    """(t,)."""
+    queries: list[Query]
+    maps: dict[int, tuple[str, np.ndarray]]
+    """Layer -> (`scores` (h, t, t) or `influence` (1, t, t))."""
+    norms: dict[int, np.ndarray]
+    """Layer -> L2 norm of the mixer's state after each token, (t,); of mixers that stream."""
+
+
+def look(model: LanguageModel, batch: Batch) -> Seen:
+    """Captures the maps and states of the first row of a batch.
+
+    Args:
+      model: a language model.
+      batch: one row, with targets at its positions, such as `Loaded.example` gives.
+    """
+    tokens = jnp.asarray(batch.tokens)[:1]
+    names = set(shown(model.config, 1, tokens.shape[1]))
+    kinds = {i: _map_kind(names, i) for i in range(model.config.n_layers)}
+    wanted = [f"layers.{i}.mixer.{kind}" for i, kind in kinds.items()]
+    wanted += [name for name in names if name.endswith(".mixer.state")]
+    logits, seen = jax.jit(capture(model, *wanted))(tokens)
+    seen = jax.tree.map(lambda x: np.asarray(x[0], np.float64), seen)
+    maps = {i: (kind, _with_heads(seen[f"layers.{i}.mixer.{kind}"])) for i, kind in kinds.items()}
+    states = {i: seen[f"layers.{i}.mixer.state"] for i in kinds if f"layers.{i}.mixer.state" in seen}
+    norms = {i: _norms(state) for i, state in states.items()}
+    return Seen(np.asarray(tokens[0]), _queries(batch, np.asarray(logits[0])), maps, norms)
+
+
+def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = None) -> None:
+    """Draws a map per layer and head, and the norms of the states; written whole or not at all.
+
+    Circles mark the tokens that hold the answer of a query: where a model that recalls looks.
+
+    Args:
+      seen: what `look` gives.
+      path: PNG, SVG or PDF.
+      title: above the picture.
+      labels: of the tokens; None: their ids.
+    """
+    texts = [str(token) for token in seen.tokens] if labels is None else list(labels)
+    maps = [
+        (f"layer {layer}: {kind}" + (f", head {head}" if len(heads) > 1 else ""), weights)
+        for layer, (kind, heads) in seen.maps.items()
+        for head, weights in enumerate(heads)
+    ]
+    count = len(maps) + bool(seen.norms)
+    columns = min(COLUMNS, count)
+    rows = -(-count // columns)
+    figure, grid = panels(rows, columns, size=(4.2 * columns, 0.5 + 4.0 * rows), title=title)
+    for (name, weights), axes in zip(maps, grid.flat, strict=False):
+        _draw_map(axes, weights, seen.queries, texts, name)
+    if seen.norms:
+        _draw_norms(grid.flat[len(maps)], seen.norms)
+    for axes in grid.flat[count:]:
+        axes.set_axis_off()
+    save(figure, path)
+
+
+def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
+    """A line per query: position, token, target, answer, probability, and where the last layer looks."""
+    names = [str(i) for i in seen.tokens] if labels is None else labels
+    last = max(seen.maps)
+    kind, heads = seen.maps[last]
+    weight = np.abs(heads).mean(0)
+    lines = [
+        f"{'position':>8}  {'token':>8}  {'target':>8}  {'answer':>8}  {'p(target)':>9}  largest {kind}, layer {last}"
+    ]
+    for q in seen.queries:
+        place = int(weight[q.position].argmax())
+        found = "the answer's" if place in q.sources else names[place]
+        lines.append(
+            f"{q.position:>8}  {names[q.position]:>8}  {q.target:>8}  {q.answer:>8}  {q.probability:>9.3f}  "
+            f"position {place} ({found})"
+        )
+    return "\n".join(lines)
+
+
+def _map_kind(names: set[str], layer: int) -> str:
+    return "scores" if f"layers.{layer}.mixer.scores" in names else "influence"
+
+
+def _with_heads(array: np.ndarray) -> np.ndarray:
+    """(h, t, t) with at most `MOST_HEADS` heads."""
+    if array.ndim == 2:
+        return array[None]
+    return array if len(array) <= MOST_HEADS else np.abs(array).mean(0, keepdims=True)
+
+
+def _norms(state: Any) -> np.ndarray:
+    leaves = [leaf.reshape(leaf.shape[0], -1) for leaf in jax.tree.leaves(state) if leaf.ndim > 1]
+    return np.sqrt(sum(np.square(leaf).sum(1) for leaf in leaves))
+
+
+def _queries(batch: Batch, logits: np.ndarray) -> list[Query]:
+    tokens, targets = np.asarray(batch.tokens[0]), np.asarray(batch.targets[0])
+    positions = np.arange(len(tokens)) if batch.positions is None else np.asarray(batch.positions[0])
+    found = []
+    for position, target in sorted(zip(positions.tolist(), targets.tolist(), strict=True)):
+        if target == UNLABELLED:
+            continue
+        row = logits[position].astype(np.float64)
+        shifted = np.exp(row - row.max())
+        sources = tuple(np.flatnonzero(tokens[:position] == target).tolist())
+        probability = float(shifted[target] / shifted.sum())
+        found.append(Query(position, int(tokens[position]), target, int(row.argmax()), probability, sources))
+    return found
+
+
+def _draw_map(axes: Any, weights: np.ndarray, queries: Sequence[Query], texts: Sequence[str], title: str) -> None:
+    peak = max(float(np.abs(weights).max()), 1e-30)
+    signed = weights.min() < -0.02 * peak
+    axes.imshow(weights, cmap="RdBu_r" if signed else "Blues", vmin=-peak if signed else 0, vmax=peak, aspect="equal")
+    axes.grid(False)
+    marks = [(source, q.position) for q in queries for source in q.sources]
+    if marks and len(queries) < len(texts) // 2:  # a language model has a target everywhere
+        axes.scatter(*zip(*marks, strict=True), s=30, facecolors="none", edgecolors="#D55E00", linewidths=1.2)
+    axes.set(xlabel="token read", ylabel="output at token")
+    axes.set_title(title, fontsize=TITLE_POINTS)
+    if len(texts) <= MOST_LABELS:
+        axes.set_xticks(range(len(texts)), texts, rotation=90, fontsize=5)
+        axes.set_yticks(range(len(texts)), texts, fontsize=5)
+
+
+def _draw_norms(axes: Any, norms: Mapping[int, np.ndarray]) -> None:
+    for i, (layer, norm) in enumerate(norms.items()):
+        axes.plot(np.arange(1, len(norm) + 1), norm, **(series_style(i) | {"marker": ""}), label=f"layer {layer}")
+    axes.set(xlabel="tokens read", ylabel="L2 norm")
+    axes.set_title("state of the mixer", fontsize=TITLE_POINTS)
+    axes.legend(fontsize=7)

@@ -1,0 +1,97 @@
+"""`python -m jaxzoo.inspect`, `python -m jaxzoo.compare` and `jaxzoo.load` on a run of three steps and its export."""
+
+import json
+import textwrap
+
+import numpy as np
+import pytest
+
+import jaxzoo
+from jaxzoo.cli.compare import main as compare
+from jaxzoo.cli.export import main as export
+from jaxzoo.cli.inspect import main as inspect
+from jaxzoo.cli.train import main as train
+from tests.cli.test_evaluate import FILE
+
+pytestmark = pytest.mark.full
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run with checkpoints 2 and 3, and next to it `two.safetensors`, an export of the first."""
+    directory = tmp_path_factory.mktemp("runs")
+    (directory / "file.py").write_text(textwrap.dedent(FILE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
+        assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
+    out = str(directory / "two.safetensors")
+    assert export(["--run", str(directory / "run"), "--checkpoint", "2", "--out", out]) == 0
+    return directory / "run"
+
+
+def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys):
+    """Kills scores of padding rows, errors that are not paired, another checkpoint, a loss that is not evaluate's."""
+    exported = run.parent / "two.safetensors"
+    assert compare([str(run), str(exported), "--out", f"{tmp_path}/c.json", "--picture", f"{tmp_path}/c.png"]) == 0
+    first, second = json.loads((tmp_path / "c.json").read_text())
+    assert (first["step"], second["step"]) == (3, 2)
+    printed = capsys.readouterr().out
+    assert f"{first['loss']:.4f}" in printed
+    assert f"{second['difference']:+.4f}" in printed
+    assert (tmp_path / "c.png").stat().st_size > 5000
+
+    models = jaxzoo.load(run), jaxzoo.load(exported)
+    last = [row for row in models[0].metrics if "valid/loss" in row][-1]
+    np.testing.assert_allclose(first["loss"], last["valid/loss"], rtol=1e-5)
+    nats: list = [[], []]
+    for which, loaded in enumerate(models):
+        for valid in loaded.data().valid():
+            for i in range(valid.n_batches):
+                batch = valid.batch(i)
+                logits = np.asarray(loaded(batch.tokens), np.float64)
+                picked = np.take_along_axis(logits, np.asarray(batch.positions)[:, :, None], axis=1)
+                target = np.take_along_axis(picked, np.asarray(batch.targets)[:, :, None], axis=2)[:, :, 0]
+                nats[which] += list((np.log(np.exp(picked).sum(-1)) - target).sum(1))
+                targets = batch.targets.shape[1]
+    difference = (np.array(nats[1]) - np.array(nats[0])) / targets
+    np.testing.assert_allclose(second["difference"], difference.mean(), atol=1e-5)
+    expected = difference.std(ddof=1) / np.sqrt(len(difference))
+    np.testing.assert_allclose(second["difference_error"], expected, rtol=1e-3)
+    assert set(first["slices"]) >= {"length=24", "length=32"}
+
+
+def test_inspect_draws_an_example_and_says_where_the_model_looks(run, tmp_path, capsys):
+    """Kills a picture of another example, a table without its queries, a run that is written to."""
+    assert inspect(["--run", str(run), "--example", "3", "--out", str(tmp_path / "a.svg")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    example = jaxzoo.load(run).example(3)
+    assert len(lines) == 1 + example.targets.shape[1]
+    for position, line in zip(sorted(np.asarray(example.positions[0])), lines[1:], strict=True):
+        assert line.split()[:2] == [str(position), str(example.tokens[0, position])]
+    assert "layer 0: scores" in lines[0] or "largest scores, layer 0" in lines[0]
+    assert (tmp_path / "a.svg").read_text().startswith("<?xml")
+
+
+def test_mistakes_are_one_line(run, tmp_path, capsys):
+    """Kills a traceback for what users type wrong, and a comparison of a run with itself."""
+    for main, argv, line in (
+        (compare, [str(run)], "give two different runs or more"),
+        (compare, [str(run), str(run)], "give two different runs or more"),
+        (compare, [str(run), str(tmp_path)], "holds no run"),
+        (compare, [str(run), str(run.parent / "two.safetensors"), "--model.d-model", "4"], "--model.d-model"),
+        (inspect, ["--run", str(run), "--out", "a.txt"], "must end in .png, .svg or .pdf"),
+        (inspect, ["--run", str(run), "--example", "99"], "example=99 must be in [0, 20)"),
+        (inspect, ["--run", str(run), "--prompt", "hello"], "trained on token ids, not on text"),
+    ):
+        assert main(argv) == 2, argv
+        error = capsys.readouterr().err
+        assert line in error
+        assert error.count("\n") == 1, error
+
+
+def test_a_loaded_model_generates_ids_without_a_tokenizer(run):
+    """Kills a load of recall runs that asks for a tokenizer; greedy ids are those of the logits."""
+    loaded = jaxzoo.load(run)
+    prompt = np.asarray(loaded.example(0).tokens[0, :10])
+    (found,) = loaded.generate([prompt], max_tokens=1, temperature=0.0)
+    assert found.tolist() == [int(np.argmax(loaded(prompt[None])[0, -1]))]
