@@ -61,7 +61,8 @@ class Loaded:
         """
         fields = {field.name for field in dataclasses.fields(Sampling)} & options.keys()
         sampling = Sampling(**{name: options.pop(name) for name in fields})
-        given, tokenizer = [prompts] if isinstance(prompts, str) else list(prompts), self.tokenizer
+        given: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
+        tokenizer = self.tokenizer
         if tokenizer is None:
             return generate(self.model, given, max_tokens=max_tokens, sampling=sampling, **options)
         end = tokenizer.end_of_text

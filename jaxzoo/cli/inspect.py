@@ -51,6 +51,8 @@ def _inspect(argv: Sequence[str]) -> None:
     if command.config is not None:
         load_config(command.config)
 
+    import numpy as np
+
     from jaxzoo.inspection.picture import draw, look, table
     from jaxzoo.loading import load
 
@@ -65,7 +67,7 @@ def _inspect(argv: Sequence[str]) -> None:
     labels = (
         None
         if loaded.tokenizer is None
-        else [repr(loaded.tokenizer.decode(batch.tokens[:1, i]))[1:-1] for i in range(length)]
+        else [repr(loaded.tokenizer.decode(np.asarray(batch.tokens[:1, i])))[1:-1] for i in range(length)]
     )
     seen = look(loaded.model, batch)
     what = "prompt" if command.prompt else f"example {command.example or 0}"

@@ -119,7 +119,7 @@ def _score(loaded: Loaded, data: Dataset) -> Rows:
     graph, variables = nnx.split(loaded.model)
 
     @jax.jit
-    def score(variables: Any, batch: Batch) -> tuple[Array, Array, Array]:
+    def score(variables: Any, batch: Batch) -> tuple[Array, ...]:
         scores, _ = score_targets(nnx.merge(graph, variables), batch)
         return tuple(jnp.sum(x, axis=1, dtype=jnp.float32) for x in (scores.nats, scores.labelled, scores.hits))
 
