@@ -71,7 +71,7 @@ class OptimizerConfig(Checked):
     """
 
     name: Literal["adamw", "lion", "muon", "adafactor"] = "adamw"
-    """AdamW; Lion (a third of AdamW's learning rate, or less); Muon for the matrices of hidden layers, beside AdamW for
+    """AdamW; Lion (a third of AdamW's learning rate, or less); Muon for the matrices of hidden layers, with AdamW for
     all else; or Adafactor, whose learning rate is relative to the size of a parameter (1e-2)."""
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
@@ -82,7 +82,7 @@ class OptimizerConfig(Checked):
     final_fraction: Fraction = 0.0
     """Learning rate of the last step as a share of the peak."""
     b1: FractionBelowOne | None = None
-    """Decay of the mean of gradients (Lion: in the update); with Muon, where AdamW is beside it. None: 0.9. Adafactor
+    """Decay of the mean of gradients (Lion: in the update); with Muon, in its AdamW. None: 0.9. Adafactor
     has none."""
     b2: FractionBelowOne | None = None
     """Decay of the mean of squared gradients (Lion: of its mean of gradients); with Muon likewise. None: 0.999 (Lion
@@ -117,9 +117,9 @@ class TrainConfig(Checked):
     steps: PositiveInt = 1000
     """Optimizer steps in all."""
     batch_size: PositiveInt = 64
-    """Examples a step, over all devices."""
+    """Examples per step, over all devices."""
     valid_batch_size: PositiveInt = 256
-    """Examples a validation step."""
+    """Examples per validation step."""
     accumulate: PositiveInt = 1
     """Parts that a batch is cut into, one after the other; their gradients add up to those of the batch."""
     loss_chunk: NonNegativeInt = 0

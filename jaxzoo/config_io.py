@@ -14,6 +14,8 @@ import typing
 from collections.abc import Collection, Iterable
 from typing import Any, TypeVar
 
+from jaxzoo.checked import shorten
+
 Json = Any
 """Argument of `json.dumps`: dict, list, str, int, float, bool, None."""
 
@@ -79,8 +81,13 @@ def first_difference(
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'd_model'?` for the known name closest to `name`; empty where none is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(name[:100], list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def unknown(what: str, name: str, known: Collection[str]) -> str:
+    """`unknown mixer 'retnet'; did you mean 'ret_net'?`, or with all known names where none is close."""
+    return f"unknown {what} {shorten(name)}" + (nearest(name, known) or f"; there are {', '.join(sorted(known))}")
 
 
 def _encode(value: Any, declared: Any, path: str) -> Json:
@@ -95,7 +102,8 @@ def _encode(value: Any, declared: Any, path: str) -> Json:
         return [_encode(item, hint, f"{path}.{i}") for i, (item, hint) in items]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise ValueError(f"{path}={value!r} must be a number, a string, a config or a declared tuple, to be kept in a file")
+    kinds = "a number, a string, a config or a declared tuple"
+    raise ValueError(f"{path}={shorten(value)} must be {kinds}, to be kept in a file")
 
 
 def _decode(value: Json, declared: Any, path: str) -> Any:
@@ -115,7 +123,7 @@ def _decode(value: Json, declared: Any, path: str) -> Any:
         if type(value) is member:
             return value
     expected = " or ".join(getattr(m, "__name__", str(m)) if isinstance(m, type) else str(m) for m in members)
-    raise ValueError(f"{path}={value!r} must be of type {expected}")
+    raise ValueError(f"{path}={shorten(value)} must be of type {expected}")
 
 
 def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: str) -> Any:
@@ -125,7 +133,7 @@ def _decode_dataclass(value: dict[str, Json], members: tuple[Any, ...], path: st
     given = {key: item for key, item in value.items() if key != TYPE}
     for key in given:
         if key not in fields:
-            raise ValueError(f"{path}: {chosen.__name__} has no field {key!r}{nearest(key, fields)}")
+            raise ValueError(f"{path}: {chosen.__name__} has no field {shorten(key)}{nearest(key, fields)}")
     missing = (dataclasses.MISSING, dataclasses.MISSING)
     for key, field in fields.items():
         if key not in given and (field.default, field.default_factory) == missing:
@@ -142,7 +150,7 @@ def _chosen_class(value: dict[str, Json], declared: list[type], path: str) -> ty
         raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {first.__name__ if first else 'class'}")
     known = {_type_name(c): c for cls in declared for c in _with_subclasses(cls) if not inspect.isabstract(c)}
     if not isinstance(name, str) or not dataclasses.is_dataclass(known.get(name)):
-        raise UnknownTypeError(f"{path}: unknown type {name!r}{nearest(str(name), known)}")
+        raise UnknownTypeError(f"{path}: unknown type {shorten(name)}{nearest(str(name), known)}")
     return known[name]
 
 

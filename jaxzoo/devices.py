@@ -1,4 +1,4 @@
-"""What accelerators can do at best, by the names that JAX gives them: the one table behind plans and MFU."""
+"""Peak rates of accelerators, by the names that JAX gives them; plans and MFU read this table."""
 
 from typing import NamedTuple
 
@@ -11,13 +11,13 @@ class Accelerator(NamedTuple):
     kinds: tuple[str, ...]
     """`device_kind` of JAX."""
     peak_flops: float
-    """Matmul FLOPs a second, bfloat16 in, float32 out, dense; a multiply-add counts 2."""
+    """Matmul FLOP/s, bfloat16 in, float32 out, dense; a multiply-add counts 2."""
     memory: int
     """Bytes of high-bandwidth memory."""
     memory_bandwidth: float
-    """Bytes a second between the chip and that memory."""
+    """Bytes/s between the chip and that memory."""
     link_bandwidth: float
-    """Bytes a second that it can send to others of its slice or host over all of its links, and receive meanwhile."""
+    """Bytes/s that it can send to others of its slice or host over all of its links, and receive meanwhile."""
 
 
 GIB = 2**30

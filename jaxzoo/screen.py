@@ -43,24 +43,24 @@ class Screen:
         self.write(line + "\n")
 
 
-_hushed = False
+_muted = False
 
 
 def warn(line: str) -> None:
     """Prints a warning on standard error."""
-    if not _hushed:
+    if not _muted:
         Screen(sys.stderr).say(f"warning: {line}")
 
 
-def hush() -> None:
+def mute() -> None:
     """Drops the warnings and errors of this process: process 0 of the run prints them."""
-    global _hushed
-    _hushed = True
+    global _muted
+    _muted = True
 
 
-def is_hushed() -> bool:
+def is_muted() -> bool:
     """Whether another process prints for this one."""
-    return _hushed
+    return _muted
 
 
 def silence(stream: TextIO) -> None:

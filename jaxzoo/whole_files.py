@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all: written beside their place, brought to the disk, renamed."""
+"""Files that are written whole or not at all: under another name, flushed to the disk, renamed."""
 
 import contextlib
 import json

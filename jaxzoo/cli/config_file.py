@@ -1,5 +1,6 @@
 """Config files: the user's Python files, each imported as a module."""
 
+import argparse
 import contextlib
 import hashlib
 import importlib.machinery
@@ -7,13 +8,13 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.cli.flags import UsageError
-from jaxzoo.config_io import STORED_MODULE, nearest
+from jaxzoo.cli.flags import UsageError, override
+from jaxzoo.config_io import STORED_MODULE, unknown
 
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
@@ -22,6 +23,37 @@ if TYPE_CHECKING:
 
 MIXER_FLAG = "--model.mixer"
 """Chooses the mixer of a file whose `config` is a function with a parameter `mixer`."""
+
+
+def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
+    """Adds the options that choose a configuration, and --help, to those of a command."""
+    parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
+    parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
+    parser.add_argument(
+        "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
+    )
+    names = ", ".join(mixers) or "with --config FILE, --help lists them"
+    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {names}"
+    parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
+
+
+def read_config(options: argparse.Namespace, flags: Sequence[str], *, prog: str, others: Sequence[str]) -> Any:
+    """The configuration that the options of `add_config_options` choose, with fields replaced by dotted flags.
+
+    Args:
+      options: the options.
+      flags: words of the command line that are no options.
+      prog: name of the program.
+      others: further options of the program, for the hint at a misspelt one.
+
+    Raises:
+      UsageError: a mistake in either, or in the file.
+    """
+    if options.config is None:
+        raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
+    config = load_config(Path(options.config), name=options.name, mixer=options.mixer)
+    words = [*flags, "--help"] if options.help else flags
+    return override(config, words, prog=prog, others=[MIXER_FLAG, "--name", *others])
 
 
 def load_config(file: Path, *, name: str | None = None, mixer: str | None = None) -> "ExperimentConfig":
@@ -97,6 +129,8 @@ def normal_name(text: str) -> str:
 
 def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | None) -> Any:
     """The configuration that `--name` chooses, or the only one."""
+    if not isinstance(configs, Mapping) or not all(isinstance(key, str) for key in configs):
+        raise UsageError(f"config file {file}: `configs` must be a dict of configurations by name")
     if name is None and configs:
         raise UsageError(f"config file {file} has several configurations; choose one by --name: {', '.join(configs)}")
     if name is None:
@@ -104,8 +138,7 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     if not configs:
         raise UsageError(f"--name {name}: config file {file} has one configuration, without a name")
     if name not in configs:
-        hint = nearest(name, configs) or f"; there are {', '.join(configs)}"
-        raise UsageError(f"--name: unknown configuration {name!r} of {file}{hint}")
+        raise UsageError(f"--name: {file}: {unknown('configuration', name, configs)}")
     return configs[name]
 
 
@@ -114,8 +147,7 @@ def _mixer_named(name: str) -> "MixerConfig":
 
     registered = normal_name(name)
     if registered not in MIXERS:
-        hint = nearest(registered, MIXERS) or f"; there are {', '.join(sorted(MIXERS))}"
-        raise UsageError(f"{MIXER_FLAG}: unknown mixer {name!r}{hint}")
+        raise UsageError(f"{MIXER_FLAG}: {unknown('mixer', registered, MIXERS)}")
     return MIXERS[registered]()
 
 

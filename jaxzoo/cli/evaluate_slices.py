@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jaxzoo.evals.recall_slices import MeasuredModel
     from jaxzoo.models.blueprint import Variables
     from jaxzoo.train.session import Session
-    from jaxzoo.train.stored import Which
+    from jaxzoo.train.trained import Which
 
 DESCRIPTION = """Perplexity of a run on text by what could be recalled from the context (Zoology, sec. 3.1): AR hits are
 tokens that end a bigram which stands earlier in the window and is rare in training. With --baseline, how much

@@ -10,7 +10,7 @@ from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
 from jaxzoo.cli.runner import run, say
 
 if TYPE_CHECKING:
-    from jaxzoo.train.stored import Which
+    from jaxzoo.train.trained import Which
 
 PROGRAM = "python -m jaxzoo.export"
 

@@ -5,14 +5,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import tyro
 
 from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.cli.config_file import load_config
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.printer import Printer
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
@@ -46,7 +45,7 @@ class Command(Checked):
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0 always takes the likeliest token."""
     top_k: NonNegativeInt = 0
-    """How many of the likeliest tokens may be drawn; 0: all."""
+    """Number of the likeliest tokens that may be drawn; 0: all."""
     top_p: FractionAboveZero = 1.0
     """Probability that the tokens which may be drawn have together at least; 1: all."""
     seed: Seed = 0
@@ -105,8 +104,7 @@ def _generate(argv: Sequence[str]) -> None:
     )
     _read(generation)
     texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
-    printer = Printer(sys.stdout, prompts if command.echo else [""] * len(prompts))
-    _write(generation, texts, printer)
+    _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
 
 
 def parse_command(argv: Sequence[str]) -> Command:
@@ -167,7 +165,7 @@ def _read(generation: "Generation") -> None:
     say(f"read {total:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
 
 
-def _write(generation: "Generation", texts: Sequence[TextOutput], printer: Printer) -> None:
+def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Printer") -> None:
     """Prints what comes, and stops the rows whose text has ended."""
     n_tokens, n_timed, began, seconds = 0, 0, time.monotonic(), 0.0
     for block in generation:
@@ -183,3 +181,49 @@ def _write(generation: "Generation", texts: Sequence[TextOutput], printer: Print
                 printer.end(row, text.finish())
     rate = f", {n_timed / seconds:,.0f} tokens/s after the first block" if n_timed else ""
     say(f"{n_tokens:,} new tokens{rate}")
+
+
+class Printer:
+    """Prints texts one after the other: the first incomplete text as it grows, later ones after it.
+
+    Several texts get a heading `==> prompt 1 <==` each; every text ends with a newline.
+
+    Args:
+      stream: output.
+      beginnings: first part of each text.
+    """
+
+    def __init__(self, stream: TextIO, beginnings: Sequence[str]):
+        self._stream = stream
+        self._waiting = list(beginnings)
+        self._ended = [False] * len(beginnings)
+        self._row = 0
+        self._open()
+
+    def write(self, row: int, text: str) -> None:
+        """Adds to the text of a row."""
+        self._waiting[row] += text
+        self._print()
+
+    def end(self, row: int, text: str = "") -> None:
+        """Adds the last part of a row; further calls change nothing."""
+        if not self._ended[row]:
+            self._waiting[row] += text + "\n"
+            self._ended[row] = True
+        self._print()
+
+    def _open(self) -> None:
+        if len(self._waiting) > 1:
+            self._stream.write(f"{chr(10) * bool(self._row)}==> prompt {self._row + 1} <==\n")
+        self._print()
+
+    def _print(self) -> None:
+        if self._row == len(self._waiting):
+            return
+        self._stream.write(self._waiting[self._row])
+        self._stream.flush()
+        self._waiting[self._row] = ""
+        if self._ended[self._row]:
+            self._row += 1
+            if self._row < len(self._waiting):
+                self._open()

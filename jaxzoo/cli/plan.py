@@ -2,18 +2,17 @@
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import MIXER_FLAG, load_config, normal_name
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.config_file import add_config_options, read_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import Failure, run
 from jaxzoo.screen import Screen
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m jaxzoo.plan"
 
-DESCRIPTION = """Compiles the train step of a config file for accelerators that are not there, and prints its memory
+DESCRIPTION = """Compiles the train step of a config file for absent accelerators, and prints its memory
 on a device, its FLOPs, what its devices send to each other, and the shortest time that a step can take. Any field of
 the config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk.
 pip install '.[aot]' brings the compilers (Linux)."""
@@ -34,24 +33,6 @@ EXAMPLES = """examples:
   python -m jaxzoo.plan --table plans/*.json
 
 exit status: 0 the plan fits; 1 it does not, or the compiler takes no such program; 2 refused, nothing was compiled."""
-
-
-@dataclasses.dataclass(frozen=True)
-class PlanCommand:
-    """The parsed command line."""
-
-    config: "ExperimentConfig"
-    """The file's config with the overrides."""
-    name: str
-    """Config of the file."""
-    topology: str
-    """Devices to compile for."""
-    search: bool
-    """Look for the best mesh and remat policy."""
-    most_compiled: int
-    """Programs that a search may compile."""
-    save: Path | None
-    """Where the plan goes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,10 +48,11 @@ def _plan(argv: Sequence[str]) -> None:
             raise UsageError(f"--table takes files alone, not {flags[0]}")
         print(_table(options.table))
         return
-    command = parse_command(options, flags)
+    config = _config(options, flags)
+    name = options.name or Path(options.config).stem
     from jaxzoo.plan.topology import find_topology
 
-    topology = find_topology(command.topology)
+    topology = find_topology(options.topology)
     from jaxzoo.plan.compile import RejectedError, make_plan
     from jaxzoo.plan.report import describe, verdict
     from jaxzoo.plan.search import search
@@ -78,15 +60,15 @@ def _plan(argv: Sequence[str]) -> None:
     screen = Screen(sys.stdout)
     with _dies_at_once(), _progress(screen) as say:
         try:
-            if command.search:
-                plan = search(command.config, topology, name=command.name, most=command.most_compiled, say=say)
+            if options.search:
+                plan = search(config, topology, name=name, most=options.most_compiled, say=say)
             else:
-                plan = make_plan(command.config, topology, name=command.name, say=say)
+                plan = make_plan(config, topology, name=name, say=say)
         except RejectedError as error:
             raise Failure(str(error), 1) from error
     screen.say(describe(plan))
-    if command.save is not None:
-        plan.save(command.save)
+    if options.save is not None:
+        plan.save(Path(options.save))
     if not plan.fits:
         raise Failure(verdict(plan), 1)
 
@@ -104,23 +86,18 @@ def _dies_at_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class _Stage:
-    """Current part of the work, and when it began."""
-
-    def __init__(self, screen: Screen):
-        self.line, self._screen, self._start = "starting", screen, time.monotonic()
-
-    def __call__(self, line: str) -> None:
-        self.line = line
-        self._screen.say(f"{time.monotonic() - self._start:6.1f} s  {line}")
-
-
 @contextlib.contextmanager
-def _progress(screen: Screen) -> Iterator[_Stage]:
-    """Shows each part of the work with the seconds before it, and that a long one goes on."""
-    stage = _Stage(screen)
-    with show_progress(lambda seconds: f"{seconds:6.1f} s  ... {stage.line}"):
-        yield stage
+def _progress(screen: Screen) -> Iterator[Callable[[str], None]]:
+    """Gives a function that shows each part of the work and the seconds before it; a long part repeats its line."""
+    current, start = "starting", time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal current
+        current = line
+        screen.say(f"{time.monotonic() - start:6.1f} s  {line}")
+
+    with show_progress(lambda seconds: f"{seconds:6.1f} s  ... {current}"):
+        yield say
 
 
 def _table(paths: Sequence[str]) -> str:
@@ -130,8 +107,8 @@ def _table(paths: Sequence[str]) -> str:
     return table([Plan.load(Path(path)) for path in paths])
 
 
-def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> PlanCommand:
-    """Reads the config file that the options name, and the flags of its fields.
+def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentConfig":
+    """Reads the config file that the options name, and the flags of its fields; checks the options.
 
     Raises:
       UsageError: a mistake in either.
@@ -140,43 +117,24 @@ def parse_command(options: argparse.Namespace, flags: Sequence[str]) -> PlanComm
         print(_options().format_help())
         if options.config is None:
             raise SystemExit(0)
-    if options.config is None:
-        raise UsageError("--config FILE is required, such as --config configs/lm/based_tiny.py; see --help")
-    file = Path(options.config)
-    config = override(
-        load_config(file, name=options.name, mixer=options.mixer),
-        [*flags, *(["--help"] if options.help else [])],
-        prog=PROGRAM,
-        others=["--topology", "--search", "--most-compiled", "--save", "--table", "--name", MIXER_FLAG],
-    )
+    others = ["--topology", "--search", "--most-compiled", "--save", "--table"]
+    config = read_config(options, flags, prog=PROGRAM, others=others)
     if options.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
     if options.save is not None and not Path(options.save).absolute().parent.is_dir():
         raise UsageError(f"--save {options.save}: {Path(options.save).parent} is no directory")
     if options.most_compiled < 1:
         raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
-    return PlanCommand(
-        config=config,
-        name=options.name or file.stem,
-        topology=options.topology,
-        search=options.search,
-        most_compiled=options.most_compiled,
-        save=Path(options.save) if options.save else None,
-    )
+    return config
 
 
 def _options() -> argparse.ArgumentParser:
-    """The options beside the config's fields."""
+    """The options besides the config's fields."""
     parser = ArgumentParser(
         prog=PROGRAM, description=DESCRIPTION, epilog=EXAMPLES, add_help=False, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
-    parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
-    parser.add_argument(
-        "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
-    )
-    parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help="mixer of a FILE that leaves it open")
+    add_config_options(parser)
     topologies = "what to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)"
     parser.add_argument("--topology", metavar="NAME", help=topologies)
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"

@@ -1,28 +1,12 @@
-"""The options of a command that several processes run together."""
+"""Options of a command that several processes run together."""
 
 import argparse
 import contextlib
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import quieten, say
-from jaxzoo.screen import hush
-
-
-class Processes(NamedTuple):
-    """Options about the processes of a run."""
-
-    coordinator: str | None = None
-    """HOST:PORT of process 0."""
-    n_processes: int | None = None
-    """How many there are."""
-    process: int | None = None
-    """Which this one is."""
-    detect: bool = False
-    """Ask the cluster for the three."""
-    wait: int = 300
-    """Seconds for all processes to come."""
+from jaxzoo.screen import mute
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,59 +19,57 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--processes", metavar="N", type=int, help="how many processes there are")
     group.add_argument("--process", metavar="I", type=int, help="which one this is, from 0 on")
     wait = "how long to wait until all processes have come; default: %(default)s"
-    group.add_argument("--wait", metavar="SECONDS", type=int, default=Processes().wait, help=wait)
+    group.add_argument("--wait", metavar="SECONDS", type=int, default=300, help=wait)
 
 
-def read_options(options: argparse.Namespace) -> Processes:
-    """The options that `add_options` has added.
+def check_options(options: argparse.Namespace) -> None:
+    """Checks the options that `add_options` has added.
 
     Raises:
       UsageError: they do not fit together.
     """
-    found = Processes(options.coordinator, options.processes, options.process, options.distributed, options.wait)
-    flags = {"--coordinator": found.coordinator, "--processes": found.n_processes, "--process": found.process}
+    flags = {"--coordinator": options.coordinator, "--processes": options.processes, "--process": options.process}
     given = [flag for flag, value in flags.items() if value is not None]
-    if found.wait < 1:
-        raise UsageError(f"--wait {found.wait} must be positive")
-    if found.detect and given:
+    if options.wait < 1:
+        raise UsageError(f"--wait {options.wait} must be positive")
+    if options.distributed and given:
         raise UsageError(f"--distributed and {given[0]} exclude each other: it learns from the cluster what that says")
-    if given and len(given) < 3:
+    if not given:
+        return
+    if len(given) < 3:
         missing = next(flag for flag in flags if flag not in given)
         raise UsageError(f"{missing} is missing: --coordinator, --processes and --process belong together")
-    if found.n_processes is not None and found.process is not None:
-        if found.n_processes < 1:
-            raise UsageError(f"--processes {found.n_processes} must be positive")
-        if not 0 <= found.process < found.n_processes:
-            last = found.n_processes - 1
-            raise UsageError(f"--process {found.process} must be in [0, {last}], for --processes {found.n_processes}")
-    if found.coordinator is not None:
-        host, _, port = found.coordinator.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(f"--coordinator {found.coordinator!r} must be HOST:PORT, such as node-0:12321")
-    return found
+    if options.processes < 1:
+        raise UsageError(f"--processes {options.processes} must be positive")
+    if not 0 <= options.process < options.processes:
+        rule = f"must be in [0, {options.processes - 1}], for --processes {options.processes}"
+        raise UsageError(f"--process {options.process} {rule}")
+    host, _, port = options.coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--coordinator {options.coordinator!r} must be HOST:PORT, such as node-0:12321")
 
 
 @contextlib.contextmanager
-def part_of_run(processes: Processes) -> Iterator[None]:
-    """Inside the block this process is one of those of the run; only process 0 says what goes wrong there.
+def part_of_run(options: argparse.Namespace) -> Iterator[None]:
+    """Inside the block this process is one of those of the run; only process 0 prints errors there.
 
     Args:
-      processes: of the run.
+      options: checked ones.
 
     Raises:
       ValueError: the processes cannot meet.
     """
-    if processes.coordinator is None and not processes.detect:
+    if options.coordinator is None and not options.distributed:
         yield
         return
     from jaxzoo.distributed.agreement import is_leader
     from jaxzoo.distributed.joining import ProcessPlace, joined
 
     place = None
-    if processes.coordinator is not None and processes.n_processes is not None and processes.process is not None:
-        place = ProcessPlace(processes.coordinator, processes.n_processes, processes.process)
+    if options.coordinator is not None:
+        place = ProcessPlace(options.coordinator, options.processes, options.process)
     quieten()
-    with joined(place, wait=processes.wait, say=say):
+    with joined(place, wait=options.wait, say=say):
         if not is_leader():
-            hush()
+            mute()
         yield

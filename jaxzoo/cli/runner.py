@@ -13,7 +13,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from jaxzoo.screen import Screen, is_hushed
+from jaxzoo.screen import Screen, is_muted
+
+HALF_LINE = 1000
+"""Characters of each end of an error message that are printed; the middle of a longer one is left out."""
 
 
 class Failure(Exception):
@@ -59,7 +62,7 @@ def run(
                 raise
             traceback.print_exc()
         status, line = outcome or (1, "")
-        if line and not is_hushed():
+        if line and not is_muted():
             say(line)
         Screen(sys.stdout).write("")  # what cannot be shown any more must not fail again at the interpreter's end
         if _has_peers():
@@ -95,7 +98,8 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    line = " ".join(str(error).split())
+    return line if len(line) <= 2 * HALF_LINE else f"{line[:HALF_LINE]} ... {line[-HALF_LINE:]}"
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

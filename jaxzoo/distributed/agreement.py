@@ -73,7 +73,7 @@ def _kind(error: Exception, kinds: tuple[type[Exception], ...]) -> int:
 
 
 class StopRequest(Protocol):
-    """Whether to end a run early."""
+    """Request to end a run early."""
 
     @property
     def requested(self) -> bool:
@@ -82,7 +82,7 @@ class StopRequest(Protocol):
 
 
 class AgreedStop:
-    """Whether any process of a run has been told to stop, as all of them know it at the same step.
+    """Agreement of all processes, at the same step, that one of them has been told to stop.
 
     Attributes:
       requested: whether; in a run of one process as soon as it is told, otherwise two calls of `ask` later.
@@ -108,7 +108,7 @@ class AgreedStop:
         return self._wish.requested if self._alone else self._agreed
 
     def ask(self) -> None:
-        """Once a step."""
+        """Exchanges the request; to be called once per step."""
         if self._alone:
             return
         if self._asked is not None:

@@ -1,4 +1,4 @@
-"""How the processes of a run meet."""
+"""Start of a run of several processes: they meet at the coordinator."""
 
 import contextlib
 import os
@@ -23,9 +23,9 @@ class ProcessPlace(NamedTuple):
     coordinator: str
     """HOST:PORT at which process 0 waits for the others."""
     n_processes: int
-    """How many there are."""
+    """Number of processes."""
     process: int
-    """Which this one is, from 0 on."""
+    """Number of this process, from 0 on."""
 
 
 class MeetingError(ValueError):

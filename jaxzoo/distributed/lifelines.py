@@ -1,4 +1,4 @@
-"""How the processes of a run notice that one of them has ended, and end with one line instead of waiting for it.
+"""Watch over the processes of a run: where one has ended, the others end with one line instead of waiting for it.
 
 Every process has a TCP connection to process 0. The kernel of a killed process closes its connection: process 0 knows
 at once. Where a whole host vanishes, TCP's keepalive closes it after `SILENCE_SECONDS`. Process 0 prints one line and

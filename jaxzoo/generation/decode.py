@@ -47,11 +47,11 @@ class Rules(NamedTuple):
     tail: Int[Array, "b t"]
     """The last tokens of each prompt."""
     tail_length: Int[Array, "b"]
-    """How many they are, at least 1."""
+    """Number of these tokens, at least 1."""
     keys: PRNGKeyArray
     """One key a row; the draw of the token at a position is keyed by row and position."""
     knobs: Knobs
-    """How to draw."""
+    """Sampling settings."""
     max_tokens: Int[Array, ""]
     """New tokens of a row."""
     stop_tokens: Int[Array, "n"]

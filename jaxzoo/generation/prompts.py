@@ -34,7 +34,7 @@ class Tail(NamedTuple):
     tokens: Int32[np.ndarray, "b t"]
     """The last tokens of each row from the left; zeros, which nothing reads, after them."""
     length: Int32[np.ndarray, "b"]
-    """How many they are: at least 1."""
+    """Number of tokens of each, at least 1."""
 
 
 @dataclasses.dataclass(frozen=True)

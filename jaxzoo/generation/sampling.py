@@ -1,4 +1,4 @@
-"""How the next token is drawn from the logits: greedily, or by temperature, top-k and top-p.
+"""Sampling of the next token from the logits: greedy, or by temperature, top-k and top-p.
 
 The filters act in this order: the logits are divided by the temperature; of the tokens ranked by probability
 (equal ones by their ids) the first `top_k` stay (Fan et al. 2018); of those, renormalised, the shortest
@@ -22,7 +22,7 @@ class Sampling(Checked):
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0: always the likeliest token (the lowest id among equals)."""
     top_k: NonNegativeInt = 0
-    """How many of the likeliest tokens may be drawn; 0: all."""
+    """Number of the likeliest tokens that may be drawn; 0: all."""
     top_p: FractionAboveZero = 1.0
     """Probability that the tokens which may be drawn have together at least; 1: all."""
     n_ids: NonNegativeInt = 0

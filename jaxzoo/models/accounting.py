@@ -85,7 +85,7 @@ def papers_flops_per_token(config: LanguageModelConfig, length: int) -> float | 
 
 
 def growth(cost: Callable[[int], float], length: int = 2**12) -> Growth:
-    """How a cost grows with the length, from its values at `length` and its first doublings, a constant part left out.
+    """Growth of a cost with the length, from its values at `length` and its first doublings, a constant part left out.
 
     Args:
       cost: of a length; a sum of a constant and one term that grows.

@@ -22,7 +22,7 @@ from jaxzoo.models.layout import Fold
 from jaxzoo.sharding import constrain
 
 Mix = Callable[[Mixer, Array, State, Context], tuple[Array, State, Losses]]
-"""How a mixer is run: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""
+"""Way to run a mixer: (mixer, normed input, state, context) -> (output, new state, its terms of the loss)."""
 
 BRANCH_INPUT = "branch_input"
 """Name of the residual in front of each branch, by which a remat policy keeps it."""

@@ -2,14 +2,17 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 
-from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
+from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import Inherited, MixerConfig
 from jaxzoo.models.layout import Fold, fold_layers
+
+LayerCount = Annotated[int, Rule("must be in [1, 65536]", 1, 65536)]
+"""Beyond, a config alone would fill the memory: it holds one mixer per layer."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,7 @@ class LanguageModelConfig(Checked):
     """The mixers of the layers from the front, repeated over the depth."""
     d_model: PositiveInt = 64
     """Width of embedding and residual stream."""
-    n_layers: PositiveInt = 2
+    n_layers: LayerCount = 2
     """Number of layers; layer i has mixer i modulo the pattern's length."""
     vocab_size: PositiveInt = 8192
     """Number of token ids."""

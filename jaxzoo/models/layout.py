@@ -1,4 +1,4 @@
-"""How a stack of layers folds into scanned periods."""
+"""Folding of a stack of layers into scanned periods."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, TypeVar
@@ -18,7 +18,7 @@ class Fold(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """How many there are."""
+        """Number of periods."""
         return len(self.periods)
 
 

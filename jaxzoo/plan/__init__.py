@@ -1,1 +1,1 @@
-"""A run planned before its devices are rented: its train step compiled for accelerators that are not there."""
+"""A run planned before its devices are rented: its train step compiled ahead of time for absent accelerators."""

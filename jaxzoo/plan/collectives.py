@@ -41,7 +41,7 @@ class Traffic:
     axes: tuple[str, ...]
     """Axes of the mesh along which its devices differ."""
     count: int
-    """How many run."""
+    """Number of calls per step."""
     operands: int
     """Bytes of their operands on one device."""
     wire: float

@@ -16,9 +16,8 @@ from jaxzoo.data.base import Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import memory_bytes
-from jaxzoo.plan.plan import Memory, Plan
+from jaxzoo.plan.plan import Memory, Plan, step_work
 from jaxzoo.plan.topology import Topology
-from jaxzoo.plan.work import step_work
 from jaxzoo.sharding import make_mesh, named_sharding
 from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.session import Program

@@ -141,7 +141,7 @@ class Hlo:
                 yield name, trips or 1
 
     def _trips(self, loop: Instruction) -> int | None:
-        """How often a loop runs: what the compiler says, or the bound that its condition compares the counter with.
+        """Trip count of a loop: what the compiler says, or the bound that its condition compares the counter with.
 
         Compilers for TPUs do not say it. The bound is the count of loops made by `jax.lax.scan`: from 0, by 1.
         """
@@ -204,7 +204,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Where the parenthesis closes that opens at `start`."""
+    """Place of the parenthesis that closes the one at `start`."""
     depth = 0
     for i in range(start, len(text)):
         depth += (text[i] == "(") - (text[i] == ")")

@@ -1,16 +1,42 @@
-"""Plan of a run: memory, traffic and time of its compiled train step."""
+"""Plan of a run: memory, traffic and time of its compiled train step; FLOPs by `jaxzoo.models.accounting`."""
 
 import dataclasses
-import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal, NamedTuple
 
+from jaxzoo.checked import PositiveFloat, PositiveInt, shorten
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.data.base import Batch
 from jaxzoo.devices import DEVICES, Accelerator
+from jaxzoo.json_files import read_json
+from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
-from jaxzoo.plan.work import Work
+from jaxzoo.whole_files import write_json
 
-VERSION = 1
+FORWARD_AGAIN = {"nothing": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
+"""Repeated forward passes of the layers in the backward pass, by remat policy."""
+
+
+class Work(NamedTuple):
+    """FLOPs of a step, on all devices together."""
+
+    model: PositiveFloat
+    """Forward, and twice that backward."""
+    recomputed: float
+    """Forward again in the backward pass: remat, and the head of a chunked loss."""
+
+
+def step_work(config: ExperimentConfig, batch: Batch) -> Work:
+    """FLOPs of a step on a batch of this shape. Norms, activations, look-ups and the optimizer are left out."""
+    model, (rows, length), targets = config.model, batch.tokens.shape, batch.targets.size
+    head = head_flops(model) * targets
+    layers = (flops_per_token(model, length) - head_flops(model)) * rows * length
+    is_chunked = 0 < config.train.loss_chunk < batch.targets.shape[1]
+    again = FORWARD_AGAIN[model.remat] * layers
+    if model.remat == "mixer_inputs":  # the sums after mixers and MLPs are kept: their last projections are not needed
+        again -= 2 * model.d_model * (model.d_model + model.hidden_width) * model.n_layers * rows * length
+    return Work(3 * (layers + head), again + is_chunked * head)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,7 +46,7 @@ class Memory:
     params: int
     """Parameters and buffers, float32."""
     optimizer: int
-    """Optimizer state, and the few scalars beside it."""
+    """Optimizer state, step and random key."""
     batch: int
     """A batch of tokens and targets."""
     peak: int
@@ -41,7 +67,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Times:
-    """Seconds of a step that nothing can undercut; each assumes its part of the machine at its peak."""
+    """Lower bounds of the step time in seconds; each assumes its part of the machine at its peak."""
 
     compute: float
     """FLOPs over the peak of the matmul units."""
@@ -52,12 +78,12 @@ class Times:
 
     @property
     def bound(self) -> float:
-        """The longest of them: a step in which it hides all else."""
+        """The longest of them: the step time if everything else overlaps with it."""
         return max(self.compute, self.memory, self.network)
 
     @property
     def in_turn(self) -> float:
-        """Their sum: a step in which nothing is hidden."""
+        """Their sum: the step time if nothing overlaps."""
         return self.compute + self.memory + self.network
 
     @property
@@ -70,13 +96,15 @@ class Times:
 class Plan:
     """One experiment on one topology, compiled."""
 
+    version: Literal[1] = 1
+    """Version of the file."""
     name: str
     """Name of the config file."""
     topology: str
     """As it is written: `v5e:16x16`."""
     device: str
     """Name of the device in `jaxzoo.devices`."""
-    mesh: Mapping[str, int]
+    mesh: dict[str, PositiveInt]
     """Sizes of the axes."""
     remat: str
     """Remat policy."""
@@ -106,7 +134,7 @@ class Plan:
     """Collectives of a step."""
     open_loops: int
     """Loops whose bodies count once, because nothing tells how often they run."""
-    kernels: Mapping[str, int]
+    kernels: dict[str, int]
     """Pallas kernels of the program: calls in its text by implementation."""
     compile_seconds: float
     """Seconds of lowering and compiling."""
@@ -115,7 +143,7 @@ class Plan:
 
     @property
     def n_devices(self) -> int:
-        """How many there are."""
+        """Number of devices."""
         return math.prod(self.mesh.values())
 
     @property
@@ -149,9 +177,8 @@ class Plan:
         return self.steps * self.times.bound / 3600
 
     def save(self, path: Path) -> None:
-        """Writes the plan as JSON."""
-        entry = {"version": VERSION, **dataclasses.asdict(self), "work": self.work._asdict()}
-        path.write_text(json.dumps(entry, indent=1) + "\n")
+        """Writes the plan as JSON, whole or not at all."""
+        write_json(path, {**dataclasses.asdict(self), "work": self.work._asdict()})
 
     @classmethod
     def load(cls, path: Path) -> "Plan":
@@ -160,19 +187,10 @@ class Plan:
         Raises:
           ValueError: it is no plan of this version.
         """
-        try:
-            entry = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(f"{path} is no plan: {error}") from error
-        version = entry.pop("version", None) if isinstance(entry, dict) else None
-        if version != VERSION:
-            raise ValueError(f"{path} must be a plan of version {VERSION}, as --save writes it; received {version}")
-        parts = {
-            "memory": Memory(**entry["memory"]),
-            "work": Work(**entry["work"]),
-            "traffic": tuple(Traffic(**{**each, "axes": tuple(each["axes"])}) for each in entry["traffic"]),
-        }
-        return cls(**(entry | parts))
+        plan = read_json(path, cls, remedy="plan again, with --save")
+        if plan.device not in (device.name for device in DEVICES):
+            raise ValueError(f"{path}: device={shorten(plan.device)} is unknown; plan again, with --save")
+        return plan
 
 
 def find(name: str) -> Accelerator:

@@ -13,11 +13,10 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.plan.compile import RejectedError, make_plan
-from jaxzoo.plan.plan import Plan
+from jaxzoo.plan.plan import FORWARD_AGAIN, Plan, step_work
 from jaxzoo.plan.report import mesh_words, saving_words, verdict
 from jaxzoo.plan.topology import Topology
 from jaxzoo.plan.units import duration, size
-from jaxzoo.plan.work import remat_policies, step_work
 from jaxzoo.sharding import MeshConfig
 
 WIDEST_TENSOR = 8
@@ -76,7 +75,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
         if plans and each.memory * larger.get(each.policy, 1) > capacity:
             continue
         tried += 1
-        say(f"{tried} of {most}: {each.words}; expected {duration(each.seconds)} a step")
+        say(f"{tried} of {most}: {each.words}; expected {duration(each.seconds)} per step")
         try:
             plan = make_plan(each.config, topology, name=name, say=say)
         except RejectedError as error:
@@ -85,7 +84,7 @@ def search(config: ExperimentConfig, topology: Topology, *, name: str, most: int
             continue
         plans.append(plan)
         larger[each.policy] = max(larger.get(each.policy, 1), plan.memory.peak / each.memory)
-        say(verdict(plan) + (f"; {duration(plan.times.bound)} a step at best" if plan.fits else ""))
+        say(verdict(plan) + (f"; {duration(plan.times.bound)} per step at best" if plan.fits else ""))
     if not plans:
         raise refused or RejectedError("nothing was compiled")
     return _best(plans, say)
@@ -124,7 +123,7 @@ def candidates(config: ExperimentConfig, topology: Topology) -> list[Proposal]:
     ]
     found = []
     for mesh in meshes:
-        for remat in remat_policies():
+        for remat in FORWARD_AGAIN:
             model = dataclasses.replace(config.model, remat=remat)
             tried = dataclasses.replace(config, model=model, mesh=mesh)
             found.append(_expect(tried, topology, batch, n_params))

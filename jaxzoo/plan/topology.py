@@ -1,4 +1,4 @@
-"""Accelerators that are not there, by name: what a program is compiled for."""
+"""Absent accelerators, by name, for which programs are compiled."""
 
 import dataclasses
 import os
@@ -19,7 +19,7 @@ MOST_GPUS = 8
 """Devices of one host, whose links are in the table of devices."""
 
 FORMS = ", ".join([*(f"{name}:{'x'.join('XYZ'[:n])}" for name, n in TPU_CHIPS.items()), f"h100:N (up to {MOST_GPUS})"])
-"""How topologies are written."""
+"""Forms of topology names."""
 
 _QUIET = {"TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}
 """Metadata that libtpu would ask a cloud machine for, and complain about elsewhere; no topology depends on it."""

@@ -18,8 +18,8 @@ from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, TrainingRun, begin
 from jaxzoo.train.metrics import MetricsLog, Row, read_rows
 from jaxzoo.train.recorder import NonFiniteError, Recorder
+from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import UnusableError
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 

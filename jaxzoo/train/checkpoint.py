@@ -1,4 +1,4 @@
-"""The checkpoints of a run: state, data cursor, config and digests of a step, whole or not at all."""
+"""Checkpoints of a run: state, data cursor, config and digests of a step, saved whole or not at all."""
 
 import contextlib
 import errno
@@ -16,14 +16,24 @@ from jaxzoo.config_io import Json
 from jaxzoo.distributed.agreement import is_leader, leaders, together
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import digests
-from jaxzoo.train.restore import UNFINISHED, UNUSABLE, Restored, folders, newest_usable, restore, warn_of_strays
-from jaxzoo.train.seal import ITEM, Seal
+from jaxzoo.train.restore import (
+    SEAL,
+    STATE,
+    UNFINISHED,
+    UNUSABLE,
+    NewestCheckpoint,
+    Restored,
+    Seal,
+    folders,
+    newest_usable,
+    restore,
+)
 from jaxzoo.train.state import TrainState
 from jaxzoo.whole_files import write_json
 
 
 class Checkpoints:
-    """The checkpoints of one run, saved while training goes on. Every process of the run must make the same calls.
+    """Checkpoints of one run, saved while training goes on. Every process of the run must make the same calls.
 
     Attributes:
       newest: the newest step that was saved, whether by this process or an earlier one; None: none.
@@ -45,7 +55,7 @@ class Checkpoints:
         directory: Path,
         keep: int = 1,
         record: Path | None = None,
-        best: Callable[[Collection[int]], Collection[int]] | None = None,
+        best: Callable[[Collection[int]], Collection[int]] = lambda steps: (),
         prepare: Callable[[], None] = lambda: None,
     ):
         self._directory, self._keep, self._record, self._best = directory, keep, record, best
@@ -77,30 +87,22 @@ class Checkpoints:
           OSError: this save, or the one before it, could not be written; older checkpoints are untouched.
         """
         self.wait()
-        seal = Seal(step, cursor, config, n_rows, digests(state))
-        items = ocp.args.Composite(state=ocp.args.StandardSave(state), **{ITEM: ocp.args.JsonSave(seal.to_json())})
+        seal = Seal(step, cursor, config, n_rows, digests(state)).to_json()
+        items = {STATE: ocp.args.StandardSave(state), SEAL: ocp.args.JsonSave(seal)}
         with _as_os_error(self._directory):
             with together(OSError):
                 if is_leader():
                     self._prepare()
-                if not self._is_clean:
-                    self._remove_unfinished()
-                self._set_aside(step)
+                    for half in () if self._is_clean else self._directory.glob(f"*{UNFINISHED}*"):
+                        shutil.rmtree(half)  # of a process that died, or of a save that failed
+                    self._set_aside(step)
             self._under_way, self._is_clean = step, False
             try:
-                self._saver.save(self._directory / str(step), args=items)
+                self._saver.save(self._directory / str(step), args=ocp.args.Composite(**items))
             except BaseException:
                 self._under_way = None
                 raise
         self.newest = step
-
-    def restore(self, step: int, abstract: TrainState) -> Restored:
-        """State and seal of `step`, into the shapes, dtypes and shardings of `abstract`; any mesh will do.
-
-        Raises:
-          UnusableError: the checkpoint is damaged, or not what it says.
-        """
-        return restore(self._directory / str(step), abstract)
 
     def restore_newest(self, abstract: TrainState, config: Json) -> Restored | None:
         """The newest checkpoint that can be used, with a warning for each that is newer; writes nothing.
@@ -115,20 +117,24 @@ class Checkpoints:
         Raises:
           UnusableError: there are checkpoints, or were, and none can be used.
         """
-        warn_of_strays(self._directory)
+        known = [*map(str, folders(self._directory)), UNFINISHED, UNUSABLE]
+        names = sorted(path.name for path in self._directory.glob("*"))
+        strays = [name for name in names if name not in known and not any(part in name for part in known[-2:])]
+        if strays:
+            warn(f"{self._directory} holds {', '.join(map(repr, strays))}: no checkpoint, left alone")
         return newest_usable(self._directory, lambda folder: restore(folder, abstract, config), self._record)
 
     def begin_at(self, step: int | None) -> None:
         """Renames newer checkpoints than `step` (None: all), which could not be used, to make room for new ones."""
         with together(OSError):
-            for newer in folders(self._directory):
+            for newer in folders(self._directory) if is_leader() else ():
                 if step is None or newer > step:
                     self._set_aside(newer)
             if self._record and is_leader():
                 if step is None:
                     self._record.unlink(missing_ok=True)
                 else:
-                    write_json(self._record, {"newest": step}, owned=True)
+                    self._note(step)
         self.newest = step
 
     def wait(self) -> None:
@@ -137,45 +143,42 @@ class Checkpoints:
         Raises:
           OSError: it could not be written; another `save` may be tried.
         """
-        if self._under_way is None:
-            return
-        try:
-            with _as_os_error(self._directory):
-                self._saver.wait_until_finished()
-                self._is_clean = True
-                self._remove_old()
-        except BaseException:
-            self._under_way, self.newest = None, self._newest_on_disk()
-            raise
-        self._under_way, self.newest = None, self._under_way
+        self._watch(lambda: self._saver.wait_until_finished())
+        if self._under_way is not None:
+            self._is_clean, self._under_way = True, None
+            self._remove_old()
 
     def check(self) -> None:
         """Raises OSError where what `save` began has failed by now; does not wait for it."""
+        self._watch(lambda: self._saver.check_for_errors())
+
+    def _watch(self, look: Callable[[], None]) -> None:
+        """Looks at the save under way, if there is one, and forgets it where it has failed."""
         if self._under_way is None:
             return
         try:
             with _as_os_error(self._directory):
-                self._saver.check_for_errors()
-        except OSError:
+                look()
+        except BaseException:
             self._under_way, self.newest = None, self._newest_on_disk()
             raise
 
     @functools.cached_property
     def _saver(self) -> ocp.AsyncCheckpointer:
-        options = ocp.AsyncOptions(post_finalization_callback=self._note)
+        # Called by the saving thread when all is written, just before the checkpoint gets its name.
+        options = ocp.AsyncOptions(post_finalization_callback=lambda: self._note(self._under_way))
         return ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
 
-    def _note(self) -> None:
-        """Called by the saving thread when all is written, just before the checkpoint gets its name."""
-        if self._record:
-            write_json(self._record, {"newest": self._under_way}, owned=True)
+    def _note(self, step: int | None) -> None:
+        if self._record and step is not None:
+            write_json(self._record, NewestCheckpoint(step)._asdict(), owned=True)
 
     def _newest_on_disk(self) -> int | None:
         return next(iter(folders(self._directory)), None)
 
     def _remove_old(self) -> None:
         found = folders(self._directory)
-        best = self._best(found) if self._best else ()
+        best = self._best(found)
         for step in list(found)[self._keep :] if is_leader() else ():
             if step not in best:
                 try:
@@ -183,16 +186,11 @@ class Checkpoints:
                 except OSError as error:
                     warn(f"checkpoint {step} in {self._directory} cannot be removed: {error.strerror or error}")
 
-    def _remove_unfinished(self) -> None:
-        """Removes what a process that died, or a save that failed, has left."""
-        for half in self._directory.glob(f"*{UNFINISHED}*") if is_leader() else ():
-            shutil.rmtree(half)
-
     def _set_aside(self, step: int) -> None:
-        """Gives what has the name of this step another one."""
+        """Gives the folder of this step, if there is one, another name."""
         path = self._directory / str(step)
         names = [f"{step}{UNUSABLE}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 1000)))]
-        if is_leader() and path.exists():
+        if path.exists():
             path.rename(next(path.with_name(name) for name in names if not path.with_name(name).exists()))
 
 

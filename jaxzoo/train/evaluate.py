@@ -1,9 +1,11 @@
-"""Validation: all sets of a data set, overall and by slice."""
+"""Validation on all sets of a data set, overall and by slice."""
 
 import dataclasses
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,19 +13,6 @@ import jax.numpy as jnp
 from jaxzoo.data.base import UNLABELLED, Batch, ValidSet
 from jaxzoo.data.statistics.ngram import bits_per_byte
 from jaxzoo.train.step import Scores
-
-
-class Total(NamedTuple):
-    """`Scores` on the host, which add up."""
-
-    nats: float
-    labels: float
-    accuracy: float
-    examples: float
-
-    def plus(self, other: "Total") -> "Total":
-        """The sums over both."""
-        return Total(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 def evaluate(
@@ -46,7 +35,10 @@ def evaluate(
         its set.
       bytes_per_token: of the validation text, the same in every set; or None.
     """
-    totals = [_score_set(score, valid_set, row_multiple) for valid_set in valid_sets]
+    totals = [
+        _sum(jax.device_get([score(batch) for batch in padded_batches(valid_set, row_multiple)]))
+        for valid_set in valid_sets
+    ]
     overall = _sum(totals)
     loss = overall.nats / overall.labels
     metrics = {"valid/loss": loss, "valid/accuracy": overall.accuracy / overall.examples}
@@ -94,16 +86,10 @@ def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
         yield pad_rows(batch, rows)
 
 
-def _score_set(score: Callable[[Batch], Scores], valid_set: ValidSet, row_multiple: int) -> Total:
-    scores = [score(batch) for batch in padded_batches(valid_set, row_multiple)]
-    return _sum([Total(*map(float, s)) for s in jax.device_get(scores)])
-
-
-def _sum(totals: Sequence[Total]) -> Total:
-    total = Total(0.0, 0.0, 0.0, 0.0)
-    for other in totals:
-        total = total.plus(other)
-    return total
+def _sum(scores: Sequence[Any]) -> Any:
+    """`Scores` added up on the host, in double precision and in order."""
+    columns = zip(*scores, strict=True)
+    return Scores(*(functools.reduce(operator.add, map(float, column), 0.0) for column in columns))
 
 
 def _slices(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:

@@ -14,15 +14,15 @@ from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
-from jaxzoo.train.metrics import MetricsLog
+from jaxzoo.train.metrics import MetricsLog, RowFile, rows_until
 from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.train.profiling import Profiler, check_ahead
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.recorder import NonFiniteError, Recorder
+from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import UnusableError
 from jaxzoo.train.session import Session
-from jaxzoo.train.speed import Speed, SpeedLog, step_work
+from jaxzoo.train.speed import Speed, step_work
 
 
 class TrainingError(Exception):
@@ -90,7 +90,7 @@ def _claim(
     overwrite: bool,
     profile: range | None,
 ) -> Start:
-    """Where to begin; from here on the run directory is ours."""
+    """Claims the run directory and gives the start of the run."""
     config = to_json(session.config)
     if not resume:
         start = begin(session, None, variables=origin and origin.variables)
@@ -105,12 +105,12 @@ def _claim(
     try:
         start = begin(session, checkpoints)
     except UnusableError as error:
-        raise TrainingError(
+        raise ValueError(
             f"{error}; nothing was changed: put a copy of one back, start anew with --overwrite, or choose another "
             "place with --run-dir"
         ) from None
     if checkpoints.newest is None and run.origin.exists():
-        raise TrainingError(
+        raise ValueError(
             f"{run.path} was stopped before it had saved the parameters that it begins with, which {run.origin.name} "
             "names; start it anew with --init-from and --overwrite"
         )
@@ -132,7 +132,7 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
         stop = AgreedStop(signals, session.mesh)
         with together(OSError):
             log = MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows, writes=is_leader())
-            speeds = SpeedLog(run.speed, start.step or -1) if is_leader() else None
+            speeds = RowFile(run.speed, rows_until(run.speed, start.step or -1)) if is_leader() else None
         stack.enter_context(log)
         if speeds:
             stack.enter_context(speeds)
@@ -176,9 +176,13 @@ def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen)
 def _last_saved(checkpoints: Checkpoints, run: RunDirectory) -> str:
     with contextlib.suppress(OSError):
         checkpoints.wait()
+    remedy = "begin a run with a lower --optimizer.learning-rate"
     if checkpoints.newest is None:
-        return "no checkpoint had been written; try a lower --optimizer.learning-rate"
-    return f"the newest checkpoint that was saved is that of step {checkpoints.newest} in {run.checkpoints}"
+        return f"no checkpoint had been written; {remedy}"
+    return (
+        f"the newest checkpoint that was saved is that of step {checkpoints.newest} in {run.checkpoints}; {remedy}, "
+        f"from there with --init-from {run.path}:{checkpoints.newest}"
+    )
 
 
 @contextlib.contextmanager

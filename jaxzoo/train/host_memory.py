@@ -1,7 +1,7 @@
 """The C allocator of a process that trains on a CPU: it keeps what is freed.
 
 XLA takes one block for all intermediate values of a step and frees it after the step. By default glibc maps a block
-above 32 MiB anew every time, and the kernel clears each of its pages at the first touch: half of the CPU time of a step
+above 32 MiB again every time, and the kernel clears its pages at the first touch: half of the CPU time of a step
 of the MQAR models. Kept, the pages stay; the price is that the process holds on to the most that it ever used.
 
 Elsewhere than in glibc both functions do nothing.

@@ -17,14 +17,14 @@ from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.patience import Patience
 from jaxzoo.train.profiling import Profiler
-from jaxzoo.train.recorder import Recorder, host_metrics
+from jaxzoo.train.recorder import NonFiniteError, Recorder, host_metrics
 from jaxzoo.train.session import Session
-from jaxzoo.train.state import TrainState
+from jaxzoo.train.state import TrainState, first_not_finite
 
 
 @dataclasses.dataclass
 class Start:
-    """Where training begins."""
+    """State and stream with which training begins."""
 
     state: TrainState
     """The state, which training donates."""
@@ -39,16 +39,21 @@ class Start:
 
 
 class StopSignals:
-    """Inside the block the first SIGTERM or Ctrl-C only sets `requested`; a second one kills as usual.
+    """Inside the block the first SIGTERM, SIGHUP or Ctrl-C only sets `requested`; a second one kills as usual.
+
+    SIGHUP stays ignored where it is ignored already, as under nohup.
 
     Args:
       more: signals that do the same.
-      patient: whether those that follow change nothing, for who gets them from a scheduler, which repeats itself.
+      patient: whether later signals change nothing, for jobs of a scheduler that repeats its signals.
     """
 
     def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
         self.requested = False
-        self._numbers, self._patient = (signal.SIGTERM, signal.SIGINT, *more), patient
+        self._numbers, self._patient = [signal.SIGTERM, signal.SIGINT, *more], patient
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+            self._numbers.append(hangup)
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Self:
@@ -119,7 +124,8 @@ class TrainingRun:
           state: gives the state after it.
 
         Raises:
-          NonFiniteError: loss or gradient of this step or the one before; no checkpoint is made any more.
+          NonFiniteError: loss or gradient of this step or the one before, the validation or the parameters are not
+            finite; no checkpoint is saved any more.
           OSError: metrics or a checkpoint cannot be written, with all patience.
         """
         self.step += 1
@@ -144,6 +150,9 @@ class TrainingRun:
             self._patience.wait()
 
     def _begin_to_save(self, state: TrainState) -> None:
+        broken = first_not_finite(state.variables)
+        if broken:
+            raise NonFiniteError(f"{broken} is not finite", self.step)
         cursor, config = self._stream.get_state(), to_json(self._config)
         self._checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=self._record.n_rows)
         self._patience.begun()

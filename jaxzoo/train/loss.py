@@ -16,7 +16,7 @@ from jaxzoo.sharding import mesh_axes, partition_spec
 
 
 class TokenScores(NamedTuple):
-    """How each target is predicted; the first three are 0 or False where there is none."""
+    """Scores of each target; the first three are 0 or False where a position has no label."""
 
     nats: Float[Array, "b m"]
     """`-log p(target)`."""

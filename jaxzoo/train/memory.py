@@ -1,4 +1,4 @@
-"""Whether a run fits into memory: told from shapes, before an array exists or a file is written.
+"""Memory check of a run, from shapes, before an array exists or a file is written.
 
 First a lower bound, from the parameters of one period of layers (`check_estimate`): it takes no time, and no absurd
 size gets past it to hang or to abort a compiler. Then what the compiler itself has counted (`check_compiled`).

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
@@ -48,10 +48,12 @@ def read_rows(path: Path) -> list[Row]:
 def _row(line: bytes) -> Row | None:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    numbers = isinstance(row, dict) and all(type(value) in (int, float) for value in row.values())
-    return row if numbers and type(row.get("step")) is int else None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    are_numbers = all(type(x) is float or (type(x) is int and abs(x) < 2**63) for x in row.values())
+    return row if are_numbers else None
 
 
 def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None = None) -> list[int]:
@@ -67,56 +69,92 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
     return sorted((s for s in scores if among is None or s in among), key=lambda step: (scores[step], step))
 
 
-class MetricsLog:
-    """Appends rows to `metrics.jsonl` and to a TensorBoard event file, unbuffered.
-
-    Attributes:
-      rows: all rows of the run, those of before a resume included.
+class RowFile:
+    """Appends rows to a file, unbuffered, each whole or not at all; tries again what fails.
 
     Args:
-      path: of `metrics.jsonl`; the event file is made beside it.
-      keep_until: rows of later steps, which a resumed run will write again, are cut; -1 cuts all.
+      path: of the file.
+      rows: the rows that it begins with; others that it holds are cut.
+    """
+
+    def __init__(self, path: Path, rows: Sequence[Row] = ()):
+        write_rows(path, rows, owned=True)
+        self._path, self._file = path, path.open("ab", buffering=0)
+        self._size = path.stat().st_size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        self._file.close()
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """Writes one row, `{"step": step, **values}`.
+
+        Raises:
+          OSError: it could not be written whole after all attempts.
+        """
+        patiently(lambda: self._append((json.dumps({"step": step, **values}) + "\n").encode()), str(self._path))
+
+    def _append(self, line: bytes) -> None:
+        if self._file.write(line) != len(line):
+            self._file.truncate(self._size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._size += len(line)
+
+
+def rows_until(path: Path, step: int) -> list[Row]:
+    """The rows of a file up to a step; a resumed run writes later ones again. -1: none."""
+    return [row for row in read_rows(path) if row["step"] <= step] if step >= 0 else []
+
+
+class MetricsLog:
+    """Appends rows to `metrics.jsonl` and to a TensorBoard event file.
+
+    Attributes:
+      rows: all rows of the run, those from before a resume included.
+
+    Args:
+      path: of `metrics.jsonl`; the event file is made in the same directory.
+      keep_until: as `rows_until` takes it.
       n_rows: how many rows there must be up to `keep_until`; where some are missing, a warning says so.
       writes: whether it writes; otherwise it only knows the rows, as every process of a run must.
     """
 
     def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0, writes: bool = True):
-        self.rows = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
+        self.rows = rows_until(path, keep_until)
         if len(self.rows) < n_rows:
-            warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {self._gap(keep_until)}")
+            steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
+            begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
+            gap = f"the learning curve has a gap, the widest from step {begin} to {end}"
+            warn(f"{path} holds {len(self.rows)} of the {n_rows} rows up to step {keep_until}; {gap}")
         self._newest: dict[str, Row] = {}
         for row in self.rows:
             self._newest.update(dict.fromkeys(row, row))
-        self._file: IO[bytes] | None = None
+        self._file: RowFile | None = None
         if not writes:
             return
-        write_rows(path, self.rows, owned=True)
-        self._path, self._file = path, path.open("ab", buffering=0)
-        self._size = path.stat().st_size
-        self._events = EventsWriter(str(path.parent / "events"), f".{os.getpid()}")
+        self._file = RowFile(path, self.rows)
+        self._place = path.parent / "events"
+        self._events = EventsWriter(str(self._place), f".{os.getpid()}")
         restart = SessionLog(status=SessionLog.START)
         self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
         if not self._file:
             return
-        self._file.close()
+        self._file.__exit__(kind, error, trace)
         with contextlib.suppress(OSError) if error else contextlib.nullcontext():
             self._events.close()
 
     def write(self, step: int, metrics: dict[str, float]) -> Row:
-        """Writes one row, `{"step": step, **metrics}`, and returns it; tries again what fails.
-
-        Raises:
-          OSError: it could not be written whole, with all patience.
-        """
-        row: Row = {"step": step, **metrics}
+        """Writes one row, `{"step": step, **metrics}`, and returns it; raises as `RowFile.write` does."""
         if self._file:
-            line = (json.dumps(row) + "\n").encode()
-            patiently(lambda: self._append(line), str(self._path))
+            self._file.write(step, metrics)
+        row: Row = {"step": step, **metrics}
         self.rows.append(row)
         self._newest.update(dict.fromkeys(row, row))
         self.chart(step, metrics)
@@ -129,23 +167,10 @@ class MetricsLog:
         values = [scalar(name, value).value[0] for name, value in metrics.items()]
         self._write_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))
 
-    def _append(self, line: bytes) -> None:
-        """Writes the line whole, or leaves the file as it was."""
-        assert self._file
-        if self._file.write(line) != len(line):
-            self._file.truncate(self._size)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._size += len(line)
-
     def last(self, name: str) -> Row | None:
         """The newest row that holds `name`."""
         return self._newest.get(name)
 
-    def _gap(self, end: int) -> str:
-        steps = [0, *(int(row["step"]) for row in self.rows), end]
-        begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
-        return f"the learning curve has a gap, the widest from step {begin} to {end}"
-
     def _write_event(self, event: Event) -> None:
         self._events.write_event(event)
-        patiently(self._events.flush, str(self._path.parent / "events"))
+        patiently(self._events.flush, str(self._place))

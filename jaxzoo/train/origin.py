@@ -1,5 +1,4 @@
-"""Where a run begins that does not begin with random numbers: parameters and buffers of another run's checkpoint, or of
-a safetensors file.
+"""First parameters and buffers of a run that are not random: those of another run's checkpoint or a safetensors file.
 
 The optimizer, the step, the data cursor and the random keys are those of a run that begins.
 """
@@ -16,12 +15,13 @@ from jaxzoo.screen import warn
 from jaxzoo.train.digest import joint_digest
 from jaxzoo.train.portable import EXTENSION, read_portable
 from jaxzoo.train.session import Session
-from jaxzoo.train.stored import Shapes, Which, find_run, first_other_shape, read_stored, shapes_of, tokenizer_of
+from jaxzoo.train.state import first_not_finite
+from jaxzoo.train.trained import Shapes, Which, find_run, first_other_shape, read_stored, shapes_of, tokenizer_of
 
 OPTION = "--init-from"
 
 MAY_DIFFER = frozenset({"max_length", "dtype", "remat", "init_std", "out_init_std"})
-"""Fields of a model, beside dropout rates, that say nothing about the function that its variables stand for."""
+"""Fields of a model, besides dropout rates, that say nothing about the function that its variables stand for."""
 
 
 class CheckpointPlace(NamedTuple):
@@ -78,6 +78,9 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
         variables, seal = read_stored(run, place.step, abstract, lambda seal: _check(source, shapes_of(seal), abstract))
         config, tokenizer = seal.config, tokenizer_of(seal.cursor)
         note = {"run": str(source), "step": seal.step, "digest": joint_digest(seal.digests, Variables._fields)}
+    broken = first_not_finite(variables)
+    if broken:
+        raise ValueError(f"{OPTION} {source}: {broken} is not finite; take another checkpoint")
     _warn_of_other_model(config["model"], source, session.config.model)
     ours = tokenizer_of(session.dataset.train().get_state())
     if tokenizer != ours:

@@ -1,4 +1,4 @@
-"""How often, and after which waits, a write that has failed is tried again: file systems have bad moments."""
+"""Retries of writes that have failed: file systems have bad moments."""
 
 import math
 import time
@@ -16,7 +16,7 @@ RETRY_SECONDS = (1.0, 4.0, 15.0, 60.0)
 
 
 class Patience:
-    """With saves that fail in a row, while training goes on.
+    """Retry times of saves that fail in a row while training goes on.
 
     Several processes save together and must agree on each attempt: there the first failure is the last.
 

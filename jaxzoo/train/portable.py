@@ -14,17 +14,16 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
-from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import Json, UnknownTypeError, from_json
+from jaxzoo.config_io import Json
 from jaxzoo.extras import need
+from jaxzoo.json_files import parse_json
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.digest import digests, joint_digest
+from jaxzoo.train.restore import Seal
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import Seal
-from jaxzoo.train.stored import Shapes, first_other_shape, names_of, tokenizer_of
+from jaxzoo.train.trained import Shapes, first_other_shape, names_of, on_device, read_experiment, tokenizer_of
 from jaxzoo.whole_files import replacing
 
 EXTENSION = ".safetensors"
@@ -62,24 +61,38 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     need_library()
     import safetensors.numpy
 
-    buffers = sorted(_dotted(name) for name in names_of(variables.buffers))
     metadata = {
         "jaxzoo_version": _version(),
         "config": json.dumps(seal.config),
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
         "digest": joint_digest(seal.digests, Variables._fields),
-        "buffers": json.dumps(buffers),
+        "buffers": json.dumps(sorted(_dotted(name) for name in names_of(variables.buffers))),
     }
-    arrays = {_dotted(name): _on_host(x) for tree in variables for name, x in names_of(tree).items()}
+    arrays = {
+        _dotted(name): np.require(x, requirements="C") for tree in variables for name, x in names_of(tree).items()
+    }
     try:
         with replacing(file) as place:
             place.touch()
             mode = place.stat().st_mode  # the library's own is for the user alone, whatever the umask
             safetensors.numpy.save_file(arrays, place, metadata=metadata)
             place.chmod(mode)
+            _sort_metadata(place)
     except safetensors.SafetensorError as error:
         raise OSError(f"{file}: {error}") from None
+
+
+def _sort_metadata(file: Path) -> None:
+    """Sorts the metadata in the header of a file: the library writes them in an order of its own at each call."""
+    with file.open("r+b") as content:
+        size = int.from_bytes(content.read(8), "little")
+        header = json.loads(content.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        assert len(text) <= size
+        content.seek(8)
+        content.write(text.ljust(size))
 
 
 def read_header(file: Path) -> Header:
@@ -94,10 +107,11 @@ def read_header(file: Path) -> Header:
         names = content.keys()
         shapes: Shapes = {name.replace(".", "/"): tuple(content.get_slice(name).get_shape()) for name in names}
     try:
-        buffers = frozenset(name.replace(".", "/") for name in json.loads(metadata["buffers"]))
-        config, step = json.loads(metadata["config"]), int(metadata["step"])
+        names = parse_json(metadata["buffers"], tuple[str, ...], where="buffers")
+        config, step = parse_json(metadata["config"], dict, where="config"), int(metadata["step"])
+        buffers = frozenset(name.replace(".", "/") for name in names)
         return Header(config, step, metadata["tokenizer"], metadata["digest"], buffers, shapes)
-    except (LookupError, ValueError, TypeError, AttributeError):
+    except (LookupError, ValueError):
         raise ValueError(
             f"{file} is no model of jaxzoo: its metadata must be those of python -m jaxzoo.export"
         ) from None
@@ -148,13 +162,8 @@ def import_run(file: Path, run: RunDirectory) -> Header:
     """
     run.check(resume=False, overwrite=False)
     header = read_header(file)
-    try:
-        config = from_json(header.config, ExperimentConfig)
-    except UnknownTypeError as error:
-        raise ValueError(f"{file}: {error}; name the file that defines it with --config FILE") from error
-    shapes = make_blueprint(config.model).shapes
-    place = SingleDeviceSharding(jax.devices("cpu")[0])
-    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
+    config = read_experiment(header.config, file)
+    abstract = on_device(make_blueprint(config.model).shapes, jax.devices("cpu")[0])
 
     def check(header: Header) -> None:
         other = first_other_shape(header.shapes, abstract)
@@ -195,11 +204,6 @@ def _opened(file: Path) -> Any:
 
 def _dotted(name: str) -> str:
     return name.replace("/", ".")
-
-
-def _on_host(x: jax.Array) -> np.ndarray:
-    array = np.asarray(x)
-    return array if array.flags.c_contiguous else array.copy(order="C")
 
 
 def _version() -> str:

@@ -1,4 +1,4 @@
-"""Where the metrics of a run go: file, screen and picture."""
+"""Metrics of a run, sent to file, screen and picture."""
 
 import contextlib
 import math
@@ -7,25 +7,25 @@ from typing import Protocol
 
 import jax
 
-from jaxzoo.train.metrics import MetricsLog, best_steps
+from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps
 from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.speed import Speed, SpeedLog
+from jaxzoo.train.speed import Speed
 from jaxzoo.train.state import TrainState
 from jaxzoo.train.step import Metrics
 
 
 class NonFiniteError(ArithmeticError):
-    """Loss or gradient of `step` is infinite or not a number."""
+    """Loss, gradient, validation or parameters of `step` are not finite."""
 
-    def __init__(self, name: str, value: float, step: int):
-        super().__init__(f"{name} is {value} at step {step}")
+    def __init__(self, what: str, step: int):
+        super().__init__(f"{what} at step {step}")
         self.step = step
 
 
 class ProgressReporter(Protocol):
-    """Who is told of the course of a run."""
+    """Receiver of the progress of a run."""
 
     def say(self, text: str) -> None:
         """A line of text."""
@@ -42,7 +42,7 @@ class ProgressReporter(Protocol):
 
 
 class Recorder:
-    """Sends metrics to file, audience and picture, training metrics one step late.
+    """Sends metrics to file, progress reporter and picture, training metrics one step late.
 
     Fetching the metrics of the step before, while the device works on the next one, never keeps the device
     waiting.
@@ -51,9 +51,9 @@ class Recorder:
       session: what trains.
       run: where the picture goes.
       log: where the metrics go.
-      progress: who is told.
+      progress: shows them.
       draws: whether there is a picture.
-      clock: how fast it trains, and where that goes beside TensorBoard; None: nobody asks.
+      clock: measures the speed, and the file of its rows; None: neither.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Recorder:
         progress: ProgressReporter,
         *,
         draws: bool = True,
-        clock: tuple[Speed, SpeedLog] | None = None,
+        clock: tuple[Speed, RowFile] | None = None,
     ):
         self._clock = clock
         self._session, self._run, self._log, self._progress, self._draws = session, run, log, progress, draws
@@ -87,25 +87,29 @@ class Recorder:
         metrics = fetch()
         for name in ("loss", "grad_norm"):
             if not math.isfinite(metrics[name]):
-                raise NonFiniteError(name, metrics[name], step)
+                raise NonFiniteError(f"{name} is {metrics[name]}", step)
         if step % self._session.config.train.log_every == 0:
             self._log.write(step, {f"train/{name}": value for name, value in metrics.items()})
-            self._write_speed(step)
+            if self._clock is not None:
+                speed, file = self._clock
+                row = speed.row(step)
+                file.write(step, row)
+                self._log.chart(step, {f"speed/{name}": value for name, value in row.items()})
         self._progress.train(step, metrics)
 
-    def _write_speed(self, step: int) -> None:
-        if self._clock is None:
-            return
-        speed, file = self._clock
-        row = speed.row(step)
-        file.write(step, row)
-        self._log.chart(step, {f"speed/{name}": value for name, value in row.items()})
-
     def validate(self, step: int, state: TrainState) -> None:
-        """Scores the validation sets, records the result and draws the picture."""
+        """Scores the validation sets, records the result and draws the picture.
+
+        Raises:
+          NonFiniteError: a metric of the validation, or of the training step before, is not finite.
+        """
         self.catch_up()
         with self._progress.pause():
-            row = self._log.write(step, self._session.evaluate(state.variables))
+            metrics = self._session.evaluate(state.variables)
+            for name, value in metrics.items():
+                if not math.isfinite(value):
+                    raise NonFiniteError(f"{name} is {value}", step)
+            row = self._log.write(step, metrics)
             self._progress.valid(step, row)
             self.draw()
 

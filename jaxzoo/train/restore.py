@@ -1,10 +1,10 @@
-"""Reads checkpoints, and trusts none before its arrays have the digests of its seal."""
+"""Reader of checkpoints: no array is trusted before it has the digest that was saved with it."""
 
-import contextlib
+import hashlib
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,19 +13,47 @@ import orbax.checkpoint as ocp
 
 from jaxzoo.config_io import Json, first_difference
 from jaxzoo.distributed.agreement import leaders, together
+from jaxzoo.json_files import parse_json, read_json
 from jaxzoo.screen import warn
-from jaxzoo.train.digest import digests
+from jaxzoo.train.digest import Digests, digests
 from jaxzoo.train.run_dir import MAY_CHANGE
-from jaxzoo.train.seal import Seal, UnusableError, read_seal
 from jaxzoo.train.state import TrainState
 
 T = TypeVar("T")
+
+STATE, SEAL = "state", "seal"
+"""Items of a checkpoint."""
 
 UNFINISHED = ".orbax-checkpoint-tmp"
 """In the name of a checkpoint that is being saved, or was when its process died."""
 
 UNUSABLE = ".unusable"
-"""Behind the step in the name of a checkpoint that a resumed run could not use; kept, and not looked at again."""
+"""After the step in the name of a checkpoint that a resumed run could not use; kept, and not read again."""
+
+
+class UnusableError(Exception):
+    """A checkpoint cannot be used; the message names its item or array, and why."""
+
+
+class Seal(NamedTuple):
+    """Description that is saved with the arrays of a step, as one text, so that no part can be exchanged."""
+
+    step: int
+    """Updates that the state has seen; the name of the step's folder says the same."""
+    cursor: dict
+    """The data cursor."""
+    config: dict
+    """The experiment."""
+    n_rows: int
+    """Rows of metrics up to the step."""
+    digests: Digests
+    """Digests of all arrays of the state."""
+
+    def to_json(self) -> dict:
+        """The fields, as JSON gives them back, and the SHA-256 of their text."""
+        named = {name: digest._asdict() for name, digest in self.digests.items()}
+        content = json.loads(json.dumps(self._replace(digests=named)._asdict()))  # type: ignore[arg-type]
+        return {**content, "sha256": _sha256(content)}
 
 
 class Restored(NamedTuple):
@@ -40,8 +68,51 @@ class Restored(NamedTuple):
 def folders(directory: Path) -> dict[int, Path]:
     """The folders named after a step, by step, the newest first."""
     names = [path.name for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
-    steps = sorted((int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name)), reverse=True)
+    steps = sorted((int(name) for name in names if re.fullmatch("0|[1-9][0-9]{0,18}", name)), reverse=True)
     return {step: directory / str(step) for step in steps}
+
+
+def read_seal(folder: Path) -> Seal:
+    """The seal of the checkpoint in the folder of a step.
+
+    Raises:
+      UnusableError: it is missing or damaged, or of another step than the folder's name says.
+    """
+    content = _read(folder, SEAL, ocp.args.JsonRestore())
+    try:
+        sha256 = content.pop("sha256")
+        seal = parse_json(json.dumps(content), Seal, where=SEAL)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UnusableError(f"{SEAL} is damaged") from None
+    if sha256 != _sha256(content):
+        raise UnusableError(f"{SEAL} is damaged: its text has another SHA-256 than it says")
+    if folder.name != str(seal.step):
+        raise UnusableError(f"{SEAL} is of step {seal.step}, but the folder is named {folder.name}")
+    return seal
+
+
+def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Reads some parts of the state of a checkpoint, such as `params`. Every process must call it.
+
+    Args:
+      folder: the step's.
+      seal: the checkpoint's.
+      wanted: shapes, dtypes and shardings of each part; any mesh will do.
+
+    Raises:
+      UnusableError: the arrays are damaged or missing.
+    """
+    parts = {name: tree for name, tree in wanted.items() if jax.tree.leaves(tree)}
+    places = ocp.checkpoint_utils.construct_restore_args(parts)
+    with together(UnusableError):
+        found = _read(folder, STATE, ocp.args.PyTreeRestore(parts, restore_args=places, partial_restore=True))
+    read = digests(found)
+    saved = {name for name in seal.digests if name.split("/")[0] in parts}
+    wrong = sorted(name for name in saved | read.keys() if read.get(name) != seal.digests.get(name))
+    if wrong:
+        more = f" and {len(wrong) - 1} more arrays" if len(wrong) > 1 else ""
+        raise UnusableError(f"{STATE}: {wrong[0]}{more}: not the numbers that were saved")
+    return {**wanted, **found}
 
 
 def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored:
@@ -59,31 +130,11 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
         seal = read_seal(folder)
         difference = config is not None and first_difference(seal.config, config, ignore=MAY_CHANGE)
         if difference:
-            raise UnusableError(f"seal/metadata is of another experiment: {difference[0]} differs")
-    arrays: Any = folder / "state"
-    with together(UnusableError), reading():
-        state = ocp.StandardCheckpointHandler().restore(arrays, args=ocp.args.StandardRestore(abstract))
-    seal.check_digests(digests(state))
+            raise UnusableError(f"{SEAL} is of another experiment: {difference[0]} differs")
+    state = TrainState(**read_arrays(folder, seal, abstract._asdict()))
     if int(state.step) != seal.step:
-        raise UnusableError(f"state is of step {int(state.step)}, but its seal of step {seal.step}")
+        raise UnusableError(f"{STATE} is of step {int(state.step)}, but its seal of step {seal.step}")
     return Restored(state, seal)
-
-
-@contextlib.contextmanager
-def reading() -> Iterator[None]:
-    """Raises UnusableError, with one line, for all that Orbax raises of a damaged checkpoint.
-
-    Memory that runs out says nothing of the checkpoint and passes.
-    """
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # Orbax raises kinds of its own, TensorStore's, JAX's, and plain Exception
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
-            raise
-        words = textwrap.shorten(str(error), 120, placeholder="...") or type(error).__name__
-        raise UnusableError(f"state cannot be read: {words}") from None
 
 
 def newest_usable(
@@ -95,7 +146,7 @@ def newest_usable(
       directory: of the checkpoints; nothing is written there.
       read: gets the folder of a step and raises UnusableError where it cannot use it.
       record: file with the newest step that was ever complete.
-      order: steps in the order in which they are tried, all of which there are; None: the newest first.
+      order: steps in the order in which they are tried, all of which exist; None: the newest first.
 
     Returns:
       None where there is no checkpoint and never was one.
@@ -104,13 +155,12 @@ def newest_usable(
       UnusableError: none of the checkpoints can be used, or all are gone.
     """
     recorded, steps = leaders(lambda: (_recorded(directory, record), list(folders(directory))))
-    found = {step: directory / str(step) for step in steps}
-    if not found and recorded is None:
+    if not steps and recorded is None:
         return None
-    failures = {} if recorded is None or any(step >= recorded for step in found) else {recorded: "its folder is gone"}
-    for step in found if order is None else order:
+    failures = {} if recorded is None or any(step >= recorded for step in steps) else {recorded: "its folder is gone"}
+    for step in steps if order is None else order:
         try:
-            result = read(found[step])
+            result = read(directory / str(step))
         except UnusableError as error:
             failures[step] = str(error)
             continue
@@ -121,23 +171,43 @@ def newest_usable(
     raise UnusableError(f"no checkpoint in {directory} can be used ({reasons})")
 
 
-def warn_of_strays(directory: Path) -> None:
-    """Names what lies among the checkpoints and is none."""
-    ours = {str(step) for step in folders(directory)}
-    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
-    strays = [name for name in names if name not in ours and UNFINISHED not in name and UNUSABLE not in name]
-    if strays:
-        warn(f"{directory} holds {', '.join(map(repr, strays))}: no checkpoint, left alone")
+class NewestCheckpoint(NamedTuple):
+    """Content of newest_checkpoint.json."""
+
+    newest: int
+    """Newest step that was ever complete."""
 
 
 def _recorded(directory: Path, record: Path | None) -> int | None:
-    """The newest step that was ever complete; None: not known, or its save was in its last moment."""
+    """The newest step that was ever complete; None: unknown, or its save was in its last moment."""
     try:
-        step = json.loads(record.read_bytes())["newest"] if record else None
+        step = read_json(record, NewestCheckpoint).newest if record else None
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError):
-        warn(f"{record} cannot be read; ignored")
+    except (OSError, ValueError) as error:
+        warn(f"{error}; ignored")
         return None
-    unfinished = list(directory.glob(f"{step}{UNFINISHED}*"))
-    return step if isinstance(step, int) and not unfinished else None
+    return None if any(directory.glob(f"{step}{UNFINISHED}*")) else step
+
+
+def _read(folder: Any, item: str, how: Any) -> Any:
+    """Reads an item of a checkpoint; raises UnusableError, with one line, for all that Orbax raises of a damaged one.
+
+    Memory that runs out says nothing about the checkpoint and passes.
+    """
+    try:
+        found = ocp.CompositeCheckpointHandler().restore(folder, args=ocp.args.Composite(**{item: how})).get(item)
+    except MemoryError:
+        raise
+    except Exception as error:  # Orbax raises kinds of its own, TensorStore's, JAX's, and plain Exception
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
+            raise
+        words = textwrap.shorten(str(error), 120, placeholder="...") or type(error).__name__
+        raise UnusableError(f"{item} cannot be read: {words}") from None
+    if found is None:
+        raise UnusableError(f"{item} is missing")
+    return found
+
+
+def _sha256(content: Json) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

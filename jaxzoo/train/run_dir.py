@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from jaxzoo.config_io import Json, first_difference
+from jaxzoo.json_files import read_json
 from jaxzoo.screen import warn
 from jaxzoo.whole_files import unfinished, write_json, write_whole
 
@@ -80,10 +81,10 @@ class RunDirectory:
 
     @property
     def is_imported(self) -> bool:
-        """Whether it was made of a file of variables: there is no optimizer to go on with."""
+        """Whether it was imported from a file of variables, without an optimizer."""
         try:
-            return bool(json.loads(self.origin.read_text()).get("imported"))
-        except (OSError, ValueError, AttributeError):
+            return bool(read_json(self.origin, dict).get("imported"))
+        except (OSError, ValueError):
             return False
 
     def check(self, *, resume: bool, overwrite: bool) -> None:
@@ -100,13 +101,23 @@ class RunDirectory:
             raise ValueError(f"{self.path} was imported, without an optimizer; begin another run with its --init-from")
         if self.holds_run and not (resume or overwrite):
             raise ValueError(f"{self.path} holds a run; continue it with --resume or replace it with --overwrite")
-        for link in self._links():
-            raise ValueError(f"{link} is a symbolic link, which no run made; put what it points to in its place")
+        self.check_links()
         strangers = self._strangers()
         if strangers and not resume:
             raise ValueError(
                 f"{self.path} holds {strangers[0]!r}, which no run wrote; choose another place with --run-dir"
             )
+
+    def check_links(self) -> None:
+        """Refuses symbolic links in place of the run's files and checkpoints: they lead to files of somebody else.
+
+        Raises:
+          ValueError: names the first link.
+        """
+        folders = [self.checkpoints, self.profile, *self.checkpoints.glob("*")]
+        for place in (*self._files(), *folders, *self.path.glob(f"{EVENTS}*")):
+            if place.is_symlink():
+                raise ValueError(f"{place} is a symbolic link, which no run made; put what it points to in its place")
 
     def check_same(self, config: Json) -> None:
         """Refuses to resume with another config than the run's.
@@ -126,13 +137,10 @@ class RunDirectory:
         """Reads `config.json`.
 
         Raises:
-          ValueError: it is no JSON.
+          ValueError: it holds no JSON object.
           OSError: it cannot be read.
         """
-        try:
-            return json.loads(self.config.read_text())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.config} must be JSON: {error}; restore what the run wrote") from error
+        return read_json(self.config, dict, remedy="restore what the run wrote")
 
     def claim(self) -> None:
         """Keeps other processes from writing here until `release`, or until this one ends.
@@ -177,7 +185,7 @@ class RunDirectory:
         warn(f"{self.path} was renamed; the run goes on in {renamed}")
 
     def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
-        """Makes the directory anew and claims it; a run that it held is removed.
+        """Makes an empty run directory and claims it; a run that it held is removed.
 
         Args:
           config: the experiment.
@@ -189,7 +197,7 @@ class RunDirectory:
           OSError: it cannot be written; a directory that was made for it is removed again.
           ValueError: another process writes here, or there is a run to keep.
         """
-        missing = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        missing = [p for p in (self.path / LOCK, self.path, *self.path.parents) if not p.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.claim()
@@ -206,10 +214,8 @@ class RunDirectory:
                 if self._claimed is not None:
                     self._remove_run()
                 self.release()
-                if missing:
-                    (self.path / LOCK).unlink(missing_ok=True)
                 for made in missing:
-                    made.rmdir()
+                    made.unlink() if made.name == LOCK else made.rmdir()
             raise
         except ValueError:
             self.release()
@@ -232,12 +238,6 @@ class RunDirectory:
         records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint]
         files = [*records, self.origin, self.config]
         return [*(unfinished(file, owned=True) for file in files), *files]
-
-    def _links(self) -> list[Path]:
-        """Symbolic links in the places of the run's files and checkpoints, through which it would write elsewhere."""
-        folders = [self.checkpoints, self.profile, *self.checkpoints.glob("*")]
-        places = [*self._files(), *folders, *self.path.glob(f"{EVENTS}*")]
-        return [place for place in places if place.is_symlink()]
 
     def _strangers(self) -> list[str]:
         """Names in the directory that no run wrote."""

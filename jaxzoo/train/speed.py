@@ -1,19 +1,14 @@
-"""How fast a run goes, what share of the devices' peak that is, and how much of their memory it takes."""
+"""Speed of a run, its share of the peak of the devices, and their memory."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from jaxzoo.config import RecallDataConfig
 from jaxzoo.devices import find_device
 from jaxzoo.train.flops import train_flops
-from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.session import Session
-from jaxzoo.whole_files import write_rows
 
 
 class StepWork(NamedTuple):
@@ -22,11 +17,11 @@ class StepWork(NamedTuple):
     unit: str
     """Unit that is counted: `tokens`, or `examples` of recall tasks."""
     amount: int
-    """How many of them."""
+    """Number of units."""
     flops: float
     """`train_flops`, the mean over the lengths of a mixture."""
     peak_flops: float | None
-    """FLOPs a second that the devices can do at best; None: not known."""
+    """Peak FLOP/s of all devices; None: unknown."""
 
 
 def step_work(session: Session) -> StepWork:
@@ -44,7 +39,7 @@ def step_work(session: Session) -> StepWork:
 class Speed:
     """The clock of a run.
 
-    Model FLOPs utilization (Chowdhery et al. 2022, app. B) is `flops * steps a second / peak_flops`: the FLOPs of the
+    Model FLOPs utilization (Chowdhery et al. 2022, app. B) is `flops * steps/s / peak_flops`: the FLOPs of the
     model, forward and backward, whatever is computed again.
 
     Args:
@@ -100,33 +95,3 @@ class Speed:
     def _peak_memory(self) -> int | None:
         peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
         return max((peak for peak in peaks if peak is not None), default=None)
-
-
-class SpeedLog:
-    """Appends rows to `speed.jsonl`: measured, so that two runs of one experiment differ here, and in no other file.
-
-    Args:
-      path: of the file.
-      keep_until: rows of later steps, which a resumed run will write again, are cut; -1 cuts all.
-    """
-
-    def __init__(self, path: Path, keep_until: int = -1):
-        kept = [row for row in read_rows(path) if row["step"] <= keep_until] if keep_until >= 0 else []
-        write_rows(path, kept, owned=True)
-        self._file = path.open("a", buffering=1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
-        with contextlib.suppress(OSError) if error else contextlib.nullcontext():
-            self._file.close()
-
-    def write(self, step: int, speed: dict[str, float]) -> None:
-        """Writes one row.
-
-        Raises:
-          OSError: it could not be written.
-        """
-        row: Row = {"step": step, **speed}
-        self._file.write(json.dumps(row) + "\n")

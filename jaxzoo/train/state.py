@@ -57,6 +57,18 @@ def first_state(
     )
 
 
+def first_not_finite(variables: Variables) -> str | None:
+    """Name of the first array with an infinite entry or NaN, such as `params/embedding`; None: all are finite."""
+    found = jax.device_get(_all_finite(variables))
+    paths = (path for path, is_finite in jax.tree.leaves_with_path(found) if not is_finite)
+    return next((jax.tree_util.keystr(path, simple=True, separator="/") for path in paths), None)
+
+
+@jax.jit
+def _all_finite(variables: Variables) -> Variables:
+    return jax.tree.map(lambda x: jnp.isfinite(x).all(), variables)
+
+
 def state_shardings(blueprint: Blueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Sharding of every array of the state.
 

@@ -1,20 +1,28 @@
-"""The language model of a run directory, without its optimizer; nothing is written there."""
+"""Trained models of run directories: the variables of a checkpoint, without its optimizer; nothing is written."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from jaxzoo.config import ExperimentConfig
+from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.memory import check_model
+from jaxzoo.train.metrics import best_steps, read_rows
+from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import Seal
-from jaxzoo.train.stored import Which, find_run, first_other_shape, read_stored, shapes_of
+
+Which = int | Literal["best"] | None
+"""A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
+newest. One of the last two that cannot be used gives way to the next, with a warning."""
+
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
 
 
 class Trained(NamedTuple):
@@ -28,10 +36,57 @@ class Trained(NamedTuple):
     """Step of the checkpoint."""
 
 
+def find_run(directory: Path, option: str = "--run") -> RunDirectory:
+    """The run in a directory.
+
+    Args:
+      directory: the run's.
+      option: what named it.
+
+    Raises:
+      ValueError: there is none, or a symbolic link stands in place of one of its files.
+    """
+    run = RunDirectory(directory.absolute())
+    takes = f"{option} takes the directory of a run, such as runs/mqar-based"
+    if not run.path.is_dir():
+        raise ValueError(f"{run.path} does not exist; {takes}")
+    if not run.holds_run:
+        raise ValueError(f"{run.path} holds no run: {run.config.name} is missing; {takes}")
+    run.check_links()
+    return run
+
+
+def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
+    """A run and its config.
+
+    Raises:
+      ValueError: there is no run, or its config.json is damaged or names a class that has not been imported.
+    """
+    run = find_run(directory)
+    return run, read_experiment(run.read_config(), run.config)
+
+
+def read_experiment(config: Any, source: Path) -> ExperimentConfig:
+    """The experiment of a stored config.
+
+    Raises:
+      ValueError: with the source: it is no experiment, names a class that has not been imported, or its model is too
+        large for the device.
+    """
+    try:
+        experiment = from_json(config, ExperimentConfig)
+        check_model(experiment.model)
+    except UnknownTypeError as error:
+        raise ValueError(f"{source}: {error}; name the file that defines it with --config FILE") from error
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
+    return experiment
+
+
 def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | None = None) -> Trained:
     """Reads the model of a run on text, whatever mesh it was trained on.
 
-    Only checkpoints that are complete are seen: Orbax gives one its name when it is. The run may be going on.
+    Only complete checkpoints are seen: Orbax gives one its name when it is. The run may be going on.
 
     Args:
       directory: the run's.
@@ -58,7 +113,7 @@ def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | 
 def load_variables(
     run: RunDirectory, config: ExperimentConfig, step: Which = None, *, device: Any = None
 ) -> tuple[Blueprint, Variables, Seal]:
-    """The model of a run, what it holds, on one device, and the seal of its checkpoint.
+    """The model of a run, its variables on one device, and the seal of its checkpoint.
 
     Args:
       run: its directory.
@@ -66,31 +121,106 @@ def load_variables(
       step: as `load_trained` takes it, which tells what is raised.
       device: where to; None: the first.
     """
-    try:
-        check_model(config.model)
-    except ValueError as error:
-        raise ValueError(f"{run.config}: {error}") from error
     blueprint = make_blueprint(config.model)
-    place = SingleDeviceSharding(device or jax.devices()[0])
-    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), blueprint.shapes)
-    variables, seal = read_stored(run, step, abstract, lambda seal: _check_same_model(seal, blueprint, run))
-    return blueprint, variables, seal
+
+    def check(seal: Seal) -> None:
+        where, remedy = f"{run.path}: checkpoint {seal.step} is of another model", "restore the run's own config.json"
+        other = first_other_shape(shapes_of(seal), blueprint.shapes)
+        if other:
+            name, there, here = other
+            raise ValueError(f"{where}: variable {name} has shape {there} there and {here} by config.json; {remedy}")
+        difference = first_difference(seal.config.get("model"), run.read_config().get("model"), path="model")
+        if difference:
+            raise ValueError(f"{where}: {difference[0]} differs; {remedy}")
+
+    return blueprint, *read_stored(run, step, on_device(blueprint.shapes, device or jax.devices()[0]), check)
 
 
-def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
-    """A run and its config.
+def on_device(shapes: Any, device: Any) -> Any:
+    """The shapes of arrays, to be placed on a device."""
+    place = SingleDeviceSharding(device)
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
+
+
+def read_stored(
+    run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
+) -> tuple[Variables, Seal]:
+    """The variables and the seal of a checkpoint, verified by its digests.
+
+    Args:
+      run: its directory.
+      step: which checkpoint.
+      abstract: shapes, dtypes and shardings to read into; any mesh will do.
+      check: raises ValueError for a checkpoint of other variables, before any of them is read.
 
     Raises:
-      ValueError: there is no run, or its config.json names a class that has not been imported.
+      ValueError: there is no (such) checkpoint, or what `check` raises.
+      OSError: a file cannot be read, or holds other numbers than were saved.
     """
-    run = find_run(directory)
-    stored = run.read_config()
+
+    def read(folder: Path) -> tuple[Variables, Seal]:
+        seal = read_seal(folder)
+        check(seal)
+        return Variables(**read_arrays(folder, seal, abstract._asdict())), seal
+
+    steps = list(folders(run.checkpoints))
+    if isinstance(step, int) and steps and step not in steps:
+        raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(steps)))}, those in {run.path}")
     try:
-        return run, from_json(stored, ExperimentConfig)
-    except UnknownTypeError as error:
-        raise ValueError(f"{run.config}: {error}; name the file that defines it with --config FILE") from error
-    except ValueError as error:
-        raise ValueError(f"{run.config}: {error}") from error
+        if isinstance(step, int) and steps:
+            return read(run.checkpoints / str(step))
+        order = _best(run, steps) if step == "best" else None
+        found = newest_usable(run.checkpoints, read, run.newest_checkpoint if order is None else None, order)
+    except UnusableError as error:
+        what = f"checkpoint {step} cannot be used: " if isinstance(step, int) else ""
+        raise OSError(f"{run.path}: {what}{error}") from None
+    if found is None:
+        raise ValueError(f"{run.path} holds a run without checkpoint; train it until it has saved one")
+    return found
+
+
+def first_other_shape(there: Shapes, here: Variables) -> tuple[str, Any, Any] | None:
+    """The first variable that two models do not share, as (name, shape there, shape here); None: they share them all.
+
+    Orbax restores what it finds, and leaves out what it does not.
+    """
+    shapes = {name: x.shape for tree in here for name, x in names_of(tree).items()}
+    for name in sorted(there.keys() | shapes.keys()):
+        if there.get(name) != shapes.get(name):
+            return name, there.get(name), shapes.get(name)
+    return None
+
+
+def shapes_of(seal: Seal) -> Shapes:
+    """Shapes of the variables in a checkpoint."""
+    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
+    return {name.partition("/")[2]: array.shape for name, array in parts.items()}
+
+
+def names_of(tree: dict) -> dict[str, Any]:
+    """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+
+
+def tokenizer_of(cursor: dict) -> str:
+    """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
+    made_by = cursor.get("fingerprint")
+    return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
+
+
+def _best(run: RunDirectory, found: list[int]) -> list[int]:
+    """The checkpoints of validated steps, the best first."""
+    settings = run.read_config().get("train")
+    chosen = settings.get("best_metric") if isinstance(settings, dict) else None
+    metric = chosen if isinstance(chosen, str) else TrainConfig.best_metric
+    steps = best_steps(read_rows(run.metrics), metric, among=found)
+    if found and not steps:
+        raise ValueError(
+            f"{run.path}: {run.metrics.name} has {metric} for none of the checkpoints {', '.join(map(str, found))}; "
+            "name one by its step"
+        )
+    return steps
 
 
 def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer | None) -> Tokenizer:
@@ -107,18 +237,3 @@ def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer 
             f"{tokenizer.vocab_size} ids of the tokenizer {tokenizer.name!r}; this model was not trained on its tokens"
         )
     return tokenizer
-
-
-def _check_same_model(seal: Seal, blueprint: Blueprint, run: RunDirectory) -> None:
-    """Refuses the checkpoint of another model than that of config.json."""
-    where = f"{run.path}: checkpoint {seal.step}"
-    other = first_other_shape(shapes_of(seal), blueprint.shapes)
-    if other:
-        name, there, here = other
-        raise ValueError(
-            f"{where} is of another model: variable {name} has shape {there} there and {here} by config.json; restore "
-            "the run's own config.json"
-        )
-    difference = first_difference(seal.config["model"], run.read_config()["model"], path="model")
-    if difference:
-        raise ValueError(f"{where} is of another model: {difference[0]} differs; restore the run's own config.json")

@@ -25,6 +25,7 @@ def test_failing_config_file_names_its_line(tmp_path):
         ("x = = 1\n", "line 1: SyntaxError: invalid syntax$"),
         ("def config():\n    return 1 + ''\n", "line 2: TypeError: unsupported operand"),
         ("from jaxzoo.mixers import NoMixer\n", "line 1: ImportError: cannot import name 'NoMixer'"),
+        ("configs = [1]\n", "`configs` must be a dict of configurations by name$"),
         ("cnfig = 1\n", "must define `config`, an ExperimentConfig"),
         (
             "from jaxzoo.config import OptimizerConfig\n\nconfig = OptimizerConfig(b1=2)\n",
@@ -137,8 +138,8 @@ def test_a_file_of_several_configurations(tmp_path, capsys):
     own = str(REPOSITORY / "configs" / "mqar" / "based.py")
     for words, message in (
         (flags, "several.py has several configurations; choose one by --name: ret_net, ret_net_deep"),
-        ([*flags, "--name", "ret_net_dep"], "unknown configuration 'ret_net_dep' of .*did you mean 'ret_net_deep'"),
-        ([*flags, "--name", "x"], "unknown configuration 'x' of .*; there are ret_net, ret_net_deep"),
+        ([*flags, "--name", "ret_net_dep"], "unknown configuration 'ret_net_dep'; did you mean 'ret_net_deep'"),
+        ([*flags, "--name", "x"], "unknown configuration 'x'; there are ret_net, ret_net_deep"),
         ([*flags, "--name", "ret_net_deep", "--model.mixer", "hyena"], "leaves no mixer open"),
         ([*flags, "--nam", "ret_net"], "several configurations|unknown option --nam; did you mean --name"),
         (["--config", own, "--name", "based"], "--name based: config file .*based.py has one configuration, without"),

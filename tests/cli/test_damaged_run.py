@@ -55,8 +55,8 @@ def edit_cursor(folder: Path) -> None:
 
 DAMAGES = {
     "bits": (lambda c: scatter_numbers(c / "9"), "checkpoint 9 in", "(state"),
-    "name": (lambda c: (c / "9").rename(c / "33"), "checkpoint 33 in", "(seal/metadata is of step 9, but"),
-    "cursor": (lambda c: edit_cursor(c / "9"), "checkpoint 9 in", "(seal/metadata is damaged"),
+    "name": (lambda c: (c / "9").rename(c / "33"), "checkpoint 33 in", "(seal is of step 9, but"),
+    "cursor": (lambda c: edit_cursor(c / "9"), "checkpoint 9 in", "(seal is damaged"),
     "gone": (lambda c: shutil.rmtree(c / "9"), "checkpoint 9 in", "(its folder is gone)"),
     "numbers": (lambda c: shutil.rmtree(c / "9" / "state" / "ocdbt.process_0"), "checkpoint 9 in", "(state"),
 }
@@ -91,7 +91,7 @@ def test_without_a_good_checkpoint_nothing_is_overwritten(how, whole, mqar_file,
     for folder in sorted((tmp_path / "r" / "checkpoints").iterdir()):
         flip(folder / "seal" / "metadata", random.Random(0)) if how == "damaged" else shutil.rmtree(folder)
     before = snapshot(tmp_path / "r")
-    assert run(mqar_file, "r", "--resume") == 1
+    assert run(mqar_file, "r", "--resume") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"error: no checkpoint in {tmp_path / 'r' / 'checkpoints'} can be used (9: ")
     assert "start anew with --overwrite, or choose another place with --run-dir" in line
@@ -106,7 +106,7 @@ def test_an_empty_folder_is_passed_over_and_a_stray_left_alone(whole, mqar_file,
     stray, skipped = capfd.readouterr().err.splitlines()
     assert "holds 'notes': no checkpoint, left alone" in stray
     assert "checkpoint 12 in" in skipped
-    assert skipped.endswith("(seal/metadata: No such file or directory); taking that of step 9")
+    assert skipped.endswith("(seal is missing); taking that of step 9")
     assert rows("r") == whole
     assert (tmp_path / "r" / "checkpoints" / "notes").is_dir()
 
@@ -162,6 +162,6 @@ def test_text_of_a_damaged_run(run_copy, capfd):
     assert generate(flags) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"error: {run}: no checkpoint in {run / 'checkpoints'} can be used (4: state")
-    assert "; 2: seal/metadata is of step 3, but the folder is named 2)" in line
+    assert "; 2: seal is of step 3, but the folder is named 2)" in line
     (run / "checkpoints" / "2").rename(run / "checkpoints" / "3")
     assert {name for name, data in before.items() if snapshot(run).get(name) != data} == set()

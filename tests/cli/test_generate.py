@@ -19,7 +19,7 @@ from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.generation import Generation, Sampling, generate
 from jaxzoo.models import LanguageModel
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.seal import read_seal
+from jaxzoo.train.restore import read_seal, restore
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import load_trained
 
@@ -36,9 +36,8 @@ def model(trained_run) -> LanguageModel:
     """The model of the newest checkpoint, by the trainer's own way of reading it."""
     config = from_json(json.loads((trained_run / "config.json").read_text()), ExperimentConfig)
     session = Session(config)
-    with Checkpoints(trained_run / "checkpoints", keep=9) as checkpoints:
-        assert checkpoints.newest == 4
-        state = checkpoints.restore(4, session.abstract_state).state
+    assert Checkpoints(trained_run / "checkpoints").newest == 4
+    state = restore(trained_run / "checkpoints" / "4", session.abstract_state).state
     return session.blueprint.model(jax.device_put(jax.device_get(state.variables)))
 
 

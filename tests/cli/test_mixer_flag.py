@@ -68,6 +68,7 @@ def test_mistakes_are_one_line(capsys):
     for file, flags, message in (
         ("zoo", "--model.mixer retnet", r"--model\.mixer: unknown mixer 'retnet'; did you mean 'ret_net'\?$"),
         ("zoo", "--model.mixer zzz", r"unknown mixer 'zzz'; there are attention, base_conv, "),
+        ("zoo", f"--model.mixer ret_netz{'z' * 100_000}", r"^.{40,200}there are attention, base_conv, .{100,2000}$"),
         ("zoo", "--model.mixr ret_net", r"unknown option --model\.mixr; did you mean --model\.mixer\?$"),
         ("zoo", "--model.mixer", r"argument --model\.mixer: expected one argument$"),
         ("zoo", "--model.mixer ret_net --model.pattern.1.feature-dim 3", r"unknown option --model\.pattern\.1\.featur"),

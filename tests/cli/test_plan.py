@@ -60,7 +60,7 @@ def test_saved_plans_as_a_table(tmp_path, capsys):
 def test_file_that_is_no_plan(tmp_path, capsys):
     (tmp_path / "a.json").write_text(json.dumps([1]))
     assert main(["--table", str(tmp_path / "a.json")]) == 2
-    assert "must be a plan of version" in capsys.readouterr().err
+    assert "a.json: [1] must be an object; plan again" in capsys.readouterr().err
 
 
 def test_help(capsys):

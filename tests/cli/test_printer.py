@@ -2,7 +2,7 @@
 
 import io
 
-from jaxzoo.cli.printer import Printer
+from jaxzoo.cli.generate import Printer
 
 
 def test_the_first_open_text_streams_and_the_others_wait():

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import time
+import traceback
 from types import SimpleNamespace
 
 import jax
@@ -17,14 +18,16 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.statistics.ngram import ngram_baselines
+from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.screen import Screen
+from jaxzoo.train import loss
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.metrics import MetricsLog
 from jaxzoo.train.progress import Progress
 from jaxzoo.train.recorder import NonFiniteError, Recorder
+from jaxzoo.train.restore import read_seal
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.seal import read_seal
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork
 from tests.train.conftest import _one_device  # noqa: F401 a fixture
@@ -66,10 +69,32 @@ def test_profile_of_a_run(mqar_file, run, tmp_path, capsys):
     assert steps_of_trace(trace) == [2, 3]
 
 
-def test_mqar_run_leaves_what_is_promised_with_pictures(mixture_file, run, rows, tmp_path, capsys):
+@pytest.fixture
+def modules(monkeypatch) -> set[str]:
+    """Modules of the library that call each other from the command line down to mixers and the loss."""
+    found: set[str] = set()
+
+    def watch(owner, name):
+        function = getattr(owner, name)
+
+        def watched(*args, **kwargs):
+            names = {frame.f_globals["__name__"] for frame, _ in traceback.walk_stack(None)}
+            found.update(each for each in {*names, function.__module__} if each.startswith("jaxzoo."))
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(loss, "cross_entropy")
+    watch(BaseConv, "__call__")
+    return found
+
+
+def test_mqar_run_leaves_what_is_promised_with_pictures(modules, mixture_file, run, rows, tmp_path, capsys):
     """Kills: rows or files that are missing or misnamed, a config.json that does not give it back, a last
-    step without validation or checkpoint."""
+    step without validation or checkpoint; more modules between command line and loss than a reader can follow."""
     assert run(mixture_file, "r") == 0
+    assert {"jaxzoo.cli.train", "jaxzoo.train.loss", "jaxzoo.models.block"} < modules
+    assert len(modules) <= 10  # with jaxzoo/train/__main__.py and cli/door.py: 12
     names = {p.name for p in (tmp_path / "r").iterdir() if not p.name.startswith("events.out.tfevents.")}
     files = {"config.json", "metrics.jsonl", "speed.jsonl", "learning_curve.png", "newest_checkpoint.json"}
     assert names == {*files, "checkpoints", ".lock"}
@@ -256,12 +281,25 @@ def test_interruption_before_training(mqar_file, run, monkeypatch, tmp_path, cap
 def test_second_signal_kills():
     """Kills: a run that cannot be stopped while it saves, handlers that outlive the run."""
     before = signal.getsignal(signal.SIGINT)
-    with StopSignals() as stop:
-        assert not stop.requested
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.requested
-        assert [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)] == [signal.SIG_DFL] * 2
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    for number in numbers:
+        with StopSignals() as stop:
+            assert not stop.requested
+            os.kill(os.getpid(), number)
+            assert stop.requested
+            assert [signal.getsignal(each) for each in numbers] == [signal.SIG_DFL] * 3
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_nohup_is_respected(monkeypatch):
+    """Kills: a run that ends with its terminal although it was told not to."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, at_step, capsys):
@@ -275,6 +313,30 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
     assert message.count("\n") == 1
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest == 3
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
+
+
+def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, rows, tmp_path, at_step, capsys):
+    """Kills: a diverged model that is validated, saved and resumed as if it were good; training that goes on after a
+    validation that is not a number."""
+    flags = ("--optimizer.learning-rate", "1e30", "--optimizer.warmup-fraction", "0", "--train.steps", "1")
+    assert run(mqar_file, "r", *flags) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: valid/loss is nan at step 1; no checkpoint had been written; begin a run with a ")
+    assert Checkpoints(tmp_path / "r" / "checkpoints").newest is None
+
+    def break_parameters(state, metrics):
+        embedding = state.params["embedding"].at[3, 3].set(jnp.inf)
+        return state._replace(params={**state.params, "embedding": embedding}), metrics
+
+    at_step(6, break_parameters)
+    assert run(mqar_file, "s", "--train.eval-every", "0") == 1
+    message = capsys.readouterr().err
+    place = tmp_path / "s" / "checkpoints"
+    assert message == (
+        f"error: params/embedding is not finite at step 6; the newest checkpoint that was saved is that of step 3 in "
+        f"{place}; begin a run with a lower --optimizer.learning-rate, from there with --init-from {tmp_path / 's'}:3\n"
+    )
+    assert Checkpoints(place).newest == 3
 
 
 def test_infinite_gradient_stops_too(tiny_config, tmp_path):
@@ -395,7 +457,8 @@ def test_what_is_refused_writes_nothing(mqar_file, text_file, run, tmp_path, cap
 NONSENSE = [
     ("--model.d-model 1000000000", "LanguageModelConfig: d_model=1000000000, n_layers=2, vocab_size=257 and "),
     ("--model.d-model 100000", "240.3 GB of it for 30,0"),
-    ("--model.n-layers 2000000000", "must fit into "),
+    ("--model.n-layers 2000000000", "LanguageModelConfig.n_layers=2000000000 must be in [1, 65536]"),
+    ("--model.n-layers 60000 --model.d-model 4096 --model.mlp-width 16384", "must fit into "),
     ("--model.d-model 2147483648", "LanguageModelConfig.d_model=2147483648 must be below 2^31"),
     ("--data.train.0.task.power inf", "MQARConfig.power=inf must be finite"),
     ("--data.train.0.task.power 300", "MQARConfig.power=300.0 must be "),

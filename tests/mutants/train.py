@@ -131,15 +131,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="a damaged checkpoint accepted",
         path="jaxzoo/train/restore.py",
-        old="    seal.check_digests(digests(state))\n",
-        new="",
+        old="    if wrong:\n",
+        new="    if False:\n",
         tests=("tests/train/test_damage.py",),
     ),
     Mutant(
         name="a digest that overlooks the order of the words",
         path="jaxzoo/train/digest.py",
-        old="mixed = bits ^ (index * jnp.uint32(0x9E3779B1))",
-        new="mixed = bits ^ (0 * index)",
+        old="mixed = words ^ index",
+        new="mixed = words",
         tests=("tests/train/test_digest.py::test_changes_of_several_words",),
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +15,12 @@ from jaxzoo.devices import DEVICES, find_device
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.plan import search as searching
-from jaxzoo.plan.advice import advice
 from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.compile import RejectedError, make_plan
-from jaxzoo.plan.plan import Memory, Plan, find
-from jaxzoo.plan.report import describe, table
+from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
+from jaxzoo.plan.report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
 from jaxzoo.plan.topology import Topology
-from jaxzoo.plan.work import Work, remat_policies, step_work
 from jaxzoo.sharding import make_mesh
 from jaxzoo.train.session import Program
 from pallas_kernels.compile_check.targets import TARGETS
@@ -80,7 +79,7 @@ def test_gradients_cross_the_mesh(plan):
 
 @pytest.mark.full
 @pytest.mark.parametrize("train", [{}, {"loss_chunk": 16}])
-@pytest.mark.parametrize("remat", remat_policies()[:2])
+@pytest.mark.parametrize("remat", list(FORWARD_AGAIN)[:2])
 def test_flops_against_the_compiler(remat, train):
     """Kills a wrong factor for the backward pass, and work that is computed again and not counted.
 
@@ -260,7 +259,8 @@ def test_candidates(topology):
     assert {a * b * c for a, b, c in sizes} == {8}
     assert (8, 1, 1) in sizes
     assert (1, 2, 4) in sizes
-    assert {each.config.model.remat for each in found} == set(remat_policies())
+    policies = get_args(LanguageModelConfig.__dataclass_fields__["remat"].type)
+    assert {each.config.model.remat for each in found} == set(policies)
     assert [each.seconds for each in found] == sorted(each.seconds for each in found)
     odd = dataclasses.replace(CONFIG, train=TrainConfig(batch_size=2))
     assert {each.config.mesh.tensor for each in candidates(odd, topology)} == {4, 8}
@@ -312,13 +312,13 @@ def test_search_learns_what_is_too_large(topology, monkeypatch):
 
     def made(config, *_, **__):
         tried.append(config.model.remat)
-        is_first = config.model.remat == remat_policies()[0]
+        is_first = config.model.remat == next(iter(FORWARD_AGAIN))
         peak = (100 if is_first else 1) * GIB
         return example(memory=dataclasses.replace(example().memory, peak=peak))
 
     monkeypatch.setattr(searching, "make_plan", made)
     assert search(CONFIG, topology, name="small", most=3, say=lambda line: None).fits
-    assert tried.count(remat_policies()[0]) == 1
+    assert tried.count(next(iter(FORWARD_AGAIN))) == 1
     assert len(tried) == 3
 
 
@@ -340,15 +340,22 @@ def test_table():
 
 
 def test_no_plan(tmp_path):
-    (tmp_path / "a.json").write_text(json.dumps({"version": 0}))
-    with pytest.raises(ValueError, match="must be a plan of version 1"):
-        Plan.load(tmp_path / "a.json")
-    (tmp_path / "b.json").write_text("[]")
-    with pytest.raises(ValueError, match="received None"):
-        Plan.load(tmp_path / "b.json")
-    (tmp_path / "c.json").write_text("{")
-    with pytest.raises(ValueError, match="is no plan"):
-        Plan.load(tmp_path / "c.json")
+    """Kills: a traceback, or a table of numbers that nobody planned."""
+    file = tmp_path / "a.json"
+    example().save(file)
+    good = json.loads(file.read_text())
+    for changed, message in (
+        ({"version": 0}, "version=0 must be one of 1"),
+        ({"memory": {}}, r"memory\.params is missing"),
+        ({"device": "abacus"}, "device='abacus' is unknown"),
+        ({"mesh": {"data": 0}}, r"mesh\.data=0 must be positive"),
+    ):
+        file.write_text(json.dumps(good | changed))
+        with pytest.raises(ValueError, match=rf"a\.json: {message}.*; plan again, with --save$"):
+            Plan.load(file)
+    file.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="must be nested at most"):
+        Plan.load(file)
 
 
 def test_devices_agree_with_the_kernels_targets():

@@ -14,7 +14,7 @@ from jaxzoo.train.recorder import Recorder
 from jaxzoo.train.restore import folders
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.stored import read_stored
+from jaxzoo.train.trained import read_stored
 from tests.train.test_damage import flip
 
 LOSSES = {1: 9.0, 2: 3.0, 4: 1.0, 6: 2.0, 8: 4.0, 9: 5.0}
@@ -96,7 +96,7 @@ def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     directory = RunDirectory(tmp_path / "r")
 
     def best(which="best") -> int:
-        return read_stored(directory, which, abstract, lambda _: None).seal.step
+        return read_stored(directory, which, abstract, lambda _: None)[1].step
 
     session = Session(load_config(mqar_file))
     abstract = session.abstract_state.variables
@@ -104,7 +104,7 @@ def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     flip(directory.checkpoints / "4" / "seal" / "metadata", random.Random(0))
     assert best() == 6
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith(f"warning: checkpoint 4 in {directory.checkpoints} cannot be used (seal/metadata is damaged")
+    assert line.startswith(f"warning: checkpoint 4 in {directory.checkpoints} cannot be used (seal ")
     assert line.endswith("taking that of step 6")
     assert run(mqar_file, "new", "--train.steps", "1", "--init-from", f"{directory.path}:best") == 0
     out, err = capfd.readouterr()

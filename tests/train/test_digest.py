@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxzoo.train.digest import _MIN_SLICED, digests
+from jaxzoo.train.digest import digests
 
 M = 2**32
 
 
 def sum_of(array) -> int:
     (digest,) = digests({"x": jnp.asarray(array)}).values()
-    return digest["sum"]
+    return digest.sum
 
 
 def by_hand(words: list[int]) -> int:
@@ -33,12 +33,6 @@ def test_the_formula(shape):
     """Kills: another index order, a mix that loses bits, a sum that is not modulo 2^32."""
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     assert sum_of(x) == by_hand(x.reshape(-1).view(np.uint32).tolist())
-
-
-def test_a_large_array_is_summed_whole():
-    """Kills: elements behind the last slice left out, slices with one index twice."""
-    x = np.random.default_rng(0).integers(0, M, (5, _MIN_SLICED // 4 + 3), np.uint32)
-    assert sum_of(x) == by_hand(x.reshape(-1).tolist())
 
 
 DTYPES = ("bool", "int8", "uint8", "bfloat16", "float16", "int32", "uint32", "float32", "int64", "float64", "complex64")
@@ -97,8 +91,7 @@ def test_the_same_on_every_mesh(spec):
     """Kills: shards counted twice or from a wrong beginning, sums that depend on their order."""
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("x", "y"))
     rng = np.random.default_rng(0)
-    for shape in ((8, 16), (16, _MIN_SLICED // 2)):
-        x = rng.standard_normal(shape).astype(np.float32)
-        laid_out = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
-        with jax.set_mesh(mesh):
-            assert sum_of(laid_out) == by_hand(x.reshape(-1).view(np.uint32).tolist())
+    x = rng.standard_normal((8, 16)).astype(np.float32)
+    laid_out = jax.device_put(x, NamedSharding(mesh, PartitionSpec(*spec)))
+    with jax.set_mesh(mesh):
+        assert sum_of(laid_out) == by_hand(x.reshape(-1).view(np.uint32).tolist())

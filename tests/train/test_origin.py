@@ -18,6 +18,7 @@ from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.origin import CheckpointPlace, read_origin
+from jaxzoo.train.restore import restore
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 
@@ -71,8 +72,8 @@ def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd,
     assert (note["run"], note["step"], len(note["digest"])) == (str(tmp_path / "old"), 2, 64)
     config = from_json(json.loads((tmp_path / "new" / "config.json").read_text()), ExperimentConfig)
     session = Session(config)
-    with jax.set_mesh(session.mesh), Checkpoints(tmp_path / "new" / "checkpoints") as checkpoints:
-        state, seal = checkpoints.restore(0, session.abstract_state)
+    with jax.set_mesh(session.mesh):
+        state, seal = restore(tmp_path / "new" / "checkpoints" / "0", session.abstract_state)
         fresh = session.init_state()
         assert seal.cursor == session.dataset.train().get_state()
     jax.tree.map(np.testing.assert_array_equal, (state.opt_state, state.key), (fresh.opt_state, fresh.key))
@@ -100,7 +101,7 @@ def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     shutil.rmtree(tmp_path / "broken" / "checkpoints")
     (tmp_path / "broken" / "newest_checkpoint.json").unlink()
     capfd.readouterr()
-    assert run(mqar_file, "broken", *flags, "--resume") == 1
+    assert run(mqar_file, "broken", *flags, "--resume") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "was stopped before it had saved the parameters that it begins with" in line
     directory = RunDirectory(tmp_path / "broken")

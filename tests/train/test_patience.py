@@ -107,7 +107,7 @@ def test_rows_of_metrics(written, tmp_path, monkeypatch, capfd):
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path) as log:
         log.write(1, {"train/loss": 1.0})
-        file, fails = log._file, [True, True]
+        file, fails = log._file._file, [True, True]
 
         class Failing:
             name, truncate, close = file.name, file.truncate, file.close
@@ -119,7 +119,7 @@ def test_rows_of_metrics(written, tmp_path, monkeypatch, capfd):
                     return file.write(line[:written])
                 return file.write(line)
 
-        log._file = Failing()
+        log._file._file = Failing()
         log.write(2, {"train/loss": 0.5})
     assert [row["step"] for row in read_rows(path)] == [1, 2]
     assert path.read_bytes().count(b"\n") == 2

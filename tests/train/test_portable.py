@@ -16,7 +16,7 @@ from jaxzoo.cli.generate import main as generate
 from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.digest import digests
 from jaxzoo.train.portable import read_portable, write_portable
-from jaxzoo.train.seal import Seal
+from jaxzoo.train.restore import Seal
 from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 
 NANS = np.array([[0x7FC00123, 0xFFC12345, 0x7F800000], [0x80000000, 0x00000001, 0x3F800000]], np.uint32)
@@ -37,12 +37,12 @@ def odd(tmp_path):
     write_portable(tmp_path / "m.safetensors", variables, seal)
     sharding = jax.sharding.SingleDeviceSharding(jax.devices()[3])
     abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), variables)
-    return SimpleNamespace(file=tmp_path / "m.safetensors", variables=variables, abstract=abstract)
+    return SimpleNamespace(file=tmp_path / "m.safetensors", variables=variables, abstract=abstract, seal=seal)
 
 
 def test_every_bit_and_all_that_is_said_of_it(odd):
     """Kills: a cast on the way, a NaN made quiet, names or metadata that another program cannot make sense of, half a
-    file left beside it."""
+    file left in the directory, equal exports whose bytes differ."""
     arrays = load_file(odd.file)
     assert arrays.keys() == {"stacks.0.a", "stacks.0.b", "stacks.0.signs"}
     assert (arrays["stacks.0.a"].dtype, bits(arrays["stacks.0.a"])) == (np.float32, NANS.tobytes())
@@ -63,6 +63,9 @@ def test_every_bit_and_all_that_is_said_of_it(odd):
     assert {d for x in jax.tree.leaves(read) for d in x.devices()} == {jax.devices()[3]}
     assert (header.step, header.tokenizer, header.buffers) == (7, "tok:1", {"stacks/0/signs"})
     assert [p.name for p in odd.file.parent.iterdir()] == ["m.safetensors"]
+    for _ in range(4):
+        write_portable(odd.file.parent / "again.safetensors", odd.variables, odd.seal)
+        assert (odd.file.parent / "again.safetensors").read_bytes() == odd.file.read_bytes()
     (odd.file.parent / "plain").touch()
     assert odd.file.stat().st_mode == (odd.file.parent / "plain").stat().st_mode
 
@@ -142,9 +145,16 @@ def test_refusals(mqar_file, run, tmp_path, capfd):
     with safetensors.safe_open(file, framework="np") as content:
         metadata = content.metadata()
     config = json.loads(metadata["config"])
-    config["model"]["d_model"] = 16
-    other = tmp_path / "other.safetensors"
-    save_file(load_file(file), other, metadata={**metadata, "config": json.dumps(config)})
+    places = {}
+    for name, fields in (
+        ("other", {"d_model": 16}),
+        ("deep", {"n_layers": 2**30}),
+        ("large", {"n_layers": 60_000, "d_model": 2**16, "mlp_width": 2**18}),
+    ):
+        changed = json.dumps({**config, "model": {**config["model"], **fields}})
+        places[name] = tmp_path / f"{name}.safetensors"
+        save_file(load_file(file), places[name], metadata={**metadata, "config": changed})
+    other = places["other"]
     capfd.readouterr()
     before = sorted(tmp_path.rglob("*"))
     for argv, line in [
@@ -155,6 +165,8 @@ def test_refusals(mqar_file, run, tmp_path, capfd):
             ["--import", str(other), "--out", str(tmp_path / "x")],
             "embedding has shape (264, 8) there and (264, 16) by its",
         ),
+        (["--import", str(places["deep"]), "--out", str(tmp_path / "x")], "n_layers=1073741824 must be in [1, 65536]"),
+        (["--import", str(places["large"]), "--out", str(tmp_path / "x")], "and must fit into the "),
         (["--import", str(file), "--out", str(tmp_path / "r")], "holds a run"),
     ]:
         assert export(argv) == 2, argv

@@ -17,6 +17,7 @@ from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train import session as session_module
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.restore import restore
 from jaxzoo.train.session import PerShape, Session
 from tests.mixers.outside import N_TOKENS, AverageConfig, SignedTokensConfig
 
@@ -173,8 +174,8 @@ def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_co
         checkpoints.save(2, state, cursor=stream.get_state(), config={})
         expected, _ = losses(eight, state, stream, steps=2)
     one = Session(with_mesh(config, data=1), devices=jax.devices()[:1])
-    with jax.set_mesh(one.mesh), Checkpoints(tmp_path / "c") as checkpoints:
-        state, seal = checkpoints.restore(2, one.abstract_state)
+    with jax.set_mesh(one.mesh):
+        state, seal = restore(tmp_path / "c" / "2", one.abstract_state)
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(state.opt_state), saved)
         stream = one.dataset.train()
         stream.set_state(seal.cursor)
@@ -254,7 +255,7 @@ def test_losses_and_buffers_of_mixers_through_a_checkpoint(tiny_config, tmp_path
         with Checkpoints(tmp_path / "c") as checkpoints:
             checkpoints.save(3, state, cursor=stream.get_state(), config={})
             checkpoints.wait()
-            restored, _ = checkpoints.restore(3, session.abstract_state)
+            restored, _ = restore(tmp_path / "c" / "3", session.abstract_state)
     parts = {name: float(value) for name, value in metrics.items() if name.startswith("loss")}
     assert parts.keys() == {"loss", "loss/cross_entropy", "loss/size"}
     assert parts["loss/size"] > 1e-3

@@ -1,6 +1,5 @@
 """The clock of a run: what it counts, what it leaves out, and where it writes."""
 
-import contextlib
 import dataclasses
 import json
 from types import SimpleNamespace
@@ -11,8 +10,9 @@ from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.devices import find_device
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train import speed as module
+from jaxzoo.train.metrics import RowFile, rows_until
 from jaxzoo.train.session import Session
-from jaxzoo.train.speed import Speed, SpeedLog, StepWork, step_work
+from jaxzoo.train.speed import Speed, StepWork, step_work
 
 WORK = StepWork("tokens", 512, 3e9, 1e12)
 
@@ -58,11 +58,11 @@ def test_what_is_not_known_is_left_out(clock):
 def test_rows_are_cut_where_a_resumed_run_begins(tmp_path):
     """Kills: rows twice after a resume, and rows that stay in a buffer."""
     path = tmp_path / "speed.jsonl"
-    with SpeedLog(path) as log:
+    with RowFile(path) as log:
         for step in (2, 4, 6):
             log.write(step, {"mfu": 0.5})
             assert json.loads(path.read_text().splitlines()[-1]) == {"step": step, "mfu": 0.5}
-    with contextlib.closing(SpeedLog(path, 4)._file), SpeedLog(path, 4) as log:
+    with RowFile(path, rows_until(path, 4)) as log:
         log.write(6, {"mfu": 0.25})
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 4, 6]
 

@@ -1,0 +1,51 @@
+"""The rule of CONTRIBUTING on trusted inputs: nothing but what the user names is imported or unpickled."""
+
+import ast
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "jaxzoo"
+
+IMPORTS = {"import_module", "exec_module", "spec_from_file_location", "run_path", "run_module", "__import__"}
+CODE = {"exec", "eval", "source_to_code", "Unpickler", "allow_pickle"}
+MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "yaml"}
+
+ALLOWED = {
+    ("cli/config_file.py", "exec_module"): "the file that the user names by --config or --experiment",
+    ("cli/config_file.py", "spec_from_file_location"): "the same",
+    ("cli/config_file.py", "source_to_code"): "the same",
+    ("cli/door.py", "import_module"): "a command of this package, by a name in the source",
+    ("data/corpus/python_pile.py", "import_module"): "installed packages, by names in the source",
+    ("sweep/__init__.py", "import_module"): "modules of this package, by names in the source",
+    ("tasks/demos.py", "import_module"): "modules of this package, by names in the source",
+    ("data/pieces/share_out.py", "pickle"): "between a process and the workers that it has started",
+}
+"""(File, what it calls or imports) -> what reaches it. Nothing here may read a name or bytes from a data file."""
+
+
+def uses(file: Path) -> set[str]:
+    """Names in a file by which Python runs code that is not in its source."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.keyword) and node.arg and not (node.arg == "allow_pickle" and _is_false(node.value)):
+            found.add(node.arg)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {(node.module or "").split(".")[0], *(alias.name for alias in node.names)}
+    return found & (IMPORTS | CODE | MODULES)
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_only_listed_places_import_or_unpickle():
+    """Kills: a run, a checkpoint, a corpus or a sweep that runs code as soon as it is read."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    found = {(str(file.relative_to(PACKAGE)), name) for file in files for name in uses(file)}
+    assert len(files) > 200
+    assert found - ALLOWED.keys() == set()
