@@ -122,30 +122,24 @@ def read_prompts(command: Command) -> list[str]:
     Raises:
       UsageError: there is none, or one cannot be read, is empty or not UTF-8.
     """
-    texts = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
+    found = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
-        texts.append((f"--prompt-file {name}", _bytes_of(name)))
-    if not texts:
+        try:
+            data = sys.stdin.buffer.read() if name == "-" else Path(name).expanduser().read_bytes()
+        except OSError as error:
+            raise UsageError(f"--prompt-file {name} cannot be read: {error.strerror}") from error
+        found.append((f"--prompt-file {name}", data))
+    if not found:
         raise UsageError("nothing to continue: give --prompt TEXT, or --prompt-file FILE (- is standard input)")
-    return [_decoded(source, data) for source, data in texts]
-
-
-def _bytes_of(name: str) -> bytes:
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).expanduser().read_bytes()
-    except OSError as error:
-        raise UsageError(f"--prompt-file {name} cannot be read: {error.strerror}") from error
-
-
-def _decoded(source: str, data: bytes) -> str:
-    if not data:
-        raise UsageError(f"{source} is empty; give at least one character to continue from")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{source} must be UTF-8 text, but byte {error.start} is not") from error
+    texts = []
+    for source, data in found:
+        try:
+            texts.append(data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{source} must be UTF-8 text, but byte {error.start} is not") from error
+        if not data:
+            raise UsageError(f"{source} is empty; give at least one character to continue from")
+    return texts
 
 
 def _read(generation: "Generation") -> None:

@@ -46,7 +46,10 @@ def _plan(argv: Sequence[str]) -> None:
     if options.table is not None:
         if flags:
             raise UsageError(f"--table takes files alone, not {flags[0]}")
-        print(_table(options.table))
+        from jaxzoo.plan.plan import Plan
+        from jaxzoo.plan.report import table
+
+        print(table([Plan.load(Path(path)) for path in options.table]))
         return
     config = _config(options, flags)
     name = options.name or Path(options.config).stem
@@ -98,13 +101,6 @@ def _progress(screen: Screen) -> Iterator[Callable[[str], None]]:
 
     with show_progress(lambda seconds: f"{seconds:6.1f} s  ... {current}"):
         yield say
-
-
-def _table(paths: Sequence[str]) -> str:
-    from jaxzoo.plan.plan import Plan
-    from jaxzoo.plan.report import table
-
-    return table([Plan.load(Path(path)) for path in paths])
 
 
 def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentConfig":

@@ -59,17 +59,14 @@ def together(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except kinds as raised:
         error = raised
-    said = gathered(error and [_kind(error, kinds), " ".join(str(error).split())])
+    kind = next((i for i, each in enumerate(kinds) if isinstance(error, each)), None)
+    said = gathered(error and [kind, " ".join(str(error).split())])
     if error:
         raise error
     for process, failure in enumerate(said):
         if failure:
             kind, text = failure
             raise kinds[kind](f"process {process}: {text}")
-
-
-def _kind(error: Exception, kinds: tuple[type[Exception], ...]) -> int:
-    return next(i for i, kind in enumerate(kinds) if isinstance(error, kind))
 
 
 class StopRequest(Protocol):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.plan import Plan, find
 from jaxzoo.plan.units import duration, flops, size
 
@@ -126,7 +125,8 @@ def _work(plan: Plan) -> Iterator[str]:
     wire, speed = sum(traffic.wire for traffic in plan.traffic), size(device.link_bandwidth)
     yield f"  network  {duration(times.network):>8}  {size(wire)} sent at {speed}/s, all links together"
     for traffic in plan.traffic:
-        yield f"    {_sent(traffic)}"
+        axes = " x ".join(traffic.axes)
+        yield f"    {traffic.kind:<18} over {axes:<14} {traffic.count:>5} calls  {size(traffic.wire):>8} sent"
     if plan.open_loops:
         yield f"  {plan.open_loops} loops of unknown length are counted once: memory and network are too low"
     if plan.dtype != "bfloat16":
@@ -136,12 +136,6 @@ def _work(plan: Plan) -> Iterator[str]:
         f"{plan.tokens / times.bound:,.0f} tokens/s, MFU {plan.mfu:.0%} at most"
     )
     yield f"the run at best: {plan.hours:,.3g} hours, {plan.hours * n:,.4g} device-hours"
-
-
-def _sent(traffic: Traffic) -> str:
-    return (
-        f"{traffic.kind:<18} over {' x '.join(traffic.axes):<14} {traffic.count:>5} calls  {size(traffic.wire):>8} sent"
-    )
 
 
 def _verdict(plan: Plan) -> Iterator[str]:

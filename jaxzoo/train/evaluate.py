@@ -88,8 +88,8 @@ def padded_batches(valid_set: ValidSet, row_multiple: int) -> Iterator[Batch]:
 
 def _sum(scores: Sequence[Any]) -> Any:
     """`Scores` added up on the host, in double precision and in order."""
-    columns = zip(*scores, strict=True)
-    return Scores(*(functools.reduce(operator.add, map(float, column), 0.0) for column in columns))
+    sums: Any = [functools.reduce(operator.add, map(float, column), 0.0) for column in zip(*scores, strict=True)]
+    return Scores(*sums)
 
 
 def _slices(valid_sets: Sequence[ValidSet]) -> list[tuple[str, int]]:

@@ -230,5 +230,8 @@ def begin(
     found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
     if found is None:
         return Start(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)
-    stream.set_state(found.seal.cursor)
+    try:
+        stream.set_state(found.seal.cursor)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"checkpoint {found.seal.step}: its cursor is not one of these data: {error!r}") from error
     return Start(found.state, stream, found.seal.step, found.seal.n_rows)

@@ -90,7 +90,9 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, traits: di
             optax.add_decayed_weights(config.weight_decay, decay_mask(traits, config)),
             optax.scale_by_learning_rate(schedule),
         ),
-        optax.stateless(lambda updates, _: jax.tree.map(_scaled, updates, scales)),
+        optax.stateless(
+            lambda updates, _: jax.tree.map(lambda x, scale: x if scale == 1 else scale * x, updates, scales)
+        ),
     )
     return optax.GradientTransformation(chain.init, _promoting(chain.update))
 
@@ -137,10 +139,6 @@ def _rms(x: Array, traits: Traits) -> Array:
     """Root mean square of each array of a stack, its axes kept."""
     axes = tuple(range(x.ndim - len(traits.axes), x.ndim))
     return jnp.sqrt(jnp.mean(jnp.square(x), axis=axes, keepdims=True))
-
-
-def _scaled(update: jax.Array, scale: float) -> jax.Array:
-    return update if scale == 1 else scale * update
 
 
 def _promoting(function: Any) -> Any:

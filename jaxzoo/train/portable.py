@@ -131,11 +131,16 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
     """
     header = read_header(file)
     check(header)
+    import safetensors
+
     with _opened(file) as content:
 
         def read(path: Any, x: jax.ShapeDtypeStruct) -> jax.Array:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            array = content.get_tensor(name)
+            try:
+                array = content.get_tensor(name)
+            except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:  # such as an unknown dtype
+                raise OSError(f"{file}: variable {name} cannot be read: {error}") from None
             if array.dtype != x.dtype:
                 raise ValueError(f"{file}: variable {name} is {array.dtype}, and {x.dtype} in this model")
             return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])

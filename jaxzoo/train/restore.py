@@ -196,17 +196,16 @@ def _read(folder: Any, item: str, how: Any) -> Any:
     Memory that runs out says nothing about the checkpoint and passes.
     """
     try:
-        found = ocp.CompositeCheckpointHandler().restore(folder, args=ocp.args.Composite(**{item: how})).get(item)
+        return ocp.CompositeCheckpointHandler().restore(folder, args=ocp.args.Composite(**{item: how}))[item]
     except MemoryError:
         raise
     except Exception as error:  # Orbax raises kinds of its own, TensorStore's, JAX's, and plain Exception
         if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
             raise
+        if isinstance(error, FileNotFoundError) or f'Item "{item}" was not found' in str(error):
+            raise UnusableError(f"{item} is missing") from None
         words = textwrap.shorten(str(error), 120, placeholder="...") or type(error).__name__
         raise UnusableError(f"{item} cannot be read: {words}") from None
-    if found is None:
-        raise UnusableError(f"{item} is missing")
-    return found
 
 
 def _sha256(content: Json) -> str:

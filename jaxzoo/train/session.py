@@ -95,16 +95,20 @@ class Program:
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
 
         key_data = jax.random.key_data(jax.random.key(config.train.seed))
-        shapes = jax.eval_shape(self._init, key_data)
+        init = functools.partial(init_state, config.model, self._optimizer)
+        shapes = jax.eval_shape(init, key_data)
         self.state_shardings = state_shardings(self.blueprint, shapes, self.mesh)
         self.abstract_state: TrainState = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )
         # It runs once: on a CPU its compiler takes four times as long to make it fast.
         hasty = {"xla_backend_optimization_level": 0} if self.mesh.devices.flat[0].platform == "cpu" else None
-        self._jitted_init = jax.jit(self._init, out_shardings=self.state_shardings, compiler_options=hasty)
+        self._jitted_init = jax.jit(init, out_shardings=self.state_shardings, compiler_options=hasty)
         self._jitted_adopt = jax.jit(
-            self._adopt, out_shardings=self.state_shardings, donate_argnums=0, compiler_options=hasty
+            lambda variables, key_data: first_state(variables, self._optimizer, key_data),
+            out_shardings=self.state_shardings,
+            donate_argnums=0,
+            compiler_options=hasty,
         )
         self.everywhere = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
@@ -130,12 +134,6 @@ class Program:
                 out_shardings=self.everywhere,
             )
         )
-
-    def _init(self, key_data: jax.Array) -> TrainState:
-        return init_state(self.config.model, self._optimizer, key_data)
-
-    def _adopt(self, variables: Variables, key_data: jax.Array) -> TrainState:
-        return first_state(variables, self._optimizer, key_data)
 
 
 class Session(Program):

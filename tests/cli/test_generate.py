@@ -236,7 +236,7 @@ def test_one_line_for_a_run_that_cannot_be_read(run_copy, capsys):
         (run / "checkpoints" / step).rename(run / "checkpoints" / f"{step}.orbax-checkpoint-tmp")
     assert "holds a run without checkpoint; train it" in refused(capsys, "--run", str(run), "--prompt", "a")
     (run / "config.json").write_text("{")
-    assert "config.json must be JSON: Expecting" in refused(capsys, "--run", str(run), "--prompt", "a")
+    assert "config.json: must be JSON: Expecting" in refused(capsys, "--run", str(run), "--prompt", "a")
     (run / "config.json").unlink()
     assert "holds no run: config.json is missing" in refused(capsys, "--run", str(run), "--prompt", "a")
 

@@ -121,9 +121,14 @@ def test_no_run_writes_through_a_link(directory, tmp_path, name):
 
 def test_an_edited_config_is_named(directory):
     """Kills: a parser's complaint that does not say in which file, and its traceback where it is nested too deep."""
-    for text in ("", "{", "[" * 100_000):
+    for text, rule in (
+        ("", "must be JSON: .*"),
+        ("{", "must be JSON: .*"),
+        ("[" * 100_000, "must be nested at most 64 levels deep"),
+        ("[3]", r"\[3\] must be an object"),
+    ):
         directory.config.write_text(text)
-        with pytest.raises(ValueError, match=r"/run/config\.json must be JSON: .*; restore what the run wrote$"):
+        with pytest.raises(ValueError, match=rf"/run/config\.json: {rule}; restore what the run wrote$"):
             directory.check_same(CONFIG)
 
 
