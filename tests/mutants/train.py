@@ -38,7 +38,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="rows after the checkpoint kept by a resumed run",
         path="jaxzoo/train/metrics.py",
-        old='[row for row in read_rows(path) if row["step"] <= keep_until]',
+        old='[row for row in read_rows(path) if row["step"] <= step]',
         new="list(read_rows(path))",
         tests=RESUME,
     ),
@@ -162,6 +162,20 @@ MUTANTS: list[Mutant] = [
         old='for name in ("loss", "grad_norm"):',
         new='for name in ("loss",):',
         tests=("tests/cli/test_train.py::test_infinite_gradient_stops_too",),
+    ),
+    Mutant(
+        name="parameters that are not finite saved",
+        path="jaxzoo/train/loop.py",
+        old="        if broken:\n",
+        new="        if False:\n",
+        tests=("tests/cli/test_train.py::test_parameters_that_are_not_finite_are_never_saved",),
+    ),
+    Mutant(
+        name="training goes on after a validation that is not a number",
+        path="jaxzoo/train/recorder.py",
+        old="                if not math.isfinite(value):\n",
+        new="                if False:\n",
+        tests=("tests/cli/test_train.py::test_parameters_that_are_not_finite_are_never_saved",),
     ),
     Mutant(
         name="rows of a batch in the order in which they come",

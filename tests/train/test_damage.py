@@ -283,16 +283,23 @@ def test_the_newest_may_be_missing(copy, warned):
 
 
 def test_a_save_that_was_killed_is_no_loss(copy, warned):
-    """Kills: a run that cannot go on because its process died in its first save."""
+    """Kills: a run that cannot go on because its process died in its first save; tracebacks of a damaged note."""
     copy.folder(NEW).rename(copy.directory / "c" / f"{NEW}.orbax-checkpoint-tmp")
     assert copy.taken() == OLD
     shutil.rmtree(copy.folder(OLD))
     assert copy.restore() is None
-    copy.record.write_text("{")
-    assert copy.restore() is None
-    (line,) = warned()
-    assert line.startswith(f"warning: {copy.record}: must be JSON: ")
-    assert line.endswith("; ignored")
+    for text, rule in (
+        ("{", "must be JSON: "),
+        ("[" * 100_000, "must be nested at most"),
+        ("{}", "newest is missing"),
+        ('{"newest": true}', "newest=True must be an integer"),
+        ('{"newest": ["**"]}', "newest=['**'] must be an integer"),
+    ):
+        copy.record.write_text(text)
+        assert copy.restore() is None
+        (line,) = warned()
+        assert line.startswith(f"warning: {copy.record}: {rule}")
+        assert line.endswith("; ignored")
 
 
 def test_a_later_save_of_a_damaged_step(copy, saved, warned):

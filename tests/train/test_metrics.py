@@ -120,8 +120,8 @@ def test_full_disk_is_an_oserror(tmp_path, monkeypatch):
     """Kills: rows that are lost in silence."""
     monkeypatch.setattr("jaxzoo.train.patience.RETRY_SECONDS", ())
     with MetricsLog(tmp_path / "metrics.jsonl") as log, open("/dev/full", "ab", buffering=0) as full:
-        log._file.close()
-        log._file = full
+        log._file._file.close()
+        log._file._file = full
         with pytest.raises(OSError, match="No space left"):
             log.write(1, {"train/loss": 1.0})
     assert log.rows == []
