@@ -142,6 +142,9 @@ class TrainConfig(Checked):
     """Metric of a validation by which it is better than another: a higher valid/accuracy, a lower one of all others."""
     stop_at_accuracy: Fraction = 0.0
     """Stops after a validation whose accuracy reaches this; 0: never."""
+    pallas_kernels: str | None = None
+    """Devices on which Pallas kernels are the automatic choice: `all`, or a report of `python -m pallas_kernels.verify`
+    for the one that it verified; None: as the environment variable PALLAS_KERNELS says."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,18 @@ job, says which count:
     not set     those in `pallas_kernels/certificates`
     FILE        that one as well
     all         kernels are chosen wherever they serve a call
+
+A program may say the same by `using`, which takes precedence.
 """
 
+import contextlib
+import contextvars
 import functools
 import hashlib
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +27,32 @@ import jax
 SETTING = "PALLAS_KERNELS"
 FOLDER = Path(__file__).parent / "certificates"
 
+_SETTING: contextvars.ContextVar[str | None] = contextvars.ContextVar("kernel_setting", default=None)
+
+
+@contextlib.contextmanager
+def using(value: str | None) -> Iterator[None]:
+    """Programs lowered in this context choose kernels by `value`, as PALLAS_KERNELS would say; None: it says so itself.
+
+    "" is PALLAS_KERNELS not set.
+    """
+    token = _SETTING.set(value)
+    try:
+        yield
+    finally:
+        _SETTING.reset(token)
+
+
+def setting() -> str:
+    """What holds now: "", "all" or the name of a file."""
+    value = _SETTING.get()
+    return os.environ.get(SETTING, "") if value is None else value
+
 
 def objection(device: Any) -> str | None:
     """Why no kernel is chosen automatically on a device, or None; says so once for a kind of device."""
     kind = None if device is None else device.device_kind
-    if os.environ.get(SETTING) == "all" or kind in certified_kinds():
+    if setting() == "all" or kind in certified_kinds():
         return None
     named = "a device that is not known" if kind is None else kind
     _say_once(
@@ -36,15 +62,16 @@ def objection(device: Any) -> str | None:
     return f"not verified on {named}"
 
 
-def may_be_chosen() -> bool:
-    """Whether any kind of device has the kernels as its automatic choice."""
-    return os.environ.get(SETTING) == "all" or bool(certified_kinds())
+def choice() -> list[str]:
+    """All that the automatic choice depends on besides a program and its device; hosts of one job must agree on it."""
+    kinds = ["all"] if setting() == "all" else sorted(certified_kinds())
+    return [minor_version(jax.__version__), kernel_hash(), *kinds]
 
 
 def certified_kinds() -> frozenset[str]:
     """Kinds of device with a certificate for this version of JAX and these kernels."""
-    setting = os.environ.get(SETTING, "")
-    files = [*sorted(FOLDER.glob("*.json")), *([Path(setting)] if setting not in ("", "all") else [])]
+    value = setting()
+    files = [*sorted(FOLDER.glob("*.json")), *([Path(value)] if value not in ("", "all") else [])]
     return frozenset(kind for file in files if (kind := _kind(file)) is not None)
 
 

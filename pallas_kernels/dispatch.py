@@ -27,17 +27,26 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """As JAX names what a program is lowered for."""
 
 
-_LOWERING_FOR: contextvars.ContextVar[str | None] = contextvars.ContextVar("lowering_for", default=None)
+H100_MULTIPROCESSORS = 132
+"""Those of an H100 SXM and of an H200: what kernels are planned for where the GPU is not known."""
+
+
+class _Target(NamedTuple):
+    platform: str
+    multiprocessors: int
+
+
+_LOWERING_FOR: contextvars.ContextVar[_Target | None] = contextvars.ContextVar("lowering_for", default=None)
 
 
 @contextlib.contextmanager
-def lowering_for(platform: str) -> Iterator[None]:
+def lowering_for(platform: str, *, multiprocessors: int = H100_MULTIPROCESSORS) -> Iterator[None]:
     """Says that programs traced in this context are lowered for `platform`, one of `PLATFORMS`.
 
     For ahead-of-time compilation on a host without such devices: a forward pass saves more for its backward pass where
-    a kernel that reads it may run.
+    a kernel that reads it may run, and GPU kernels are planned for `multiprocessors`.
     """
-    token = _LOWERING_FOR.set(platform)
+    token = _LOWERING_FOR.set(_Target(platform, multiprocessors))
     try:
         yield
     finally:
@@ -46,19 +55,33 @@ def lowering_for(platform: str) -> Iterator[None]:
 
 def may_run_on(platform: str) -> bool:
     """Whether a program that is traced now may run on `platform`: that of `lowering_for`, else of this process."""
-    backend = _LOWERING_FOR.get() or jax.default_backend()
-    return platform == ("cuda" if backend == "gpu" else backend)
+    target = _LOWERING_FOR.get()
+    if target is not None:
+        return platform == target.platform
+    return platform == ("cuda" if jax.default_backend() == "gpu" else jax.default_backend())
+
+
+def may_run_by_default(platform: str) -> bool:
+    """Whether a program that is traced now may run on `platform` with verified kernels as its automatic choice."""
+    if not may_run_on(platform):
+        return False
+    return certificates.objection(None if _LOWERING_FOR.get() else jax.devices()[0]) is None
 
 
 def multiprocessors() -> int:
-    """Multiprocessors of this process's GPU; 132, those of an H100 SXM, where it has none or compiles for others."""
-    if _LOWERING_FOR.get() is None and jax.default_backend() == "gpu":
-        return jax.devices()[0].core_count
-    return 132
+    """Multiprocessors of the GPU that kernels are planned for: that of `lowering_for`, else of this process."""
+    target = _LOWERING_FOR.get()
+    if target is not None:
+        return target.multiprocessors
+    return jax.devices()[0].core_count if jax.default_backend() == "gpu" else H100_MULTIPROCESSORS
 
 
 def _any_target(problem: Any, device: Any) -> str | None:
     return None
+
+
+def _every_problem(problem: Any) -> bool:
+    return True
 
 
 class Backend(NamedTuple):
@@ -74,6 +97,8 @@ class Backend(NamedTuple):
     """(problem, device) -> why it cannot on a device of its platform, or None; device None: it is not known."""
     verified_only: bool = False
     """Whether it is chosen automatically only on kinds of device with a certificate (`certificates.py`)."""
+    automatic: Callable[[Any], bool] = _every_problem
+    """(problem) -> whether it is chosen automatically; False: only by its name."""
 
 
 Backends = Mapping[str, Backend]
@@ -88,7 +113,8 @@ def choose(
       NotImplementedError: `implementation` objects; nothing falls back from a name.
     """
     if implementation is None:
-        return (*(name for name in kernels if backends[name].objection(problem) is None), "xla")
+        able = (n for n in kernels if backends[n].automatic(problem) and backends[n].objection(problem) is None)
+        return (*able, "xla")
     _refuse(implementation, backends[implementation].objection(problem))
     return (implementation,)
 

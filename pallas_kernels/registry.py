@@ -4,7 +4,7 @@ import importlib
 from types import ModuleType
 
 OPS = ("taylor_attention", "sliding_window")
-"""Packages beside this file, each with `backends.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
+"""Packages next to this file, each with `backends.py` (`BACKENDS`) and `workloads.py` (`GROUPS`)."""
 
 
 def load(op: str, part: str) -> ModuleType:

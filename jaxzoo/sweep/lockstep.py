@@ -64,7 +64,8 @@ class SequentialRuns:
                 donate_argnums=0,
                 in_shardings=(shardings, session.row_sharding),
                 out_shardings=(shardings, session.everywhere),
-            )
+            ),
+            session.config.train.pallas_kernels,
         )
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
@@ -98,7 +99,8 @@ class VmappedRuns:
                 donate_argnums=0,
                 in_shardings=(shardings, session.row_sharding),
                 out_shardings=(shardings, session.everywhere),
-            )
+            ),
+            session.config.train.pallas_kernels,
         )
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:

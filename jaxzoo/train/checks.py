@@ -5,9 +5,11 @@ from jax.sharding import Mesh
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import nearest
 from jaxzoo.data.base import Dataset
+from jaxzoo.distributed.agreement import gathered, together
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.sharding import row_devices
 from jaxzoo.train.evaluate import metric_names
+from pallas_kernels import certificates
 
 
 def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
@@ -23,6 +25,27 @@ def check_batch_size(config: ExperimentConfig, mesh: Mesh) -> None:
         if parts > 1:
             what = f"{n}, the {devices} devices that share it out (mesh data x fsdp) times accumulate={parts}"
         raise ValueError(f"TrainConfig.batch_size={size} must be divisible by {what}; take {-(-size // n) * n}")
+
+
+def check_kernels(config: TrainConfig) -> None:
+    """Refuses processes that would choose Pallas kernels differently: each would wait for programs of the others.
+
+    Every process must call it; a collective.
+
+    Raises:
+      ValueError: in all processes; also for a setting that is neither `all` nor a report.
+    """
+    choice: list[str] = []
+    with together(ValueError), certificates.using(config.pallas_kernels):
+        choice = certificates.choice()
+    choices = gathered(choice)
+    for process, other in enumerate(choices):
+        if other != choices[0]:
+            raise ValueError(
+                f"TrainConfig.pallas_kernels={config.pallas_kernels!r}: process {process} has jax, kernels and "
+                f"verified devices {other}, process 0 has {choices[0]}; set it, or {certificates.SETTING}, alike on "
+                "all hosts"
+            )
 
 
 def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:

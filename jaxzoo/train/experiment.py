@@ -12,6 +12,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
 from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.checks import check_kernels
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog, RowFile, rows_until
@@ -61,6 +62,7 @@ def run_experiment(
       OSError: the same of what could not be read, or written.
       TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
+    check_kernels(config.train)
     with together(OSError, ValueError):
         session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):

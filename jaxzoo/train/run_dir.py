@@ -27,11 +27,12 @@ MAY_CHANGE = frozenset(
         "train.keep_best",
         "train.best_metric",
         "train.stop_at_accuracy",
+        "train.pallas_kernels",
         "mesh",
     }
 )
-"""Fields that a resumed run may change: when to log, validate, save and stop, and on which devices it
-runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
+"""Fields that a resumed run may change: when to log, validate, save and stop, and on which devices and
+kernels it runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
 
 
 def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:

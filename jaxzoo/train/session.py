@@ -23,6 +23,7 @@ from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import TrainState, first_state, init_state, state_shardings
 from jaxzoo.train.step import Metrics, make_eval_step, make_target_nats_step, make_train_step
+from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 
 
@@ -34,10 +35,14 @@ class PerShape:
     Attributes:
       seconds: time spent in compilation so far.
       n_compiled: number of compilations so far.
+
+    Args:
+      jitted: the function.
+      kernels: as in `TrainConfig.pallas_kernels`.
     """
 
-    def __init__(self, jitted: Any):
-        self._jitted = jitted
+    def __init__(self, jitted: Any, kernels: str | None = None):
+        self._jitted, self._kernels = jitted, kernels
         self._compiled: dict[tuple, Callable] = {}
         self.seconds = 0.0
 
@@ -51,13 +56,14 @@ class PerShape:
         shape = fields, tuple((x.shape, x.dtype) for x in arrays)
         if shape not in self._compiled:
             start = time.perf_counter()
-            self._compiled[shape] = self._jitted.lower(state, batch).compile()
+            with certificates.using(self._kernels):
+                self._compiled[shape] = self._jitted.lower(state, batch).compile()
             self.seconds += time.perf_counter() - start
         return self._compiled[shape]
 
     def lower(self, state: Any, batch: Batch, platform: str) -> jax.stages.Lowered:
         """The program for devices of a platform that may be absent, not yet compiled; shapes alone will do."""
-        with lowering_for(platform):
+        with lowering_for(platform), certificates.using(self._kernels):
             return self._jitted.trace(state, batch).lower(lowering_platforms=(platform,))
 
     @property
@@ -118,21 +124,24 @@ class Program:
                 donate_argnums=0,
                 in_shardings=(self.state_shardings, self.row_sharding),
                 out_shardings=(self.state_shardings, self.everywhere),
-            )
+            ),
+            config.train.pallas_kernels,
         )
         self.eval_step = PerShape(
             jax.jit(
                 make_eval_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
                 out_shardings=self.everywhere,
-            )
+            ),
+            config.train.pallas_kernels,
         )
         self.target_nats_step = PerShape(
             jax.jit(
                 make_target_nats_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
                 out_shardings=self.everywhere,
-            )
+            ),
+            config.train.pallas_kernels,
         )
 
 

@@ -25,8 +25,9 @@ DESCRIPTION = """Compile every kernel ahead of time for GPUs and TPUs, without e
 remarks of ptxas, VMEM, temporaries. --model predicts times from the compilers' schedules. pip install '.[aot]' brings
 what it needs."""
 EXIT = """exit status: 0 all is well; 1 a kernel spills, ptxas remarks on one, it writes shared memory without a
-fence, a tensor map breaks the driver's rules, a TPU program copies its inputs, one does not compile, or a prediction
-is worse than the committed one; 2 something is not installed."""
+fence, takes more of it than a block may have, or touches registers of a wgmma in flight, a tensor map breaks the
+driver's rules, a TPU program copies its inputs, one does not compile, or a prediction is worse than the committed one;
+2 something is not installed."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,6 +19,7 @@ from pallas_kernels.registry import OPS, load
 from pallas_kernels.schedule_model.bundles import read_schedules
 from pallas_kernels.schedule_model.fences import unfenced_writes
 from pallas_kernels.schedule_model.forecast import Dumps, floor_microseconds, forecast
+from pallas_kernels.schedule_model.in_flight import touched_in_flight
 from pallas_kernels.schedule_model.launch import Launch
 from pallas_kernels.schedule_model.sass import read_sass
 from pallas_kernels.workload import Workload
@@ -113,7 +114,7 @@ def _environment(folder: str) -> dict[str, str]:
 
 
 def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model: bool) -> dict[str, Any]:
-    """The fields of a report behind its names."""
+    """The fields of a report after its names."""
     if result is None:
         errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", said, re.MULTILINE)
         return {"error": (errors or said.splitlines() or ["no output"])[-1][:500]}
@@ -127,8 +128,13 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model
 
 
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
-    """What would fail or race on a device: tensor maps that break the driver's rules, writes without a fence."""
+    """What would fail or race on a device: tensor maps that break the driver's rules, writes without a fence, registers
+    of a wgmma in flight that are touched."""
     maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
     matmuls = {fault for launch in launches.values() for fault in launch.faults}
-    writes = (f"{kernel.name}: {fault}" for kernel in read_sass(said) for fault in unfenced_writes(kernel))
-    return [*(f"tensor map: {problem}" for problem in sorted(maps)), *sorted(matmuls), *dict.fromkeys(writes)]
+    code = (
+        f"{kernel.name}: {fault}"
+        for kernel in read_sass(said)
+        for fault in (*unfenced_writes(kernel), *touched_in_flight(kernel))
+    )
+    return [*(f"tensor map: {problem}" for problem in sorted(maps)), *sorted(matmuls), *dict.fromkeys(code)]

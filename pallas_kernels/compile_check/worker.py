@@ -37,7 +37,7 @@ def compile_workload(workload: Workload, target: Target, implementation: str | N
 
     entries = jax.tree.map(lambda x: jax.ShapeDtypeStruct(merged(x.shape), x.dtype, sharding=sharding), inputs)
     start = time.perf_counter()
-    with lowering_for(target.platform):
+    with lowering_for(target.platform, multiprocessors=target.cores):
         lowered = jax.jit(program).trace(*entries).lower(lowering_platforms=(target.platform,))
     compiled = lowered.compile()
     seconds = time.perf_counter() - start

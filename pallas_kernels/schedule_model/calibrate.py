@@ -1,4 +1,4 @@
-"""JAX's own kernels through the same model, beside rates that others measured: how far to trust a prediction.
+"""JAX's own kernels through the same model, next to rates that others measured: how far to trust a prediction.
 
     python -m pallas_kernels.schedule_model.calibrate      needs jax >= 0.12 with its experimental kernels
 

@@ -1,4 +1,4 @@
-"""Writes to shared memory that a matmul, TMA, or warps behind an mbarrier may read before they are there.
+"""Writes to shared memory that a matmul, TMA, or warps that wait for an mbarrier, may read before they are there.
 
 Matmuls and TMA read shared memory through the asynchronous proxy, which sees what threads wrote only after a fence
 (`fence.proxy.async`, in machine code FENCE.VIEW.ASYNC). Two rules:

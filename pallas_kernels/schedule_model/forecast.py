@@ -44,7 +44,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dumps:
-    """What the compilers wrote beside the program."""
+    """What the compilers wrote besides the program."""
 
     sass: str = ""
     """nvdisasm's text of every Mosaic GPU kernel, in the order of assembly."""

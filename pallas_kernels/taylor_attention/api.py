@@ -21,8 +21,7 @@ from typing import Literal, overload
 import jax
 import jax.numpy as jnp
 
-from pallas_kernels import certificates
-from pallas_kernels.dispatch import choose, may_run_on, run
+from pallas_kernels.dispatch import choose, may_run_by_default, may_run_on, run
 from pallas_kernels.taylor_attention import mosaic_gpu_split, reference
 from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS, Options
 from pallas_kernels.taylor_attention.features import feature_map, n_features, query_feature_map
@@ -101,7 +100,8 @@ def taylor_attention(
         kernels have chunks of their own and refuse it.
       implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
         Mosaic kernel of the platform that the program is lowered for, where it serves this call and was verified on
-        that kind of device (`pallas_kernels.certificates`), else "xla".
+        that kind of device (`pallas_kernels.certificates`), else "xla". float32 and k > 16 take "mosaic_gpu" only
+        by its name.
         "mosaic_gpu" multiplies float32 as pairs of bfloat16: 1e-5 of relative error, where "xla" keeps float32 whole.
 
     Returns:
@@ -151,7 +151,7 @@ def attend(
             scale=scale, eps=float(eps), normalize=normalize, return_state=return_state, return_den=True,
             chunk_size=chunk_size,
             kernel_segments=mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING)
-            if "mosaic_gpu" in names and may_run_on("cuda") and (implementation or certificates.may_be_chosen())
+            if "mosaic_gpu" in names and (may_run_on("cuda") if implementation else may_run_by_default("cuda"))
             else 1,
         )  # fmt: skip
         y, state = _attend(q, k, v, initial_state, decay, segment_ids, names, problem, options)

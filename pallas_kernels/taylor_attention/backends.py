@@ -9,8 +9,9 @@ t >= 1; q (b, t, h, k), k (b, t, g, k), v and y (b, t, h or g, v); state None me
 segment_ids (b, t) int32, or None: a row is one document; always None for kernels, which object to `segments`.
 saved is den (b, h, t) float32, None if not normalize or not asked for; only its own implementation reads it. With
 options.kernel_segments > 1 it is (den, borders): the states of `mosaic_gpu_split.border_shapes`, 11 MB at most, which
-mosaic_gpu saves instead of making them again. The others return zeros there, where a program may run on a GPU at all
-(`dispatch.may_run_on`).
+mosaic_gpu saves instead of making them again. That is so only where a traced program may run mosaic_gpu
+(`dispatch.may_run_by_default`); another implementation that it is lowered for in spite of that, as for the CPU of a
+host with a GPU, returns zeros there.
 """
 
 import dataclasses
@@ -169,6 +170,7 @@ BACKENDS = {
         _mosaic_gpu_backward,
         needs_wgmma,
         verified_only=True,
+        automatic=mosaic_gpu_layout.automatic,
     ),
     "mosaic_tpu": _without_borders(
         Backend("tpu", _kernel(mosaic_tpu.objection), _mosaic_tpu_forward, _mosaic_tpu_backward, verified_only=True)

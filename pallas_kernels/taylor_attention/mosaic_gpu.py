@@ -16,7 +16,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.mosaic_gpu_tiles import PER_ROW, rows_to
-from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     Heads,
     decay_table,
@@ -30,11 +29,10 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     unpack_state,
     why_not,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, paired_kernel
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import TRAINING, Segments, border_states, choose_segments
-from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
+from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, value_tiles, widths
 
 

@@ -11,8 +11,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import tile
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import tile
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
 
 

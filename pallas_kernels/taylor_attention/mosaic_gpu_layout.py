@@ -39,6 +39,11 @@ def objection(p: Problem) -> str | None:
     return why_not(p.k, p.dtypes)
 
 
+def automatic(p: Problem) -> bool:
+    """Whether these kernels may be chosen automatically; float32 and wider keys are served by name only."""
+    return p.dtype_name == "bfloat16" and p.k <= 16
+
+
 def why_not(key_dim: int, dtypes: tuple[str, ...]) -> str | None:
     """`objection`, from the key dim and the dtypes of q, k, v."""
     reason = hopper_objection(dtypes, tuple(MAX_KEY_DIM))

@@ -1,4 +1,6 @@
-"""Operands of tensor cores in parts of bfloat16, and the products in flight, of one warpgroup of the Hopper kernels.
+"""Inside the Hopper kernels: tiles and features, operands of tensor cores in parts of bfloat16, products in flight.
+
+Layouts: `mosaic_gpu_layout`.
 
 A bfloat16 number is its only part. A float32 number is two: its rounding to bfloat16, and the rounding of what is left,
 16 bits of mantissa together. A product of two such numbers is three products, a0 b0 + a0 b1 + a1 b0, summed in float32;
@@ -6,12 +8,18 @@ what is left out, and what parts do not hold, is at most 2^-16 of it. tf32 would
 that wgmma wants with K as their minor axis, which values and features are not.
 """
 
+import functools
+
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import WGMMA, Mma
+from pallas_kernels.mosaic_gpu_tiles import NARROW, PER_ROW, WGMMA, WIDE, Mma, iota
+from pallas_kernels.taylor_attention import mosaic_gpu_features as scheme
+from pallas_kernels.taylor_attention.mosaic_gpu_lanes import on_lanes
+from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Cut, Widths
 
+MIDDLE = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(64))  # (., 32 n) bf16 tiles
 MOST_IN_FLIGHT = 7
 """Groups of wgmma that a wait can leave in flight."""
 
@@ -89,8 +97,8 @@ class Products:
 
     def load(self, acc, *, alone: bool = False):
         """The value of an accumulator, once all products that were started for it are there; alone: all of any."""
-        behind = 0 if alone else self._started - self._until[id(acc)]
-        return plgpu.wgmma_accumulator_load(acc, wait_n=self._wait(behind))
+        since = 0 if alone else self._started - self._until[id(acc)]
+        return plgpu.wgmma_accumulator_load(acc, wait_n=self._wait(since))
 
     def await_all(self):
         """Frees the registers of all operands."""
@@ -99,3 +107,66 @@ class Products:
     def await_all_but_last(self):
         """Frees the registers of the operands of all products but the last."""
         plgpu.wgmma_wait(self._wait(self._last))
+
+
+def zeros(rows, columns):
+    return plgpu.layout_cast(jnp.zeros((rows, columns), jnp.float32), WGMMA)
+
+
+def features(mma: Mma, x, widths: Widths, cut: Cut, *, halved: bool):
+    """Columns of phi(x), of x (64, keys) in registers, both of `Widths.dtype`; halved: on the query side."""
+    tiles = scheme.tiles_between(widths.groups, *cut)
+    function = functools.partial(scheme.features, tiles=tiles, halved=halved)
+    return on_lanes(function, x, width=cut[1] - cut[0], dtype=widths.dtype, interpreted=mma.staging is not None)
+
+
+def pull_back(mma: Mma, x, u, start, widths: Widths, cut: Cut, *, halved: bool):
+    """start + sum_f u_f d phi_f / d x, (64, keys) float32, over the columns of a cut; start None: zeros."""
+    tiles = scheme.tiles_between(widths.groups, *cut)
+    function = functools.partial(scheme.pull_back, tiles=tiles, halved=halved)
+    arrays = (x, u) if start is None else (x, u, start)
+    return on_lanes(function, *arrays, width=widths.keys, dtype=jnp.float32, interpreted=mma.staging is not None)
+
+
+def tile(slots, width, rows=CHUNK, *, other: int | None = None):
+    """Shared bf16 (*slots, rows, width) tiles that wgmma reads, and TMA fills.
+
+    other: width of the other operand of a wgmma, where that is in shared memory too; both need one swizzle.
+    """
+    transforms = {16: NARROW, 64: WIDE}.get(other or width, MIDDLE)
+    return plgpu.SMEM((*slots, rows, width), jnp.bfloat16, transforms=transforms)
+
+
+def output_tile(width, dtype):
+    """A (64, width) tile that TMA stores, 16, 32 or 64 wide in bfloat16, 16 or 32 in float32; None: 64 float32."""
+    if width is None:
+        return plgpu.SMEM((CHUNK,), jnp.float32)
+    if dtype == jnp.bfloat16:
+        return tile((), width)
+    transforms = (plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(4 * width))
+    return plgpu.SMEM((CHUNK, width), dtype, transforms=transforms)
+
+
+def staging_scratch(interpret, widths: Widths, warpgroups):
+    """The tiles of `this_mma`."""
+    return {} if interpret is None else {f"stage_{n}": tile((warpgroups,), n) for n in _staged(widths)}
+
+
+def this_mma(refs, interpret, widths: Widths, warpgroup) -> Mma:
+    """That of one warpgroup, with the tiles of `staging_scratch`."""
+    staging = None if interpret is None else tuple(getattr(refs, f"stage_{n}") for n in _staged(widths))
+    return Mma(staging, warpgroup)
+
+
+def _staged(widths: Widths) -> list[int]:
+    """Widths of the operands that wgmma takes from registers."""
+    return sorted({widths.keys, widths.values, CHUNK, *(stop - start for start, stop in widths.read)})
+
+
+def write_constants(refs):
+    """Writes `ones_s`, (64, keys) with ones in column 0: times the rows of z from `keys` on it broadcasts z1; and
+    `index_s`, 0 .. 63."""
+    ref = refs.ones_s
+    refs.index_s[...] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW).astype(jnp.float32)
+    ref[...] = jnp.where(iota(ref.shape, 1) == 0, 1.0, 0.0).astype(jnp.bfloat16)
+    plgpu.commit_smem()

@@ -1,7 +1,7 @@
 """How the Hopper kernels split a sequence over thread blocks, and the states at the borders, in plain XLA.
 
 A block scans a segment, from the state at its start: the sum over the segments before, which
-`mosaic_gpu_segments.local_states` makes in pieces. Legend and kernel states: `mosaic_gpu_layout`.
+`mosaic_gpu_state.local_states` makes in pieces. Legend and kernel states: `mosaic_gpu_layout`.
 """
 
 import dataclasses

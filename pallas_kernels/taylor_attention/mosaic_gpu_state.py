@@ -1,17 +1,48 @@
-"""Inside the Hopper kernels: the warpgroup that scans the state. Layouts: `mosaic_gpu_layout`."""
+"""The state on Hopper: the warpgroup that scans it inside every kernel, and the kernel of local states.
+
+When b * h blocks do not fill the chip, each of n_seg segments of the sequence gets a block of its own. Phase 1
+(`local_states`) sums the state of each segment from zero; phase 2 (`border_states`, XLA) turns these into the state at
+every segment's border; phase 3 is the forward or backward kernel, started from it. Phase 1 reads k and v once more: its
+cost. Since sums need no order, it cuts segments further, into pieces for a block on every core.
+
+Layouts: `mosaic_gpu_layout`.
+"""
 
 import dataclasses
 import functools
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, rows_to
-from pallas_kernels.taylor_attention.mosaic_gpu_block import Block, Ring, wait_last
-from pallas_kernels.taylor_attention.mosaic_gpu_parts import Products, load, split, tiles_of, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_tiles import features, tile, zeros
+from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, launch, rows_to
+from pallas_kernels.taylor_attention.mosaic_gpu_block import (
+    Block,
+    Ring,
+    decay_scratch,
+    load_decay,
+    stream_ring,
+    stream_scratch,
+    this_block,
+    wait_decay,
+    wait_last,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
+from pallas_kernels.taylor_attention.mosaic_gpu_parts import (
+    Products,
+    features,
+    load,
+    split,
+    staging_scratch,
+    this_mma,
+    tile,
+    tiles_of,
+    transposed,
+    zeros,
+)
+from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments, choose_pieces, join_pieces
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK, Widths
 
 BUFFERS = 2  # of states that the two warpgroups pass to each other, and of features
@@ -116,7 +147,7 @@ def scan_states(mma: Mma, refs, scanned: Scanned, ring: Ring, block: Block, stat
             (parts[piece],) = mma.update((parts[piece],), functools.partial(accumulate, piece))
         return (*parts, z)
 
-    # The row of x^T behind x sums x: the weights, or the constant 1, which chunks do not overwrite. Others stay 0.
+    # The row of x^T after those of x sums x: weights, or the constant 1, which chunks do not overwrite. Others stay 0.
     for i in range(BUFFERS):
         refs.x_t[i] = jnp.where(iota((64, 64), 0) == widths.keys, 1.0, 0.0).astype(jnp.bfloat16)
     plgpu.commit_smem()
@@ -222,8 +253,8 @@ def state_scratch(widths: Widths, *, published: bool, weighted: bool):
     """Shared memory of a state scan besides its operands, and of the states that it publishes; weighted: u has weights,
     or decays."""
     start, stop = widths.scanned[0]
-    parts, beside = widths.parts, None if widths.values_first else widths.values
-    scratch = {"phi": tile((BUFFERS, parts), stop - start, beside=beside), "x_t": tile((BUFFERS,), 64)}
+    parts, other = widths.parts, None if widths.values_first else widths.values
+    scratch = {"phi": tile((BUFFERS, parts), stop - start, other=other), "x_t": tile((BUFFERS,), 64)}
     if weighted and not widths.values_first:
         scratch |= {"u_w": tile((BUFFERS, parts), widths.values)}
     if published:
@@ -238,3 +269,50 @@ def state_scratch(widths: Widths, *, published: bool, weighted: bool):
             "empty": plgpu.Barrier(num_arrivals=1, num_barriers=widths.stages),
         }
     return scratch
+
+
+def local_states(streams, scanned: Scanned, decay, *, heads: Heads, segments: Segments, reverse: bool, interpret):
+    """Sum of u_i phi(x_i) over each segment that another one needs: all but the last in time (reverse: but the first).
+
+    streams: those of the kernel that starts from the states (`stream_ring`), of which the names in `scanned` are read;
+    decay: `decay_table` or None. Returns kernel states s and z (b, blocks, n_seg - 1, ., .)
+    in order of time; None for one segment.
+    """
+    if segments.count == 1:
+        return None
+    names = (scanned.x, scanned.u, scanned.u_weight, scanned.z_weight)
+    streams = {name: streams[name] for name in names if name is not None}
+    widths = heads.widths
+    b, n = streams[scanned.x][0].shape[0], segments.count - 1
+    pieces = segments.pieces(choose_pieces(b * heads.blocks * n, segments.chunks_each))
+
+    def body(r):
+        block = this_block(r, heads, segments, reverse=reverse, skip=1 if reverse else 0, pieces=pieces)
+        ring = stream_ring(r, streams, block, None)
+        load_decay(r, block)
+        ring.start()
+        wait_decay(r, block)
+        state = zero_state(widths)
+        state = scan_states(this_mma(r, interpret, widths, 0), r, scanned, ring, block, state, published=False)
+        store_state(widths, r.s, r.z, (block.batch, block.head, lax.axis_index("segment")), state)
+
+    out = launch(
+        "taylor_segment_states",
+        body,
+        {**{name: array for name, (array, _) in streams.items()}, "decay": decay},
+        {
+            "s": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, *widths.state), jnp.float32),
+            "z": jax.ShapeDtypeStruct((b, heads.blocks, n * pieces, CHUNK, widths.keys), jnp.float32),
+        },
+        {
+            **stream_scratch(streams, widths),
+            **state_scratch(widths, published=False, weighted=scanned.u_weight is not None or decay is not None),
+            **decay_scratch(decay),
+            **staging_scratch(interpret, widths, 1),
+        },
+        grid={"b": b, "h": heads.blocks, "segment": n * pieces},
+        warpgroups=1,
+        auto_barriers=False,
+        interpret=interpret,
+    )
+    return tuple(join_pieces(out[i], decay, segments=segments, pieces=pieces, reverse=reverse) for i in "sz")

@@ -24,7 +24,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, columns_to, rows_to
 from pallas_kernels.taylor_attention.features import query_coefficients
 from pallas_kernels.taylor_attention.mosaic_gpu import kernel_operands, plan_blocks
-from pallas_kernels.taylor_attention.mosaic_gpu_chunk import ChunkStep, PullBack, pulled_accumulators
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     join_values,
     pack_state,
@@ -33,11 +32,10 @@ from pallas_kernels.taylor_attention.mosaic_gpu_layout import (
     split_values,
     unpack_state,
 )
-from pallas_kernels.taylor_attention.mosaic_gpu_pair import paired_kernel
+from pallas_kernels.taylor_attention.mosaic_gpu_pair import ChunkStep, PullBack, paired_kernel, pulled_accumulators
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import load, operand, transposed
-from pallas_kernels.taylor_attention.mosaic_gpu_segments import local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_split import border_states
-from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned
+from pallas_kernels.taylor_attention.mosaic_gpu_state import Scanned, local_states
 from pallas_kernels.taylor_attention.mosaic_gpu_widths import CHUNK
 
 SQUARE = plgpu.ACC((CHUNK, CHUNK), jnp.float32)

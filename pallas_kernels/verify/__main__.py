@@ -5,13 +5,10 @@ import contextlib
 import importlib
 import importlib.metadata
 import json
-import os
-import signal
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +16,17 @@ import numpy as np
 
 from pallas_kernels.certificates import SETTING, kernel_hash
 from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
+from pallas_kernels.verify.job import Job, in_turn, probe
+from pallas_kernels.verify.page import case_lines, markdown, time_line
+from pallas_kernels.verify.times import predicted_ms
 
 DESCRIPTION = """Run every kernel against float64 on the host, smallest case first, each in a process of its own that is
-killed when it hangs. Results are written after every case. On a CPU the kernels are interpreted, in fewer cases."""
+killed when it hangs, then time the headline shapes. Later cases compile while one runs. A report (FILE, and a page in
+Markdown next to it) is written after every case. On a CPU the kernels are interpreted, in fewer cases."""
 EXIT = """exit status: 0 all cases are right; 1 one is wrong, hangs, fails or was not run; 2 no device answers, or the
 kernels do not run on it."""
-PROBE = """
-import json, jax
-device = jax.devices()[0]
-assert float(jax.numpy.ones(()) + 1) == 2
-found = {"platform": jax.default_backend(), "device": device.device_kind, "jax": jax.__version__}
-print(json.dumps(found | {"capability": getattr(device, "compute_capability", None)}))
-"""
-COMPILE_S = 120
-PROBE_S = 60
-"""Seconds in which x + 1 must be computed; starting JAX on a GPU takes some ten of them."""
+TIME_S = 60.0
+"""Seconds in which a call must be timed."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,155 +40,143 @@ def main(argv: list[str] | None = None) -> int:
     if device["platform"] == "gpu" and device["capability"] != "9.0":
         print(f"verify: {device['device']} has compute capability {device['capability']}, not 9.0", file=sys.stderr)
         return 2
-    results: list[dict[str, Any]] = []
-    report = {**device, "kernels": kernel_hash(), "seed": args.seed, "versions": _versions(), "cases": results}
-    print(f"{device['device']}, jax {device['jax']}, kernels {report['kernels'][:12]}", flush=True)
-    cases = importlib.import_module(args.cases).CASES[device["platform"]]
-    lost = False
-    for index, case in enumerate(cases):
-        worker = Worker(args.cases, device["platform"], index, args.seed, args.repeats, args.timeout)
-        if lost or time.monotonic() > end:
-            result = {"status": "not run", "message": "the device was lost" if lost else "no time was left"}
-        else:
-            result = check(case, worker)
-            lost = result["status"] in ("timeout", "failed") and probe() is None
-        results.append({"case": case.name, **result})
-        _save(report, args.out)
-        print("\n".join(_lines(results[-1])), flush=True)
-    right = sum(result["status"] == "ok" for result in results)
-    print(f"{right} of {len(results)} cases are right; written to {args.out}")
-    if right < len(results):
+    known = {"hardware": _hardware(), "kernels": kernel_hash(), "seed": args.seed, "versions": _versions()}
+    run = Run({**device, **known, "cases": [], "times": []}, args, end)
+    print(f"{device['device']}, jax {device['jax']}, kernels {run.report['kernels'][:12]}", flush=True)
+    run.cases()
+    run.times()
+    cases = run.report["cases"]
+    right = sum(result["status"] == "ok" for result in cases)
+    print(f"{right} of {len(cases)} cases are right; written to {args.out} and {page_of(args.out)}")
+    if right < len(cases):
         return 1
     print(f"{SETTING}={args.out.resolve()} makes these kernels the automatic choice on {device['device']}")
     return 0
 
 
-def check(case: Case, worker: "Worker") -> dict[str, Any]:
-    """Status, errors by output, and for a wrong case the place and what barriers or a single segment change."""
-    result, found = worker.run()
-    if found is None:
-        return result
-    truth = case.truth(case.inputs(worker.seed))
-    result |= _compared(case, found, truth)
-    if result["status"] == "wrong":
-        names = list(case.tolerances)
-        first = next(name for name in names if result["errors"][name] >= case.tolerances[name])
-        place = names.index(first)
-        result["where"] = {"output": first, **where_wrong(found[place], truth[place], case.tolerances[first])}
-        result["variants"] = {
-            name: _compared(case, again, truth) if again is not None else said
-            for name, (said, again) in {
-                "automatic barriers": worker.run(environment={"PALLAS_KERNELS_BARRIERS": "1"}),
-                "one segment": worker.run(segments=1),
-            }.items()
-        }
-    elif result["changed"]:
-        result |= {"status": "unstable", "message": f"{result['changed']} of {worker.repeats} repeats have other bits"}
-    return result
+class Run:
+    """The cases and times of one module, and the report that grows with them."""
 
+    def __init__(self, report: dict[str, Any], args: argparse.Namespace, end: float):
+        self.report, self._args, self._end = report, args, end
+        self._platform = report["platform"]
+        self._lost = False
 
-def _compared(case: Case, found: list[np.ndarray], truth: list[np.ndarray]) -> dict[str, Any]:
-    names = case.tolerances
-    errors = {name: relative_error(x, y) for name, x, y in zip(names, found, truth, strict=True)}
-    return {"status": "ok" if all(errors[name] < names[name] for name in names) else "wrong", "errors": errors}
+    def cases(self) -> None:
+        """Runs every case; those that no time is left for, or no device, are marked as not run."""
+        cases = importlib.import_module(self._args.cases).CASES[self._platform]
+        with contextlib.closing(in_turn(self._job, len(cases), self._platform)) as jobs:
+            for index, case in enumerate(cases):
+                if self._lost or time.monotonic() > self._end:
+                    result = {"status": "not run", "message": self._why_not()}
+                else:
+                    result = self._check(case, index, next(jobs))
+                    self._lost = result["status"] in ("timeout", "failed") and probe() is None
+                self.report["cases"].append({"case": case.name, **result})
+                self._save()
+                print("\n".join(case_lines(self.report["cases"][-1])), flush=True)
 
-
-class Worker:
-    """Processes that run one case."""
-
-    def __init__(self, module: str, platform: str, index: int, seed: int, repeats: int, timeout: float):
-        self.arguments = [module, platform, str(index)]
-        self.interpret, self.seed, self.timeout = platform == "cpu", seed, timeout
-        self.repeats = 0 if self.interpret else repeats
-
-    def run(
-        self, *, segments: int | None = None, environment: Mapping[str, str] | None = None
-    ) -> tuple[dict[str, Any], list[np.ndarray] | None]:
-        """What is known of the run, and its outputs; None where it failed."""
-        variant = Variant(interpret=self.interpret, segments=segments)._asdict()
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            options = {"seed": self.seed, "repeats": self.repeats, "variant": variant}
-            (folder / "options.json").write_text(json.dumps(options))
-            command = [sys.executable, "-m", "pallas_kernels.verify.worker", *self.arguments, name]
-            # The GPU interpreter blocks one thread of XLA's pool for every warpgroup.
-            threads = {"JAX_PLATFORMS": "cpu", "NPROC": "16"} if self.interpret else {}
-            start = time.monotonic()
-            with (folder / "said").open("wb") as said:
-                process = subprocess.Popen(
-                    command, stdout=said, stderr=said, start_new_session=True,
-                    env={**os.environ, **threads, **(environment or {})},
-                )  # fmt: skip
-                try:
-                    phase = self._wait(process, folder)
-                finally:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
-            seconds = {"seconds": round(time.monotonic() - start, 1)}
-            if phase is not None:
-                return {"status": "timeout", "message": f"killed while it was {phase}", **seconds}, None
-            if process.returncode:
-                lines = (folder / "said").read_text(errors="replace").splitlines() or [f"status {process.returncode}"]
-                return {"status": "failed", "message": lines[-1][:500], **seconds}, None
-            with np.load(folder / "outputs.npz") as saved:
-                outputs = [saved[key] for key in saved.files if key != "changed"]
-                return {"changed": int(saved["changed"]), **seconds}, outputs
-
-    def _wait(self, process: subprocess.Popen, folder: Path) -> str | None:
-        """Waits for the end of a process; what it was doing when its time was up, or None."""
-        for phase, seconds in (("compiling", COMPILE_S), ("running", self.timeout)):
-            end = time.monotonic() + seconds
-            while time.monotonic() < end:
-                if process.poll() is not None:
-                    return None
-                if phase == "compiling" and (folder / "compiled").exists():
-                    break
-                time.sleep(0.05)
+    def times(self) -> None:
+        """Times every call, one process after another; kernels that are not right are left out."""
+        failed = {tuple(x["case"].split()[:2]) for x in self.report["cases"] if x["status"] != "ok"}
+        module = self._args.times
+        for index, call in enumerate(importlib.import_module(module).TIMES[self._platform]):
+            row: dict[str, Any] = {"call": call.name}
+            if self._lost or time.monotonic() > self._end:
+                row |= {"status": "not run", "message": self._why_not()}
+            elif (call.op, call.implementation) in failed:
+                row |= {"status": "not run", "message": "a case of this kernel is not right"}
             else:
-                return phase
-        return None
+                result, found = Job(module, ("TIMES", self._platform, index), {}).result(TIME_S)
+                self._lost = found is None and probe() is None
+                row |= result | {key: float(x) for key, x in (found or {}).items()}
+                row |= {"predicted_ms": predicted_ms(call, self.report["device"])}
+            self.report["times"].append(row)
+            self._save()
+            print(time_line(row), flush=True)
+
+    def _why_not(self) -> str:
+        return "the device was lost" if self._lost else "no time was left"
+
+    def _job(self, index: int, segments: int | None = None, environment: dict[str, str] | None = None) -> Job:
+        interpret = self._platform == "cpu"
+        variant = Variant(interpret=interpret, segments=segments)._asdict()
+        options = {"seed": self._args.seed, "repeats": 0 if interpret else self._args.repeats, "variant": variant}
+        return Job(self._args.cases, ("CASES", self._platform, index), options, environment)
+
+    def _check(self, case: Case, index: int, job: Job) -> dict[str, Any]:
+        """Status, errors by output, and for a wrong case the place and what barriers or a single segment change."""
+        truth = case.truth(case.inputs(self._args.seed))  # other processes compile meanwhile
+        result, found = _compared(case, truth, *job.result(self._args.timeout))
+        if result["status"] == "wrong":
+            assert found is not None
+            names = list(case.tolerances)
+            first = next(name for name in names if result["errors"][name] >= case.tolerances[name])
+            place = names.index(first)
+            result["where"] = {"output": first, **where_wrong(found[place], truth[place], case.tolerances[first])}
+            variants = {
+                "automatic barriers": self._job(index, environment={"PALLAS_KERNELS_BARRIERS": "1"}),
+                "one segment": self._job(index, segments=1),
+            }
+            result["variants"] = {
+                name: _compared(case, truth, *again.result(self._args.timeout))[0] for name, again in variants.items()
+            }
+        elif result.get("changed"):
+            message = f"{result['changed']} of {self._args.repeats} repeats have other bits"
+            result |= {"status": "unstable", "message": message}
+        return result
+
+    def _save(self) -> None:
+        save(self.report, self._args.out)
 
 
-def probe() -> dict[str, Any] | None:
-    """The device that JAX takes, if it computes x + 1 in time."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=PROBE_S, check=True
-        )
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
+def _compared(
+    case: Case, truth: list[np.ndarray], result: dict[str, Any], found: dict[str, np.ndarray] | None
+) -> tuple[dict[str, Any], list[np.ndarray] | None]:
+    """The result of a job with status and errors, and its outputs."""
+    if found is None:
+        return result, None
+    names = case.tolerances
+    outputs = [found[str(i)] for i in range(len(names))]
+    errors = {name: relative_error(x, y) for name, x, y in zip(names, outputs, truth, strict=True)}
+    status = "ok" if all(errors[name] < names[name] for name in names) else "wrong"
+    return {"status": status, "errors": errors, "changed": int(found["changed"]), **result}, outputs
+
+
+def page_of(path: Path) -> Path:
+    """Where the page of a report is."""
+    return path.with_suffix(".md")
+
+
+def save(report: dict[str, Any], path: Path) -> None:
+    """Writes the report and its page, each as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for file, text in ((path, json.dumps(report, indent=1) + "\n"), (page_of(path), markdown(report))):
+        unfinished = file.with_name(f".{file.name}.unfinished")
+        unfinished.write_text(text)
+        unfinished.replace(file)
 
 
 def _versions() -> dict[str, str]:
-    names = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "numpy")
-    found = {}
+    names = ("jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin", "libtpu", "numpy")
+    found = {"python": sys.version.split()[0]}
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
 
 
-def _save(report: dict[str, Any], path: Path) -> None:
-    """Writes the report as a whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(report, indent=1) + "\n")
-    unfinished.replace(path)
-
-
-def _lines(result: dict[str, Any]) -> list[str]:
-    errors = " ".join(f"{name} {error:.1e}" for name, error in result.get("errors", {}).items())
-    lines = [f"{result['status']:9s}{result.get('seconds', 0):6.1f} s  {result['case']}  {errors}".rstrip()]
-    if "message" in result:
-        lines.append(f"    {result['message']}")
-    lines += [f"    {key}: {value}" for key, value in result.get("where", {}).items()]
-    lines += [
-        f"    with {name}: {x['status']} {x.get('errors', x.get('message'))}"
-        for name, x in result.get("variants", {}).items()
-    ]
-    return lines
+def _hardware() -> dict[str, str]:
+    """Driver, clocks and power limit of the first GPU, by nvidia-smi's names; nothing where there is no nvidia-smi."""
+    fields = ("driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit", "memory.total")
+    if shutil.which("nvidia-smi") is None:
+        return {}
+    command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
+        return {}
+    return dict(zip(fields, (x.strip() for x in done.stdout.splitlines()[0].split(",")), strict=True))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -208,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs; default: 0")
     parser.add_argument("--cases", default="pallas_kernels.verify.cases", metavar="MODULE", help="module with CASES")
+    parser.add_argument("--times", default="pallas_kernels.verify.times", metavar="MODULE", help="module with TIMES")
     return parser
 
 

@@ -70,12 +70,15 @@ class TaylorCase(KernelCase):
     v: int = 64
     decay: bool = False
     state: bool = True
+    segments: int | None = None
+    """Blocks over which a sequence is split on a GPU; None: the kernel's own choice, 1 for a short one."""
 
     @property
     def name(self) -> str:
         kind = "backward" if self.backward else "forward"
         words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", self.dtype]
         words += ["decay"] * self.decay + ["state"] * self.state
+        words += [f"segments{self.segments}"] * (self.segments is not None)
         return f"taylor_attention {self.implementation} {kind} {'_'.join(words)}"
 
     @property
@@ -106,7 +109,7 @@ class TaylorCase(KernelCase):
         segments = mosaic_gpu_split.kernel_segments(problem, mosaic_gpu_split.TRAINING) if gpu else 1
         options = taylor_backends.Options(
             scale=self.k**-0.5, eps=1e-12, normalize=True, return_state=True, return_den=True, chunk_size=None,
-            kernel_segments=variant.segments or segments,
+            kernel_segments=variant.segments or self.segments or segments,
         )  # fmt: skip
         backend, how = taylor_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
         rates = None if self.rates is None else jnp.asarray(self.rates)
@@ -216,18 +219,20 @@ def exactly(run, arrays) -> list[np.ndarray]:
         return [np.asarray(x) for x in jax.jit(run)(*(jnp.asarray(x, jnp.float64) for x in arrays))]
 
 
-def _taylor(**options) -> list[dict]:
+def _taylor(*, gpu: bool) -> list[dict]:
     small = [{"t": 64, "state": False}, {"t": 64}, {"t": 65}, {"t": 72, "g": 1}, {"t": 120, "decay": True}]
-    long = [{"t": 200, "g": 1, "decay": True}, {"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
-    return [options | x for x in (*small, *long)]
+    small += [{"t": 200, "g": 1, "decay": True}]
+    if gpu:
+        small += [{"t": 200, "segments": 2, "state": False}, {"t": 200, "segments": 2, "decay": True}]
+    return [*small, {"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
 
 
-def _window(past: int, segments: bool, **options) -> list[dict]:
+def _window(*, past: int, gpu: bool) -> list[dict]:
     small = [{"t": 64}, {"t": 65}, {"t": 72, "past": past}, {"t": 120, "window": 128}, {"t": 200, "d": 96}]
-    if segments:
+    if gpu:
         small += [{"t": 200, "segments": True}, {"t": 200, "g": 1}]
-    long = [{"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
-    return [options | x for x in (*small, *long)]
+    headline = {"t": 8192, "b": 4, "h": 16, "g": 16}
+    return [*small, {"t": 8184, "b": 2}, headline, headline | {"window": 128}]
 
 
 def _ordered(implementation: str) -> list[KernelCase]:
@@ -235,14 +240,15 @@ def _ordered(implementation: str) -> list[KernelCase]:
     cases: list[KernelCase] = []
     for backward in (False, True):
         both: dict[str, Any] = {"implementation": implementation, "backward": backward}
-        cases += [TaylorCase(**both, **x) for x in _taylor()]
-        cases += [WindowCase(**both, **x) for x in _window(past=63, segments=gpu)]
+        cases += [TaylorCase(**both, **x) for x in _taylor(gpu=gpu)]
+        cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
 def _interpreted(backward: bool) -> list[KernelCase]:
-    gpu: dict[str, Any] = {"implementation": "mosaic_gpu", "backward": backward, "t": 65, "h": 1, "g": 1}
-    tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "k": 8, "v": 16}
+    """A short chunk on a GPU, whose interpreter is slow; a chunk and a token on a TPU."""
+    gpu: dict[str, Any] = {"implementation": "mosaic_gpu", "backward": backward, "t": 40, "h": 1, "g": 1}
+    tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "t": 65, "k": 8, "v": 16}
     return [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu)]
 
 

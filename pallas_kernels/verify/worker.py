@@ -1,29 +1,49 @@
-"""Runs one case in a process of its own, which `python -m pallas_kernels.verify` may kill.
+"""Compiles one case in a process of its own, and runs it when `python -m pallas_kernels.verify` says so.
 
-Arguments: MODULE PLATFORM INDEX FOLDER. The folder has `options.json`; `compiled` appears there before the first run,
-and `outputs.npz` after the last.
+Arguments: MODULE LIST PLATFORM INDEX FOLDER. The folder has `options.json`. The worker makes `compiled` there, waits
+for `go`, runs, and writes `found.npz`. It ends when its parent is gone.
 """
 
 import importlib
 import json
+import os
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pallas_kernels.verify.case import Variant
+from pallas_kernels.verify.case import Case, Variant
 
 
-def main(module: str, platform: str, index: str, folder: str) -> None:
+def main(module: str, listed: str, platform: str, index: str, folder: str) -> None:
     options = json.loads(Path(folder, "options.json").read_text())
-    case = importlib.import_module(module).CASES[platform][int(index)]
-    run = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
+    entry = getattr(importlib.import_module(module), listed)[platform][int(index)]
+    run = prepared_case(entry, options) if listed == "CASES" else entry.compiled()
     Path(folder, "compiled").touch()
-    first = [np.asarray(x) for x in run()]
-    repeats = ([np.asarray(x) for x in run()] for _ in range(options["repeats"]))
-    changed = sum(any(x.tobytes() != y.tobytes() for x, y in zip(first, again, strict=True)) for again in repeats)
-    outputs = [x.astype(np.float64) for x in case.checked(first)]
-    np.savez(Path(folder, "outputs.npz"), *outputs, changed=changed)
+    parent = os.getppid()
+    while not Path(folder, "go").exists():
+        if os.getppid() != parent:
+            sys.exit("the parent is gone")
+        time.sleep(0.02)
+    found = {key: np.asarray(x) for key, x in run().items()}
+    np.savez(Path(folder, "found.npz"), allow_pickle=False, **found)
+
+
+def prepared_case(case: Case, options: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    """Function that runs a compiled case: outputs by their place, and `changed`, how many repeats have other bits."""
+    run = case.compiled(case.inputs(options["seed"]), Variant(**options["variant"]))
+
+    def repeated():
+        first = [np.asarray(x) for x in run()]
+        repeats = ([np.asarray(x) for x in run()] for _ in range(options["repeats"]))
+        changed = sum(any(x.tobytes() != y.tobytes() for x, y in zip(first, again, strict=True)) for again in repeats)
+        outputs = {str(i): x.astype(np.float64) for i, x in enumerate(case.checked(first))}
+        return outputs | {"changed": changed}
+
+    return repeated
 
 
 if __name__ == "__main__":

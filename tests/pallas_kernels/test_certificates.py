@@ -1,5 +1,6 @@
 """Kernels are the automatic choice only where they were verified, or where the user says so."""
 
+import dataclasses
 import json
 import types
 
@@ -8,6 +9,7 @@ import pytest
 
 from pallas_kernels import certificates, dispatch
 from pallas_kernels.taylor_attention import taylor_attention
+from pallas_kernels.taylor_attention.backends import BACKENDS, KERNELS
 from pallas_kernels.taylor_attention.problem import Problem
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, lowered
 
@@ -45,8 +47,12 @@ def test_choice(platform, report, tmp_path, monkeypatch, caplog):
     assert not chosen(platform)
     assert caplog.text.count("python -m pallas_kernels.verify") <= 1  # none if another test has said it before
     assert chosen(platform, {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"}[platform])
+    with certificates.using("all"):
+        assert chosen(platform)
     monkeypatch.setenv(certificates.SETTING, "all")
     assert chosen(platform)
+    with certificates.using(""):
+        assert certificates.objection(DEVICE) == f"not verified on {DEVICE.device_kind}"
     monkeypatch.setenv(certificates.SETTING, str(report(tmp_path / "own.json")))
     assert chosen(platform)
     monkeypatch.delenv(certificates.SETTING)
@@ -66,6 +72,16 @@ def test_what_a_certificate_is_for(report, monkeypatch):
     assert certificates.objection(None) == "not verified on a device that is not known"
     report(certificates.FOLDER / "right.json")
     assert certificates.objection(DEVICE) is None
+
+
+def test_what_is_chosen_by_name_only():
+    """Kills Hopper kernels of float32 and of wide keys as an automatic choice: they are not in `verify`."""
+    problem = Problem(b=1, t=128, h=2, k=16, v=64)
+    served = [problem, dataclasses.replace(problem, k=24), dataclasses.replace(problem, dtype="float32")]
+    for case in served if "cuda" in PLATFORMS else ():
+        automatic = dispatch.choose(BACKENDS, case, None, kernels=KERNELS)
+        assert ("mosaic_gpu" in automatic) == (case is problem)
+        assert dispatch.choose(BACKENDS, case, "mosaic_gpu", kernels=KERNELS) == ("mosaic_gpu",)
 
 
 @pytest.mark.full

@@ -114,6 +114,8 @@ def test_plans_are_for_the_gpu_of_the_process(monkeypatch):
     assert choose_pieces(1, 1000) == 114
     with lowering_for("cuda"):
         assert multiprocessors() == 132
+    with lowering_for("cuda", multiprocessors=78):
+        assert multiprocessors() == choose_pieces(1, 1000) == 78
 
 
 def test_a_name_never_falls_back():

@@ -23,31 +23,25 @@ def verify(monkeypatch, tmp_path):
 
     def run(*probes):
         answers, written = iter(probes), []
-        save = command._save
+        save = command.save
         monkeypatch.setattr(command, "probe", lambda: next(answers))
         monkeypatch.setattr(
-            command, "_save", lambda report, path: written.append(len(report["cases"])) or save(report, path)
+            command, "save", lambda report, path: written.append(len(report["cases"])) or save(report, path)
         )
-        arguments = [
-            "--cases",
-            "tests.pallas_kernels.verify_cases",
-            "--timeout",
-            "1",
-            "--out",
-            str(tmp_path / "found.json"),
-        ]
-        status = command.main(arguments)
-        return status, json.loads((tmp_path / "found.json").read_text())["cases"], written
+        module, out = "tests.pallas_kernels.verify_cases", tmp_path / "found.json"
+        status = command.main(["--cases", module, "--times", module, "--timeout", "2", "--out", str(out)])
+        return status, json.loads(out.read_text()), written
 
     return run
 
 
-def test_every_case_gets_its_verdict(verify, capsys):
+def test_every_case_gets_its_verdict(verify, capsys, tmp_path):
     """Kills a hang that stops the run, a wrong number that passes, and results that are lost with what comes after."""
-    status, cases, written = verify(DEVICE, DEVICE, DEVICE)
+    status, report, written = verify(DEVICE, DEVICE, DEVICE)
+    cases = report["cases"]
     assert status == 1
     assert [x["status"] for x in cases] == ["ok", "wrong", "timeout", "failed", "ok"]
-    assert written == [1, 2, 3, 4, 5]
+    assert written == [1, 2, 3, 4, 5, 5, 5]
     where = cases[1]["where"]
     assert (where["output"], where["first_wrong"], where["nan"], where["wrong"]) == ("y", [0, 66, 1, 3], 1, 3)
     assert [i for i, x in enumerate(where["by_row_mod_64"]) if x > 0.01] == [2, 4, 5]
@@ -57,13 +51,23 @@ def test_every_case_gets_its_verdict(verify, capsys):
     assert cases[2]["message"] == "killed while it was running"
     assert cases[3]["message"] == "RuntimeError: no such instruction"
     assert "2 of 5 cases are right" in capsys.readouterr().out
+    assert [x.get("ms", x.get("message")) for x in report["times"]] == [2.0, "a case of this kernel is not right"]
+    page = command.page_of(tmp_path / "found.json").read_text()
+    for line in (
+        "2 of 5 cases",
+        "| toy wrong | wrong | y inf |",
+        "first_wrong: [0, 66, 1, 3]",
+        "| 2.000 (1.000 to 3.000) |",
+    ):
+        assert line in page, line
 
 
 def test_a_lost_device_ends_the_run(verify):
     """Kills cases that are run on a device that answers no more."""
-    status, cases, _ = verify(DEVICE, None)
+    status, report, _ = verify(DEVICE, None)
     assert status == 1
-    assert [x["status"] for x in cases] == ["ok", "wrong", "timeout", "not run", "not run"]
+    assert [x["status"] for x in report["cases"]] == ["ok", "wrong", "timeout", "not run", "not run"]
+    assert [x["message"] for x in report["times"]] == ["the device was lost"] * 2
 
 
 def test_no_device(monkeypatch, capsys):

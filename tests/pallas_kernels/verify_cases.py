@@ -1,4 +1,4 @@
-"""Cases for `test_verify.py`: right, wrong, hanging and crashing ones. NumPy alone, so that workers start fast."""
+"""Cases and calls for `test_verify.py`: right, wrong, hanging and crashing. NumPy alone, so that workers start fast."""
 
 import dataclasses
 import os
@@ -11,8 +11,12 @@ import numpy as np
 class Toy:
     """y = 2 x of shape (b, t, h, c)."""
 
-    name: str
+    kind: str
     tolerances = {"y": 1e-5}  # noqa: RUF012
+
+    @property
+    def name(self):
+        return f"toy {self.kind}"
 
     def inputs(self, seed):
         return [np.random.default_rng(seed).standard_normal((1, 70, 2, 16))]
@@ -24,15 +28,15 @@ class Toy:
         return outputs
 
     def compiled(self, arrays, variant):
-        if self.name == "crashing":
+        if self.kind == "crashing":
             raise RuntimeError("no such instruction")
         y = np.float32(2 * arrays[0])
-        if self.name == "wrong" and os.environ.get("PALLAS_KERNELS_BARRIERS") != "1":
+        if self.kind == "wrong" and os.environ.get("PALLAS_KERNELS_BARRIERS") != "1":
             y[0, 66, 1, 3] = np.nan
             y[0, 68:, 1, 11] += 1
 
         def run():
-            if self.name == "hanging":
+            if self.kind == "hanging":
                 time.sleep(600)
             return [y]
 
@@ -40,3 +44,21 @@ class Toy:
 
 
 CASES = {"cpu": [Toy("right"), Toy("wrong"), Toy("hanging"), Toy("crashing"), Toy("last")]}
+
+
+@dataclasses.dataclass(frozen=True)
+class ToyCall:
+    """A call that takes 2 ms."""
+
+    implementation: str
+    op = "toy"
+
+    @property
+    def name(self):
+        return f"toy forward {self.implementation}"
+
+    def compiled(self):
+        return lambda: {"ms": 2.0, "ms_p10": 1.0, "ms_p90": 3.0}
+
+
+TIMES = {"cpu": [ToyCall("right"), ToyCall("wrong")]}

@@ -5,6 +5,7 @@ import pytest
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.schedule_model import hopper
 from pallas_kernels.schedule_model.fences import unfenced_writes
+from pallas_kernels.schedule_model.in_flight import touched_in_flight
 from pallas_kernels.schedule_model.launch import Launch, ModuleLoop
 from pallas_kernels.schedule_model.pipeline import DRAIN, START, decode, simulate
 from pallas_kernels.schedule_model.sass import SassLoop, loops, matmuls, own, read_sass
@@ -179,3 +180,25 @@ def test_scoreboards_of_an_instruction(printed, waits):
     """Kills three scoreboards, which nvdisasm prints as bits, that are read as digits."""
     (kernel,) = read_sass(LOOP.replace("1:-:-:Y:05        /*0100*/", f"{printed}:-:-:Y:05        /*0100*/"))
     assert kernel.code[16].waits == waits
+
+
+def flying(*between):
+    """Faults of a loop with instructions between its matmuls and the wait for them."""
+    lines = "".join(f"   -:-:-:Y:01        /*0200*/                   {text}\n" for text in between)
+    wait = "   -:-:-:Y:02        /*00a0*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0\n"
+    (kernel,) = read_sass(LOOP.replace(wait, lines + wait))
+    return touched_in_flight(kernel)
+
+
+def test_registers_of_a_wgmma_in_flight():
+    """Kills a kernel that reads an accumulator, or overwrites an operand, before the matmul has ended."""
+    second = "HGMMA.64x16x16.F32.BF16 R64, R4, gdesc[UR8], R64, gsb0"
+    assert flying() == []
+    assert flying("FADD R8, R23, R72", "STS.128 [R8], R4", second, "MOV R0, R7", "STSM.16.M88.4 [R4], R0") == []
+    assert flying("CS2R R22, SRZ") == []
+    for text in ("FADD R8, R23, R55", "MOV R24, R8", "STS.128 [R8], R21", "STG.E.64 desc[UR4][R2.64], R63"):
+        assert flying(text) == [f"{text} touches registers of a wgmma in flight"]
+    assert flying(second, "MOV R7, R0") == ["MOV R7, R0 touches registers of a wgmma in flight"]
+    one_left = "WARPGROUP.DEPBAR.LE gsb0, 0x1"
+    assert flying(second, one_left, "FADD R8, R24, R56") == []
+    assert len(flying(second, one_left, "FADD R8, R24, R64")) == 1

@@ -23,7 +23,7 @@ from pallas_kernels.taylor_attention import (
     backends,
     mosaic_gpu,
     mosaic_gpu_layout,
-    mosaic_gpu_segments,
+    mosaic_gpu_state,
     mosaic_gpu_vjp,
     taylor_attention,
 )
@@ -105,7 +105,7 @@ def test_segments_start_from_the_prefix(t, segments, stateful):
 @pytest.mark.parametrize(("t", "pieces", "decay"), [(321, 2, True), (448, 4, True), (330, 3, False)])
 def test_pieces_of_segments(t, pieces, decay, monkeypatch):
     """Kills: a short or an empty piece, powers of the other pieces, in either direction."""
-    monkeypatch.setattr(mosaic_gpu_segments, "choose_pieces", lambda blocks, chunks: pieces)
+    monkeypatch.setattr(mosaic_gpu_state, "choose_pieces", lambda blocks, chunks: pieces)
     check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
 
 

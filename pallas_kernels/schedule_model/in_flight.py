@@ -1,0 +1,100 @@
+"""Instructions that touch registers which belong to a wgmma that has not ended.
+
+A wgmma runs after it was issued. Its accumulators, and its A operand where that is in registers, are its own until
+`WARPGROUP.DEPBAR.LE gsb0, n`, which waits until at most n groups of matmuls are left; an HGMMA that names `gsb0` ends a
+group. In between nothing but another HGMMA may read or write the accumulators, and nothing may write the A operand.
+"""
+
+import re
+from typing import NamedTuple
+
+from pallas_kernels.schedule_model.sass import Instruction, Kernel
+
+_ADDRESS = re.compile(r"\[[^\]]*\]|desc\[[^\]]*\]")
+_PENDING = re.compile(r"gsb0, (0x\w+)")
+MOST_GROUPS = 8
+"""Groups of matmuls that are followed at once; more are in flight only in a loop that never waits."""
+STORES = ("ST", "STS", "STSM", "STG", "STL", "RED", "SYNCS", "UTMASTG", "BAR", "BRA", "EXIT")
+"""Operations whose first operand is not a result."""
+
+
+class Owned(NamedTuple):
+    """Registers of matmuls in flight."""
+
+    accumulators: frozenset[int]
+    operands: frozenset[int]
+
+
+def touched_in_flight(kernel: Kernel) -> list[str]:
+    """A line for each instruction that touches what a wgmma in flight owns, on any way through the kernel."""
+    found: dict[int, str] = {}
+    nothing = Owned(frozenset(), frozenset())
+    waiting: list[tuple[int, tuple[Owned, ...], Owned]] = [(0, (), nothing)]
+    seen = set()
+    while waiting:
+        place, groups, opened = waiting.pop()
+        while place < len(kernel.code) and (place, groups, opened) not in seen:
+            seen.add((place, groups, opened))
+            x = kernel.code[place]
+            if x.base == "HGMMA":
+                opened = _joined(opened, _matmul(x))
+                if "gsb0" in x.text:
+                    groups, opened = (*groups, opened)[-MOST_GROUPS:], nothing
+            elif x.operation.startswith("WARPGROUP.DEPBAR") and (left := _PENDING.search(x.text)):
+                groups = groups[max(0, len(groups) - int(left[1], 16)) :]
+            elif groups or opened != nothing:
+                owned = _joined(opened, *groups)
+                read, written = _registers(x)
+                if (read | written) & owned.accumulators or written & owned.operands:
+                    found[place] = f"{x.text} touches registers of a wgmma in flight"
+            target = kernel.target(place)
+            if target is not None:
+                waiting.append((target, groups, opened))
+            if x.base in ("EXIT", "RET", "BRA") and not x.conditional:
+                break
+            place += 1
+    return [found[place] for place in sorted(found)]
+
+
+def _joined(*parts: Owned) -> Owned:
+    return Owned(*(frozenset().union(*sets) for sets in zip(*parts, strict=True)))
+
+
+def _matmul(x: Instruction) -> Owned:
+    """64 n float32 accumulators of 128 threads, and four registers of a 64 x 16 operand of 16 bits."""
+    result, *operands = _numbers(_ADDRESS.sub("", x.text))
+    a = [first for first in operands if first != result]
+    return Owned(_run(result, x.columns // 2), frozenset().union(*(_run(first, 4) for first in a)))
+
+
+def _registers(x: Instruction) -> tuple[frozenset[int], frozenset[int]]:
+    """Registers that an instruction reads and writes."""
+    width = _width(x)
+    read, written = frozenset(), frozenset()
+    for place, operand in enumerate(x.text.split(x.operation, 1)[1].split(",")):
+        outside = frozenset().union(*(_run(n, width) for n in _numbers(_ADDRESS.sub("", operand))))
+        for address in _ADDRESS.findall(operand):
+            read = read.union(*(_run(n, 2 if ".64" in address else 1) for n in _numbers(address)))
+        if place == 0 and x.base not in STORES:
+            written |= outside
+        else:
+            read |= outside
+    return read, written
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(?<!\w)R(\d+)\b", text)]
+
+
+def _width(x: Instruction) -> int:
+    """Registers of one operand: loads and stores name their bits or matrices, others one register."""
+    parts = x.operation.split(".")
+    if x.base in ("LDSM", "STSM"):
+        return int(parts[-1]) if parts[-1].isdigit() and len(parts[-1]) == 1 else 1
+    if x.base.startswith(("LD", "ST", "ATOM")):
+        return 4 if "128" in parts else 2 if "64" in parts else 1
+    return 2 if x.base == "CS2R" and "32" not in parts else 1
+
+
+def _run(first: int, count: int) -> frozenset[int]:
+    return frozenset(range(first, first + count))

@@ -1,0 +1,81 @@
+"""Times of the headline shapes: each kernel next to its prediction and to the implementations that it would replace."""
+
+import dataclasses
+from collections.abc import Callable
+
+from pallas_kernels.benchmark import programs, timing
+from pallas_kernels.registry import OPS, load
+from pallas_kernels.schedule_model import table
+from pallas_kernels.workload import Workload
+
+IMPLEMENTATIONS = {
+    "gpu": {"taylor_attention": ("mosaic_gpu", "xla"), "sliding_window": ("mosaic_gpu", "cudnn", "xla")},
+    "tpu": {"taylor_attention": ("mosaic_tpu", "xla"), "sliding_window": ("mosaic_tpu", "splash_tpu", "xla")},
+}
+"""By platform and op, the kernel first."""
+TARGETS = {"H100": "h100", "H200": "h100", "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e"}
+"""Parts of names of devices, and the target whose predictions are shown for them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TimedCall:
+    """One workload by one implementation."""
+
+    op: str
+    group: str
+    index: int
+    implementation: str
+    seconds: float = 1.0
+    """Time to measure for."""
+
+    @property
+    def workload(self) -> Workload:
+        return load(self.op, "workloads").GROUPS[self.group][self.index]
+
+    @property
+    def name(self) -> str:
+        return f"{self.op} {self.workload.kind} {self.workload.name} {self.implementation}"
+
+    def compiled(self) -> Callable[[], dict[str, float]]:
+        """Function that measures; `ms` is the median of a call."""
+        import jax
+
+        workload = self.workload
+        n_sets, calls = programs.plan(workload, jax.default_backend())
+        sets = [workload.inputs(1000 * i) for i in range(n_sets)]
+        compiled = programs.lower(workload.build(self.implementation), sets[0], calls).compile()
+        program = programs.JaxProgram(compiled, sets, calls)
+
+        def run():
+            program.start()
+            found = timing.measure(program.batch, calls=calls, seconds=self.seconds, repeats=20)
+            return {"ms": 1e3 * found.median, "ms_p10": 1e3 * found.p10, "ms_p90": 1e3 * found.p90}
+
+        return run
+
+
+def predicted_ms(call: TimedCall, device: str) -> float | None:
+    """The committed prediction for a kernel on a device, None where there is none."""
+    target = next((target for part, target in TARGETS.items() if part in device), None)
+    if target is None or not call.implementation.startswith("mosaic"):
+        return None
+    entry = table.read().get(table.key(call.op, call.workload.kind, call.workload.name, target))
+    return None if entry is None else entry["microseconds"] / 1e3
+
+
+def headline(platform: str) -> list[TimedCall]:
+    """Every workload of the headline groups by every implementation of the platform."""
+    return [
+        TimedCall(op, "headline", index, implementation)
+        for op in OPS
+        for index in range(len(load(op, "workloads").GROUPS["headline"]))
+        for implementation in IMPLEMENTATIONS[platform][op]
+    ]
+
+
+TIMES = {
+    "gpu": headline("gpu"),
+    "tpu": headline("tpu"),
+    "cpu": [TimedCall("taylor_attention", "cpu", 0, "xla", seconds=0.2)],
+}
+"""By the platform that JAX finds; on a CPU one call, to show that the command measures."""
