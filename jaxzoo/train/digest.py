@@ -7,7 +7,8 @@ The digest is a sum over the 32-bit words b of an array, each with its index i i
 The mix is one to one, so that a change within one word always changes the sum; a change of several words is overlooked
 with a probability of about 2^-32. Sums of integers are exact in any order: each device adds up its own shard.
 
-Cost: one pass over the data. COST
+Cost: one pass over the data and, on a CPU, a temporary array of the same size. The state of 20M parameters under Adam
+(60M words, 240 MB) takes 0.08 s of CPU time; the first call also compiles, 0.3 s for two shapes of array.
 """
 
 import hashlib
