@@ -278,6 +278,27 @@ MUTANTS: list[Mutant] = [
         tests=("tests/theory/test_ngram_recall.py::test_theorem_1_any_embeddings",),
     ),
     Mutant(
+        name="circuits: the first factor of a product is read twice",
+        path="jaxzoo/theory/circuits.py",
+        old="kernel[n_products + i, i] = 1",
+        new="kernel[i, i] = 1",
+        tests=("tests/theory/test_circuits.py::test_channels",),
+    ),
+    Mutant(
+        name="Benes network: outputs leave by the wrong half",
+        path="jaxzoo/theory/routed_circuits.py",
+        old="swap_out = ~upper[:half]",
+        new="swap_out = upper[:half]",
+        tests=("tests/theory/test_circuits.py::test_routing",),
+    ),
+    Mutant(
+        name="Algorithm 11 takes any key that is not smaller for a match, as it is printed",
+        path="jaxzoo/theory/parallel_recall.py",
+        old="(place >= 0) & (keys[at] == queries)",
+        new="(place >= 0)",
+        tests=("tests/theory/test_parallel_recall.py::test_programs",),
+    ),
+    Mutant(
         name="gate of another layer",
         path="jaxzoo/theory/base_conv_primitives.py",
         old="kernel[(index + 1) * d + data, data] = 1",

@@ -1,0 +1,270 @@
+"""Arithmetic circuits, and their compilation into layers of BaseConv with wires in channels (Zoology, Thm 4.2, H.21).
+
+A circuit is a directed acyclic graph of gates with two inputs: `a x + b y` with constants a and b (Definition H.13),
+and `x y`. The paper's (n, s, Delta, w)-circuit has n inputs, s gates, depth Delta and width w (Definition H.1).
+`schedule` cuts it into levels of gates of one kind, as the proof does; w is the largest number of wires between two
+levels.
+
+The theorem gives O(Delta log w) layers of BaseConv on O(w) rows of d channels, and `routed_circuits.py` builds those.
+Its logarithm is the price of wires that lie in rows, where only convolutions move them. `compile_channels` puts them
+into channels instead, where W moves them: two layers for each level of products, and none for sums, which W adds.
+
+    1  y = (u W_s + 0) . (0 * u + 1)          first and second factor of every product, and every wire that is kept
+    2  y = (u W_p + b) . (e_0 * u + 0)        the product: W_p reads the second factor where the first one stands
+
+and one last layer of the first kind for the outputs. The paper's W has few parameters by its class (Kaleidoscope
+matrices); ours is a dense matrix, of which all but O(w) entries are 0.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.mixers import BaseConvConfig
+from jaxzoo.mixers.conv.base_conv import BaseConv
+from jaxzoo.theory.parameters import write, zeros
+
+
+class Gate(NamedTuple):
+    """Gate of a circuit; wires are numbered: the inputs, the constant 1, then the gates in their order."""
+
+    kind: Literal["sum", "product"]
+    left: int
+    """Wire of x, smaller than the gate's own."""
+    right: int
+    """Wire of y, likewise."""
+    a: float = 1.0
+    """Factor of x in a sum."""
+    b: float = 1.0
+    """Factor of y in a sum."""
+
+
+@dataclasses.dataclass
+class Circuit:
+    """Circuit under construction: its methods append gates and return wires.
+
+    Attributes:
+      n_inputs: n.
+      gates: in an order in which every gate comes after those that it reads.
+      outputs: wires.
+    """
+
+    n_inputs: int
+    gates: list[Gate] = dataclasses.field(default_factory=list)
+    outputs: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def one(self) -> int:
+        """Wire of the constant 1."""
+        return self.n_inputs
+
+    def sum(self, left: int, right: int, a: float = 1.0, b: float = 1.0) -> int:
+        """`a x + b y`."""
+        return self._append(Gate("sum", left, right, a, b))
+
+    def product(self, left: int, right: int) -> int:
+        """`x y`."""
+        return self._append(Gate("product", left, right))
+
+    def _append(self, gate: Gate) -> int:
+        wire = self.n_inputs + 1 + len(self.gates)
+        if not (0 <= gate.left < wire and 0 <= gate.right < wire):
+            raise ValueError(f"Circuit: wires {gate.left} and {gate.right} must exist before gate {wire} reads them")
+        self.gates.append(gate)
+        return wire
+
+    def __call__(self, x: Float[np.ndarray, "b n"]) -> Float[np.ndarray, "b m"]:
+        """Values of the outputs, gate by gate in float64."""
+        wires = [*np.asarray(x, np.float64).T, np.ones(len(x))]
+        for kind, left, right, a, b in self.gates:
+            x, y = wires[left], wires[right]
+            wires.append(x * y if kind == "product" else a * x + b * y)
+        return np.stack([wires[wire] for wire in self.outputs], axis=1)
+
+
+class Level(NamedTuple):
+    """Gates of one kind that are computed together."""
+
+    kind: Literal["sum", "product"]
+    gates: tuple[int, ...]
+    """Wires of the gates."""
+    kept: tuple[int, ...]
+    """Wires computed before that later levels or the outputs read."""
+
+
+def schedule(circuit: Circuit) -> list[Level]:
+    """Levels of the circuit: each gate as soon as its inputs are there, sums and products in turn.
+
+    At most `2 Delta` levels; gates that no output depends on are left out.
+    """
+    first = circuit.n_inputs + 1
+    needed = set(circuit.outputs)
+    for wire in range(first + len(circuit.gates) - 1, first - 1, -1):
+        if wire in needed:
+            needed.update(circuit.gates[wire - first][1:3])
+    level = dict.fromkeys(range(first), 0)
+    for wire, gate in enumerate(circuit.gates, first):
+        if wire in needed:  # sums in odd levels, products in even ones
+            after = max(level[gate.left], level[gate.right]) + 1
+            level[wire] = after + (after % 2 == 0) if gate.kind == "sum" else after + after % 2
+    last_read = dict.fromkeys(circuit.outputs, len(circuit.gates) * 2 + 2)
+    for wire, at in level.items():
+        if wire >= first:
+            for read in circuit.gates[wire - first][1:3]:
+                last_read[read] = max(last_read.get(read, 0), at)
+    levels = []
+    for at in sorted(set(level.values()) - {0}):
+        gates = tuple(wire for wire, own in level.items() if own == at)
+        kept = tuple(wire for wire, own in level.items() if own < at < last_read.get(wire, 0))
+        levels.append(Level(circuit.gates[gates[0] - first].kind, gates, kept))
+    return levels
+
+
+class Size(NamedTuple):
+    """Size of a circuit, in the letters of Definition H.1."""
+
+    n: int
+    s: int
+    depth: int
+    w: int
+    levels: int
+    """Of the schedule; at most `2 depth`."""
+
+
+def size(circuit: Circuit) -> Size:
+    """Counts a circuit; gates that no output depends on do not count."""
+    levels = schedule(circuit)
+    depth = dict.fromkeys(range(circuit.n_inputs + 1), 0)
+    for wire, gate in enumerate(circuit.gates, circuit.n_inputs + 1):
+        depth[wire] = 1 + max(depth[gate.left], depth[gate.right])
+    return Size(
+        n=circuit.n_inputs,
+        s=sum(len(level.gates) for level in levels),
+        depth=max(depth[wire] for wire in circuit.outputs),
+        w=max([circuit.n_inputs, *(len(level.gates) + len(level.kept) for level in levels)]),
+        levels=len(levels),
+    )
+
+
+class CompiledCircuit:
+    """Layers of BaseConv that compute a circuit on one row whose channels are the inputs.
+
+    Attributes:
+      layers: the mixers, all of one width.
+    """
+
+    def __init__(self, circuit: Circuit, layers: Sequence[BaseConv]) -> None:
+        self.layers = list(layers)
+        self._n_outputs = len(circuit.outputs)
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
+        """Values of the outputs."""
+        width = self.layers[0].config.width
+        ones = jnp.ones((len(x), 1), x.dtype)
+        u = jnp.concatenate([x, ones, jnp.zeros((len(x), width - x.shape[1] - 1), x.dtype)], axis=1)[:, None]
+        for layer in self.layers:
+            u = layer(u)
+        return u[:, 0, : self._n_outputs]
+
+
+def compile_channels(circuit: Circuit) -> CompiledCircuit:
+    """Layers of BaseConv with a wire in each channel: `2 D + 1` for products of depth D, of width at most 3 w."""
+    forms = _linear_forms(circuit)
+    stage = _stages(circuit, forms)
+    last_read = _last_reads(circuit, forms, stage)
+    n_stages = max(stage.values())
+    products = [[wire for wire, at in stage.items() if at == i] for i in range(1, n_stages + 1)]
+    kept = [[wire for wire, at in stage.items() if at < i < last_read[wire]] for i in range(1, n_stages + 1)]
+    widths = [2 * len(new) + len(old) for new, old in zip(products, kept, strict=True)]
+    width = max([circuit.n_inputs + 1, len(circuit.outputs), *widths])
+    held: list[int | None] = list(range(circuit.n_inputs + 1))  # the wire of each channel
+    layers = []
+    for new, old in zip(products, kept, strict=True):
+        n, first = len(new), circuit.n_inputs + 1
+        gates = [circuit.gates[wire - first] for wire in new]
+        factors = [*(forms[gate.left] for gate in gates), *(forms[gate.right] for gate in gates)]
+        layers.append(_sums([*factors, *({wire: 1.0} for wire in old)], held, width))
+        layers.append(_products(n, len(old), width))
+        held = [*new, *[None] * n, *old]
+    layers.append(_sums([forms[wire] for wire in circuit.outputs], held, width))
+    return CompiledCircuit(circuit, layers)
+
+
+Form = dict[int, float]
+"""Linear combination of inputs, the constant 1 and products: factors by wire."""
+
+
+def _linear_forms(circuit: Circuit) -> list[Form]:
+    """The form of every wire; that of an input, of 1 and of a product is the wire itself."""
+    forms: list[Form] = [{wire: 1.0} for wire in range(circuit.n_inputs + 1)]
+    for kind, left, right, a, b in circuit.gates:
+        if kind == "product":
+            forms.append({len(forms): 1.0})
+            continue
+        form = {wire: a * factor for wire, factor in forms[left].items()}
+        for wire, factor in forms[right].items():
+            form[wire] = form.get(wire, 0.0) + b * factor
+        forms.append(form)
+    return forms
+
+
+def _stages(circuit: Circuit, forms: list[Form]) -> dict[int, int]:
+    """Depth in products of each input, of 1 and of each product that an output depends on."""
+    first, needed = circuit.n_inputs + 1, {wire for out in circuit.outputs for wire in forms[out]}
+    stage = dict.fromkeys(range(first), 0)
+    depth = dict(stage)
+    for wire, gate in enumerate(circuit.gates, first):
+        if gate.kind == "product":
+            depth[wire] = 1 + max((depth[read] for side in gate[1:3] for read in forms[side]), default=0)
+    for wire in sorted(depth, reverse=True):
+        if wire in needed and wire >= first:
+            stage[wire] = depth[wire]
+            needed.update(read for side in circuit.gates[wire - first][1:3] for read in forms[side])
+    return dict(sorted(stage.items()))
+
+
+def _last_reads(circuit: Circuit, forms: list[Form], stage: dict[int, int]) -> dict[int, int]:
+    """Last stage that reads each wire of `stage`; outputs are read after all stages."""
+    first = circuit.n_inputs + 1
+    last = dict.fromkeys(stage, 0)
+    for wire, at in stage.items():
+        if wire >= first:
+            for read in (read for side in circuit.gates[wire - first][1:3] for read in forms[side]):
+                last[read] = max(last[read], at)
+    for read in (read for out in circuit.outputs for read in forms[out]):
+        last[read] = max(stage.values()) + 1
+    return last
+
+
+def _sums(forms: list[Form], held: list[int | None], width: int) -> BaseConv:
+    """Layer 1: channel i becomes form i of the wires that the channels hold."""
+    kernel = np.zeros((width, width))
+    channel = {wire: i for i, wire in enumerate(held) if wire is not None}
+    for i, form in enumerate(forms):
+        for wire, factor in form.items():
+            kernel[channel[wire], i] = factor
+    return _layer(kernel, bias=np.zeros(width), tap=0.0, conv_bias=1.0)
+
+
+def _products(n_products: int, n_kept: int, width: int) -> BaseConv:
+    """Layer 2: channel i becomes the product of channels i and `n_products + i`; kept wires follow these."""
+    kernel, bias, i = np.zeros((width, width)), np.zeros(width), np.arange(n_products)
+    kernel[n_products + i, i] = 1
+    bias[2 * n_products : 2 * n_products + n_kept] = 1
+    return _layer(kernel, bias=bias, tap=1.0, conv_bias=0.0)
+
+
+def _layer(kernel: np.ndarray, *, bias: np.ndarray, tap: float, conv_bias: float) -> BaseConv:
+    width = len(kernel)
+    mixer = zeros(BaseConvConfig(d_model=width, filter="long", n_taps=1, form="paper"))
+    assert isinstance(mixer, BaseConv)
+    assert mixer.projection.bias is not None
+    write(mixer.projection.kernel, kernel)
+    write(mixer.projection.bias, bias)
+    write(mixer.taps, np.full((1, width), tap))
+    write(mixer.conv_bias, np.full(width, conv_bias))
+    return mixer
