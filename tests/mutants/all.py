@@ -1,5 +1,13 @@
 """All planted bugs, one list per area."""
 
-from tests.mutants import cli, data, kernels, mixers, sweep, train
+from tests.mutants import cli, data, kernels, mixers, ops, sweep, train
 
-MUTANTS = [*mixers.MUTANTS, *kernels.MUTANTS, *train.MUTANTS, *data.MUTANTS, *sweep.MUTANTS, *cli.MUTANTS]
+MUTANTS = [
+    *mixers.MUTANTS,
+    *ops.MUTANTS,
+    *kernels.MUTANTS,
+    *train.MUTANTS,
+    *data.MUTANTS,
+    *sweep.MUTANTS,
+    *cli.MUTANTS,
+]

@@ -1,12 +1,6 @@
 """Planted bugs in data, evaluation and generation."""
 
-from tests.mutants.mutant import Mutant
-
-
-def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
-    """Bugs in one file, each a name, a text and its replacement, that one file of tests kills."""
-    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]
-
+from tests.mutants.mutant import Mutant, planted
 
 MUTANTS: list[Mutant] = [
     *planted(

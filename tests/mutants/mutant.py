@@ -30,3 +30,8 @@ class Mutant:
         if (found := text.count(self.old)) != 1:
             raise ValueError(f"{self.path}: {self.old!r} occurs {found} times, must occur once (mutant {self.name!r})")
         return text.replace(self.old, self.new)
+
+
+def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
+    """Bugs in one file, each a name, a text and its replacement, that one test, or file of tests, kills."""
+    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]
