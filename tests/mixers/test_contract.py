@@ -22,9 +22,9 @@ from tests.mixers.outside import N_TOKENS
 BATCH, LENGTH = 3, 13
 WARM = (0, 4, 9)
 """Tokens that each row has seen before a stream begins."""
-LENGTHS = (0, 1, 3, 4, LENGTH)
-"""Tokens of a prefill, from the state after any number of tokens: none, one, all but one of a chunk of `tiny()` (4), a
-chunk, and several with a rest."""
+LENGTHS = (0, 1, 4, LENGTH)
+"""Tokens of a prefill, from the state after any number of tokens: none, one, a chunk of `tiny()`, and several with a
+rest."""
 HALF = LENGTH // 2
 DOCUMENTS = ((1, 5, 2, 5), (13,), (4, 1, 8))
 """Lengths of the documents that are packed into each row."""
@@ -232,7 +232,7 @@ def training(case):
 
         halves = Stream(x, jnp.asarray(stream.tokens[:, : 2 * HALF]))
         halves = jax.tree.map(lambda x: x.reshape(BATCH, 2, HALF, *x.shape[2:]).swapaxes(0, 1), halves)
-        return jax.lax.scan(half, mixer.init_state(BATCH, capacity=MAX_LENGTH), halves)[1]
+        return jax.lax.scan(half, mixer.init_state(BATCH, capacity=2 * HALF), halves)[1]
 
     @jax.jit
     def run(params, x, everything, cotangents, cotangent):
@@ -260,11 +260,28 @@ def training(case):
     return found
 
 
+def assert_every_parameter_learns(case):
+    """Every parameter has a gradient, and the loss terms are those that the config names."""
+    found = training(case)
+    for path, leaf in jax.tree.leaves_with_path(found["gradients"]["losses"][0]):
+        assert np.isfinite(leaf).all(), path
+        assert np.abs(leaf).max() > 1e-4, path
+    assert found["losses"].keys() == CASES[case].loss_weights.keys()
+    for name, loss in found["losses"].items():
+        assert (loss.shape, loss.dtype) == ((), np.float32), name
+        assert np.isfinite(loss), name
+    if "call" in found:
+        assert_close(found["y"][Rows.whole], found["call"], what="output of with_losses")
+
+
 @ALL
-def test_an_output_depends_on_the_past_and_its_own_row(case):
+def test_an_output_depends_on_the_past_its_own_row_and_every_parameter(case):
     """Kills a look at the future (exactly 0, but for the rounding of a Fourier transform), a dead past, and a
     promise to see the future that is not kept. A selection by the future has no derivative: it shows by a change.
-    Kills a mix-up of batch and time or heads: an output of row 0 has no gradient in any other row."""
+    Kills a mix-up of batch and time or heads: an output of row 0 has no gradient in any other row. Kills a parameter
+    that nothing reads, a gradient that is not finite, a term without a weight, a weight without a term, an array for a
+    scalar, a training output of its own."""
+    assert_every_parameter_learns(case)
     found, promised = training(case), CASES[case].capabilities
     of_two = np.abs(found["gradients"]["jacobian"][1][Rows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
     strength = of_two.max(axis=(0, 3))  # by chance an output of a squared ReLU has no gradient
@@ -302,7 +319,7 @@ def test_packed_documents_equal_the_documents_alone(case):
 @STREAMING
 def test_call_and_gradients_equal_those_of_two_prefills(case):
     """Kills a training form that disagrees with the streaming forms; a state that stops gradients, or carries wrong
-    ones: two halves must give one pass's gradients."""
+    ones: two halves must give one pass's gradients. They fill a state of their capacity, which must be exact."""
     found, tolerance = training(case), CASES[case].capabilities.prefill_tolerance
     y = np.concatenate(list(found["cut"][0]), axis=1)
     assert_close(found["y"][Rows.whole, : 2 * HALF], y, tolerance, "outputs")
@@ -310,25 +327,19 @@ def test_call_and_gradients_equal_those_of_two_prefills(case):
     assert_close(found["cut"][1], (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)
 
 
-@ALL
-def test_every_parameter_learns_and_losses_are_as_the_config_names_them(case):
-    """Kills a parameter that nothing reads, a gradient that is not finite, a term without a weight, a weight without a
-    term, an array for a scalar, a training output of its own."""
-    found = training(case)
-    for path, leaf in jax.tree.leaves_with_path(found["gradients"]["losses"][0]):
-        assert np.isfinite(leaf).all(), path
-        assert np.abs(leaf).max() > 1e-4, path
-    assert found["losses"].keys() == CASES[case].loss_weights.keys()
-    for name, loss in found["losses"].items():
-        assert (loss.shape, loss.dtype) == ((), np.float32), name
-        assert np.isfinite(loss), name
-    if "call" in found:
-        assert_close(found["y"][Rows.whole], found["call"], what="output of with_losses")
-
-
 @cases(growing_state=True)
-def test_a_capacity_sizes_the_state_and_nothing_else(case):
-    """Kills outputs that depend on the capacity, a full state that is not exact, and a capacity that is ignored."""
+def test_a_capacity_sizes_the_state(case):
+    """Kills a capacity that is ignored, or that nobody asks for."""
+    mixer = mixer_of(case)
+    assert state_bytes(mixer, capacity=2 * LENGTH) > 1.5 * state_bytes(mixer, capacity=LENGTH)
+    with pytest.raises(ValueError, match="capacity=None must be positive"):
+        mixer.init_state(1)
+
+
+@pytest.mark.full
+@cases(growing_state=True)
+def test_a_full_state_is_exact(case):
+    """Kills outputs that depend on the capacity, in blocks that it does not divide and in the last step, too."""
     graph, variables = nnx.split(mixer_of(case))
     whole = inputs(case, LENGTH + max(WARM))
     stream = Stream(*(x[:, :LENGTH] for x in whole))
@@ -344,10 +355,6 @@ def test_a_capacity_sizes_the_state_and_nothing_else(case):
 
     for y in run(variables, stream):
         assert_close(y, streams(case)["steps"][:, :LENGTH])
-    mixer = mixer_of(case)
-    assert state_bytes(mixer, capacity=2 * LENGTH) > 1.5 * state_bytes(mixer, capacity=LENGTH)
-    with pytest.raises(ValueError, match="capacity=None must be positive"):
-        mixer.init_state(1)
 
 
 def test_what_a_mixer_does_not_honour_is_refused_by_name():

@@ -107,11 +107,17 @@ OPTIONS = {
     "all_poly": {"n_features": 7, "normalize": False},
 }
 
+WITH_OPTIONS = ("cosformer", "exp", "pos_elu", "rebased", "relu")
+"""Maps whose cases with further options are core tests: these also kill what breaks the map itself."""
+
 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *((name, OPTIONS.get(name, {})) for name in get_args(FeatureMap)),
+        *(
+            pytest.param(name, OPTIONS.get(name, {}), marks=[pytest.mark.full] * (name in WITH_OPTIONS))
+            for name in get_args(FeatureMap)
+        ),
         ("exp", {"mirrored": True}),
         ("softmax", {"mirrored": True}),
         ("rebased", {"qk_norm": "all_heads", "qk_affine": "scale_and_shift", "eps": 0.1}),

@@ -39,11 +39,11 @@ CLAIMED = [name for name, config in CASES.items() if config.capabilities.sequenc
 CORE = [
     ("GatedShortConv-tiny", "sequence", True),
     ("RWKV5TimeMix-tiny", "sequence", True),
-    ("ScatterBrain-tiny", "sequence", True),
     ("BlockedWindowAttention-n_heads=2,block_size=4", "sequence", True),  # the only blocks that divide the parts
-    ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
 ]
 FULL = [
+    ("ScatterBrain-tiny", "sequence", True),
+    ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
     ("Mamba-tiny", "sequence", True),
     ("TaylorLinearAttention-n_heads=4,n_kv_heads=2,feature_dim=2,chunk_size=5,decay=True", "mixed", True),
     ("SlidingWindowAttention-", "sequence", False),  # its window of 64 reaches over all parts

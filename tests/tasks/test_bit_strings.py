@@ -27,20 +27,20 @@ def is_test(bits):
 
 
 @parametrize_small("parity", "majority")
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_layout_of_every_example(config, split):
+def test_layout_of_every_example(config):
     """Kills: an answer for the string without its last bit or with `END`, a tie that counts as a majority, a prefix
     that is one bit off, `END` where every bit is asked for."""
-    tokens, positions, targets = make(config, split=split)
-    asked = range(config.length) if config.cumulative else [config.length - 1]
-    assert (positions == np.array(asked)).all()
-    for example, answers in zip(tokens[:200].tolist(), targets[:200].tolist(), strict=True):
-        bits = example if config.cumulative else example[:-1]
-        assert config.cumulative or example[-1] == END
-        assert set(bits) <= {0, 1}
-        assert is_test(bits) == (split == "test")
-        stops = range(1, len(bits) + 1) if config.cumulative else [len(bits)]
-        assert answers == [answer(type(config), bits[:stop]) for stop in stops]
+    for split in ("train", "test"):
+        tokens, positions, targets = make(config, split=split)
+        asked = range(config.length) if config.cumulative else [config.length - 1]
+        assert (positions == np.array(asked)).all()
+        for example, answers in zip(tokens[:200].tolist(), targets[:200].tolist(), strict=True):
+            bits = example if config.cumulative else example[:-1]
+            assert config.cumulative or example[-1] == END
+            assert set(bits) <= {0, 1}
+            assert is_test(bits) == (split == "test")
+            stops = range(1, len(bits) + 1) if config.cumulative else [len(bits)]
+            assert answers == [answer(type(config), bits[:stop]) for stop in stops]
 
 
 @pytest.mark.full

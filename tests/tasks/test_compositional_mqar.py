@@ -29,32 +29,32 @@ def context_of(tokens, config):
 
 
 @parametrize_configs
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_layout_of_every_example(config, split):
+def test_layout_of_every_example(config):
     """Kills: a pair that is missing or stands twice, a value bound to two pairs, a query that is missing, torn, or
     labelled at its first key or with another pair's value, tokens of another third; a grid with a hole, so that
     one key leaves fewer than g values; a swap in the wrong direction, or of values that the targets do not follow."""
-    third, size = config.vocab_size // 3, config.grid_size
-    tokens, positions, targets = make(config, split=split)
-    for example, asked, answers in zip(
-        tokens[:300].tolist(), positions[:300].tolist(), targets[:300].tolist(), strict=True
-    ):
-        triples = [tuple(example[i : i + 3]) for i in range(0, config.context_length, 3)]
-        firsts, seconds, values = (set(part) for part in zip(*triples, strict=True))
-        assert (len(firsts), len(seconds), len(values)) == (size, size, config.n_pairs)
-        assert all(1 <= first < third for first in firsts)
-        assert all(third <= second < 2 * third for second in seconds)
-        assert all(2 * third <= value < config.vocab_size for value in values)
-        assert {(a, x) for a, x, _ in triples} == set(itertools.product(firsts, seconds))
-        assert all(p > config.context_length and (p - config.context_length) % 3 == 1 for p in asked)
-        queries = [(example[p - 1], example[p], v) for p, v in zip(asked, answers, strict=True)]
-        assert queries == triples
-        taken = {*asked, *(p - 1 for p in asked), *range(config.context_length)}
-        rest = [token for t, token in enumerate(example) if t not in taken]
-        assert config.fillers == "any" or set(rest) <= {NEUTRAL}
-    values = context_of(tokens, config)[2] - config.first_value
-    inversions = np.triu(values[:, :, None] > values[:, None, :], 1).sum((1, 2))
-    assert ((inversions + values.sum(1)) % 2 == (split == "test")).all()
+    for split in ("train", "test"):
+        third, size = config.vocab_size // 3, config.grid_size
+        tokens, positions, targets = make(config, split=split)
+        for example, asked, answers in zip(
+            tokens[:300].tolist(), positions[:300].tolist(), targets[:300].tolist(), strict=True
+        ):
+            triples = [tuple(example[i : i + 3]) for i in range(0, config.context_length, 3)]
+            firsts, seconds, values = (set(part) for part in zip(*triples, strict=True))
+            assert (len(firsts), len(seconds), len(values)) == (size, size, config.n_pairs)
+            assert all(1 <= first < third for first in firsts)
+            assert all(third <= second < 2 * third for second in seconds)
+            assert all(2 * third <= value < config.vocab_size for value in values)
+            assert {(a, x) for a, x, _ in triples} == set(itertools.product(firsts, seconds))
+            assert all(p > config.context_length and (p - config.context_length) % 3 == 1 for p in asked)
+            queries = [(example[p - 1], example[p], v) for p, v in zip(asked, answers, strict=True)]
+            assert queries == triples
+            taken = {*asked, *(p - 1 for p in asked), *range(config.context_length)}
+            rest = [token for t, token in enumerate(example) if t not in taken]
+            assert config.fillers == "any" or set(rest) <= {NEUTRAL}
+        values = context_of(tokens, config)[2] - config.first_value
+        inversions = np.triu(values[:, :, None] > values[:, None, :], 1).sum((1, 2))
+        assert ((inversions + values.sum(1)) % 2 == (split == "test")).all()
 
 
 def test_the_oracle_reads_the_worked_example():

@@ -43,36 +43,36 @@ def is_odd(tokens: np.ndarray, targets: np.ndarray, config: MQARConfig) -> bool:
 
 
 @parametrize_configs
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_layout_of_every_example(config, split):
+def test_layout_of_every_example(config):
     """Kills misplaced queries, targets shifted by one, inserted values, labels of the wrong pair, wrong
     ranges,
     labels that reading cannot give; a swap of keys without their values, a swap in the wrong direction, and a missed
     neighbour value."""
-    n, half = config.n_pairs, config.vocab_size // 2
-    tokens, targets = (part[:300] for part in dense(config, split=split))
-    assert tokens.shape == targets.shape == (300, config.length)
-    assert tokens.dtype == targets.dtype == np.int32
-    said = mqar.oracle(tokens, config)
-    np.testing.assert_array_equal(said[targets != -100], targets[targets != -100])
-    for example, labels in zip(tokens.tolist(), targets.tolist(), strict=True):
-        pairs = dict(zip(example[: 2 * n : 2], example[1 : 2 * n : 2], strict=True))
-        assert len(pairs) == n
-        assert all(1 <= key < half <= value < config.vocab_size for key, value in pairs.items())
-        asked = [t for t, label in enumerate(labels) if label != -100]
-        assert all(t >= 2 * n and (t % 2 == 0 or config.places == "anywhere") for t in asked)
-        assert sorted(example[t] for t in asked) == sorted(pairs)
-        assert all(labels[t] == pairs[example[t]] for t in asked)
-        if config.distinct_values:
-            assert len(set(pairs.values())) == n
-        fillers = [token for t, token in enumerate(example) if t >= 2 * n and t not in asked]
-        assert all(0 <= token < config.vocab_size for token in fillers)
-        if config.fillers == "zero":
-            assert not any(fillers)
-        if config.fillers == "random":
-            assert not set(fillers) & set(pairs)
-    kinds = {is_odd(*example, config) for example in zip(tokens, targets, strict=True)}
-    assert kinds == {split == "test"}
+    for split in ("train", "test"):
+        n, half = config.n_pairs, config.vocab_size // 2
+        tokens, targets = (part[:300] for part in dense(config, split=split))
+        assert tokens.shape == targets.shape == (300, config.length)
+        assert tokens.dtype == targets.dtype == np.int32
+        said = mqar.oracle(tokens, config)
+        np.testing.assert_array_equal(said[targets != -100], targets[targets != -100])
+        for example, labels in zip(tokens.tolist(), targets.tolist(), strict=True):
+            pairs = dict(zip(example[: 2 * n : 2], example[1 : 2 * n : 2], strict=True))
+            assert len(pairs) == n
+            assert all(1 <= key < half <= value < config.vocab_size for key, value in pairs.items())
+            asked = [t for t, label in enumerate(labels) if label != -100]
+            assert all(t >= 2 * n and (t % 2 == 0 or config.places == "anywhere") for t in asked)
+            assert sorted(example[t] for t in asked) == sorted(pairs)
+            assert all(labels[t] == pairs[example[t]] for t in asked)
+            if config.distinct_values:
+                assert len(set(pairs.values())) == n
+            fillers = [token for t, token in enumerate(example) if t >= 2 * n and t not in asked]
+            assert all(0 <= token < config.vocab_size for token in fillers)
+            if config.fillers == "zero":
+                assert not any(fillers)
+            if config.fillers == "random":
+                assert not set(fillers) & set(pairs)
+        kinds = {is_odd(*example, config) for example in zip(tokens, targets, strict=True)}
+        assert kinds == {split == "test"}
 
 
 def test_oracle_reads_the_worked_example():
