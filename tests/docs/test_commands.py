@@ -11,7 +11,11 @@ import pytest
 pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "configs/README.md"]
+PAGES = [
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "configs/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "pallas_kernels").rglob("README.md")),
+]
 
 TESTS = {
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
@@ -37,9 +41,11 @@ TESTS = {
     "jaxzoo.tasks": "tests/cli/test_tasks.py",
     "jaxzoo.tasks.records": "tests/tasks/test_records.py",
     "jaxzoo.train": "tests/cli/test_train.py",
+    "pallas_kernels.benchmark": "tests/pallas_kernels/test_benchmark.py",
     "pallas_kernels.compile_check": "tests/pallas_kernels/test_compile_check.py",
     "pallas_kernels.verify": "tests/pallas_kernels/test_verify.py",
     "pallas_kernels.schedule_model.calibrate": "tests/pallas_kernels/schedule_model/test_calibrate.py",
+    "tests.mutants": "tests/mutants/test_mutants.py",
 }
 """Program -> the test file that runs it, by its `main` or as a process."""
 
@@ -138,7 +144,12 @@ def selected(words: list[str]) -> list[str]:
     ]
 
 
-NO_HELP = ("benchmarks.mqar_cpu", "benchmarks.mqar_generation", "pallas_kernels.schedule_model.calibrate")
+NO_HELP = (
+    "benchmarks.mqar_cpu",
+    "benchmarks.mqar_generation",
+    "pallas_kernels.schedule_model.calibrate",
+    "tests.mutants",
+)
 """Programs whose flags are the fields of a config, or that have none."""
 
 
@@ -147,7 +158,7 @@ def test_a_printed_command_can_be_typed(command, tmp_path, monkeypatch, capsys):
     """Kills: a flag, file, config field or value that was renamed, which the page still prints."""
     monkeypatch.chdir(ROOT)
     paths = [word for word in command.words if re.match(r"(configs|experiments|tests|benchmarks)/[\w/]+", word)]
-    assert not [path for path in paths if not list(ROOT.glob(path))]
+    assert not [path for path in paths if not list(ROOT.glob(path.replace("FILE", "*")))]
     flags = {word.partition("=")[0] for word in command.words if word.startswith("--")}
     if command.program in TOOLS:
         return

@@ -102,6 +102,7 @@ def test_what_the_mesh_does_not_divide(mixer, what):
     assert_close(found, jax.tree.map(np.asarray, expected), 1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("platform", PLATFORMS)
 @pytest.mark.parametrize(
     ("mixer", "mesh"), quick(sorted(MIXERS.keys() - {"landmark"}), MESHES, ("taylor", "mixed"), ("window", "fsdp"))

@@ -37,11 +37,11 @@ MESHES = {
 }
 CLAIMED = [name for name, config in CASES.items() if config.capabilities.sequence_parallel]
 CORE = [
-    ("GatedShortConv-tiny", "sequence", True),
     ("RWKV5TimeMix-tiny", "sequence", True),
     ("BlockedWindowAttention-n_heads=2,block_size=4", "sequence", True),  # the only blocks that divide the parts
 ]
 FULL = [
+    ("GatedShortConv-tiny", "sequence", True),
     ("ScatterBrain-tiny", "sequence", True),
     ("Hyena-tiny", "mixed", False),  # neither channels nor taps divide
     ("Mamba-tiny", "sequence", True),
@@ -129,6 +129,7 @@ def test_a_halo_over_several_parts(size):
     np.testing.assert_array_equal(found[0, :, 0], expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sequence", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8)), 4])
 def test_states_before_and_after_the_parts(sequence):
     """Kills a state before the first token that later parts do not see, and a final state that is of another part."""
