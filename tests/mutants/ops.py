@@ -30,11 +30,6 @@ MUTANTS: list[Mutant] = [
             "kept = jnp.where(begun[..., -1:] >= 0, kept, 0.0)",
         ),
         (
-            "delta rule: step reads the state before its decay",
-            "values - (k[..., None] * decayed).sum(2)",
-            "values - (k[..., None] * state).sum(2)",
-        ),
-        (
             "delta rule: removal reads the state after its decay",
             "jnp.where(of_state, earlier, 0.0)",
             "jnp.where(of_state, reads, 0.0)",
@@ -44,6 +39,19 @@ MUTANTS: list[Mutant] = [
             'return -jnp.einsum("bhiv,bhjv->bhij"',
             'return jnp.einsum("bhiv,bhjv->bhij"',
         ),
+    ),
+    *planted(
+        f"{OPS}/delta_rule.py",
+        f"{TESTS}/test_delta_rule.py::test_short_sequences_and_steps",
+        (
+            "delta rule: step reads the state before its decay",
+            "values - (k[..., None] * decayed).sum(2)",
+            "values - (k[..., None] * state).sum(2)",
+        ),
+    ),
+    *planted(
+        f"{OPS}/delta_rule.py",
+        f"{TESTS}/test_delta_rule.py::test_parts_of_a_sequence_on_four_devices",
         (
             "delta rule: parts of a sequence in reverse order",
             'einsum("bhij,bhjk->bhik", then, first',
@@ -63,11 +71,6 @@ MUTANTS: list[Mutant] = [
         f"{OPS}/wkv4.py",
         f"{TESTS}/test_wkv4.py",
         ("WKV-4: segment leak in what a token reads", "jnp.where(starts, EMPTY, before))", "before)"),
-        (
-            "WKV-4: decay missing in step",
-            "jnp.exp(state.max - w[None] - largest), jnp.exp(k - largest)",
-            "jnp.exp(state.max - largest), jnp.exp(k - largest)",
-        ),
         ("WKV-4: missing normalizer of the token itself", "/ (past * state.den + own)", "/ (past * state.den)"),
         (
             "WKV-4: gradient of the sums one token late",
@@ -75,6 +78,15 @@ MUTANTS: list[Mutant] = [
             "jnp.concatenate([kept[:-1], none[None]])",
         ),
         ("WKV-4: padding enters a state", "k = jnp.where(real, k, EMPTY)", "k = jnp.where(real, k, 0.0)"),
+    ),
+    *planted(
+        f"{OPS}/wkv4.py",
+        f"{TESTS}/test_wkv4.py::test_short_sequences_and_steps",
+        (
+            "WKV-4: decay missing in step",
+            "jnp.exp(state.max - w[None] - largest), jnp.exp(k - largest)",
+            "jnp.exp(state.max - largest), jnp.exp(k - largest)",
+        ),
     ),
     *planted(
         f"{OPS}/landmark_attention.py",
