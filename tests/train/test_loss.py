@@ -62,7 +62,8 @@ def test_chunks_keep_each_score_in_its_place(small_config):
     np.testing.assert_allclose(chunked.log_normalizer, whole.log_normalizer, rtol=1e-5)
 
 
-@pytest.mark.parametrize("parts", [2, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("parts", [2, 4])
 def test_accumulated_gradients_are_those_of_the_batch(small_config, parts):
     """Kills: a mean of the parts' means (one row has fewer labels), parts added without all their rows."""
     assert_same_update(small_config, changed(small_config, accumulate=parts), recall_batch())
