@@ -119,15 +119,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="mixer reads the residual without its norm",
         path=f"{MODELS}/block.py",
-        old="mix(self.mixer, self.mixer_norm(residual).astype(self.dtype), state, context)",
-        new="mix(self.mixer, residual.astype(self.dtype), state, context)",
+        old='show("mixer.in", self.mixer_norm(residual).astype(self.dtype))',
+        new='show("mixer.in", residual.astype(self.dtype))',
         tests=(LAYERS,),
     ),
     Mutant(
         name="norm after the MLP instead of before",
         path=f"{MODELS}/block.py",
-        old="hidden = self.mlp(hidden) if self.has_mlp else hidden",
-        new="hidden = self.mlp_norm(self.mlp(residual.astype(self.dtype))) if self.has_mlp else hidden",
+        old="self.mlp(hidden) if self.has_mlp else hidden",
+        new="self.mlp_norm(self.mlp(residual.astype(self.dtype))) if self.has_mlp else hidden",
         tests=(LAYERS,),
     ),
     Mutant(

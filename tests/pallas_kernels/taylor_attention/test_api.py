@@ -166,6 +166,7 @@ def test_steps_work_in_place():
     assert step.memory_analysis().alias_size_in_bytes == sum(x.nbytes for x in state)
 
 
+@pytest.mark.full
 def test_vmap_scan_checkpoint():
     """Kills batching, loops and remat that change values or gradients of the custom VJP."""
     call = Call(t=40, b=2, h=2, g=2)
