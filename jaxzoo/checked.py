@@ -48,6 +48,7 @@ _NOUNS: dict[Any, str] = {int: "an integer", float: "a number", bool: "True or F
 
 PositiveInt = Annotated[int, Rule("must be positive", 1), _INT32]
 NonNegativeInt = Annotated[int, Rule("must not be negative", 0), _INT32]
+Count = Annotated[int, Rule("must not be negative", 0)]
 PositiveFloat = Annotated[float, Rule("must be positive", 0, excluded=(0,))]
 NonNegativeFloat = Annotated[float, Rule("must not be negative", 0)]
 Fraction = Annotated[float, Rule("must be in [0, 1]", 0, 1)]

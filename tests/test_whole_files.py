@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from jaxzoo.data.pieces.array_writer import writing_array
+from jaxzoo.data.pieces.array_files import writing_array
 from jaxzoo.whole_files import replacing, unfinished, write_rows, write_whole
 
 
@@ -47,7 +47,7 @@ def test_an_array_that_cannot_be_finished_is_not_there(tmp_path, monkeypatch):
 
     with pytest.raises(OSError, match="no space left"), writing_array(file, np.dtype(np.int64)) as writer:  # noqa: PT012
         writer.append(np.arange(3))
-        monkeypatch.setattr(writer, "_write_header", full)
+        monkeypatch.setattr(writer, "finish", full)
     assert os.listdir(tmp_path) == []
     with writing_array(file, np.dtype(np.int64)) as writer:
         writer.append(np.arange(3))

@@ -1,7 +1,6 @@
 """`python -m jaxzoo.data.bigrams --data TOKENDIR --out DIR`: how often each bigram stands in the training text."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.data_progress import PieceProgress
 from jaxzoo.cli.flags import parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.screen import Screen
 
 PROGRAM = "python -m jaxzoo.data.bigrams"
 
@@ -62,6 +60,4 @@ def _count(argv: Sequence[str]) -> None:
         report=lambda name, done, total: (entries if name == "merge" else shards)(name, done, total),
     )
     manifest = BigramCounts(out).manifest
-    Screen(sys.stdout).say(
-        f"{manifest['total']:,} pairs, {manifest['distinct']:,} distinct{'' if is_new else '; counted before'}: {out}"
-    )
+    print(f"{manifest.total:,} pairs, {manifest.distinct:,} distinct{'' if is_new else '; counted before'}: {out}")

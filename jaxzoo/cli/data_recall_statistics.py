@@ -1,7 +1,6 @@
 """`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: how much of a text repeats what stands in it."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.data_progress import PieceProgress
 from jaxzoo.cli.flags import parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.screen import Screen
 
 PROGRAM = "python -m jaxzoo.data.recall_statistics"
 
@@ -54,7 +52,7 @@ def _count(argv: Sequence[str]) -> None:
     known = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Command)]
     command = parse_flags(Command, argv, prog=PROGRAM, known=known, description=DESCRIPTION)
 
-    from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
+    from jaxzoo.data.statistics.corpus_recall import make_recall_statistics, read_table
     from jaxzoo.data.statistics.recall_histograms import Cut
 
     out = command.out.expanduser()
@@ -65,6 +63,4 @@ def _count(argv: Sequence[str]) -> None:
         workers=command.workers,
         report=PieceProgress("shards"),
     )
-    screen = Screen(sys.stdout)
-    screen.write((out / "table.md").read_text(encoding="utf-8"))
-    screen.say(f"{'written' if is_new else 'was written before'}: {out}")
+    print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")

@@ -97,15 +97,17 @@ def _progress(work: "Tokenization") -> Callable[[float], str]:
 
 
 def _tell(directory: "TokenDirectory") -> None:
-    for split in directory.manifest["splits"]:
-        counts = directory.counts(split)
-        documents, n_bytes, tokens = (sum(column) for column in zip(*counts.values(), strict=True))
+    from jaxzoo.data.tokens.token_shards import total_of
+
+    for name, split in directory.splits.items():
+        documents, n_bytes, tokens = total_of(split.subsets.values())
         ratio = n_bytes / max(tokens - documents, 1)
-        print(f"  {split}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes a token")
-        for name, each in counts.items():
-            if name:
-                print(f"    {name}: {each.documents:,} documents, {each.tokens:,} tokens, {each.bytes:,} bytes")
-        empty, repaired = directory.odd(split)
+        print(f"  {name}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes a token")
+        for subset, each in split.subsets.items():
+            if subset:
+                print(f"    {subset}: {each.documents:,} documents, {each.tokens:,} tokens, {each.bytes:,} bytes")
+        empty = sum(note.empty for note in split.shards.values())
+        repaired = sum(note.repaired for note in split.shards.values())
         if empty:
             print(f"    {empty:,} of its documents are empty: an end-of-text alone")
         if repaired:

@@ -1,12 +1,12 @@
 """`python -m jaxzoo.tasks.records --out DIR`: an extraction task from the packages that are installed here."""
 
 import collections
+import contextlib
 import dataclasses
 import json
 import os
 import shutil
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run, say
-from jaxzoo.screen import Screen
+from jaxzoo.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
 from jaxzoo.whole_files import write_rows
@@ -73,7 +73,7 @@ def _make(argv: Sequence[str]) -> None:
         write_rows(out, examples)
     else:
         _write_directory(out, records, examples, manifest)
-    Screen(sys.stdout).say(_summary(manifest, examples))
+    print(_summary(manifest, examples))
     say(f"written to {command.out}")
 
 
@@ -85,7 +85,8 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
         return
     ours = out.is_file() and out.suffix == ".jsonl"
     if (out / MANIFEST).is_file():
-        ours = MADE_BY in (out / MANIFEST).read_text()
+        with contextlib.suppress(ValueError):
+            ours = read_json(out / MANIFEST, dict).get("made_by") == MADE_BY
     if not (overwrite and ours):
         raise UsageError(f"--out {out} exists; " + ("add --overwrite to replace it" if ours else "name another"))
 

@@ -101,7 +101,8 @@ class TokenData:
         paths = [source.path for source in config.mixture]
         self._directories = open_directories(paths, (TRAIN, config.valid_split))
         self.tokenizer = tokenizer_of(self._directories, expected=config.expected_tokenizer)
-        self.vocab_size, self._end_of_text = self._directories[0].vocab_size, self._directories[0].end_of_text
+        made_by = self._directories[0].tokenizer
+        self.vocab_size, self._end_of_text = made_by.vocab_size, made_by.end_of_text
         self.packed = config.packing == "segments"
         self.max_length = config.max_length
         self.fingerprint = fingerprint_of(self._directories)
@@ -122,7 +123,7 @@ class TokenData:
 
     def manifest(self) -> dict[str, Any]:
         """The manifests of the token directories, JSON-able: `{"sources": [manifest, ...]}`."""
-        return {"sources": [directory.manifest for directory in self._directories]}
+        return {"sources": [directory.json for directory in self._directories]}
 
     def train(self, rows: Sequence[int] | None = None) -> WindowStream:
         """A new stream at batch 0.
@@ -200,8 +201,8 @@ class TokenData:
         weight = source.weight / sum(each.weight for each in self.config.mixture)
         steps = share.text.n_windows / self._batch_size / weight
         mixed = f", {100 * weight:.3g} % of the rows" if self.config.sources else ""
-        valid = sum(counts.tokens for counts in directory.counts(self.config.valid_split).values())
+        valid = sum(counts.tokens for counts in directory.split(self.config.valid_split).subsets.values())
         return (
-            f"{source.path}{mixed}: {describe(directory.counts(TRAIN))}, an epoch of {steps:,.1f} steps; "
+            f"{source.path}{mixed}: {describe(directory.split(TRAIN).subsets)}, an epoch of {steps:,.1f} steps; "
             f"{self.config.valid_split} {valid:,} tokens"
         )

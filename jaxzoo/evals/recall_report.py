@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxzoo.evals.gap_share import GapShare, gap_share
 from jaxzoo.evals.recall_figure import draw_recall
 from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, Score
+from jaxzoo.json_files import read_json
 from jaxzoo.whole_files import unfinished, write_whole
 
 FORMAT = "jaxzoo recall slices 1"
@@ -150,10 +151,9 @@ def write_report(path: Path, report: RecallReport, *, title: str) -> None:
 
 def _is_report(path: Path) -> bool:
     try:
-        found = json.loads(path.read_text())
+        return read_json(path, dict).get("format") == FORMAT
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and found.get("format") == FORMAT
 
 
 def _scores(scores: Mapping[str, Score]) -> dict[str, dict[str, Any]]:

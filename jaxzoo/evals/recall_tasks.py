@@ -13,7 +13,7 @@ Left to itself, lm_eval 0.4.13 gives squad_completion 256 tokens, up to an empty
 hide the 48 tokens and the newline that the task asks for. Through `jaxzoo.evals.lm_eval_tasks` the task gets its own.
 """
 
-import json
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.evals.text_model import TextModel
+from jaxzoo.json_files import read_json_lines
 
 RECALL_TASKS = {
     "fda": "hazyresearch/based-fda",
@@ -77,18 +78,7 @@ def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
 
 def read_rows(path: Path, limit: int | None = None) -> list[dict]:
     """The first `limit` objects of a file of JSON lines; None: all. Raises what `read_examples` does."""
-    rows = []
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            if limit is not None and len(rows) == limit:
-                break
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: must be a JSON object ({error})") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"{path}:{number}: must be a JSON object; it is {line.strip()[:40]!r}")
-            rows.append(row)
+    rows = list(itertools.islice(read_json_lines(path, dict), limit))
     if not rows:
         raise ValueError(f"{path}: must have at least one line")
     return rows

@@ -1,11 +1,12 @@
 """Base of recall tasks: a config that determines every example by its number.
 
-A new task is one file: a `TaskConfig` with its fields, `slices`, `generate`, and a `legend` for who reads examples.
+A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and a `legend` for who reads examples.
 `jaxzoo.tasks.recall_data` trains and validates on any of them.
 """
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Literal, get_args
 
@@ -14,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.data.base import Batch
+from jaxzoo.tasks import sampling
 
 Split = Literal["train", "test"]
 """Which of two disjoint sets of examples."""
@@ -41,13 +43,26 @@ class TaskConfig(Checked, abc.ABC):
         """Which tokens are what, in a line for the reader of examples."""
         return f"tokens 0..{self.vocab_size - 1}"
 
-    @abc.abstractmethod
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes one example, without the axis of the batch: `tokens (t,)`, `positions (m,)` and `targets (m,)`.
+
+        Args:
+          key: the example's own.
+          odd: whether it is of the test split; no example is in both splits.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define `example` or `generate`")
+
+    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
+        """Returns the key of a split, of which the number of an example makes the example's own."""
+        return sampling.stream(key, (), odd)
+
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
         """Makes examples; `labelled` has checked its arguments.
 
         Example i is a pure function of (config, key, i, split), not of the others in its batch, and no example is in
         both splits. Returns `tokens (b, t)`, `positions (b, m)` and `targets (b, m)`.
         """
+        return _generate(self, key, split == "test", numbers)
 
     def labelled(
         self,
@@ -76,3 +91,10 @@ class TaskConfig(Checked, abc.ABC):
         if isinstance(key, int | np.integer):
             key = jax.random.key(int(key), impl="threefry2x32")
         return self.generate(key, numbers.astype(jnp.uint32), split)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(config: TaskConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]) -> Batch:
+    odd = jnp.asarray(odd)
+    key = config.split_key(key, odd)
+    return jax.vmap(lambda number: config.example(jax.random.fold_in(key, number), odd))(numbers)

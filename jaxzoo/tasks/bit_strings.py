@@ -16,18 +16,15 @@ are apart: two of them may begin alike.
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Mapping
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 END = 2
 """The token after the bits, which asks."""
@@ -68,23 +65,15 @@ class BitStringConfig(TaskConfig):
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
         """The answer for each prefix of a string, 0 or 1: the first for its first bit, the last for all of it."""
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; m = 1, or with `cumulative` m = length, in the order of time."""
-        return _generate(self, key, split == "test", numbers)
+    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
+        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
+        return sampling.stream(key, (self.length,), odd)
 
-
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(config: BitStringConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]) -> Batch:
-    odd = jnp.asarray(odd)
-    key = sampling.stream(key, (config.length,), odd)
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: BitStringConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
-    """One example, without the axis of the batch."""
-    bits = sampling.bits(key, config.n_bits, odd)
-    answers, positions = config.answers(bits), jnp.arange(config.length, dtype=jnp.int32)
-    if config.cumulative:
-        return Batch(tokens=bits, positions=positions, targets=answers)
-    end = jnp.full((1,), END, jnp.int32)
-    return Batch(tokens=jnp.concatenate([bits, end]), positions=positions[-1:], targets=answers[-1:])
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; m = 1, or with `cumulative` m = length, in the order of time."""
+        bits = sampling.bits(key, self.n_bits, odd)
+        answers, positions = self.answers(bits), jnp.arange(self.length, dtype=jnp.int32)
+        if self.cumulative:
+            return Batch(tokens=bits, positions=positions, targets=answers)
+        end = jnp.full((1,), END, jnp.int32)
+        return Batch(tokens=jnp.concatenate([bits, end]), positions=positions[-1:], targets=answers[-1:])

@@ -27,7 +27,6 @@ example that lacks one of its values has the law that it would have without the 
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -35,13 +34,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 NEUTRAL = 0
 """Token of empty positions."""
@@ -117,50 +115,40 @@ class CompositionalMQARConfig(TaskConfig):
         """Tokens that can be values."""
         return self.vocab_size - self.first_value
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
+        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
+        return sampling.stream(key, (self.length, self.n_pairs), odd)
+
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
         not sorted by time."""
-        return _generate(self, key, split == "test", numbers)
+        first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
+        n, size, n_after = self.n_pairs, self.grid_size, self.length - self.context_length
+        words = jax.random.bits(word_rng, (self.n_slots + n_after,), jnp.uint32)
+        slot_words, filler_words = jnp.split(words, [self.n_slots])
+        firsts = 1 + sampling.distinct(first_rng, size, self.first_second_key - 1)
+        n_seconds = self.first_value - self.first_second_key
+        seconds = self.first_second_key + sampling.distinct(second_rng, size, n_seconds)
+        cells = sampling.distinct(order_rng, n, n)
+        pairs = jnp.stack([firsts[cells // size], seconds[cells % size]], axis=1)
 
+        drawn = sampling.distinct(value_rng, n, self.n_values)
+        wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
+        order = np.arange(n)
+        order[:2] = 1, 0
+        values = self.first_value + jnp.where(wrong, drawn[order], drawn)
 
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(
-    config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
-) -> Batch:
-    odd = jnp.asarray(odd)
-    key = sampling.stream(key, (config.length, config.n_pairs), odd)
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: CompositionalMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
-    """One example, without the axis of the batch."""
-    first_rng, second_rng, order_rng, value_rng, word_rng = jax.random.split(key, 5)
-    n, size, n_after = config.n_pairs, config.grid_size, config.length - config.context_length
-    words = jax.random.bits(word_rng, (config.n_slots + n_after,), jnp.uint32)
-    slot_words, filler_words = jnp.split(words, [config.n_slots])
-    firsts = 1 + sampling.distinct(first_rng, size, config.first_second_key - 1)
-    n_seconds = config.first_value - config.first_second_key
-    seconds = config.first_second_key + sampling.distinct(second_rng, size, n_seconds)
-    cells = sampling.distinct(order_rng, n, n)
-    pairs = jnp.stack([firsts[cells // size], seconds[cells % size]], axis=1)
-
-    drawn = sampling.distinct(value_rng, n, config.n_values)
-    wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
-    order = np.arange(n)
-    order[:2] = 1, 0
-    values = config.first_value + jnp.where(wrong, drawn[order], drawn)
-
-    context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
-    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
-    rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
-    if config.fillers == "any":
-        rest = sampling.below(filler_words, config.vocab_size)
-    rest = rest.at[3 * slots[:, None] + np.arange(2)[None, :]].set(pairs, unique_indices=True)
-    return Batch(
-        tokens=jnp.concatenate([context, rest]),
-        positions=config.context_length + 3 * slots + 1,
-        targets=values,
-    )
+        context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
+        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+        rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
+        if self.fillers == "any":
+            rest = sampling.below(filler_words, self.vocab_size)
+        rest = rest.at[3 * slots[:, None] + np.arange(2)[None, :]].set(pairs, unique_indices=True)
+        return Batch(
+            tokens=jnp.concatenate([context, rest]),
+            positions=self.context_length + 3 * slots + 1,
+            targets=values,
+        )
 
 
 def oracle(tokens: Int[Array | np.ndarray, "b t"], config: CompositionalMQARConfig) -> Int[np.ndarray, "b t"]:

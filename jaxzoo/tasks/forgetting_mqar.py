@@ -27,7 +27,6 @@ without the split, up to O(n_pairs / vocab_size).
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -35,13 +34,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 NEUTRAL = 0
 """Token of empty positions."""
@@ -114,50 +112,40 @@ class ForgettingMQARConfig(TaskConfig):
         """Tokens that can be values."""
         return self.vocab_size - self.first_value
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
+        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
+        return sampling.stream(key, (self.length, self.n_pairs, self.n_updates), odd)
+
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
         not sorted by time."""
-        return _generate(self, key, split == "test", numbers)
+        key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
+        n, m, n_after = self.n_pairs, self.n_updates, self.length - self.context_length
+        words = jax.random.bits(word_rng, (m + self.n_slots + n_after,), jnp.uint32)
+        new_words, slot_words, filler_words = jnp.split(words, [m, m + self.n_slots])
+        keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
+        old = sampling.distinct(value_rng, n, self.n_values)
+        again = sampling.distinct(again_rng, m, n)
+        new = sampling.below(new_words, self.n_values - 1)
+        new = jnp.where(new >= old[again], new + 1, new)
+        old, new = self.first_value + old, self.first_value + new
 
+        wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + old.sum() + new.sum()) % 2 == 1)) != odd
+        order = np.arange(n)
+        order[:2] = 1, 0
+        keys = jnp.where(wrong, keys[order], keys)
 
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(
-    config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
-) -> Batch:
-    odd = jnp.asarray(odd)
-    key = sampling.stream(key, (config.length, config.n_pairs, config.n_updates), odd)
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: ForgettingMQARConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
-    """One example, without the axis of the batch."""
-    key_rng, value_rng, again_rng, word_rng = jax.random.split(key, 4)
-    n, m, n_after = config.n_pairs, config.n_updates, config.length - config.context_length
-    words = jax.random.bits(word_rng, (m + config.n_slots + n_after,), jnp.uint32)
-    new_words, slot_words, filler_words = jnp.split(words, [m, m + config.n_slots])
-    keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
-    old = sampling.distinct(value_rng, n, config.n_values)
-    again = sampling.distinct(again_rng, m, n)
-    new = sampling.below(new_words, config.n_values - 1)
-    new = jnp.where(new >= old[again], new + 1, new)
-    old, new = config.first_value + old, config.first_value + new
-
-    wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + old.sum() + new.sum()) % 2 == 1)) != odd
-    order = np.arange(n)
-    order[:2] = 1, 0
-    keys = jnp.where(wrong, keys[order], keys)
-
-    bound = jnp.concatenate([keys, keys[again]])
-    context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
-    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), n)
-    rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
-    if config.fillers == "any":
-        rest = sampling.below(filler_words, config.vocab_size)
-    return Batch(
-        tokens=jnp.concatenate([context, rest.at[2 * slots].set(keys, unique_indices=True)]),
-        positions=config.context_length + 2 * slots,
-        targets=old.at[again].set(new, unique_indices=True),
-    )
+        bound = jnp.concatenate([keys, keys[again]])
+        context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
+        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+        rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
+        if self.fillers == "any":
+            rest = sampling.below(filler_words, self.vocab_size)
+        return Batch(
+            tokens=jnp.concatenate([context, rest.at[2 * slots].set(keys, unique_indices=True)]),
+            positions=self.context_length + 2 * slots,
+            targets=old.at[again].set(new, unique_indices=True),
+        )
 
 
 def oracle(tokens: Int[Array | np.ndarray, "b t"], config: ForgettingMQARConfig) -> Int[np.ndarray, "b t"]:

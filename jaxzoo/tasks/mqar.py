@@ -109,10 +109,30 @@ class MQARConfig(TaskConfig):
         """Positions from one that can hold a repeated key to the next."""
         return 2 if self.places == "slots" else 1
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
+    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
+        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
+        stream = jnp.uint32((self.length << 16 | self.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
+        return jax.random.fold_in(key, stream)
+
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
         not sorted by time."""
-        return _generate(self, key, split == "test", numbers)
+        key_rng, value_rng, word_rng = jax.random.split(key, 3)
+        n, n_after = self.n_pairs, self.length - 2 * self.n_pairs
+        n_slot_words = self.n_slots * (1 if self.places == "slots" else n)
+        words = jax.random.bits(word_rng, (n + n_slot_words + n_after,), jnp.uint32)
+        value_words, slot_words, filler_words = jnp.split(words, [n, n + n_slot_words])
+        keys = 1 + sampling.distinct(key_rng, n, self.n_keys)
+        if self.distinct_values:
+            values = self.first_value + sampling.distinct(value_rng, n, self.n_values)
+        else:
+            values = self.first_value + sampling.below(value_words, self.n_values)
+        slots = _slots(self, slot_words)
+        keys, values = _steer(self, keys, values, slots, odd)
+        context = jnp.stack([keys, values], axis=1).reshape(-1)
+        offsets = self.slot_width * slots
+        rest = _fillers(self, filler_words, keys).at[offsets].set(keys, unique_indices=True)
+        return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + offsets, targets=values)
 
 
 def paper(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fillers = "zero") -> MQARConfig:
@@ -238,34 +258,6 @@ class MQAR:
 def _spread(length: int, positions: Int[Array, "b m"], targets: Int[Array, "b m"]) -> Int[Array, "b t"]:
     empty = jnp.full((length,), UNLABELLED, jnp.int32)
     return jax.vmap(lambda at, values: empty.at[at].set(values, unique_indices=True))(positions, targets)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""] | bool, numbers: UInt[Array, "b"]) -> Batch:
-    odd = jnp.asarray(odd)
-    stream = jnp.uint32((config.length << 16 | config.n_pairs << 1) % 2**32) | odd.astype(jnp.uint32)
-    key = jax.random.fold_in(key, stream)
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: MQARConfig, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
-    """One example, without the axis of the batch: tokens `(t,)`, positions and targets `(m,)`."""
-    key_rng, value_rng, word_rng = jax.random.split(key, 3)
-    n, n_after = config.n_pairs, config.length - 2 * config.n_pairs
-    n_slot_words = config.n_slots * (1 if config.places == "slots" else n)
-    words = jax.random.bits(word_rng, (n + n_slot_words + n_after,), jnp.uint32)
-    value_words, slot_words, filler_words = jnp.split(words, [n, n + n_slot_words])
-    keys = 1 + sampling.distinct(key_rng, n, config.n_keys)
-    if config.distinct_values:
-        values = config.first_value + sampling.distinct(value_rng, n, config.n_values)
-    else:
-        values = config.first_value + sampling.below(value_words, config.n_values)
-    slots = _slots(config, slot_words)
-    keys, values = _steer(config, keys, values, slots, odd)
-    context = jnp.stack([keys, values], axis=1).reshape(-1)
-    offsets = config.slot_width * slots
-    rest = _fillers(config, filler_words, keys).at[offsets].set(keys, unique_indices=True)
-    return Batch(tokens=jnp.concatenate([context, rest]), positions=2 * n + offsets, targets=values)
 
 
 def _slots(config: MQARConfig, words: UInt[Array, "n"]) -> Int[Array, "m"]:

@@ -24,7 +24,6 @@ without the split.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -32,13 +31,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import LARGEST, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
 """Token of empty positions, answer to a gram that the context does not have, smallest token of a gram."""
@@ -133,9 +131,38 @@ class NGramRecallConfig(TaskConfig):
         """Tokens that can be values; even."""
         return self.vocab_size - self.first_value
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; m queries, those with a match first, and positions that are not sorted by time."""
-        return _generate(self, key, split == "test", numbers)
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; m queries, those with a match first, and positions that are not sorted by time."""
+        letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
+        n, n_after = self.n_pairs, self.length - self.context_length
+        value_words, slot_words, filler_words = jnp.split(
+            jax.random.bits(word_rng, (n + self.n_slots + n_after,), jnp.uint32), [n, n + self.n_slots]
+        )
+        letters = FIRST_KEY + sampling.distinct(letter_rng, self.letters, self.first_value - FIRST_KEY)
+        codes = sampling.distinct(gram_rng, n + self.n_unmatched, self.letters**self.n_gram)
+        places = self.letters ** np.arange(self.n_gram, dtype=np.int32)
+        grams = letters[codes[:, None] // places[None, :] % self.letters]
+
+        offsets = sampling.below(value_words, self.n_values)
+        wrong = (offsets.sum() % 2 == 1) != odd
+        offsets = offsets.at[0].set(jnp.where(wrong, offsets[0] ^ 1, offsets[0]))
+        values = self.first_value + offsets
+        context = jnp.concatenate([grams[:n], values[:, None]], axis=1).reshape(-1)
+
+        matched = sampling.distinct(asked_rng, self.asked - self.n_unmatched, n)
+        asked = jnp.concatenate([matched, n + jnp.arange(self.n_unmatched, dtype=jnp.int32)])
+        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), self.asked)
+        starts = self.slot_width * slots
+        rest = jnp.zeros((n_after,), jnp.int32)
+        if self.fillers == "random":
+            rest = self.first_value + sampling.below(filler_words, self.n_values)
+        rest = rest.at[starts[:, None] + np.arange(self.n_gram)[None, :]].set(grams[asked], unique_indices=True)
+        answers = jnp.concatenate([values, jnp.full((self.n_unmatched,), NO_MATCH, jnp.int32)])
+        return Batch(
+            tokens=jnp.concatenate([context, rest]),
+            positions=self.context_length + starts + self.n_gram - 1,
+            targets=answers[asked],
+        )
 
 
 def ar(length: int = 65, *, vocab_size: int = 8192) -> NGramRecallConfig:
@@ -178,47 +205,6 @@ def mqnar(length: int, n_pairs: int, *, n_gram: int = 2, vocab_size: int = 8192)
     """
     return NGramRecallConfig(
         vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_unmatched=max(n_pairs // 4, 1)
-    )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]) -> Batch:
-    odd = jnp.asarray(odd)
-    key = jax.random.fold_in(key, odd.astype(jnp.uint32))
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: NGramRecallConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
-    """One example, without the axis of the batch."""
-    letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
-    n, n_after = config.n_pairs, config.length - config.context_length
-    value_words, slot_words, filler_words = jnp.split(
-        jax.random.bits(word_rng, (n + config.n_slots + n_after,), jnp.uint32), [n, n + config.n_slots]
-    )
-    letters = FIRST_KEY + sampling.distinct(letter_rng, config.letters, config.first_value - FIRST_KEY)
-    codes = sampling.distinct(gram_rng, n + config.n_unmatched, config.letters**config.n_gram)
-    places = config.letters ** np.arange(config.n_gram, dtype=np.int32)
-    grams = letters[codes[:, None] // places[None, :] % config.letters]
-
-    offsets = sampling.below(value_words, config.n_values)
-    wrong = (offsets.sum() % 2 == 1) != odd
-    offsets = offsets.at[0].set(jnp.where(wrong, offsets[0] ^ 1, offsets[0]))
-    values = config.first_value + offsets
-    context = jnp.concatenate([grams[:n], values[:, None]], axis=1).reshape(-1)
-
-    matched = sampling.distinct(asked_rng, config.asked - config.n_unmatched, n)
-    asked = jnp.concatenate([matched, n + jnp.arange(config.n_unmatched, dtype=jnp.int32)])
-    slots = sampling.successive(slot_words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.asked)
-    starts = config.slot_width * slots
-    rest = jnp.zeros((n_after,), jnp.int32)
-    if config.fillers == "random":
-        rest = config.first_value + sampling.below(filler_words, config.n_values)
-    rest = rest.at[starts[:, None] + np.arange(config.n_gram)[None, :]].set(grams[asked], unique_indices=True)
-    answers = jnp.concatenate([values, jnp.full((config.n_unmatched,), NO_MATCH, jnp.int32)])
-    return Batch(
-        tokens=jnp.concatenate([context, rest]),
-        positions=config.context_length + starts + config.n_gram - 1,
-        targets=answers[asked],
     )
 
 

@@ -22,20 +22,18 @@ its signals has the law that it would have without the split.
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 SEPARATOR = 0
 """The token after the prompt."""
@@ -92,10 +90,23 @@ class SelectiveCopyConfig(TaskConfig):
         """Tokens before the separator."""
         return self.length - self.n_signals
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; m = n_signals, in the order of time. Where fewer are copied, the last targets are unlabelled,
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; m = n_signals, in the order of time. Where fewer are copied, the last have no label,
         and the tokens that stand there are separators."""
-        return _generate(self, key, split == "test", numbers)
+        signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
+        signals = _signals(self, signal_rng, odd)
+        noise = jax.random.bits(noise_rng, (self.prompt_length,), jnp.uint32)
+        prompt = 1 + sampling.below(noise, self.n_noise)
+        places = jnp.sort(sampling.distinct(place_rng, self.n_signals, self.prompt_length))
+        prompt = prompt.at[places].set(signals, unique_indices=True)
+        copied, targets = signals, signals
+        if self.repeats == "once":
+            first = ~jnp.tril(signals[:, None] == signals[None, :], -1).any(1)
+            order = jnp.argsort(~first, stable=True)
+            kept = first[order]
+            copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)
+        tokens = jnp.concatenate([prompt, jnp.full((1,), SEPARATOR, jnp.int32), copied[:-1]])
+        return Batch(tokens=tokens, positions=self.prompt_length + jnp.arange(self.n_signals), targets=targets)
 
 
 def paper(
@@ -103,33 +114,6 @@ def paper(
 ) -> SelectiveCopyConfig:
     """Selective copying at sizes of ours (module docstring): `prompt_length + n_signals` tokens."""
     return SelectiveCopyConfig(length=prompt_length + n_signals, n_signals=n_signals, repeats=repeats)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(
-    config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array | bool, numbers: UInt[Array, "b"]
-) -> Batch:
-    odd = jnp.asarray(odd)
-    key = jax.random.fold_in(key, odd.astype(jnp.uint32))
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
-
-
-def _example(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> Batch:
-    """One example, without the axis of the batch."""
-    signal_rng, place_rng, noise_rng = jax.random.split(key, 3)
-    signals = _signals(config, signal_rng, odd)
-    noise = jax.random.bits(noise_rng, (config.prompt_length,), jnp.uint32)
-    prompt = 1 + sampling.below(noise, config.n_noise)
-    places = jnp.sort(sampling.distinct(place_rng, config.n_signals, config.prompt_length))
-    prompt = prompt.at[places].set(signals, unique_indices=True)
-    copied, targets = signals, signals
-    if config.repeats == "once":
-        first = ~jnp.tril(signals[:, None] == signals[None, :], -1).any(1)
-        order = jnp.argsort(~first, stable=True)
-        kept = first[order]
-        copied, targets = jnp.where(kept, signals[order], SEPARATOR), jnp.where(kept, signals[order], UNLABELLED)
-    tokens = jnp.concatenate([prompt, jnp.full((1,), SEPARATOR, jnp.int32), copied[:-1]])
-    return Batch(tokens=tokens, positions=config.prompt_length + jnp.arange(config.n_signals), targets=targets)
 
 
 def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> Int[Array, "m"]:

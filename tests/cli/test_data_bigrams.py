@@ -44,7 +44,7 @@ def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
         (["--data", "{data}", "--out", "x", "--split", "test"], "{data} has no split 'test'; it has train"),
         (["--data", "nothing", "--out", "x"], "nothing holds no token shards: manifest.json is missing"),
         (["--data", "{data}", "--out", "x", "--memory-mb", "0"], "Command.memory_mb=0 must be positive"),
-        (["--data", "{data}", "--out", "{data}"], "--out {data} holds what another command wrote"),
+        (["--data", "{data}", "--out", "{data}"], "--out {data} holds other results: kind is None there"),
     ]:
         monkeypatch.chdir(tmp_path)
         assert main([word.format(data=data) for word in words]) == 2

@@ -82,8 +82,8 @@ def test_refuses_in_one_line(corpus, capsys):
             "--paths='IN/none' must be a directory, a file or a glob that exists",
         ),
         ("--source jsonl --paths IN --valid-paths IN/x* --out OUT", "--valid-paths='IN/x*' must name files"),
-        ("--source jsonl --paths IN --out IN", "--out IN holds 'a.jsonl', which no build wrote"),
-        ("--source jsonl --paths IN --out IN/a.jsonl", "--out IN/a.jsonl is a file"),
+        ("--source jsonl --paths IN --out IN", "--out IN holds 'a.jsonl', which this command did not write"),
+        ("--source jsonl --paths IN --out IN/a.jsonl", "--out IN/a.jsonl must be a directory"),
         ("--source jsonl --paths IN --out OUT --workers 0", "Command.workers=0 must be positive"),
         ("--source jsonl --paths IN --out OUT --valid-fraction 1", "Command.valid_fraction=1.0 must be in [0, 1)"),
         (

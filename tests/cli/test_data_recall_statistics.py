@@ -36,7 +36,7 @@ def test_refuses_in_one_line(data, tmp_path, monkeypatch, capsys):
         (["--data", "{data}", "--out", "x", "--split", "test"], "has no split 'test'; it has train"),
         (["--data", "{data}", "--out", "x", "--stop-words", "none"], "No such file or directory: 'none'"),
         (["--data", "{data}", "--out", "x", "--stopwords", "none"], "unknown option --stopwords"),
-        (["--data", "{data}", "--out", "{data}"], "holds what another command wrote"),
+        (["--data", "{data}", "--out", "{data}"], "holds other results: kind is None there"),
     ]:
         monkeypatch.chdir(tmp_path)
         length = [] if "--length" in words else ["--length", "64"]

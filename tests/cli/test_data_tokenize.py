@@ -116,7 +116,9 @@ def test_one_line_where_the_place_is_taken(data, tmp_path, capsys):
     """Kills: a tokenizer or token shards that are overwritten."""
     (tmp_path / "x").write_text("x")
     base = ["--data", str(data), "--out"]
-    assert "holds 'x', and no tokens begun" in refused(capsys, main, *base, str(tmp_path), "--tokenizer", "bytes")
+    assert "holds 'x', which this command did not write" in refused(
+        capsys, main, *base, str(tmp_path), "--tokenizer", "bytes"
+    )
     assert "must be a directory, or end in tokenizer.json" in refused(capsys, learn, *base, str(tmp_path / "x"))
     assert learn([*base, str(tmp_path / "bpe"), "--vocab-size", "300"]) == 0
     capsys.readouterr()

@@ -50,7 +50,7 @@ CONFIG = """
         def __init__(self, config, batch_size):
             self.config, self.batch_size, self.step = config, batch_size, 0
             self.directory = TokenDirectory(Path(config.path))
-            self.vocab_size, self.max_length = self.directory.vocab_size, config.length
+            self.vocab_size, self.max_length = self.directory.tokenizer.vocab_size, config.length
 
         def __next__(self):
             self.step += 1

@@ -70,15 +70,15 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="no match is answered with the neutral token",
         path=f"{TASKS}/ngram_recall.py",
-        old="jnp.full((config.n_unmatched,), NO_MATCH, jnp.int32)",
-        new="jnp.full((config.n_unmatched,), NEUTRAL, jnp.int32)",
+        old="jnp.full((self.n_unmatched,), NO_MATCH, jnp.int32)",
+        new="jnp.full((self.n_unmatched,), NEUTRAL, jnp.int32)",
         tests=(f"{ORACLE}[mqnar]",),
     ),
     Mutant(
         name="selective copy in the order of the draw",
         path=f"{TASKS}/selective_copy.py",
-        old="places = jnp.sort(sampling.distinct(place_rng, config.n_signals, config.prompt_length))",
-        new="places = sampling.distinct(place_rng, config.n_signals, config.prompt_length)",
+        old="places = jnp.sort(sampling.distinct(place_rng, self.n_signals, self.prompt_length))",
+        new="places = sampling.distinct(place_rng, self.n_signals, self.prompt_length)",
         tests=(f"{ORACLE}[copy]",),
     ),
     Mutant(
@@ -104,9 +104,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="examples depend on their place in the batch",
-        path=f"{TASKS}/forgetting_mqar.py",
-        old="jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)",
-        new="jax.vmap(lambda key: _example(config, key, odd))(jax.random.split(key, numbers.size))",
+        path=f"{TASKS}/base.py",
+        old="jax.vmap(lambda number: config.example(jax.random.fold_in(key, number), odd))(numbers)",
+        new="jax.vmap(lambda key: config.example(key, odd))(jax.random.split(key, numbers.size))",
         tests=(f"{NUMBER}[forgetting]",),
     ),
     Mutant(

@@ -170,15 +170,15 @@ MUTANTS: list[Mutant] = [
         "tests/data/tokens/test_token_shards.py",
         (
             "flipped bits are not noticed",
-            "        require_digest(self._arrays[key], self._digests[key], file, remedy)\n",
-            "",
+            "        require_digest(self._arrays[key]",
+            "        (lambda *_, **__: None)(self._arrays[key]",
         ),
         ("ids of large vocabularies are cut to 16 bits", "vocab_size <= 2**16 else", "vocab_size <= 2**17 else"),
     ),
     *planted(
         "jaxzoo/data/corpus/sources.py",
         "tests/data/corpus/test_sources.py",
-        ("a build that goes on reads its last document again", "if number > n_behind", "if number >= n_behind > 0"),
+        ("a build that goes on reads its last document again", "if number > n_before", "if number >= n_before > 0"),
     ),
     *planted(
         "jaxzoo/evals/text_model.py",

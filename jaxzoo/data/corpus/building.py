@@ -1,4 +1,4 @@
-"""From source files to a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
+"""Build of source files into a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
 
     OUT/build.json                              what is built; another request is refused
     OUT/work                                    shards and notes of an unfinished build (`shards`)
@@ -10,26 +10,28 @@ own; workers share the pieces out. The bytes of the result depend on the inputs 
 """
 
 import contextlib
-import json
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxzoo.config_io import first_difference
+from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.finish import finish
+from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.request import BuildConfig, find_inputs, pieces_of, request
 from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
+from jaxzoo.data.pieces.resumable import check_plan, remove_drafts, removed_if_refused, write_plan
 from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 from jaxzoo.extras import need
-from jaxzoo.whole_files import write_json
+from jaxzoo.json_files import read_json
 
 VERSION = "1.0.0"
 """Version of the data sets."""
-ZST_FACTOR = 2.0
-"""Bytes of shards for a byte of zst input, at most: shards compress each document by itself."""
+COMPRESSED_FACTOR = 2.0
+"""Bytes of shards for a byte of compressed input, at most: shards compress each document by itself."""
+_PLAN = "build.json"
 
 
 class Progress(NamedTuple):
@@ -79,9 +81,8 @@ class Build:
         dataset = SOURCES[config.source].dataset
         self.directory = out / dataset / VERSION
         self.work = WorkDirectory(out / "work")
-        self._about = out / "build.json"
         self._request = request(config, self.files)
-        self._check_place()
+        check_plan(out, _PLAN, self._request)
 
     @property
     def n_files(self) -> int:
@@ -94,9 +95,11 @@ class Build:
         return (self.directory / "dataset_info.json").is_file()
 
     def estimate(self) -> int:
-        """Bytes of disk that the data set needs: `ZST_FACTOR` for compressed inputs, 1 for others."""
+        """Bytes of disk that the data set needs: `COMPRESSED_FACTOR` for compressed inputs, 1 for others."""
         files = [file for files in self.files.values() for file in files.values()]
-        return round(sum(file.stat().st_size * (ZST_FACTOR if file.suffix == ".zst" else 1) for file in files))
+        return round(
+            sum(file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in COMPRESSED else 1) for file in files)
+        )
 
     def check_disk(self) -> None:
         """Raises `ValueError` where the disk has too little space for what is left to write."""
@@ -106,18 +109,18 @@ class Build:
         need = max(self.estimate() - held, 0)
         if need > free:
             raise ValueError(
-                f"--out {self.out}: about {need / 1e9:,.1f} GB are needed ({ZST_FACTOR:g} times the size of .zst "
-                f"inputs, the size of others) and {free / 1e9:,.1f} GB are free; free some, choose another place, or "
-                "try with --allow-low-disk"
+                f"--out {self.out}: about {need / 1e9:,.1f} GB are needed ({COMPRESSED_FACTOR:g} times the size of "
+                f"compressed inputs, the size of others) and {free / 1e9:,.1f} GB are free; free some, choose another "
+                "place, or try with --allow-low-disk"
             )
 
     def progress(self) -> Progress:
         """How far all that work on it are together."""
-        found = []
+        found = [Progress(0, 0, 0)]
         for file in self.work.progress.glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):  # another command has ended the build
-                found.append(json.loads(file.read_text()))
-        return Progress(*(sum(each[field] for each in found) for field in Progress._fields))
+            with contextlib.suppress(FileNotFoundError, ValueError):  # another command has ended the build
+                found.append(read_json(file, Progress))
+        return Progress(*map(sum, zip(*found, strict=True)))
 
     def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
         """Makes what is missing.
@@ -134,18 +137,17 @@ class Build:
             self._remove_work()
             return self._read(is_new=False)
         pieces = list(pieces_of(self.config, self.files, skip_bad))
-        if not self._about.exists():
-            _probe(pieces)
-            self.out.mkdir(parents=True, exist_ok=True)
-            write_json(self._about, self._request)
-        self.work.create()
-        share_out(
-            write_piece,
-            [Piece(p.name, self.work.note(p.name), (os.fspath(self.work.path), p)) for p in pieces],
-            workers=workers,
-            report=lambda *_: None,
-            claims=self.work.claims,
-        )
+        _probe(pieces)
+        with removed_if_refused(self.out, lambda: self.work.has_notes or is_shared(self.work.claims)):
+            write_plan(self.out, _PLAN, self._request)
+            self.work.create()
+            share_out(
+                write_piece,
+                [Piece(p.name, self.work.note(p.name), (os.fspath(self.work.path), p)) for p in pieces],
+                workers=workers,
+                report=lambda *_: None,
+                claims=self.work.claims,
+            )
         names = [piece.name for piece in pieces]
         arguments = (os.fspath(self.out), SOURCES[self.config.source].dataset, VERSION, names)
         last = Piece("the data set's metadata", self.directory / "dataset_info.json", arguments)
@@ -157,35 +159,11 @@ class Build:
         """Removes what the data set does not need, unless another command still looks at it."""
         if not is_shared(self.work.claims):
             shutil.rmtree(self.work.path, ignore_errors=True)
-            for file in self.out.glob(f"{self._about.name}.*.tmp"):
-                file.unlink(missing_ok=True)
+            remove_drafts(self.out, _PLAN)
 
     def _read(self, *, is_new: bool) -> Built:
-        found = json.loads((self.directory / "metadata.json").read_text())
+        found = check_metadata(self.directory)
         return Built(self.directory, found["subsets"], Skipped(**found["skipped"]), is_new)
-
-    def _check_place(self) -> None:
-        about = self._about
-        if self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"--out {self.out} is a file; choose another place")
-        if not about.exists():
-            found = [path.name for path in self.out.iterdir()] if self.out.exists() else []
-            strangers = sorted(name for name in found if not name.startswith(f"{about.name}."))
-            if strangers:
-                raise ValueError(f"--out {self.out} holds {strangers[0]!r}, which no build wrote; choose another place")
-            return
-        try:
-            found = json.loads(about.read_text())
-            found = {field: found[field] for field in self._request}  # in the order of importance
-        except (ValueError, TypeError, LookupError) as error:
-            raise ValueError(f"{about} must say what is built: {error}; remove {self.out} and build again") from error
-        difference = first_difference(found, json.loads(json.dumps(self._request)))
-        if difference:
-            field, old, new = difference
-            raise ValueError(
-                f"--out {self.out} holds another build: {field} is {json.dumps(old)} there and {json.dumps(new)} here; "
-                "choose another place, or remove it"
-            )
 
 
 def build(config: BuildConfig, out: Path, *, workers: int = 1, skip_bad: bool = False) -> Built:

@@ -1,22 +1,48 @@
-"""A tensorflow-datasets directory of documents, as `python -m jaxzoo.data.build` makes it: shard by shard.
+"""Data sets of documents in the format of tensorflow-datasets, as `python -m jaxzoo.data.build` makes them.
 
-Features are `text` and, where the corpus has parts, `subset`; the files are array_record. TensorFlow is not needed.
+Features are `text` and, where the corpus has parts, `subset`; the files are array_record. Only data are read:
+tensorflow-datasets' own reader imports the modules that a directory names. TensorFlow is not needed.
 """
 
+import bisect
+import hashlib
 import itertools
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from jaxzoo.checked import Count
 from jaxzoo.extras import need
+from jaxzoo.json_files import add_checksum, decode_json, read_json
+from jaxzoo.whole_files import write_json
 
 AT_ONCE = 64
 """Documents that are read together."""
 
 FEATURES = "tensorflow_datasets.core.features"
 DICTIONARY, TEXT = f"{FEATURES}.features_dict.FeaturesDict", f"{FEATURES}.text_feature.Text"
-"""The classes that features.json may name: tensorflow-datasets imports whatever stands there."""
+"""The classes that features.json may name."""
+
+_AGAIN = "build the data set again with python -m jaxzoo.data.build"
+
+
+class SplitInfo(NamedTuple):
+    """Split in dataset_info.json."""
+
+    name: str
+    shardLengths: list[str]
+    """Documents in each file."""
+    filepathTemplate: Literal["{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"]
+    numBytes: str = "0"
+
+
+class DatasetInfo(NamedTuple):
+    """Fields of dataset_info.json that are read."""
+
+    name: str
+    version: str
+    fileFormat: Literal["array_record"]
+    splits: list[SplitInfo]
 
 
 class BuiltDocument(NamedTuple):
@@ -25,63 +51,66 @@ class BuiltDocument(NamedTuple):
     text: str
     subset: str
     is_repaired: bool
-    """Whether U+FFFD stands in the text for what was no UTF-8."""
+    """Whether U+FFFD stands in the text for bytes that are not UTF-8."""
 
 
 class BuiltData:
     """The documents of a directory.
 
     Attributes:
+        path: directory of the version of the data set.
         splits: number of documents in each shard, by split; `validation` is called `valid`.
 
     Args:
         path: the directory of one version of a data set, or one above it that holds no other.
 
     Raises:
-        ValueError: it holds no such data set, several, one of other features, or one whose files are missing.
+        ValueError: it holds no such data set, several, one of other features or with damaged files.
         OSError: it cannot be read.
     """
 
     def __init__(self, path: Path):
         for library in ("tensorflow_datasets", "array_record"):
             need(library, "reading a built corpus")
+        self.path = _find(path)
+        check_metadata(self.path)
+        features = _read_features(self.path / "features.json")
+        file = self.path / "dataset_info.json"
+        content = read_json(file, dict, remedy=_AGAIN)
+        try:
+            self._info = decode_json({key: content[key] for key in DatasetInfo._fields if key in content}, DatasetInfo)
+            lengths = {split.name: tuple(map(int, split.shardLengths)) for split in self._info.splits}
+            decode_json(list(itertools.chain(*lengths.values())), list[Count])
+        except ValueError as error:
+            raise ValueError(f"{file}: {error}; {_AGAIN}") from error
+        for name in (self._info.name, *lengths):
+            if not name.isidentifier():
+                raise ValueError(f"{file}: the name {name!r} must have letters, digits and _ alone; {_AGAIN}")
+        self._names = {"valid" if name == "validation" else name: name for name in lengths if sum(lengths[name])}
+        self.splits = {split: lengths[name] for split, name in sorted(self._names.items())}
+        if not self.splits:
+            raise ValueError(f"{self.path} holds no documents; {_AGAIN}")
+        missing = [file for split in self.splits for file in self.files(split) if not file.is_file()]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing; {_AGAIN}")
         import tensorflow_datasets as tfds
 
-        self.path = _find(path)
-        _check_features(self.path / "features.json")
-        try:
-            self._builder: Any = tfds.builder_from_directory(self.path)
-            features = set(self._builder.info.features)
-            file_format = self._builder.info.file_format.value
-        except (ValueError, TypeError, KeyError, ImportError, AttributeError) as error:
-            raise ValueError(f"{self.path} is no data set that can be read: {error}; build it again") from error
-        if "text" not in features:
-            raise ValueError(f"{self.path}: its features, {', '.join(sorted(features))}, must include text")
-        if file_format != "array_record":
-            raise ValueError(f"{self.path}: its files must be array_record, not {file_format}; build it again")
-        self._has_subsets = "subset" in features
-        infos = {"valid" if name == "validation" else name: info for name, info in self._builder.info.splits.items()}
-        self._infos = {name: infos[name] for name in sorted(infos) if infos[name].num_examples}
-        self.splits = {name: tuple(info.shard_lengths) for name, info in self._infos.items()}
-        if not self.splits:
-            raise ValueError(f"{self.path} holds no documents; build it again")
-        for name in self.splits:
-            for file in self.files(name):
-                if not file.is_file():
-                    raise ValueError(f"{file} is missing; build the data set again")
+        kinds = tfds.features.FeaturesDict({name: tfds.features.Text() for name in features})
+        self._decode: Any = kinds.deserialize_example_np
+        self._readers: dict[Path, Any] = {}
 
     def files(self, split: str) -> list[Path]:
         """Files of the shards, in order."""
-        return [Path(file) for file in self._infos[split].filepaths]
+        begin, n = f"{self._info.name}-{self._names[split]}.array_record", len(self.splits[split])
+        return [self.path / f"{begin}-{i:05d}-of-{n:05d}" for i in range(n)]
 
     def identity(self) -> dict[str, Any]:
         """Identity of the data, JSON-able: name, version, and documents and size of every file."""
-        info = self._builder.info
         splits = {
             name: [[n, file.stat().st_size, file.name] for n, file in zip(lengths, self.files(name), strict=True)]
             for name, lengths in self.splits.items()
         }
-        return {"name": info.name, "version": str(info.version), "splits": splits}
+        return {"name": self._info.name, "version": self._info.version, "splits": splits}
 
     def shard(self, split: str, index: int) -> Iterator[BuiltDocument]:
         """The documents of a shard, in order.
@@ -89,8 +118,8 @@ class BuiltData:
         Raises:
             ValueError: its file is damaged.
         """
-        begin = sum(self.splits[split][:index])
-        return self.read(split, range(begin, begin + self.splits[split][index]))
+        file, length = self.files(split)[index], self.splits[split][index]
+        return self._read(file, length, range(length))
 
     def read(self, split: str, numbers: Iterable[int]) -> Iterator[BuiltDocument]:
         """Documents by their numbers in the split.
@@ -98,26 +127,29 @@ class BuiltData:
         Raises:
             ValueError: a file is damaged.
         """
-        source = self._builder.as_data_source(self._infos[split].name)
-        left = iter(numbers)
-        while some := list(itertools.islice(left, AT_ONCE)):
-            try:
-                found = source.__getitems__(some)
-            except (RuntimeError, ValueError, IndexError, OSError) as error:
-                raise ValueError(self._damage(split, some, error)) from error
-            for document in found:
-                subset = document["subset"].decode() if self._has_subsets else ""
-                yield _document(document["text"], subset)
+        files, lengths = self.files(split), self.splits[split]
+        ends = list(itertools.accumulate(lengths))
+        for number in numbers:
+            i = bisect.bisect_right(ends, number)
+            yield from self._read(files[i], lengths[i], [number - ends[i] + lengths[i]])
 
-    def _damage(self, split: str, numbers: Sequence[int], error: Exception) -> str:
-        """Names the files of these documents."""
-        begin, files = 0, []
-        for file, length in zip(self.files(split), self.splits[split], strict=True):
-            if any(begin <= number < begin + length for number in numbers):
-                files.append(str(file))
-            begin += length
-        told = " ".join(str(error).split())
-        return f"{' or '.join(files)} is damaged: {told}; build the data set again"
+    def _read(self, file: Path, length: int, numbers: Iterable[int]) -> Iterator[BuiltDocument]:
+        from array_record.python.array_record_module import ArrayRecordReader
+
+        left = iter(numbers)
+        try:
+            if file not in self._readers:
+                self._readers[file] = ArrayRecordReader(str(file))
+            reader = self._readers[file]
+            if reader.num_records() != length:
+                raise ValueError(f"it holds {reader.num_records()} documents, not {length}")
+            while some := list(itertools.islice(left, AT_ONCE)):
+                for record in reader.read(some):
+                    document = self._decode(record)
+                    subset = document["subset"].decode() if "subset" in document else ""
+                    yield _document(document["text"], subset)
+        except Exception as error:  # array_record and protobuf have no classes of their own
+            raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}; {_AGAIN}") from error
 
 
 def _find(path: Path) -> Path:
@@ -136,18 +168,42 @@ def _find(path: Path) -> Path:
     )
 
 
-def _check_features(file: Path) -> None:
-    """Raises `ValueError` unless all features are texts; nothing that the file names is imported."""
-    rebuild = "build the data set again with python -m jaxzoo.data.build"
-    try:
-        content = json.loads(file.read_text())
-        features = content["featuresDict"]["features"]
-        allowed = {name: {"pythonClassName": TEXT, "text": {}} for name in features}
-    except (ValueError, TypeError, KeyError, RecursionError, OSError) as error:
-        raise ValueError(f"{file} is no description of features that can be read: {error}; {rebuild}") from error
-    if content != {"pythonClassName": DICTIONARY, "featuresDict": {"features": allowed}}:
-        wrong = [f"feature {name!r}" for name in allowed if features[name] != allowed[name]]
-        raise ValueError(f"{file}: {wrong[0] if wrong else 'the whole'} is no text of tensorflow-datasets; {rebuild}")
+def _read_features(file: Path) -> list[str]:
+    """Returns the names of the features; raises `ValueError` unless all are texts, one of them `text`."""
+    content = read_json(file, dict, remedy=_AGAIN)
+    found = content.get("featuresDict")
+    features = found.get("features") if isinstance(found, dict) else None
+    texts = {name: {"pythonClassName": TEXT, "text": {}} for name in features or () if name in ("text", "subset")}
+    if "text" not in texts or content != {"pythonClassName": DICTIONARY, "featuresDict": {"features": texts}}:
+        raise ValueError(f"{file} must describe the features text and subset, texts of tensorflow-datasets; {_AGAIN}")
+    return list(texts)
+
+
+def write_metadata_checksums(path: Path) -> None:
+    """Writes digests of the descriptions of a data set, and a checksum, into metadata.json."""
+    file = path / "metadata.json"
+    write_json(file, add_checksum({**read_json(file, dict), "sha256": _digests(path)}))
+
+
+def check_metadata(path: Path) -> dict[str, Any]:
+    """Returns the content of metadata.json, empty for data sets that others have made.
+
+    Raises:
+        ValueError: it, or a description of which it has the digest, is damaged.
+    """
+    file = path / "metadata.json"
+    if not file.is_file() or not {"sha256", "checksum"} & read_json(file, dict, remedy=_AGAIN).keys():
+        return {}
+    content = read_json(file, dict, checksum=True, remedy=_AGAIN)
+    for name, digest in _digests(path).items():
+        if content.get("sha256", {}).get(name) != digest:
+            raise ValueError(f"{path / name} is damaged: it has another digest than was written; {_AGAIN}")
+    return content
+
+
+def _digests(path: Path) -> dict[str, str]:
+    names = ("dataset_info.json", "features.json")
+    return {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in names}
 
 
 def _document(data: bytes, subset: str) -> BuiltDocument:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.shards import WorkDirectory
 from jaxzoo.data.corpus.sources import Skipped
 
@@ -45,7 +46,7 @@ def finish(out: str, dataset: str, version: str, pieces: Sequence[str]) -> None:
         ValueError: there is no document to train on.
     """
     work = WorkDirectory(Path(out, "work"))
-    gathered = _gather(work, pieces)
+    gathered = _gather(work, pieces, out)
     if "train" not in gathered.shards:
         raise ValueError(f"{out}: the inputs of --paths must hold a document to train on, but they hold none")
     _name_shards(work, dataset, gathered)
@@ -55,17 +56,20 @@ def finish(out: str, dataset: str, version: str, pieces: Sequence[str]) -> None:
     os.rename(work.shards, directory)
 
 
-def _gather(work: WorkDirectory, pieces: Sequence[str]) -> Gathered:
+def _gather(work: WorkDirectory, pieces: Sequence[str], out: str) -> Gathered:
     gathered = Gathered({}, {}, Skipped())
     for piece in pieces:
-        for section, note in enumerate(work.section_notes(piece)):
-            gathered.skipped = gathered.skipped.plus(Skipped(**note["skipped"]))
-            for split, held in note["splits"].items():
-                n_documents = sum(documents for documents, _ in held["subsets"].values())
-                shard = Shard(work.shard(piece, section, split), n_documents, held["file_bytes"])
+        notes = list(work.section_notes(piece))
+        if not notes or not notes[-1].ended:
+            raise ValueError(f"{work.notes} lacks a note of the piece {piece}; remove {out} and build again")
+        for section, note in enumerate(notes):
+            gathered.skipped = gathered.skipped.plus(note.skipped)
+            for split, held in note.splits.items():
+                n_documents = sum(documents for documents, _ in held.subsets.values())
+                shard = Shard(work.shard(piece, section, split), n_documents, held.file_bytes)
                 gathered.shards.setdefault(split, []).append(shard)
                 totals = gathered.subsets.setdefault(split, {})
-                for subset, (documents, n_bytes) in held["subsets"].items():
+                for subset, (documents, n_bytes) in held.subsets.items():
                     total = totals.setdefault(subset, {"documents": 0, "bytes": 0})
                     total["documents"] += documents
                     total["bytes"] += n_bytes
@@ -78,6 +82,8 @@ def _name_shards(work: WorkDirectory, dataset: str, gathered: Gathered) -> None:
     for split, shards in gathered.shards.items():
         for i, shard in enumerate(shards):
             if shard.file.exists():
+                if shard.file.stat().st_size != shard.n_bytes:
+                    raise ValueError(f"{shard.file} is damaged: it must have {shard.n_bytes:,} bytes; remove the build")
                 name = f"{dataset}-{split}.array_record-{i:05d}-of-{len(shards):05d}"
                 os.replace(shard.file, work.shards / name)
 
@@ -104,3 +110,4 @@ def _write_metadata(work: WorkDirectory, dataset: str, gathered: Gathered) -> No
     ]
     info.set_splits(tfds.core.SplitDict(splits))
     info.write_to_directory(work.shards)
+    write_metadata_checksums(work.shards)

@@ -1,61 +1,86 @@
-"""Lines of plain and of zstd-compressed files, one after the other, in bounded memory."""
+"""Lines of plain and of compressed files, in bounded memory whatever the files hold."""
 
+import bz2
+import collections
+import gzip
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 CHUNK_BYTES = 2**16
 """Bytes that are read, or split into lines, at once."""
-COMPRESSED_BYTES = 2**9
+ZSTD_BYTES = 2**9
 """Bytes that are decompressed at once; zstd makes at most 32,768 times as many of them, 16 MiB."""
 HELD_BYTES = 2**22
-"""Decompressed bytes of a frame that are held back until the next `CHUNK_BYTES` of the file are known to be whole."""
-MOST_LINE_BYTES = 2**28
-"""Longest line; a file with a longer one is damaged."""
+"""Decompressed bytes that are held back until more of the file, or the end of its frame, has been read."""
+MOST_LINE_BYTES = 2**26
+"""Longest line, 64 MiB."""
 WINDOW_BYTES = 2**31
 """Largest window of a zstd frame that is read: what `zstd --long=31` makes."""
+COMPRESSED = (".zst", ".gz", ".bz2")
+"""Endings of the names of compressed files."""
 
 
 class DamagedFileError(ValueError):
-    """The rest of a file cannot be read; the message is what is wrong with it, without its name."""
+    """The rest of a file cannot be read; the message says what is wrong with it, without its name."""
 
 
-def read_lines(file: Path) -> Iterator[bytes]:
-    """The lines of a file without their ends; a file named `.zst` is decompressed, whatever its number of frames.
+def read_lines(file: Path) -> Iterator[bytes | None]:
+    """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
+
+    Files with the endings `COMPRESSED` are decompressed, whatever their number of frames.
 
     Raises:
-        DamagedFileError: compressed data are damaged or end within a frame, or a line is longer than 256 MiB. All lines
-            before the damage have been given by then.
+        DamagedFileError: compressed data are damaged or end within a frame. The lines before the damage have been given
+            by then, but for the last `HELD_BYTES` before an error that only the checksum at a frame's end may show.
         OSError: the file cannot be read.
     """
     parts: list[bytes] = []
     n_bytes = 0
-    for chunk in _decompressed(file) if file.suffix == ".zst" else _chunks(file):
+    for chunk in _chunks(file):
         *lines, rest = chunk.split(b"\n")
         for line in lines:
-            yield b"".join([*parts, line])
+            yield _joined([*parts, line], n_bytes + len(line))
             parts, n_bytes = [], 0
-        parts.append(rest)
         n_bytes += len(rest)
-        if n_bytes > MOST_LINE_BYTES:
-            raise DamagedFileError(f"a line is longer than {MOST_LINE_BYTES:,} bytes")
-    if last := b"".join(parts):
-        yield last
+        parts = [*parts, rest] if n_bytes <= MOST_LINE_BYTES else []
+    if n_bytes:
+        yield _joined(parts, n_bytes)
+
+
+def _joined(parts: list[bytes], n_bytes: int) -> bytes | None:
+    return b"".join(parts) if n_bytes <= MOST_LINE_BYTES else None
 
 
 def _chunks(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as stream:
-        while chunk := stream.read(CHUNK_BYTES):
-            yield chunk
+    """Yields the decompressed content, at most `CHUNK_BYTES` at once."""
+    if file.suffix == ".zst":
+        yield from _zstd(file)
+        return
+    kinds = {".gz": gzip.open, ".bz2": bz2.open}
+    try:
+        with kinds.get(file.suffix, open)(file, "rb") as stream:
+            held: collections.deque[bytes] = collections.deque()
+            while chunk := stream.read(CHUNK_BYTES):
+                held.append(chunk)
+                if file.suffix not in COMPRESSED or len(held) > HELD_BYTES // CHUNK_BYTES:
+                    yield held.popleft()
+            yield from held
+    except EOFError as error:
+        raise DamagedFileError(f"its {file.suffix[1:]} data end early: the file is truncated") from error
+    except (OSError, zlib.error) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DamagedFileError(f"damaged {file.suffix[1:]} data: {error}") from error
 
 
-def _decompressed(file: Path) -> Iterator[bytes]:
+def _zstd(file: Path) -> Iterator[bytes]:
     import zstandard
 
     frame, held = None, bytearray()
     try:
-        for chunk in _chunks(file):
-            for start in range(0, len(chunk), COMPRESSED_BYTES):
-                part = chunk[start : start + COMPRESSED_BYTES]
+        with file.open("rb") as stream:
+            while part := stream.read(ZSTD_BYTES):
                 while part:
                     frame = frame or zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES).decompressobj()
                     held += frame.decompress(part)
@@ -64,15 +89,15 @@ def _decompressed(file: Path) -> Iterator[bytes]:
                         part, frame = frame.unused_data, None
                     if frame is None or len(held) > HELD_BYTES:
                         yield from _cut(held)
-            yield from _cut(held)
     except zstandard.ZstdError as error:
         raise DamagedFileError(f"damaged zstd data: {error}") from error
     if frame is not None:
+        yield from _cut(held)
         raise DamagedFileError("its zstd data end within a frame: the file is truncated")
 
 
 def _cut(content: bytearray) -> Iterator[bytes]:
-    """Gives the content in chunks, and empties it."""
+    """Yields the content in chunks, and empties it."""
     for start in range(0, len(content), CHUNK_BYTES):
         yield bytes(content[start : start + CHUNK_BYTES])
     content.clear()

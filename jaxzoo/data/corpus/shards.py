@@ -8,15 +8,17 @@ killed goes on after its last note, and cuts the same sections.
 import dataclasses
 import functools
 import hashlib
-import json
+import itertools
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.checked import Count
 from jaxzoo.data.corpus.sources import BEGINNING, Fields, Position, Skipped, TextDocument, read_documents
+from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
@@ -68,7 +70,7 @@ class WorkDirectory:
             folder.mkdir(parents=True, exist_ok=True)
 
     def note(self, piece: str) -> Path:
-        """Note that a piece is done, with its number of sections."""
+        """Note that a piece is done."""
         return self.notes / f"{piece}.json"
 
     def section_note(self, piece: str, section: int) -> Path:
@@ -84,18 +86,30 @@ class WorkDirectory:
         for file in self.path.glob(f"{piece}-*.tmp"):
             file.unlink(missing_ok=True)
 
-    def section_notes(self, piece: str) -> Iterator[dict[str, Any]]:
-        """Notes of the sections of a finished piece, in order."""
-        for section in range(json.loads(self.note(piece).read_text())["sections"]):
-            yield json.loads(self.section_note(piece, section).read_text())
+    def section_notes(self, piece: str) -> "Iterator[SectionNote]":
+        """Notes of the finished sections of a piece, in order.
+
+        Raises:
+            ValueError: a note is damaged.
+        """
+        for section in itertools.count():
+            note = self.section_note(piece, section)
+            if not note.exists():
+                return
+            yield read_json(note, SectionNote, checksum=True, remedy=f"remove {self.path} and build again")
+
+    @property
+    def has_notes(self) -> bool:
+        """Whether a section is finished."""
+        return any(self.notes.glob("*.json"))
 
 
 @dataclasses.dataclass
 class Held:
     """Content of the shard of a split and section."""
 
-    file_bytes: int = 0
-    subsets: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    file_bytes: Count = 0
+    subsets: dict[str, list[Count]] = dataclasses.field(default_factory=dict)
     """Documents and bytes of text by subset."""
 
     def add(self, subset: str, n_bytes: int) -> None:
@@ -103,6 +117,17 @@ class Held:
         counts = self.subsets.setdefault(subset, [0, 0])
         counts[0] += 1
         counts[1] += n_bytes
+
+
+class SectionNote(NamedTuple):
+    """Note of a finished section."""
+
+    end: Position
+    """Where reading goes on."""
+    ended: bool
+    """Whether it is the last section of its piece."""
+    splits: dict[str, Held]
+    skipped: Skipped
 
 
 def write_piece(work: str, piece: FilePiece) -> None:
@@ -116,10 +141,9 @@ def write_piece(work: str, piece: FilePiece) -> None:
     directory.remove_unfinished(piece.name)
     told = _Progress(directory, piece)
     section, start, ended = 0, BEGINNING, False
-    while (note := directory.section_note(piece.name, section)).exists():
-        found = json.loads(note.read_text())
-        section, start, ended = section + 1, Position(*found["end"]), found["ended"]
-        told.add(found)
+    for note in directory.section_notes(piece.name):
+        section, start, ended = section + 1, note.end, note.ended
+        told.add(note)
     skipped = Skipped()
     documents = read_documents(piece.files, piece.fields, skipped, start=start, skip_bad=piece.skip_bad)
     while not ended:
@@ -131,17 +155,14 @@ def write_piece(work: str, piece: FilePiece) -> None:
                 break
         else:
             ended = True
-        found = {
-            "end": start,
-            "ended": ended,
-            "splits": writing.close(),
-            "skipped": dataclasses.asdict(skipped.take()),
-        }
-        write_json(directory.section_note(piece.name, section), found)
-        told.add(found)
+        note = SectionNote(start, ended, writing.close(), skipped.take())
+        splits = {split: dataclasses.asdict(held) for split, held in note.splits.items()}
+        content = {**note._asdict(), "splits": splits, "skipped": dataclasses.asdict(note.skipped)}
+        write_json(directory.section_note(piece.name, section), add_checksum(content))
+        told.add(note)
         section += 1
     told.end()
-    write_json(directory.note(piece.name), {"sections": section})
+    write_json(directory.note(piece.name), {})
 
 
 class SectionWriter:
@@ -171,7 +192,7 @@ class SectionWriter:
         self.documents += 1
         self.bytes += len(data)
 
-    def close(self) -> dict[str, dict[str, Any]]:
+    def close(self) -> dict[str, Held]:
         """Puts the shards in their places; what they hold, by split."""
         for split, writer in sorted(self._writers.items()):
             writer.close()
@@ -180,7 +201,7 @@ class SectionWriter:
                 os.fsync(written.fileno())
             self._held[split].file_bytes = file.stat().st_size
             os.replace(file, self._work.shard(self._piece.name, self._section, split))
-        return {split: dataclasses.asdict(held) for split, held in sorted(self._held.items())}
+        return dict(sorted(self._held.items()))
 
     def _temporary(self, split: str) -> Path:
         return self._work.path / f"{self._piece.name}-{self._section:05d}-{split}.{self._suffix}"
@@ -222,9 +243,9 @@ class _Progress:
         self._documents = self._bytes = 0
         self._next = time.monotonic() + PROGRESS_SECONDS
 
-    def add(self, section: Mapping[str, Any]) -> None:
+    def add(self, section: SectionNote) -> None:
         """Counts a section that is done."""
-        counts = [c for split in section["splits"].values() for c in split["subsets"].values()]
+        counts = [counts for held in section.splits.values() for counts in held.subsets.values()]
         self._documents += sum(n for n, _ in counts)
         self._bytes += sum(n for _, n in counts)
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.data.corpus.files import find_files
-from jaxzoo.data.corpus.lines import DamagedFileError, read_lines
+from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
 
-LINES = (".jsonl", ".jsonl.zst")
+LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
 """Endings of what is read in a directory of JSON lines."""
+MOST_TEXT_BYTES = 2**28
+"""Largest file of text, 256 MiB: it is one document."""
 MOST_REMEMBERED = 5
 """Number of skipped places that are named."""
 
@@ -44,7 +46,7 @@ SOURCES = {
         "slim_pajama", Fields("text", "meta.redpajama_set_name"), "SlimPajama, from its jsonl.zst files"
     ),
     "text": Source("text_corpus", None, "UTF-8 text, a file a document"),
-    "jsonl": Source("text_corpus", Fields(), "Documents in JSON lines, compressed with zstd or plain"),
+    "jsonl": Source("text_corpus", Fields(), "Documents in JSON lines, compressed with zstd, gzip or bzip2, or plain"),
 }
 
 
@@ -67,6 +69,7 @@ class Position(NamedTuple):
 
 
 BEGINNING = Position(0, 0)
+_END: Any = object()
 
 
 @dataclasses.dataclass
@@ -148,13 +151,13 @@ def read_documents(
         OSError: a file cannot be read.
     """
     for i in range(start.file, len(files)):
-        n_behind = start.line if i == start.file else 0
-        line = n_behind
-        lines = _enumerated(files[i], fields is not None, n_behind)
+        n_before = start.line if i == start.file else 0
+        line = n_before
+        lines = _enumerated(files[i], fields is not None, n_before)
         while True:
             try:
-                line, data = next(lines, (line, None))
-                if data is None:
+                line, data = next(lines, (line, _END))
+                if data is _END:
                     break
                 document = _parsed(data, fields)
                 if document.text:
@@ -171,18 +174,25 @@ def read_documents(
                 skipped.remember(f"{files[i].name}:{where}: {error}")
 
 
-def _enumerated(file: Path, is_lines: bool, n_behind: int) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each line that is not blank, the first `n_behind` left out; or of the file, as line 1."""
-    if not is_lines:
-        if n_behind == 0:
-            yield 1, file.read_bytes()
-        return
-    for number, line in enumerate(read_lines(file), start=1):
-        if number > n_behind and line.strip():
-            yield number, line
+def _enumerated(file: Path, is_lines: bool, n_before: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yields number and content of each line that is not blank after the first `n_before`; or of the file, as line 1.
+
+    The content of what is too large is None.
+    """
+    if is_lines:
+        for number, line in enumerate(read_lines(file), start=1):
+            if number > n_before and (line is None or line.strip()):
+                yield number, line
+    elif n_before == 0:
+        with file.open("rb") as stream:
+            data = stream.read(MOST_TEXT_BYTES + 1)
+        yield 1, data if len(data) <= MOST_TEXT_BYTES else None
 
 
-def _parsed(data: bytes, fields: Fields | None) -> TextDocument:
+def _parsed(data: bytes | None, fields: Fields | None) -> TextDocument:
+    if data is None:
+        what = f"longer than {MOST_LINE_BYTES:,}" if fields else f"larger than {MOST_TEXT_BYTES:,}"
+        raise DamagedLineError(f"{what} bytes")
     try:
         text = data.decode("utf-8")
         if fields is None:
@@ -193,8 +203,8 @@ def _parsed(data: bytes, fields: Fields | None) -> TextDocument:
             part.encode("utf-8")
     except DamagedLineError:
         raise
-    except (UnicodeDecodeError, UnicodeEncodeError) as error:
-        raise DamagedLineError(f"not UTF-8: {error.reason}") from error
+    except UnicodeError as error:
+        raise DamagedLineError(f"not UTF-8: {getattr(error, 'reason', error)}") from error
     except (ValueError, RecursionError) as error:
         raise DamagedLineError(f"not JSON: {error}") from error
     return document

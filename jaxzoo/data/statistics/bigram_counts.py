@@ -1,4 +1,4 @@
-"""How often each bigram stands in a stream of tokens: exact counts, on disk, for streams larger than memory.
+"""Exact counts of the bigrams in a stream of tokens, on disk, for streams larger than memory.
 
 Zoology (sec. 3) calls the end of a repeated bigram an associative recall hit only where training showed the bigram at
 most 1,250 times. A directory of counts holds
@@ -10,26 +10,45 @@ most 1,250 times. A directory of counts holds
 The bytes depend on the stream alone: neither on workers or memory, nor on how often the count was interrupted.
 """
 
-import dataclasses
-import json
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt64
 
-from jaxzoo.data.statistics.sorted_counts import Files, SortedCounts
+from jaxzoo.checked import Count
+from jaxzoo.data.statistics.sorted_counts import AGAIN, CountsNote, Files
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.json_files import read_json
 
-FORMAT = 1
+FORMAT = 2
 """Format of the directory; another number is refused."""
 THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
 
 
-@dataclasses.dataclass(frozen=True)
+class Manifest(NamedTuple):
+    """Content of `manifest.json`."""
+
+    kind: Literal["bigrams"]
+    format: int
+    tokens: str
+    """Fingerprint of the token directory."""
+    split: str
+    total: Count
+    """Pairs."""
+    distinct: Count
+    """Distinct pairs."""
+    sha256: dict[str, str]
+
+
 class BigramCounts:
     """A directory of counts, memory-mapped.
+
+    Attributes:
+        manifest: content of `manifest.json`.
+        entries: all pairs that were met, as `pair_keys`, and how often.
+        fingerprint: fingerprint of the counted tokens.
 
     Args:
         path: what `count_bigrams` wrote.
@@ -38,38 +57,20 @@ class BigramCounts:
         ValueError: there are no counts, or they are not finished, damaged, or of another format.
     """
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        if not (self.path / "manifest.json").is_file():
+    def __init__(self, path: Path):
+        self.path, file = path, path / "manifest.json"
+        if not file.is_file():
             raise ValueError(
-                f"{self.path} holds no bigram counts: manifest.json is missing; make them, or finish them, with "
+                f"{path} holds no bigram counts: manifest.json is missing; make them, or finish them, with "
                 "python -m jaxzoo.data.bigrams"
             )
-        try:
-            manifest = json.loads((self.path / "manifest.json").read_text())
-        except ValueError as error:
-            raise ValueError(f"{self.path}/manifest.json must be JSON: {error}; count again") from error
-        found = (manifest.get("kind"), manifest.get("format")) if isinstance(manifest, dict) else None
-        if found != ("bigrams", FORMAT):
-            raise ValueError(f"{self.path}/manifest.json: {found} must be {('bigrams', FORMAT)}; count again")
-        object.__setattr__(self, "_manifest", manifest)
-        object.__setattr__(self, "_entries", files_of(self.path).read())
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """`tokens` (a token directory's fingerprint), `split`, `total` (pairs), `distinct` (pairs), `sha256`."""
-        return self._manifest  # type: ignore[attr-defined]
-
-    @property
-    def entries(self) -> SortedCounts:
-        """All pairs that were met, as `pair_keys`, and how often."""
-        return self._entries  # type: ignore[attr-defined]
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the counted tokens."""
-        return self.manifest["tokens"]
+        self.manifest = read_json(file, Manifest, checksum=True, remedy=AGAIN)
+        if self.manifest.format != FORMAT:
+            raise ValueError(f"{file}: format={self.manifest.format} must be {FORMAT}; {AGAIN}")
+        self.entries = files_of(path).read(
+            CountsNote(self.manifest.total, self.manifest.distinct, self.manifest.sha256)
+        )
+        self.fingerprint = self.manifest.tokens
 
     def check_made_from(self, tokens: TokenDirectory) -> None:
         """Refuses other tokens than those that were counted.
@@ -113,4 +114,4 @@ def pair_keys(previous: Integer[np.ndarray, "..."], following: Integer[np.ndarra
 
 def files_of(directory: Path) -> Files:
     """Where a directory of counts holds them."""
-    return Files.of(directory, "bigrams", note="manifest.json")
+    return Files.of(directory, "bigrams")

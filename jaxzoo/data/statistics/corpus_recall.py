@@ -19,10 +19,11 @@ from jaxzoo.data.statistics.recall_summary import summarise, table
 from jaxzoo.data.statistics.stop_words import read_stop_words, stop_tokens
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.json_files import read_json
 from jaxzoo.whole_files import write_json, write_whole
 from pallas_kernels.figure import save
 
-FORMAT = 1
+FORMAT = 2
 
 
 def make_recall_statistics(
@@ -53,27 +54,44 @@ def make_recall_statistics(
     _check(cut, tokens)
     words = read_stop_words(stop_words)
     plan = {
-        "format": FORMAT,
         "kind": "recall statistics",
+        "format": FORMAT,
         "tokens": tokens.fingerprint,
         "split": cut.split,
         "length": cut.length,
         "n": list(cut.n),
         "sequences": cut.sequences,
-        "stop_words": hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest(),
+        "stop_words": _sha256("\n".join(sorted(words)).encode()),
     }
     stop = stop_tokens(load_tokenizer(cut.data), words)
     work = ResumableDirectory(out, plan)
-    if work.begin():
-        return False
-    summary = summarise(count_repeats(cut, stop, work, workers=workers, report=report), cut.n)
+    with work.removed_if_refused():
+        if work.begin():
+            return False
+        histograms = count_repeats(cut, stop, work, workers=workers, report=report)
+    summary = summarise(histograms, cut.n)
+    text = table(summary, [name for name in tokens.split(cut.split).subsets if name not in summary])
     write_json(out / "statistics.json", summary)
-    write_whole(out / "table.md", table(summary, [name for name in tokens.counts(cut.split) if name not in summary]))
+    write_whole(out / "table.md", text)
     save(draw_distances(summary), out / "distances.png")
     save(draw_repeats_by_source(summary), out / "repeats_by_source.png")
     save(draw_distances_by_source(summary), out / "distances_by_source.png")
-    work.finish({})
+    work.finish({"table_sha256": _sha256(text.encode())})
     return True
+
+
+def read_table(out: Path) -> str:
+    """Returns `table.md` of a finished directory. Raises `ValueError` where it is damaged."""
+    remedy = f"remove {out} and count again"
+    manifest = read_json(out / "manifest.json", dict, checksum=True, remedy=remedy)
+    data = (out / "table.md").read_bytes()
+    if _sha256(data) != manifest.get("table_sha256"):
+        raise ValueError(f"{out / 'table.md'} is damaged: it has another digest than was written; {remedy}")
+    return data.decode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _check(cut: Cut, tokens: TokenDirectory) -> None:
@@ -81,8 +99,8 @@ def _check(cut: Cut, tokens: TokenDirectory) -> None:
     tokens.shards(cut.split)
     if len(set(cut.n)) < len(cut.n) or max(cut.n) >= cut.length:
         raise ValueError(f"--n {' '.join(map(str, cut.n))} must be distinct and below --length {cut.length}")
-    shards = tokens.manifest["splits"][cut.split]["shards"].values()
-    most = max(each["tokens"] for note in shards for each in note["subsets"].values())
+    shards = tokens.split(cut.split).shards.values()
+    most = max(each.tokens for note in shards for each in note.subsets.values())
     if most < cut.length:
         raise ValueError(
             f"--length {cut.length} must not be above {most}, the most tokens of one source in a shard of {cut.data}"

@@ -76,11 +76,12 @@ def count_bigrams(
     tokens = TokenDirectory(data)
     n_shards = len(tokens.shards(split))
     work = ResumableDirectory(out, counting_plan(tokens, split))
-    if work.begin():
-        return False
-    parts = [Files.of(work.parts, shard_name(split, i)) for i in range(n_shards)]
-    pieces = [Piece(part.note.stem, part.note, (data, split, i, part, memory)) for i, part in enumerate(parts)]
-    share_out(_count_shard, pieces, workers=workers, report=report)
+    with work.removed_if_refused():
+        if work.begin():
+            return False
+        parts = [Files.of(work.parts, shard_name(split, i)) for i in range(n_shards)]
+        pieces = [Piece(part.note.stem, part.note, (data, split, i, part, memory)) for i, part in enumerate(parts)]
+        share_out(_count_shard, pieces, workers=workers, report=report, claims=work.claims)
     write_counts(work, parts, memory=memory, report=lambda n, of: report("merge", n, of))
     return True
 
@@ -103,12 +104,12 @@ def write_counts(
     counts = [part.read() for part in parts]
     n_entries = sum(len(part.keys) for part in counts)
     blocks = merge(counts, memory, lambda n: report(n, n_entries))
-    work.finish(files_of(work.path).write_arrays(blocks))
+    work.finish(files_of(work.path).write_arrays(blocks)._asdict())
 
 
 def counting_plan(tokens: TokenDirectory, split: str) -> dict[str, Any]:
     """Description of the stream in a directory of counts."""
-    return {"format": FORMAT, "kind": "bigrams", "tokens": tokens.fingerprint, "split": split}
+    return {"kind": "bigrams", "format": FORMAT, "tokens": tokens.fingerprint, "split": split}
 
 
 def _count_shard(data: Path, split: str, index: int, files: Files, memory: int) -> None:

@@ -14,15 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int64, Integer, UInt
 
-from jaxzoo.data.pieces.array_writer import writing_array
+from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Piece, share_out
 from jaxzoo.data.statistics.repeats import repeat_distances
-from jaxzoo.data.tokens.token_shards import TokenDirectory, TokenShard, shard_name
+from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard, shard_name
+from jaxzoo.json_files import add_checksum, read_json
+from jaxzoo.whole_files import write_json
 
 KINDS = ("all", "content")
 """All n-grams, those with an end-of-text token too; and those without stop words, punctuation and end-of-text."""
 
+_AGAIN = "remove its directory and count again"
 _BLOCK = 2**20
 """Tokens that are looked at together."""
 
@@ -72,20 +75,21 @@ def count_repeats(
         By subset, in the order of their names; axes kind (of `KINDS`) and n before the histogram's own.
     """
     tokens = TokenDirectory(cut.data)
-    subsets = sorted(tokens.counts(cut.split))
-    shards = tokens.manifest["splits"][cut.split]["shards"].values()
-    available = np.array(
-        [[note["subsets"].get(s, {"tokens": 0})["tokens"] // cut.length for s in subsets] for note in shards]
-    )
+    subsets = sorted(tokens.split(cut.split).subsets)
+    shards, empty = tokens.split(cut.split).shards.values(), Counts(0, 0, 0)
+    available = np.array([[note.subsets.get(s, empty).tokens // cut.length for s in subsets] for note in shards])
     pieces = []
     for i, chosen in enumerate(_share(available, cut.sequences)):
-        name = shard_name(cut.split, i)
-        file = work.parts / f"{name}.npy"
-        pieces.append(Piece(name, file, (cut, i, dict(zip(subsets, chosen, strict=True)), stop, file)))
-    share_out(_count_shard, pieces, workers=workers, report=report)
+        note = work.parts / f"{shard_name(cut.split, i)}.json"
+        pieces.append(Piece(note.stem, note, (cut, i, dict(zip(subsets, chosen, strict=True)), stop, note)))
+    share_out(_count_shard, pieces, workers=workers, report=report, claims=work.claims)
     total = np.zeros(_shape(cut, len(subsets)), np.int64)
     for piece in pieces:
-        total += np.load(piece.makes).reshape(total.shape)
+        file = piece.makes.with_suffix(".npy")
+        part = open_array(file, "int64", total.size, remedy=_AGAIN)
+        digest = read_json(piece.makes, dict[str, str], checksum=True, remedy=_AGAIN).get("sha256", "")
+        require_digest(part, digest, file, remedy=_AGAIN)
+        total += part.reshape(total.shape)
     return {
         subset: Histograms(each[:, :, 0, :-1], each[:, :, 1])
         for subset, each in zip(subsets, total, strict=True)
@@ -122,8 +126,8 @@ def _share(available: Integer[np.ndarray, "shards subsets"], most: int | None) -
         yield chosen
 
 
-def _count_shard(cut: Cut, index: int, chosen: dict[str, _Chosen], stop: Bool[np.ndarray, "vocab"], file: Path) -> None:
-    """Counts the repeats in a shard, and writes an array of `_shape`, flat."""
+def _count_shard(cut: Cut, index: int, chosen: dict[str, _Chosen], stop: Bool[np.ndarray, "vocab"], note: Path) -> None:
+    """Counts the repeats in a shard, and writes an array of `_shape`, flat, and a note with its digest."""
     shard = TokenDirectory(cut.data).shards(cut.split)[index]
     counts = np.zeros(_shape(cut, len(chosen)), np.int64)
     for row, (subset, sequences) in enumerate(chosen.items()):
@@ -132,8 +136,9 @@ def _count_shard(cut: Cut, index: int, chosen: dict[str, _Chosen], stop: Bool[np
             tokens = _cut(shard, subset, cut.length, sequences.indices(start, start + step))
             for column, n in enumerate(cut.n):
                 _add(counts[row, :, column], tokens, stop[tokens], n)
-    with writing_array(file, counts.dtype) as writer:
+    with writing_array(note.with_suffix(".npy"), counts.dtype) as writer:
         writer.append(counts.ravel())
+    write_json(note, add_checksum({"sha256": writer.digest}))
 
 
 def _shape(cut: Cut, n_subsets: int) -> tuple[int, ...]:

@@ -1,16 +1,19 @@
 """Counts of 64-bit keys on disk, sorted by key; many of them summed into one in bounded memory."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, UInt64
 
-from jaxzoo.data.pieces.array_writer import require_digest, writing_array
+from jaxzoo.checked import Count
+from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
+from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
+AGAIN = "remove its directory and count again"
+"""Remedy for damaged counts."""
 KEY_BYTES = 48
 """Memory for each key that is counted at once: sorted in place, then the distinct ones, their places and counts."""
 MERGE_BYTES = 72
@@ -75,51 +78,50 @@ def _sum(parts: Sequence[SortedCounts]) -> SortedCounts:
     return SortedCounts(keys[starts], np.add.reduceat(counts, starts))
 
 
+class CountsNote(NamedTuple):
+    """Note of the files of counts."""
+
+    total: Count
+    """Sum of the counts."""
+    distinct: Count
+    """Number of keys."""
+    sha256: dict[str, str]
+    """Digests of `keys` and `counts`."""
+
+
 class Files(NamedTuple):
-    """Where counts lie: two .npy files, and a note that is written last."""
+    """Files of counts: two arrays, and a note that is written last."""
 
     keys: Path
     counts: Path
     note: Path
 
     @classmethod
-    def of(cls, directory: Path, name: str, note: str = "") -> "Files":
-        """Returns the files of this name in this directory; `note`: file name of the note, if different."""
-        return cls(
-            directory / f"{name}.keys.npy", directory / f"{name}.counts.npy", directory / (note or f"{name}.json")
-        )
+    def of(cls, directory: Path, name: str) -> "Files":
+        """Returns the files of this name in this directory."""
+        return cls(directory / f"{name}.keys.npy", directory / f"{name}.counts.npy", directory / f"{name}.json")
 
-    def read(self) -> SortedCounts:
-        """The counts, memory-mapped.
+    def read(self, note: CountsNote | None = None) -> SortedCounts:
+        """Returns the counts, memory-mapped; `note` is read from its file if it is None.
 
         Raises:
             ValueError: a file is missing or damaged.
         """
-        try:
-            note = json.loads(self.note.read_text())
-            size, digests = note["distinct"], [note["sha256"]["keys"], note["sha256"]["counts"]]
-            arrays = [np.asarray(np.load(f, mmap_mode="r", allow_pickle=False)) for f in (self.keys, self.counts)]
-        except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.note.parent}: counts cannot be read: {error}; count again") from error
-        for file, array, dtype, digest in zip(self, arrays, ("uint64", "int64"), digests, strict=False):
-            if array.shape != (size,) or array.dtype != dtype:
-                raise ValueError(
-                    f"{file} holds {array.dtype}{list(array.shape)} and must hold {dtype}[{size}], as "
-                    f"{self.note.name} says; count again"
-                )
-            require_digest(array, digest, file, "count again")
+        if note is None:
+            note = read_json(self.note, CountsNote, checksum=True, remedy=AGAIN)
+        arrays = []
+        for file, key, dtype in ((self.keys, "keys", "uint64"), (self.counts, "counts", "int64")):
+            array = open_array(file, dtype, note.distinct, remedy=AGAIN)
+            require_digest(array, note.sha256.get(key, ""), file, remedy=AGAIN)
+            arrays.append(array)
         return SortedCounts(*arrays)
 
     def write(self, blocks: Iterable[SortedCounts]) -> None:
-        """Writes counts and the note, which says what `write_arrays` returns."""
-        write_json(self.note, self.write_arrays(blocks))
+        """Writes counts and the note."""
+        write_json(self.note, add_checksum(self.write_arrays(blocks)._asdict()))
 
-    def write_arrays(self, blocks: Iterable[SortedCounts]) -> dict[str, Any]:
-        """Writes counts that come in blocks, keys rising, each array whole or not at all.
-
-        Returns:
-            `total` and `distinct`, the sum and the number of the counts, and `sha256` of both arrays.
-        """
+    def write_arrays(self, blocks: Iterable[SortedCounts]) -> CountsNote:
+        """Writes counts that come in blocks, keys rising, each array whole or not at all; returns the note."""
         total = distinct = 0
         with (
             writing_array(self.keys, np.dtype(np.uint64)) as keys,
@@ -130,7 +132,7 @@ class Files(NamedTuple):
                 counts.append(block.counts)
                 total += int(block.counts.sum())
                 distinct += len(block.keys)
-        return {"total": total, "distinct": distinct, "sha256": {"keys": keys.digest, "counts": counts.digest}}
+        return CountsNote(total, distinct, {"keys": keys.digest, "counts": counts.digest})
 
     def remove(self) -> None:
         """Removes the files, the note first."""

@@ -10,42 +10,87 @@ A token directory holds, for every split and every shard of it, three NumPy file
     train-00000.json              the note: counts by subset and digests; its shard is whole where it exists
     manifest.json                 tokenizer, dtype, counts by subset, digests; written last
 
-Shards know nothing of each other: whoever makes them, in whatever order, makes the same bytes.
+Notes and manifest hold a checksum of their own text. Shards do not depend on each other: whoever makes them, in
+whatever order, makes the same bytes.
 """
 
-import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Int64, UInt, UInt16
 
-from jaxzoo.data.pieces.array_writer import require_digest, writing_array
+from jaxzoo.checked import Count, NonNegativeInt, PositiveInt
+from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
 from jaxzoo.data.pieces.open_files import allow_open_files
+from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
-FORMAT = 1
+FORMAT = 2
 """Format of the directory; another number is refused."""
 
 ARRAYS = ("tokens", "starts", "subsets")
+_AGAIN = "tokenize again into another directory"
+
+
+Note = TypeVar("Note")
 
 
 class Counts(NamedTuple):
     """Content of a shard, a subset or a split."""
 
-    documents: int
-    bytes: int
+    documents: Count
+    bytes: Count
     """Bytes of UTF-8 text, before it was tokenized."""
-    tokens: int
+    tokens: Count
     """End-of-text tokens included, one a document."""
 
     def plus(self, other: "Counts") -> "Counts":
         """The sums over both."""
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class ShardNote(NamedTuple):
+    """Note of a shard."""
+
+    subsets: dict[str, Counts]
+    """Content of each subset."""
+    sha256: dict[str, str]
+    """Digest of each array, by the names in `ARRAYS`."""
+    empty: Count
+    """Documents without a token."""
+    repaired: Count
+    """Documents in which U+FFFD stands for bytes that are not UTF-8."""
+
+
+class TokenizerIdentity(NamedTuple):
+    """Tokenizer of a token directory."""
+
+    name: str
+    fingerprint: str
+    vocab_size: PositiveInt
+    end_of_text: NonNegativeInt
+
+
+class Split(NamedTuple):
+    """Shards of a split, and content of its subsets."""
+
+    shards: dict[str, ShardNote]
+    subsets: dict[str, Counts]
+
+
+class Manifest(NamedTuple):
+    """Content of `manifest.json`."""
+
+    format: int
+    tokenizer: TokenizerIdentity
+    dtype: Literal["uint16", "uint32"]
+    versions: dict[str, str]
+    splits: dict[str, Split]
 
 
 class TokenShard:
@@ -59,15 +104,25 @@ class TokenShard:
     Args:
         directory: the token directory.
         name: `shard_name` of split and index.
-        arrays: those of the files, by the names in `ARRAYS`.
-        note: what the manifest says of the shard.
+        dtype: of the tokens.
+        vocab_size: ids are below.
+        note: note of the shard.
+
+    Raises:
+        ValueError: a file is missing, or of another size or type than the note says.
     """
 
-    def __init__(
-        self, directory: "TokenDirectory", name: str, arrays: Mapping[str, np.ndarray], note: Mapping[str, Any]
-    ):
-        self.subsets = tuple(sorted(note["subsets"]))
-        self._directory, self._name, self._arrays, self._digests = directory, name, arrays, note["sha256"]
+    def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
+        self.subsets = tuple(sorted(note.subsets))
+        self._directory, self._name, self._vocab_size, self._digests = directory, name, vocab_size, note.sha256
+        self._remedy = f"remove {name}.json and tokenize again"
+        total = total_of(note.subsets.values())
+        self._arrays = {
+            key: open_array(directory / f"{name}.{key}.npy", kind, size, remedy=self._remedy)
+            for key, kind, size in zip(
+                ARRAYS, (dtype, "int64", "uint16"), (total.tokens, total.documents, total.documents), strict=True
+            )
+        }
 
     def __len__(self) -> int:
         return len(self._arrays["tokens"])
@@ -79,10 +134,10 @@ class TokenShard:
     def tokens(self) -> UInt[np.ndarray, "t"]:
         """The token ids, below the vocabulary's size."""
         tokens = self._checked("tokens")
-        if (largest := int(tokens.max())) >= self._directory.vocab_size:
+        if (largest := int(tokens.max())) >= self._vocab_size:
             raise ValueError(
-                f"{self._directory.path}: shard {self._name} has the token {largest}, which must be in "
-                f"[0, {self._directory.vocab_size}); tokenize again into another directory"
+                f"{self._directory}: shard {self._name} has the token {largest}, which must be in "
+                f"[0, {self._vocab_size}); {_AGAIN}"
             )
         return tokens
 
@@ -97,8 +152,8 @@ class TokenShard:
         return self._checked("subsets")
 
     def _checked(self, key: str) -> np.ndarray:
-        file, remedy = self._directory.path / f"{self._name}.{key}.npy", f"remove {self._name}.json and tokenize again"
-        require_digest(self._arrays[key], self._digests[key], file, remedy)
+        file = self._directory / f"{self._name}.{key}.npy"
+        require_digest(self._arrays[key], self._digests.get(key, ""), file, remedy=self._remedy)
         return self._arrays[key]
 
 
@@ -175,7 +230,12 @@ def write_shard(
             writer.append(array)
         digests[key] = writer.digest
     note = {"subsets": {subset: counts[subset]._asdict() for subset in ids}, "sha256": digests}
-    write_json(directory / f"{name}.json", note | {"empty": n_empty, "repaired": n_repaired})
+    write_json(directory / f"{name}.json", add_checksum(note | {"empty": n_empty, "repaired": n_repaired}))
+
+
+def read_note(directory: Path, name: str, declared: type[Note] = ShardNote) -> Note:
+    """Reads the note of a whole shard. Raises `ValueError` where it is damaged."""
+    return read_json(directory / f"{name}.json", declared, checksum=True, remedy="remove it and tokenize again")
 
 
 def write_manifest(
@@ -195,8 +255,14 @@ def write_manifest(
     splits = {}
     for split, n_shards in shards.items():
         names = [shard_name(split, i) for i in range(n_shards)]
-        notes = {name: json.loads((directory / f"{name}.json").read_text()) for name in names}
-        splits[split] = {"shards": notes, "subsets": _total(notes.values())}
+        totals: dict[str, Counts] = {}
+        for name in names:
+            for subset, counts in read_note(directory, name).subsets.items():
+                totals[subset] = totals.get(subset, Counts(0, 0, 0)).plus(counts)
+        splits[split] = {
+            "shards": {name: read_note(directory, name, dict) for name in names},
+            "subsets": {subset: totals[subset]._asdict() for subset in sorted(totals)},
+        }
     manifest = {
         "format": FORMAT,
         "tokenizer": dict(tokenizer),
@@ -204,66 +270,49 @@ def write_manifest(
         "versions": dict(versions),
         "splits": splits,
     }
-    write_json(directory / "manifest.json", manifest)
+    write_json(directory / "manifest.json", add_checksum(manifest))
 
 
-@dataclasses.dataclass(frozen=True)
 class TokenDirectory:
     """A finished token directory.
+
+    Attributes:
+        path: the directory.
+        json: content of `manifest.json`, without the checksum.
+        tokenizer: the tokenizer that made the tokens.
+        splits: shards and subsets, by split.
 
     Args:
         path: the directory.
 
     Raises:
-        ValueError: there is none, it is not finished, or of another format.
+        ValueError: there is none; or it is not finished, damaged, or of another format.
     """
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        if not (self.path / "manifest.json").is_file():
+    def __init__(self, path: Path):
+        self.path, file = path, path / "manifest.json"
+        if not file.is_file():
             raise ValueError(
-                f"{self.path} holds no token shards: manifest.json is missing; make them, or finish them, with "
+                f"{path} holds no token shards: manifest.json is missing; make them, or finish them, with "
                 "python -m jaxzoo.data.tokenize"
             )
-        try:
-            manifest = json.loads((self.path / "manifest.json").read_text())
-        except ValueError as error:
-            raise ValueError(f"{self.path}/manifest.json must be JSON: {error}; tokenize again") from error
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-            found = manifest.get("format") if isinstance(manifest, dict) else None
-            raise ValueError(f"{self.path}/manifest.json: format={found!r} must be {FORMAT}; tokenize again")
-        object.__setattr__(self, "_manifest", manifest)
-
-    @property
-    def manifest(self) -> dict[str, Any]:
-        """Content of `manifest.json`."""
-        return self._manifest  # type: ignore[attr-defined]
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids are in `[0, vocab_size)`."""
-        return self.manifest["tokenizer"]["vocab_size"]
-
-    @property
-    def end_of_text(self) -> int:
-        """Id after every document."""
-        return self.manifest["tokenizer"]["end_of_text"]
+        self.json = read_json(file, dict, checksum=True, remedy=_AGAIN)
+        if self.json.get("format") != FORMAT:
+            raise ValueError(f"{file}: format={self.json.get('format')!r} must be {FORMAT}; {_AGAIN}")
+        manifest = read_json(file, Manifest, checksum=True, remedy=_AGAIN)
+        self.tokenizer, self.splits, self._dtype = manifest.tokenizer, manifest.splits, manifest.dtype
 
     @property
     def fingerprint(self) -> str:
         """The tokenizer's own, a colon, and 12 digits that change when any token of any split does."""
-        content = json.dumps(self.manifest["splits"], sort_keys=True)
-        return f"{self.manifest['tokenizer']['fingerprint']}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+        content = json.dumps(self.json["splits"], sort_keys=True)
+        return f"{self.tokenizer.fingerprint}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
-    def counts(self, split: str) -> dict[str, Counts]:
-        """Content of each subset of a split, by name."""
-        return {name: Counts(**counts) for name, counts in self._split(split)["subsets"].items()}
-
-    def odd(self, split: str) -> tuple[int, int]:
-        """How many documents of a split are empty, and in how many U+FFFD stands for what was no UTF-8."""
-        notes = self._split(split)["shards"].values()
-        return sum(note["empty"] for note in notes), sum(note["repaired"] for note in notes)
+    def split(self, name: str) -> Split:
+        """Returns a split. Raises `ValueError` where there is none of that name."""
+        if name not in self.splits:
+            raise ValueError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
+        return self.splits[name]
 
     def shards(self, split: str) -> tuple[TokenShard, ...]:
         """The shards of a split, in order.
@@ -272,46 +321,14 @@ class TokenDirectory:
             ValueError: there is no such split, a file is missing or of another size than the manifest says, or there
                 are more than files may be open.
         """
-        allow_open_files(len(ARRAYS) * len(self._split(split)["shards"]))
-        return tuple(self._read(name, note) for name, note in self._split(split)["shards"].items())
-
-    def _split(self, split: str) -> dict[str, Any]:
-        splits = self.manifest["splits"]
-        if split not in splits:
-            raise ValueError(f"{self.path} has no split {split!r}; it has {', '.join(splits)}")
-        return splits[split]
-
-    def _read(self, name: str, note: Mapping[str, Any]) -> TokenShard:
-        total = _sum(note["subsets"].values())
-        sizes = (total.tokens, total.documents, total.documents)
-        dtypes = (self.manifest["dtype"], "int64", "uint16")
-        arrays = {}
-        for key, size, dtype in zip(ARRAYS, sizes, dtypes, strict=True):
-            file = self.path / f"{name}.{key}.npy"
-            try:
-                array = np.load(file, mmap_mode="r", allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise ValueError(f"{file} cannot be read: {error}; remove {name}.json and tokenize again") from error
-            if array.shape != (size,) or array.dtype != dtype:
-                raise ValueError(
-                    f"{file} holds {array.dtype}{list(array.shape)} and must hold {dtype}[{size}], as the manifest "
-                    f"says; remove {name}.json and tokenize again"
-                )
-            arrays[key] = array
-        return TokenShard(self, name, arrays, note)
+        notes = self.split(split).shards
+        allow_open_files(len(ARRAYS) * len(notes))
+        size = self.tokenizer.vocab_size
+        return tuple(
+            TokenShard(self.path, name, dtype=self._dtype, vocab_size=size, note=note) for name, note in notes.items()
+        )
 
 
-def _sum(counts: Iterable[Mapping[str, int]]) -> Counts:
-    total = Counts(0, 0, 0)
-    for each in counts:
-        total = total.plus(Counts(**each))
-    return total
-
-
-def _total(notes: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
-    """Counts by subset over all shards."""
-    totals: dict[str, Counts] = {}
-    for note in notes:
-        for subset, counts in note["subsets"].items():
-            totals[subset] = totals.get(subset, Counts(0, 0, 0)).plus(Counts(**counts))
-    return {subset: totals[subset]._asdict() for subset in sorted(totals)}
+def total_of(subsets: Iterable[Counts]) -> Counts:
+    """Returns the sums over subsets."""
+    return functools.reduce(Counts.plus, subsets, Counts(0, 0, 0))

@@ -21,8 +21,8 @@ def open_directories(paths: Sequence[str], splits: Sequence[str]) -> list[TokenD
       ValueError: a directory holds no token shards, or there are more shards than files may be open.
     """
     directories = [TokenDirectory(Path(path).expanduser()) for path in paths]
-    of = [directory.manifest["splits"].get(split, {"shards": {}}) for directory in directories for split in splits]
-    allow_open_files(len(ARRAYS) * sum(len(split["shards"]) for split in of))
+    found = [d.splits[split].shards for d in directories for split in splits if split in d.splits]
+    allow_open_files(len(ARRAYS) * sum(map(len, found)))
     return directories
 
 
@@ -37,7 +37,7 @@ def tokenizer_of(directories: Sequence[TokenDirectory], *, expected: str = "") -
       ValueError: two directories are of different ones, or not of that which is expected; or what lies beside the first
         one's shards is not what made them.
     """
-    made_by = [directory.manifest["tokenizer"]["fingerprint"] for directory in directories]
+    made_by = [directory.tokenizer.fingerprint for directory in directories]
     for directory, other in zip(directories, made_by, strict=True):
         if other != made_by[0]:
             raise ValueError(
@@ -57,7 +57,7 @@ def fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
     if len(directories) == 1:
         return directories[0].fingerprint
     content = json.dumps([directory.fingerprint for directory in directories])
-    made_by = directories[0].manifest["tokenizer"]["fingerprint"]
+    made_by = directories[0].tokenizer.fingerprint
     return f"{made_by}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 

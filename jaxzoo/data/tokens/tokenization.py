@@ -1,31 +1,31 @@
-"""From documents to token shards: one for each file of a data set, each by itself, restartable.
+"""Tokenization of documents: one token shard for each file of a data set, made independently, restartable.
 
 `request.json` says which data and which tokenizer; another request is refused. What comes out depends on these two
 alone, not on the number of workers or on where the work was stopped and begun again.
 """
 
 import importlib.metadata
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxzoo.config_io import first_difference
 from jaxzoo.data.corpus.built import BuiltData, BuiltDocument
-from jaxzoo.data.pieces.share_out import Piece, share_out
+from jaxzoo.data.pieces.resumable import check_plan, remove_drafts, removed_if_refused, write_plan
+from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import (
     FORMAT,
     TokenDirectory,
     TokenizedDocument,
     is_whole,
+    read_note,
     shard_name,
+    total_of,
     write_manifest,
     write_shard,
 )
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
-from jaxzoo.whole_files import write_json
 
 BATCH_BYTES = 2**20
 """Text that is encoded together."""
@@ -68,7 +68,7 @@ class Tokenization:
         }
         identity = {name: getattr(tokenizer, name) for name in ("name", "fingerprint", "vocab_size", "end_of_text")}
         self._request = {"format": FORMAT, "tokenizer": identity, "data": self._data.identity()}
-        self._check_place()
+        check_plan(out, "request.json", self._request)
 
     @property
     def n_shards(self) -> int:
@@ -88,13 +88,12 @@ class Tokenization:
 
     def progress(self) -> Progress:
         """How far all that work on it are together."""
-        notes = [self._note(name) for names in self._names.values() for name in names if is_whole(self.out, name)]
-        counts = [each for note in notes for each in note["subsets"].values()]
-        finished = sum(each["tokens"] for each in counts)
+        names = [name for names in self._names.values() for name in names if is_whole(self.out, name)]
+        done = total_of(counts for name in names for counts in read_note(self.out, name).subsets.values())
         sizes = [_size(file) for file in self.out.glob("*.tokens.npy.*.tmp")]
         width = 2 if self._tokenizer.vocab_size <= 2**16 else 4
         under_way = sum(max(size - _HEADER, 0) // width for size in sizes)
-        return Progress(len(notes), finished + under_way, sum(each["bytes"] for each in counts), finished)
+        return Progress(len(names), done.tokens + under_way, done.bytes, done.tokens)
 
     def run(self, *, workers: int = 1, report: Callable[[str, int, int], None] = lambda *_: None) -> TokenDirectory:
         """Makes what is missing.
@@ -107,55 +106,31 @@ class Tokenization:
             ValueError: a file of the data is damaged.
             OSError: the tokens cannot be written, or a worker was killed.
         """
-        self.out.mkdir(parents=True, exist_ok=True)
-        if not (self.out / "request.json").exists():
-            write_json(self.out / "request.json", self._request)
-        if not all((self.out / name).exists() for name in _TOKENIZER_FILES):
-            save_tokenizer(self._tokenizer, self.out)
         where = (os.fspath(self._data.path), os.fspath(self.out))
         pieces = [
             Piece(name, self.out / f"{name}.json", (*where, split, i))
             for split, names in self._names.items()
             for i, name in enumerate(names)
         ]
+        claims = self.out / ".claims"
+        with removed_if_refused(self.out, lambda: is_shared(claims) or any(piece.makes.exists() for piece in pieces)):
+            write_plan(self.out, "request.json", self._request)
+            if not all((self.out / name).exists() for name in _TOKENIZER_FILES):
+                save_tokenizer(self._tokenizer, self.out)
+            if any(not piece.makes.exists() for piece in pieces):
+                (self.out / "manifest.json").unlink(missing_ok=True)
+            share_out(write_token_shard, pieces, workers=workers, report=report, claims=claims)
+        remove_drafts(self.out, "request.json", *_TOKENIZER_FILES, "manifest.json")
+        versions = {name: _version(name) for name in ("jaxzoo", "numpy", "tokenizers")}
         n_shards = {split: len(names) for split, names in self._names.items()}
-        if any(not piece.makes.exists() for piece in pieces):
-            (self.out / "manifest.json").unlink(missing_ok=True)
-        share_out(write_token_shard, pieces, workers=workers, report=report)
-        _finish(self.out, n_shards, self._request["tokenizer"])
+        for is_last_try in (False, True):
+            try:
+                write_manifest(self.out, n_shards, tokenizer=self._request["tokenizer"], versions=versions)
+                break
+            except FileNotFoundError:  # its draft was removed by another command that finishes the same work
+                if is_last_try:
+                    raise
         return TokenDirectory(self.out)
-
-    def _note(self, name: str) -> dict[str, Any]:
-        return json.loads((self.out / f"{name}.json").read_text())
-
-    def _check_place(self) -> None:
-        """Raises `ValueError` where `out` holds something else than a part of this."""
-        if self.out.exists() and not self.out.is_dir():
-            raise ValueError(f"--out {self.out} must be a directory")
-        file = self.out / "request.json"
-        if not file.is_file():
-            others = sorted(p.name for p in self.out.glob("*") if not p.name.startswith("request.json."))
-            if others:
-                raise ValueError(
-                    f"--out {self.out} holds {others[0]!r}, and no tokens begun by this command; choose another place"
-                )
-            return
-        try:
-            begun = json.loads(file.read_text())
-            found = first_difference(begun, self._request)
-        except (ValueError, AttributeError) as error:
-            raise ValueError(f"{file} is damaged: {error}; choose another --out") from error
-        if found is None:
-            return
-        if "tokenizer" in found[0]:
-            old, new = (each["tokenizer"]["fingerprint"] for each in (begun, self._request))
-            raise ValueError(
-                f"--out {self.out} holds tokens of the tokenizer {old!r}, not {new!r}; choose another place"
-            )
-        raise ValueError(
-            f"--out {self.out} was begun with other data than {self._data.path}: {found[0]} is {found[1]!r} there and "
-            f"{found[2]!r} here; choose another place"
-        )
 
 
 def write_token_shard(data: str, out: str, split: str, index: int) -> None:
@@ -172,18 +147,6 @@ def write_token_shard(data: str, out: str, split: str, index: int) -> None:
     tokenizer = load_tokenizer(directory)
     documents = _tokenized(BuiltData(Path(data)).shard(split, index), tokenizer)
     write_shard(directory, name, documents, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
-
-
-def _finish(out: Path, n_shards: dict[str, int], tokenizer: dict[str, Any]) -> None:
-    """Writes the manifest of whole shards, and removes what killed commands have left."""
-    for name in ("request.json", *_TOKENIZER_FILES, "manifest.json"):
-        for file in out.glob(f"{name}.*.tmp"):
-            file.unlink(missing_ok=True)
-    versions = {name: _version(name) for name in ("jaxzoo", "numpy", "tokenizers")}
-    try:
-        write_manifest(out, n_shards, tokenizer=tokenizer, versions=versions)
-    except FileNotFoundError:  # removed just now by another command that finishes the same work
-        write_manifest(out, n_shards, tokenizer=tokenizer, versions=versions)
 
 
 def _tokenized(documents: Iterator[BuiltDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:

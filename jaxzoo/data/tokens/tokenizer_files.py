@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jaxzoo.checked import shorten
 from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
 from jaxzoo.data.tokens.bpe import BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
+from jaxzoo.json_files import read_json
 from jaxzoo.whole_files import write_whole
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
@@ -59,7 +61,8 @@ def _made_by(path: Path) -> str | None:
     """Fingerprint of the tokenizer that made the token shards of a directory; None: it holds none."""
     for name in ("manifest.json", "request.json"):
         if (path / name).is_file():
-            return read_json(path / name).get("tokenizer", {}).get("fingerprint")
+            made_by = read_json(path / name, dict).get("tokenizer")
+            return str(made_by.get("fingerprint")) if isinstance(made_by, dict) else ""
     return None
 
 
@@ -91,7 +94,7 @@ def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
     """
     file = place / "tokenizer.json" if place.is_dir() else place
     if file.is_file():
-        content = read_json(file)
+        content = read_json(file, dict)
     else:
         pair = next(((place / a, place / b) for a, b in PAIRS if (place / a).is_file() and (place / b).is_file()), None)
         if pair is None:
@@ -100,28 +103,15 @@ def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
                 f"{place} {what}; a tokenizer is 'bytes', a tokenizer.json, or a directory with that file, with "
                 "encoder.json and vocab.bpe, or with vocab.json and merges.txt"
             )
-        content = gpt2_content(read_json(pair[0]), _text(pair[1]))
+        content = gpt2_content(read_json(pair[0], dict), _text(pair[1]))
         file = pair[0]
     config = file.parent / "tokenizer_config.json"
     if end_of_text is None and config.is_file():
-        end_of_text = read_json(config).get("eos_token")
+        end_of_text = read_json(config, dict).get("eos_token")
         end_of_text = end_of_text.get("content") if isinstance(end_of_text, dict) else end_of_text
+        if not isinstance(end_of_text, str | None):
+            raise ValueError(f"{config}: eos_token={shorten(end_of_text)} must be a string, or an object with content")
     return Definition(content, end_of_text, str(file))
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """The object of a JSON file.
-
-    Raises:
-        ValueError: it holds none.
-    """
-    try:
-        content = json.loads(_text(file))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{file} must be JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} must hold a JSON object, not {type(content).__name__}")
-    return content
 
 
 def _text(file: Path) -> str:

@@ -260,6 +260,7 @@ def test_damage_stops_the_build_or_is_counted(tmp_path, workers):
     out = tmp_path / "out"
     with pytest.raises(ValueError, match=r"b\.jsonl:2: not JSON"):
         build(config, out, workers=workers)
+    assert out.exists() == bool(list(out.rglob("notes/*.json")))
     made = build(config, out, workers=workers, skip_bad=True)
     documents = [row for split in read_back(made.directory).values() for row in split]
     assert sorted(documents) == sorted(good + good[:-1] + good)
@@ -273,7 +274,7 @@ def test_refuses_what_it_did_not_write(built, config, pile, tmp_path):
     changes = {
         "valid_paths": (None, "valid_fraction is 0.0 there and 0.01 here"),
         "max_shard_mb": (2, "max_shard_mb is 1 there and 2 here"),
-        "source": ("slimpajama", 'source is "pile" there and "slimpajama" here'),
+        "source": ("slimpajama", "source is 'pile' there and 'slimpajama' here"),
         "paths": (f"{pile}/train/00*", "inputs.train.bytes is [0-9]+ there and [0-9]+ here"),
     }
     for field, (value, message) in changes.items():
@@ -282,12 +283,12 @@ def test_refuses_what_it_did_not_write(built, config, pile, tmp_path):
             Build(other, built)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").touch()
-    with pytest.raises(ValueError, match=r"holds 'notes\.txt', which no build wrote"):
+    with pytest.raises(ValueError, match=r"holds 'notes\.txt', which this command did not write"):
         Build(config, tmp_path / "mine")
-    with pytest.raises(ValueError, match="is a file"):
+    with pytest.raises(ValueError, match="must be a directory"):
         Build(config, tmp_path / "mine" / "notes.txt")
     (tmp_path / "mine" / "build.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"build\.json must say what is built"):
+    with pytest.raises(ValueError, match=r"build\.json: is damaged: its checksum is missing"):
         Build(config, tmp_path / "mine")
     twice = BuildConfig(source="pile", paths=f"{pile}/train/*", valid_paths=f"{pile}/train/00.jsonl.zst")
     with pytest.raises(ValueError, match="is in --paths and in --valid-paths"):
@@ -325,6 +326,20 @@ def test_no_document_to_train_on(tmp_path):
     (tmp_path / "a.txt").touch()
     with pytest.raises(ValueError, match="must hold a document to train on"):
         build(BuildConfig(source="text", paths=f"{tmp_path}/a.txt"), tmp_path / "out")
+
+
+def test_a_refused_build_leaves_nothing(tmp_path):
+    """Kills: a directory of a refused build, which the command with the mended input then takes for another one."""
+    file, config = tmp_path / "a.jsonl", BuildConfig(source="jsonl", paths=f"{tmp_path}/a.jsonl")
+    file.write_text('{"text": "one"}\n{"text":\n')
+    for exists in (False, True):
+        if exists:
+            (tmp_path / "out").mkdir()
+        with pytest.raises(ValueError, match=r"a\.jsonl:2: not JSON"):
+            build(config, tmp_path / "out")
+        assert (list(tmp_path.glob("out/*")), (tmp_path / "out").exists()) == ([], exists)
+    file.write_text('{"text": "one"}\n')
+    assert build(config, tmp_path / "out").total("train", "documents") == 1
 
 
 @pytest.mark.full

@@ -1,5 +1,7 @@
 """Documents from files: right ones, damaged ones, and reading that goes on where it stopped."""
 
+import bz2
+import gzip
 import json
 import tracemalloc
 from pathlib import Path
@@ -8,7 +10,7 @@ import pytest
 import zstandard
 
 from jaxzoo.data.corpus import lines
-from jaxzoo.data.corpus.lines import DamagedFileError, read_lines
+from jaxzoo.data.corpus.lines import read_lines
 from jaxzoo.data.corpus.sources import BEGINNING, SOURCES, Fields, Position, Skipped, find_source_files, read_documents
 
 PILE = SOURCES["pile"].fields
@@ -22,6 +24,10 @@ def zst(*frames: bytes) -> bytes:
     return b"".join(zstandard.ZstdCompressor(write_checksum=True).compress(frame) for frame in frames)
 
 
+def flipped(data: bytes, at: int) -> bytes:
+    return data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :]
+
+
 def read(files: list[Path], fields: Fields | None, **options) -> tuple[list[tuple[str, str]], Skipped]:
     skipped = Skipped()
     return [tuple(document) for _, document in read_documents(files, fields, skipped, **options)], skipped
@@ -32,12 +38,13 @@ def test_lines_are_those_of_the_whole_file(tmp_path, monkeypatch):
     for size in [1, 7, 2**16]:
         monkeypatch.setattr(lines, "CHUNK_BYTES", size)
         content = b"first\n\nthird \xc3\xa4\n" + b"x" * 300 + b"\nlast"
-        plain, compressed = tmp_path / "a.jsonl", tmp_path / "a.jsonl.zst"
+        plain, compressed, gz = (tmp_path / f"a.jsonl{end}" for end in ("", ".zst", ".gz"))
         plain.write_bytes(content)
         skippable = bytes.fromhex("502a4d18") + (3).to_bytes(4, "little") + b"abc"
         compressed.write_bytes(zst(content[:9]) + skippable + zst(content[9:20], b"", content[20:]))
         assert list(read_lines(plain)) == content.split(b"\n")
-        assert list(read_lines(compressed)) == content.split(b"\n")
+        gz.write_bytes(gzip.compress(content[:9]) + gzip.compress(content[9:]))
+        assert list(read_lines(compressed)) == list(read_lines(gz)) == content.split(b"\n")
 
 
 def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
@@ -46,19 +53,24 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
     file = tmp_path / "a.jsonl"
     file.write_bytes(b"short\n" + b"x" * 5000)
-    found = read_lines(file)
-    assert next(found) == b"short"
-    with pytest.raises(DamagedFileError, match="a line is longer than 1,000 bytes"):
-        next(found)
+    for content in (b"x" * 5000 + b"\n" + b"y" * 1000, b"y" * 1000 + b"\n" + b"x" * 1001):
+        file.write_bytes(b"short\n" + content)
+        expected = [b"y" * 1000 if line.startswith(b"y") else None for line in content.split(b"\n")]
+        assert list(read_lines(file)) == [b"short", *expected]
+    with pytest.raises(ValueError, match=r"a\.jsonl:3: longer than .* bytes; --skip-bad to leave out such lines"):
+        read([file], Fields(), start=Position(0, 2))
 
 
 @pytest.mark.full
-def test_a_small_file_of_many_lines_does_not_fill_the_memory(tmp_path):
-    """Kills: a few kilobytes of zstd that are decompressed, and split into lines, as a whole: 1 GB for each 3 kB."""
-    file = tmp_path / "a.jsonl.zst"
+@pytest.mark.parametrize(
+    ("ending", "compress"), [("zst", lambda x: zst(x)), ("gz", gzip.compress), ("bz2", bz2.compress)]
+)
+def test_a_small_file_of_many_lines_does_not_fill_the_memory(tmp_path, ending, compress):
+    """Kills: a few kilobytes that are decompressed, and split into lines, as a whole: up to 1 GB for each 3 kB."""
+    file = tmp_path / f"a.jsonl.{ending}"
     content = b"\n" * 2**19 + (b"x" * 4095 + b"\n") * 2**14
-    file.write_bytes(zst(content))
-    assert file.stat().st_size < len(content) / 5000
+    file.write_bytes(compress(content))
+    assert file.stat().st_size < len(content) / 500
     tracemalloc.start()
     n_lines = sum(1 for _ in read_lines(file))
     peak = tracemalloc.get_traced_memory()[1]
@@ -112,16 +124,21 @@ def test_damaged_compression(tmp_path):
     frames = zst(content[: len(content) // 2], content[len(content) // 2 :])
     damages = {
         "truncated.jsonl.zst": (frames[:-20], "truncated"),
-        "flipped.jsonl.zst": (frames[:2000] + bytes([frames[2000] ^ 255]) + frames[2001:], "damaged zst"),
+        "flipped.jsonl.zst": (flipped(frames, 2000), "damaged zst"),
         "strange.jsonl.zst": (frames + b"no frame at all", "damaged zst"),
         "plain.jsonl.zst": (content, "damaged zst"),
+        "truncated.jsonl.gz": (gzip.compress(content)[:-20], "truncated"),
+        "plain.jsonl.gz": (content, "damaged gz data"),
+        "strange.jsonl.gz": (gzip.compress(content) + b"no member at all", "damaged gz data"),
+        "truncated.jsonl.bz2": (bz2.compress(content)[:-20], "truncated"),
+        "flipped.jsonl.bz2": (flipped(bz2.compress(content), 2000), "damaged bz2 data"),
     }
     good = tmp_path / "good.jsonl"
     good.write_bytes(pile_line("good"))
     for name, (data, message) in damages.items():
         file = tmp_path / name
         file.write_bytes(data)
-        with pytest.raises(ValueError, match=f"{name}:after line .*{message}.*--skip-bad to leave out the rest"):
+        with pytest.raises(ValueError, match=f"{name}:after line .*({message}).*--skip-bad to leave out the rest"):
             read([file, good], PILE)
         found, skipped = read([file, good], PILE, skip_bad=True)
         assert found[-1] == ("good", "Pile-CC")
@@ -166,5 +183,5 @@ def test_finds_files(tmp_path):
     assert len(find_source_files("text", str(tmp_path))) == 4
     with pytest.raises(ValueError, match=r"--valid-paths='.*none' must be a directory, a file or a glob"):
         find_source_files("text", str(tmp_path / "none"), option="--valid-paths")
-    with pytest.raises(ValueError, match=r"--paths='.*' must name files named \*.jsonl or \*.jsonl.zst"):
+    with pytest.raises(ValueError, match=r"--paths='.*' must name files named \*.jsonl or \*.jsonl.zst or"):
         find_source_files("pile", f"{tmp_path}/*.none")

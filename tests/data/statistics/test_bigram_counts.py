@@ -15,6 +15,7 @@ from jaxzoo.data.statistics.count_bigrams import Pairs, count_bigrams, count_pai
 from jaxzoo.data.statistics.sorted_counts import Files
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
+from jaxzoo.json_files import add_checksum
 from tests.data import recall_reference
 from tests.data.killing import content, killed_everywhere
 from tests.data.shards import random_documents, write_tokens
@@ -55,7 +56,7 @@ def test_equals_a_counter(tokens, tmp_path, memory):
     expected = recall_reference.bigram_counts(stream)
     assert as_dictionary(counts) == expected
     assert (np.diff(counts.entries.keys.astype(object)) > 0).all()
-    assert counts.manifest["total"] == len(stream) - 1 == sum(expected.values())
+    assert counts.manifest.total == len(stream) - 1 == sum(expected.values())
     assert {p.name for p in out.iterdir()} == {"manifest.json", "bigrams.keys.npy", "bigrams.counts.npy"}
 
 
@@ -117,7 +118,7 @@ def test_memory_is_bounded(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < memory + 2**19
-    assert BigramCounts(tmp_path / "counts").manifest["total"] == 2_000_001
+    assert BigramCounts(tmp_path / "counts").manifest.total == 2_000_001
 
 
 @pytest.mark.full
@@ -193,19 +194,21 @@ def test_damaged_counts_are_refused(tokens, tmp_path):
     keys = out / "bigrams.keys.npy"
     whole = keys.read_bytes()
     keys.write_bytes(whole[:-8])
-    with pytest.raises(ValueError, match=r"counts cannot be read"):
+    with pytest.raises(ValueError, match=r"bigrams.keys.npy must hold uint64"):
         BigramCounts(out)
     for file in (keys, out / "bigrams.counts.npy"):
         good = whole if file == keys else file.read_bytes()
         file.write_bytes(good[:-8] + bytes([good[-8] ^ 1]) + good[-7:])
-        with pytest.raises(ValueError, match=rf"{file.name} is damaged: .*; count again"):
+        with pytest.raises(ValueError, match=rf"{file.name} is damaged: .*; remove its directory and count again"):
             BigramCounts(out)
         file.write_bytes(good)
     np.save(keys, np.zeros(3, np.uint64))
-    with pytest.raises(ValueError, match=r"bigrams.keys.npy holds uint64\[3\] and must hold uint64\["):
+    with pytest.raises(ValueError, match=r"bigrams.keys.npy must hold uint64\["):
         BigramCounts(out)
     keys.write_bytes(whole)
     manifest = json.loads((out / "manifest.json").read_text())
-    (out / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
-    with pytest.raises(ValueError, match=r"must be \('bigrams', 1\)"):
-        BigramCounts(out)
+    manifest.pop("checksum")
+    for changed, message in (({"format": 1}, "format=1 must be 2"), ({"kind": "recall"}, "kind='recall' must be")):
+        (out / "manifest.json").write_text(json.dumps(add_checksum({**manifest, **changed})))
+        with pytest.raises(ValueError, match=message):
+            BigramCounts(out)

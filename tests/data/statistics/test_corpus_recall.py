@@ -103,7 +103,7 @@ from jaxzoo.whole_files import write_whole
 corpus_recall.save = lambda figure, path: write_whole(path, path.name)""",
         call=f"corpus_recall.make_recall_statistics({cut}, out)",
     )
-    assert n_files == 1 + 2 + len(FILES) + 1  # plan, shards, and the results with their table
+    assert n_files == 1 + 2 * 2 + len(FILES) + 1  # plan, shards with notes, and the results with their table
     for result in results:
         assert content(result) == content(tmp_path / "whole")
 
@@ -113,10 +113,10 @@ def test_another_question_is_refused(data, tmp_path):
     """Kills: numbers of other stop words, or another length, taken for those that are asked."""
     cut = Cut(data.path, "train", LENGTH, (2,))
     make_recall_statistics(cut, tmp_path / "out")
-    with pytest.raises(ValueError, match="holds a result of length=256, this one would be of 128"):
+    with pytest.raises(ValueError, match="holds other results: length is 256 there and 128 here"):
         make_recall_statistics(Cut(data.path, "train", 128, (2,)), tmp_path / "out")
     (tmp_path / "words").write_text("the\n")
-    with pytest.raises(ValueError, match="holds a result of stop_words="):
+    with pytest.raises(ValueError, match="holds other results: stop_words is"):
         make_recall_statistics(cut, tmp_path / "out", stop_words=tmp_path / "words")
 
 

@@ -256,7 +256,7 @@ def test_places_without_a_tokenizer_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds no tokenizer; a tokenizer is"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer\.json must be JSON"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json: must be JSON"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_bytes(b"\xff")
     with pytest.raises(ValueError, match=r"must be UTF-8, but byte 0 is not"):

@@ -7,6 +7,7 @@ import pytest
 
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory
 from jaxzoo.data.tokens.token_windows import Concatenation
+from jaxzoo.json_files import add_checksum
 from tests.data.shards import random_documents, write_tokens
 
 
@@ -27,7 +28,7 @@ def test_reads_what_was_written(tmp_path):
         for name in "ab":
             ids = [ids for ids, subset in flat if subset == name]
             n_tokens = sum(map(len, ids))
-            assert directory.counts("train")[name] == Counts(len(ids), 2 * n_tokens, n_tokens + len(ids))
+            assert directory.split("train").subsets[name] == Counts(len(ids), 2 * n_tokens, n_tokens + len(ids))
 
 
 def test_fingerprint_changes_with_one_token(tmp_path):
@@ -100,6 +101,10 @@ def test_refuses_what_is_no_finished_directory(tmp_path):
     directory = write_tokens(tmp_path, {"train": [[([1], "a")]]}, vocab_size=9)
     with pytest.raises(ValueError, match="no split 'valid'; it has train"):
         directory.shards("valid")
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(ValueError, match="format=2 must be 1"):
+    for changed, message in (({"format": 1}, "format=1 must be 2"), ({"splits": 3}, "splits=3 must be an object")):
+        (tmp_path / "manifest.json").write_text(json.dumps(add_checksum({**directory.json, **changed})))
+        with pytest.raises(ValueError, match=message):
+            TokenDirectory(tmp_path)
+    (tmp_path / "manifest.json").write_text(json.dumps(directory.json))
+    with pytest.raises(ValueError, match=r"manifest\.json: is damaged: its checksum is missing"):
         TokenDirectory(tmp_path)
