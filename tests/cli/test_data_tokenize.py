@@ -68,7 +68,7 @@ def test_end_of_text_is_named_on_the_command_line(data, tmp_path, capsys):
     line = refused(capsys, main, *words, "--end-of-text", "<none>")
     assert "has no token '<none>' to end a document with" in line
     assert main([*words, "--end-of-text", "<stop>"]) == 0
-    assert TokenDirectory(tmp_path / "out").end_of_text == load_tokenizer(tmp_path / "out").end_of_text == 300
+    assert TokenDirectory(tmp_path / "out").tokenizer.end_of_text == load_tokenizer(tmp_path / "out").end_of_text == 300
     assert int(TokenDirectory(tmp_path / "out").shards("valid")[0].tokens[-1]) == 300
 
 
