@@ -10,21 +10,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import SingleDeviceSharding
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.config_io import UnknownTypeError, from_json
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.generation import Sampling, generate
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.portable import EXTENSION, read_header, read_portable
-from jaxzoo.train.stored import Which, first_other_shape
-from jaxzoo.train.trained import load_variables, read_run
+from jaxzoo.train.trained import (
+    Which,
+    first_other_shape,
+    load_variables,
+    on_device,
+    read_experiment,
+    read_run,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,17 +133,12 @@ def load(path: str | Path, checkpoint: Which = None, *, tokenizer: Tokenizer | N
 
 def _load_export(file: Path, tokenizer: Tokenizer | None) -> Loaded:
     header = read_header(file)
-    try:
-        config = from_json(header.config, ExperimentConfig)
-    except UnknownTypeError as error:
-        raise ValueError(f"{file}: {error}; import the module that defines it first") from error
-    check_model(config.model)
+    config = read_experiment(header.config, file)
     blueprint = make_blueprint(config.model)
-    place = SingleDeviceSharding(jax.devices()[0])
-    abstract: Any = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), blueprint.shapes)
+    abstract = Variables(*on_device(blueprint.shapes, jax.devices()[0]))
 
     def check(_: Any) -> None:
-        other = first_other_shape(header.shapes, Variables(*abstract))
+        other = first_other_shape(header.shapes, abstract)
         if other:
             raise ValueError(f"{file}: variable {other[0]} has shape {other[1]} there and {other[2]} by its config")
 
