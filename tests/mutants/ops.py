@@ -102,6 +102,10 @@ MUTANTS: list[Mutant] = [
             "content_q, content_k = (q, k) if contents is None else contents",
             "content_q, content_k = q, k",
         ),
+    ),
+    *planted(
+        f"{OPS}/landmark_attention.py",
+        "tests/mixers/test_contract.py::test_packed_documents_equal_the_documents_alone[LandmarkCAT-tiny]",
         (
             "segment leak in the retrieved blocks",
             "(start[..., None] <= number) & (number",
@@ -112,6 +116,10 @@ MUTANTS: list[Mutant] = [
         f"{OPS}/landmarks.py",
         f"{TESTS}/test_landmark_attention.py",
         ("taps of a landmark turned around", "taps[::-1], precision", "taps, precision"),
+    ),
+    *planted(
+        f"{OPS}/landmarks.py",
+        f"{TESTS}/test_landmark_attention.py::test_landmarks_of_blocks_without_keys_are_0",
         (
             "landmarks of blocks that have not begun",
             "reached = touched * size < (position + t)[:, None]",

@@ -180,11 +180,13 @@ def test_rows_at_different_positions(starts):
 
 
 def test_landmarks_of_blocks_without_keys_are_0():
-    """Kills: blocks that are touched before they begin, and a write behind the last one that lands on it."""
+    """Kills: blocks that are touched before they begin, also where the block before them is complete, and a write
+    behind the last one that lands on it."""
     (_, _, _, long_filter, (_, k)), _ = inputs(20)
-    landmarks = extend_landmarks(jnp.zeros((B, 8, G, K)), k[:, :7], long_filter, jnp.zeros((B,), jnp.int32))
-    assert np.abs(landmarks[:, :3]).min() > 0
-    np.testing.assert_array_equal(landmarks[:, 3:], 0)
+    for t, blocks in ((6, 2), (7, 3)):
+        landmarks = extend_landmarks(jnp.zeros((B, 8, G, K)), k[:, :t], long_filter, jnp.zeros((B,), jnp.int32))
+        assert np.abs(landmarks[:, :blocks]).min() > 0
+        np.testing.assert_array_equal(landmarks[:, blocks:], 0)
     few = extend_landmarks(jnp.zeros((B, 2, G, K)), k[:, :7], long_filter, jnp.zeros((B,), jnp.int32))
     np.testing.assert_array_equal(few, landmarks[:, :2])
 
