@@ -64,7 +64,7 @@ def load_config(file: Path, *, name: str | None = None, mixer: str | None = None
     configurations instead, as a dict `configs`.
 
     Args:
-      file: the Python file.
+      file: the Python file; or the directory of a run, whose config is taken.
       name: key of `configs`; None where the file has a `config`.
       mixer: name of the mixer that the function gets, with its class's defaults; None: the function's own default.
 
@@ -72,6 +72,10 @@ def load_config(file: Path, *, name: str | None = None, mixer: str | None = None
       UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration or mixer
         has this name (with the nearest one), or the file leaves no such choice.
     """
+    if file.is_dir():
+        from jaxzoo.train.trained import read_run
+
+        return read_run(file)[1]
     if not file.is_file():
         raise UsageError(f"config file {file} does not exist")
 

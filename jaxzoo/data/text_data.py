@@ -1,7 +1,8 @@
 """Text files as training batches and validation windows.
 
-The tokens of a split, every document followed by end-of-text, are one uint16 array in memory: 2 bytes a
-token, for corpora up to some GB. Training batch i is a pure function of (corpus, config, batch size, i).
+The tokens of a split, every document followed by end-of-text, are one array in memory: 2 bytes a token, 4 for
+tokenizers of more than 65,536 ids, for corpora up to some GB. Training batch i is a pure function of (corpus, config,
+batch size, i).
 `windows.py` says what a token may see of its window.
 """
 
@@ -11,22 +12,26 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import UInt16
+from jaxtyping import UInt
 
 from jaxzoo.checked import Rule, Seed
 from jaxzoo.data.base import Score, ValidSet
 from jaxzoo.data.corpus.files import Document, read_corpus
 from jaxzoo.data.statistics.ngram import ngram_baselines
-from jaxzoo.data.tokenizer import ByteTokenizer
+from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
+from jaxzoo.data.tokens.token_shards import token_dtype
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import WindowsConfig, WindowStream, require_batch_sizes, valid_sets
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextDataConfig(WindowsConfig):
-    """Byte-level text: where it lies and how it is cut. The files of validation come in the order of their hashes."""
+    """Text: where it lies and how it is cut. The files of validation come in the order of their hashes."""
 
     path: str = ""
     """Directory, file or glob (`**` allowed) of UTF-8 text; empty: the source of the standard library."""
+    tokenizer_path: str = "bytes"
+    """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
     valid_fraction: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 0.05
     """Share of the files, chosen by a hash of the name, kept for validation; of a single file, its end."""
     seed: Seed = 0
@@ -36,13 +41,13 @@ class TextDataConfig(WindowsConfig):
         """Reads the text."""
         return TextData(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
-    def tokenizer(self) -> ByteTokenizer:
-        """Bytes."""
-        return ByteTokenizer()
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the text."""
+        return load_tokenizer(self.tokenizer_path)
 
 
 class TextData:
-    """A `Dataset` of byte-level text: the targets are the next tokens, at every position.
+    """A `Dataset` of text: the targets are the next tokens, at every position.
 
     Attributes:
         summary: files and bytes of each split, in one line.
@@ -114,11 +119,11 @@ class TextData:
             n_bytes=self._valid_bytes,
         )
 
-    def _flatten(self, split: str, documents: Sequence[Document]) -> UInt16[np.ndarray, "t"]:
+    def _flatten(self, split: str, documents: Sequence[Document]) -> UInt[np.ndarray, "t"]:
         """All documents, each followed by end-of-text; checked to hold one window (of every length) and its last
         target."""
-        end = np.array([self.tokenizer.end_of_text], np.uint16)
-        tokens = np.concatenate([part for d in documents for part in (self.tokenizer.encode(d.data), end)])
+        end = np.array([self.tokenizer.end_of_text], token_dtype(self.vocab_size))
+        tokens = np.concatenate([part for d in documents for part in (self._encode(d), end)])
         self.config.require_window(
             len(tokens),
             valid=split == "valid",
@@ -127,13 +132,18 @@ class TextData:
         )
         return tokens
 
+    def _encode(self, document: Document) -> UInt[np.ndarray, "t"]:
+        if isinstance(self.tokenizer, ByteTokenizer):
+            return self.tokenizer.encode(document.data)
+        return self.tokenizer.encode(document.data.decode("utf-8"))
+
 
 class _RandomWindows:
     """A grain source: element number i is batch i, `length + 1` tokens a row, of which it gives `rows` (None: all)."""
 
     def __init__(
         self,
-        tokens: UInt16[np.ndarray, "t"],
+        tokens: UInt[np.ndarray, "t"],
         *,
         length: int,
         batch_size: int,
@@ -146,7 +156,7 @@ class _RandomWindows:
     def __len__(self) -> int:
         return sys.maxsize
 
-    def __getitem__(self, index: int) -> UInt16[np.ndarray, "b t+1"]:
+    def __getitem__(self, index: int) -> UInt[np.ndarray, "b t+1"]:
         rng = np.random.default_rng((self._seed, index))
         starts = rng.integers(0, len(self._tokens) - self._length, size=self._batch_size)[self._rows]
         return self._tokens[starts[:, None] + np.arange(self._length + 1)[None, :]]

@@ -4,9 +4,11 @@ With the hidden units of `up` and, if gated, of `gate`:
 
 | `kind` | hidden units before `down` | of |
 | --- | --- | --- |
-| gelu | gelu(up(x)), the exact GELU | GPT-2, Zoology's MLP |
+| gelu | gelu(up(x)), the exact GELU | GPT-NeoX, Zoology's MLP |
+| gelu_tanh | the same with GELU's tanh approximation | GPT-2 |
 | swiglu | silu(gate(x)) * up(x) | Shazeer 2020, Llama, Based |
 | geglu | gelu(gate(x)) * up(x) | Shazeer 2020; the Zoology release's GLU, at 4 d units with biases |
+| geglu_tanh | the same with GELU's tanh approximation | Gemma, RecurrentGemma |
 | glu | sigmoid(gate(x)) * up(x) | Dauphin et al. 2017; the default of the Based release's GatedMlp |
 
 The release of Zoology scales down what its layers write to the residual by name, `fc2`, which in its GLU is the gate;
@@ -22,21 +24,33 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
 
-MLPKind = Literal["swiglu", "geglu", "glu", "gelu"]
+MLPKind = Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh"]
 
 
 def _gelu(x: Array) -> Array:
     return jax.nn.gelu(x, approximate=False)
 
 
-GATES: Mapping[str, Callable[[Array], Array]] = {"swiglu": jax.nn.silu, "geglu": _gelu, "glu": jax.nn.sigmoid}
+def _gelu_tanh(x: Array) -> Array:
+    return jax.nn.gelu(x, approximate=True)
+
+
+GATES: Mapping[str, Callable[[Array], Array]] = {
+    "swiglu": jax.nn.silu,
+    "geglu": _gelu,
+    "geglu_tanh": _gelu_tanh,
+    "glu": jax.nn.sigmoid,
+}
 """The gated kinds, with the activation of the gate."""
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": _gelu, "gelu_tanh": _gelu_tanh}
+"""The other kinds, with their activation."""
 
 
 def default_width(kind: MLPKind, d_model: int) -> int:
     """Hidden units where none are given: 4 d for GELU; if gated 8/3 d rounded up to a multiple of 256 (as the
     released Based code and Llama do), which keeps the parameter count of the GELU form."""
-    if kind == "gelu":
+    if kind in ACTIVATIONS:
         return 4 * d_model
     return -(-int(8 * d_model / 3) // 256) * 256
 
@@ -79,5 +93,5 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """`(..., d) -> (..., d)` in the dtype of `x`."""
         hidden = self.up_proj(x)
-        hidden = GATES[self.kind](self.gate_proj(x)) * hidden if self.kind in GATES else _gelu(hidden)
+        hidden = GATES[self.kind](self.gate_proj(x)) * hidden if self.kind in GATES else ACTIVATIONS[self.kind](hidden)
         return self.down_proj(hidden)

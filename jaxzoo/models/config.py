@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 
-from jaxzoo.checked import Checked, FractionBelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt, Rule
+from jaxzoo.checked import (
+    Checked,
+    FractionBelowOne,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Rule,
+)
 from jaxzoo.layers.mlp import default_width
 from jaxzoo.mixers.base import Inherited, MixerConfig
 from jaxzoo.models.layout import Fold, fold_layers
@@ -31,7 +39,7 @@ class LanguageModelConfig(Checked):
     """The embedding gets rows up to the next multiple of this; no logit goes to the added ones."""
     max_length: PositiveInt = 64
     """Longest sequence that the model is made for, and so the taps of long filters that do not say how many."""
-    mlp: Literal["swiglu", "geglu", "glu", "gelu", "identity", "none"] = "swiglu"
+    mlp: Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh", "identity", "none"] = "swiglu"
     """Second branch of a layer: an MLP whose gate has a SiLU, GELU or sigmoid, or no gate (gelu). `identity` adds the
     normed residual (the released Zoology figures)."""
     mlp_width: NonNegativeInt = 0
@@ -49,6 +57,10 @@ class LanguageModelConfig(Checked):
     """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
     tie_embeddings: bool = True
     """The head is the embedding's transpose."""
+    embed_scale: PositiveFloat = 1.0
+    """Factor of the embedding (Gemma and Griffin: the root of d_model)."""
+    logit_soft_cap: NonNegativeFloat = 0.0
+    """Bound c of the logits, which become c tanh(logit / c) (Gemma, Griffin: 30); 0: none."""
     embed_norm: bool = False
     """Applies the norm to the embedding too, as RWKV does before its first block."""
     embed_dropout: FractionBelowOne = 0.0

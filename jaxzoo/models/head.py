@@ -14,6 +14,7 @@ def project(
     table: Float[Array, "vocab d"],
     *,
     vocab_size: int,
+    soft_cap: float = 0.0,
     first_row: int | Int[Array, ""] = 0,
 ) -> Float[Array, "... vocab"]:
     """Logits, float32; rows of padding hold -1e30.
@@ -22,11 +23,14 @@ def project(
       features: in the compute dtype, which the table is cast to.
       table: rows of the padded vocabulary.
       vocab_size: real tokens.
+      soft_cap: c in `c tanh(logit / c)`; 0: logits as they are.
       first_row: which of them the table's first row is; 0 unless it is a device's part of one.
     """
     contract = (((features.ndim - 1,), (1,)), ((), ()))
     logits = jax.lax.dot_general(features, table.astype(features.dtype), contract, preferred_element_type=jnp.float32)
     logits = constrain(logits, *("batch", "time")[: logits.ndim - 1], "vocab")
+    if soft_cap:
+        logits = soft_cap * jnp.tanh(logits / soft_cap)
     if isinstance(first_row, int) and first_row + table.shape[0] <= vocab_size:
         return logits
     rows = first_row + jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)

@@ -109,7 +109,8 @@ class LanguageModel(nnx.Module):
     def logits(self, features: Float[Array, "... d"]) -> Float[Array, "... vocab"]:
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
         features = constrain_residual(features)  # as in `_run`: a caller may have picked some of them
-        return project(features, self.head_table, vocab_size=self.config.vocab_size)
+        config = self.config
+        return project(features, self.head_table, vocab_size=config.vocab_size, soft_cap=config.logit_soft_cap)
 
     @property
     def head_table(self) -> Float[Array, "vocab d"]:
@@ -198,7 +199,9 @@ class LanguageModel(nnx.Module):
         """Token (and position) embeddings, float32."""
         known = (tokens >= 0) & (tokens < self.config.vocab_size)
         rows = jnp.where(known, tokens, jnp.full_like(tokens, self.config.padded_vocab_size))
-        embedded = look_up(self.embedding[...], rows, ("vocab", "embed"))
+        embedded = look_up(self.embedding[...], rows, ("vocab", "embed")).astype(jnp.float32)
+        if self.config.embed_scale != 1:
+            embedded = embedded * self.config.embed_scale
         if self.config.max_positions is not None:
             places = look_up(self.position_embedding[...], position, (None, "embed"))
             embedded = embedded + jnp.broadcast_to(places, embedded.shape)

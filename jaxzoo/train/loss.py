@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.mixers.base import Losses
+from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.sharding import mesh_axes, partition_spec
@@ -49,7 +50,7 @@ def score_targets(
         features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
     if not 0 < chunk < batch.targets.shape[1]:
         return cross_entropy(model.logits(features), batch.targets), losses
-    return _score_in_chunks(features, model.head_table, batch.targets, chunk, model.config.vocab_size), losses
+    return _score_in_chunks(features, model.head_table, batch.targets, chunk, model.config), losses
 
 
 class VocabularyPart(NamedTuple):
@@ -114,7 +115,7 @@ def _score_in_chunks(
     table: Float[Array, "vocab d"],
     targets: Int[Array, "b m"],
     chunk: int,
-    vocab_size: int,
+    config: LanguageModelConfig,
 ) -> TokenScores:
     """Scores of `chunk` targets of each row after the other.
 
@@ -123,7 +124,7 @@ def _score_in_chunks(
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.manual_axes or mesh.size == 1:
-        return _in_turn(features, table, targets, chunk, vocab_size, WHOLE)
+        return _in_turn(features, table, targets, chunk, config, WHOLE)
     rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, ("vocab", "embed"), mesh))
     batch, time = (mesh_axes(entry) for entry in partition_spec(targets.shape, ("batch", "time"), mesh))
     chunk = -(-chunk // math.prod(mesh.shape[name] for name in time))
@@ -132,7 +133,7 @@ def _score_in_chunks(
         first = jax.lax.axis_index(rows) * table.shape[0] if rows else 0
         if columns:
             table = jax.lax.all_gather(table, columns, axis=1, tiled=True)
-        return _in_turn(features, table, targets, chunk, vocab_size, VocabularyPart(rows, first))
+        return _in_turn(features, table, targets, chunk, config, VocabularyPart(rows, first))
 
     spec = PartitionSpec(batch, time)
     return jax.shard_map(local, in_specs=(spec, PartitionSpec(rows, columns), spec), out_specs=spec, check_vma=False)(
@@ -141,13 +142,14 @@ def _score_in_chunks(
 
 
 def _in_turn(
-    features: Array, table: Array, targets: Array, chunk: int, vocab_size: int, part: VocabularyPart
+    features: Array, table: Array, targets: Array, chunk: int, config: LanguageModelConfig, part: VocabularyPart
 ) -> TokenScores:
     """Scores of one chunk after the other, on one device."""
 
     @jax.checkpoint
     def score(features_bcd: Array, targets_bc: Array) -> TokenScores:
-        logits = project(features_bcd, table, vocab_size=vocab_size, first_row=part.first_row)
+        cap, first = config.logit_soft_cap, part.first_row
+        logits = project(features_bcd, table, vocab_size=config.vocab_size, soft_cap=cap, first_row=first)
         return cross_entropy(logits, targets_bc, part)
 
     b, m = targets.shape

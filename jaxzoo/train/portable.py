@@ -179,14 +179,34 @@ def import_run(file: Path, run: RunDirectory) -> Header:
             )
 
     variables, _ = read_portable(file, abstract, check)
-    note = {"file": str(file.absolute()), "step": header.step, "digest": header.digest, "imported": True}
-    run.create(header.config, None, note)
-    cursor = {"fingerprint": f"{header.tokenizer}:imported"} if header.tokenizer else {}
-    with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
-        parts = {name: tree for name, tree in variables._asdict().items() if tree}
-        checkpoints.save(0, parts, cursor=cursor, config=header.config)
-    run.release()
+    create_imported(
+        run, header.config, variables, {"file": str(file.absolute()), "step": header.step}, header.tokenizer
+    )
     return header
+
+
+def create_imported(
+    run: RunDirectory, config: Json, variables: Variables, note: dict[str, Json], tokenizer: str
+) -> None:
+    """Makes a run whose one checkpoint, that of step 0, holds these variables.
+
+    Args:
+      run: where the run will lie; claimed when this returns.
+      config: the experiment.
+      variables: all that its model holds.
+      note: where they are from; their digest is added.
+      tokenizer: fingerprint of the tokenizer of its text; empty: no text.
+
+    Raises:
+      ValueError, OSError: as `RunDirectory.create`.
+    """
+    parts = {name: tree for name, tree in variables._asdict().items() if tree}
+    digest = joint_digest(digests(parts), Variables._fields)
+    run.create(config, None, {**note, "digest": digest, "imported": True})
+    cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}
+    with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
+        checkpoints.save(0, parts, cursor=cursor, config=config)
+    run.release()
 
 
 def need_library() -> None:

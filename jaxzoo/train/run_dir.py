@@ -69,6 +69,7 @@ class RunDirectory:
         self.profile = path / "profile"
         self.picture = path / "learning_curve.png"
         self.checkpoints = path / "checkpoints"
+        self.tokenizer = path / "tokenizer"
         self.newest_checkpoint = path / "newest_checkpoint.json"
         # The operating system gives the lock up with the process that holds it, however that ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
@@ -228,7 +229,7 @@ class RunDirectory:
 
     def _remove_run(self) -> None:
         """Removes what a run writes, its config last: half removed, it is still known as a run."""
-        for folder in (self.profile, self.checkpoints):
+        for folder in (self.profile, self.checkpoints, self.tokenizer):
             if folder.is_dir():
                 shutil.rmtree(folder)
         for file in (*self.path.glob(f"{EVENTS}*"), *self._files()):
@@ -244,7 +245,7 @@ class RunDirectory:
         """Names in the directory that no run wrote."""
         if not self.path.exists():
             return []
-        folders = {self.checkpoints.name, self.profile.name} if self.holds_run else set()
+        folders = {self.checkpoints.name, self.profile.name, self.tokenizer.name} if self.holds_run else set()
         ours = {file.name for file in self._files()} | folders
         names = (p.name for p in self.path.iterdir())
         return sorted(name for name in names if name not in ours and name != LOCK and not name.startswith(EVENTS))

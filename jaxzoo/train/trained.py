@@ -10,6 +10,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.memory import check_model
@@ -99,10 +100,11 @@ def load_trained(directory: Path, step: Which = None, *, tokenizer: Tokenizer | 
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
     run, config = read_run(directory)
-    tokenizer = _tokenizer_of(config, run, tokenizer)
+    given, tokenizer = tokenizer, _tokenizer_of(config, run, tokenizer)
     blueprint, variables, seal = load_variables(run, config, step)
     made_by = str(seal.cursor.get("fingerprint"))
-    if not made_by.startswith(f"{tokenizer.fingerprint}:"):
+    unknown = run.is_imported and "fingerprint" not in seal.cursor  # of a folder without a tokenizer
+    if not (unknown and given) and not made_by.startswith(f"{tokenizer.fingerprint}:"):
         raise ValueError(
             f"{directory}: checkpoint {seal.step} was trained on tokens of {made_by!r}, and this tokenizer is "
             f"{tokenizer.fingerprint!r}; name the one that made them with --tokenizer PLACE"
@@ -225,7 +227,8 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
 
 def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer | None) -> Tokenizer:
     try:
-        tokenizer = given or config.data.tokenizer()
+        own = load_tokenizer(run.tokenizer) if given is None and run.tokenizer.is_dir() else None
+        tokenizer = given or own or config.data.tokenizer()
     except ValueError as error:
         raise ValueError(f"{run.path}: {error}; or name the run's tokenizer with --tokenizer PLACE") from error
     if tokenizer is None:

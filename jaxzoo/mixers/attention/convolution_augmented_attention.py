@@ -69,6 +69,7 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("positions", self.positions != "alibi", "must be 'none', 'rotary' or 'xpos'")
+        self.require("qk_norm", self.qk_norm == "none", "must be 'none': filters mix what it would normalize")
         own = not self.normalize or self.filters == "head"
         self.require("normalize", own, "needs filters='head': it acts on the input, which has no heads to mix")
 

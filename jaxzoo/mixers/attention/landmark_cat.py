@@ -92,6 +92,7 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require("rho", self.rho is None or self.smoothing == "exponential", "needs smoothing='exponential'")
+        self.require("qk_norm", self.qk_norm == "none", "must be 'none': keys are smoothed instead")
 
     @classmethod
     def tiny(cls) -> Self:

@@ -7,7 +7,8 @@ import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.checked import FractionAboveZero, PositiveInt, Rule
+from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rule
+from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
@@ -42,6 +43,10 @@ class MultiHeadConfig(MixerConfig):
     """Adds a bias to the query, key and value projections."""
     out_bias: bool = False
     """Adds a bias to the output projection."""
+    qk_norm: Literal["none", "rms"] = "none"
+    """Norm of each head's queries and keys, with a learned scale per channel, before they rotate (Qwen3)."""
+    qk_norm_eps: NonNegativeFloat = 1e-6
+    """Added to the mean square in that norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,7 +95,8 @@ class MultiHeadConfig(MixerConfig):
 class MultiHeadMixer(Mixer):
     """Projections of a softmax attention; abstract.
 
-    `q_proj` (d, h k), `k_proj` and `v_proj` (d, g k), `out_proj` (h k, d): head-major columns, as `(h, k)`.
+    `q_proj` (d, h k), `k_proj` and `v_proj` (d, g k), `out_proj` (h k, d): head-major columns, as `(h, k)`; with
+    `qk_norm` also `q_norm.scale`, `k_norm.scale` (k,).
     """
 
     def __init__(self, config: MultiHeadConfig, *, rngs: nnx.Rngs) -> None:
@@ -101,6 +107,9 @@ class MultiHeadMixer(Mixer):
         self.k_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
         self.v_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
         self.out_proj = linear(q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs)
+        if config.qk_norm == "rms":
+            self.q_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
+            self.k_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
         self.config = config
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
@@ -108,11 +117,12 @@ class MultiHeadMixer(Mixer):
         return self._queries(x, positions), *self._keys_and_values(x, positions)
 
     def _queries(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> Float[Array, "b t h k"]:
-        return self._rotated(self._heads(self.q_proj(x), self.config.n_heads), positions)
+        q = self._heads(self.q_proj(x), self.config.n_heads)
+        return self._rotated(self.q_norm(q) if self.config.qk_norm == "rms" else q, positions)
 
     def _keys_and_values(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, jax.Array]:
         k, v = (self._heads(project(x), self.config.kv_heads) for project in (self.k_proj, self.v_proj))
-        return self._rotated(k, positions, keys=True), v
+        return self._rotated(self.k_norm(k) if self.config.qk_norm == "rms" else k, positions, keys=True), v
 
     def _heads(self, y: Float[Array, "b t _"], n: int) -> Float[Array, "b t n k"]:
         return y.reshape(*y.shape[:2], n, self.config.head_width)

@@ -19,6 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.layers.alibi import alibi_bias
+from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
@@ -38,6 +39,9 @@ class AttentionConfig(MultiHeadConfig):
         equation="y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j",
     )
 
+    output_gate: bool = False
+    """Multiplies the output of the heads by the sigmoid of a linear function of the token (Qwen3-Next)."""
+
     @classmethod
     def tiny(cls) -> Self:
         return cls(
@@ -49,6 +53,8 @@ class AttentionConfig(MultiHeadConfig):
             rotary_fraction=0.5,
             qkv_bias=True,
             out_bias=True,
+            qk_norm="rms",
+            output_gate=True,
         )
 
     @property
@@ -60,7 +66,8 @@ class AttentionConfig(MultiHeadConfig):
 
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with all `length` keys: the masked half counts too."""
-        return self.projection_flops + 4.0 * self.n_heads * self.head_width * length
+        gate = 2.0 * self.width * self.n_heads * self.head_width * self.output_gate
+        return self.projection_flops + gate + 4.0 * self.n_heads * self.head_width * length
 
     def papers_state_size(self, length: int) -> int:
         """Eq. 10: `2 d N`; fewer key/value heads are not in the formula."""
@@ -98,13 +105,17 @@ class Attention(MultiHeadMixer):
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
     GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` and `step` are plain XLA.
 
-    A row that runs past the cache (its position + t exceeds the capacity) gets NaN outputs from that call on.
+    With `output_gate` also `gate_proj` (d, h k). A row that runs past the cache (its position + t exceeds the capacity)
+    gets NaN outputs from that call on.
     """
 
     config: AttentionConfig
 
     def __init__(self, config: AttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
+        if config.output_gate:
+            width = config.n_heads * config.head_width
+            self.gate_proj = linear(config.width, width, axes=("embed", "heads"), std=config.std, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
@@ -116,8 +127,8 @@ class Attention(MultiHeadMixer):
             visible = positions[:, None, :] <= positions[:, :, None]
             if segment_ids is not None:
                 visible = visible & (segment_ids[:, None, :] == segment_ids[:, :, None])
-            return self._merge(dense_attention(q, k, v, visible, bias))
-        return self._merge(causal_attention(q, k, v, segment_ids))
+            return self._join(x, dense_attention(q, k, v, visible, bias))
+        return self._join(x, causal_attention(q, k, v, segment_ids))
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -141,7 +152,7 @@ class Attention(MultiHeadMixer):
         q, k, v = self._project(x, positions)
         state = extend_cache(state, k, v)
         bias = self._bias(positions, slots_of(state))
-        y = self._merge(dense_attention(q, *cached(state, q.dtype), visible_slots(state, positions), bias))
+        y = self._join(x, dense_attention(q, *cached(state, q.dtype), visible_slots(state, positions), bias))
         return nan_beyond(state, y), state
 
     def step(
@@ -149,6 +160,12 @@ class Attention(MultiHeadMixer):
     ) -> tuple[Float[Array, "b d"], AttentionState]:
         y, state = self.prefill(x_t[:, None, :], state)
         return y[:, 0], state
+
+    def _join(self, x: Float[Array, "b t d"], y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
+        """Gates the heads, joins them and projects back to the model width."""
+        if self.config.output_gate:
+            y = y * jax.nn.sigmoid(self.gate_proj(x)).reshape(y.shape)
+        return self._merge(y)
 
     def _bias(self, queries: Int[Array, "b t"], keys: Int[Array, "b s"]) -> Float[Array, "b h t s"] | None:
         return alibi_bias(self.config.n_heads, queries, keys) if self.config.positions == "alibi" else None

@@ -1,0 +1,104 @@
+"""`python -m jaxzoo.convert`: checkpoints of other libraries as runs, and runs as folders that other libraries load."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
+from jaxzoo.cli.runner import run, say
+
+PROGRAM = "python -m jaxzoo.convert"
+
+DESCRIPTION = """Makes a run of a local folder as the Hugging Face hub has it (config.json; model.safetensors or
+pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
+export, plan, and train --init-from. --run writes such a folder of a run instead. docs/checkpoints.md has the table of
+families."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_convert, argv, out_of_memory="out of memory; the model is on the host once, in float32")
+
+
+def _convert(argv: Sequence[str]) -> None:
+    options = _options().parse_args(argv)
+    if (options.folder is None) == (options.run is None):
+        raise UsageError("give either --from DIR and --out RUN, or --run RUN and --to DIR; see --help")
+    if options.folder is not None:
+        _refuse(options, "run", "to", "family", "checkpoint", "config")
+        if options.out is None:
+            raise UsageError("--out RUN is required: the directory of the new run")
+        _to_run(options)
+        return
+    _refuse(options, "out", "ignore_field")
+    if options.to is None:
+        raise UsageError("--to DIR is required: the folder to write")
+    if options.config is not None:
+        load_config(Path(options.config))
+    _to_folder(options)
+
+
+def _refuse(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"--{name.replace('_', '-')} belongs to the other direction; see --help")
+
+
+def _to_run(options: argparse.Namespace) -> None:
+    from jaxzoo.interop.runs import import_folder
+    from jaxzoo.train.run_dir import RunDirectory
+
+    folder, out = Path(options.folder).expanduser(), Path(options.out).expanduser()
+    opened = import_folder(
+        folder, RunDirectory(out.absolute()), dtype=options.dtype, ignore_fields=options.ignore_field
+    )
+    _report(options, opened.account.lines())
+    left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
+    n = opened.blueprint.n_params
+    say(f"{out}: a run with the {n:,} parameters of {folder}, family {opened.family.name}{left_out}")
+
+
+def _to_folder(options: argparse.Namespace) -> None:
+    from jaxzoo.interop.runs import export_folder
+
+    directory, out = Path(options.run).expanduser(), Path(options.to).expanduser()
+    dtype = options.dtype or "float32"
+    account = export_folder(directory, out, step=options.checkpoint, family=options.family, dtype=_dtype(dtype))
+    _report(options, account.lines())
+    n = sum(len(move.theirs) for move in account.moves)
+    say(f"{out}: {n} tensors in {dtype} of {directory}")
+
+
+def _dtype(name: str) -> object:
+    import jax.numpy as jnp
+
+    return jnp.dtype(name)
+
+
+def _report(options: argparse.Namespace, lines: object) -> None:
+    if options.report:
+        print("\n".join(lines))  # type: ignore[arg-type]
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument(
+        "--from", dest="folder", metavar="DIR", help="folder of another library; nothing is written there"
+    )
+    parser.add_argument("--out", metavar="RUN", help="with --from: directory of the new run")
+    ignored = "with --from: a field of config.json that says nothing about the function; may be given again"
+    parser.add_argument("--ignore-field", action="append", default=[], metavar="NAME", help=ignored)
+    parser.add_argument("--run", metavar="RUN", help="directory of a run; nothing is written there")
+    parser.add_argument("--to", metavar="DIR", help="with --run: the folder to write, new or empty")
+    family = "with --run: family of the folder, such as llama; default: the first that has such a model"
+    parser.add_argument("--family", metavar="NAME", help=family)
+    checkpoint = "with --run: step of the checkpoint, or best; default: the newest"
+    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    parser.add_argument(
+        "--config", metavar="FILE", help="with --run: its config file, where it defines classes of its own"
+    )
+    dtype = "with --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=dtype)
+    parser.add_argument("--report", action="store_true", help="print what was mapped to what, a line per tensor")
+    return parser

@@ -1,0 +1,32 @@
+"""The families of models that are read and written, by name."""
+
+from collections.abc import Mapping
+
+from jaxzoo.interop.families.based import BASED
+from jaxzoo.interop.families.gpt_neox import GPT_NEOX
+from jaxzoo.interop.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from jaxzoo.interop.families.mamba import MAMBA, MAMBA_SSM
+from jaxzoo.interop.families.mamba2 import MAMBA2
+from jaxzoo.interop.families.qwen3_next import QWEN3_NEXT
+from jaxzoo.interop.families.recurrent_gemma import RECURRENT_GEMMA
+from jaxzoo.interop.families.rwkv4 import RWKV4
+from jaxzoo.interop.mapping import Family
+
+FAMILIES: Mapping[str, Family] = {
+    family.name: family
+    for family in (
+        LLAMA,
+        MISTRAL,
+        QWEN2,
+        QWEN3,
+        GPT_NEOX,
+        MAMBA,
+        MAMBA2,
+        RWKV4,
+        RECURRENT_GEMMA,
+        QWEN3_NEXT,
+        BASED,
+        MAMBA_SSM,
+    )
+}
+"""Every family; the first one that matches reads a folder, the first one that has a model writes it."""

@@ -1,0 +1,342 @@
+"""Based and its Transformer++ peers, as their authors released them: a raw state dict and the fields of a GPT2Config.
+
+The mixer of a layer is `alt_mixer_2` where `alt_mixer_2_layers` names it, `alt_mixer` where `alt_mixer_layers` does,
+else `mixer`; without any it is full attention. A window of W there is W // 2 + 1 keys. `fixed_decay` is read and left
+out with its buffer, as by the released mixer. Widths of MLPs follow from the tensors: the released code rounds them up.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxzoo.interop.families.common import only
+from jaxzoo.interop.fields import Fields
+from jaxzoo.interop.mapping import Family, Row
+from jaxzoo.interop.transforms import CONV, TRANSPOSED, split_rows
+from jaxzoo.layers.mlp import MLPKind
+from jaxzoo.mixers import (
+    AttentionConfig,
+    GatedShortConvConfig,
+    MixerConfig,
+    SlidingWindowAttentionConfig,
+    TaylorLinearAttentionConfig,
+)
+from jaxzoo.models.config import LanguageModelConfig
+
+LAYER, OURS = "transformer.layers.{i}", "layers.{i}"
+MIXER = f"{OURS}.mixer"
+GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
+TANH: tuple[str, ...] = ("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh")
+PLAIN: Mapping[str, MLPKind] = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh")}
+ENDS = {"weight": "scale", "bias": "bias"}
+WITHOUT_EFFECT = [
+    "_target_",
+    "attn_pdrop",
+    "decay_const",
+    "decay_denom",
+    "expand_proj",
+    "ff_mult",
+    "fixed_decay",
+    "fused_bias_fc",
+    "fused_dropout_add_ln",
+    "fused_mlp",
+    "max_position_embeddings",
+    "mlp_type",
+    "n_ctx",
+    "n_inner",
+    "n_positions",
+    "pad_vocab_size_multiple",
+    "reorder_and_upcast_attn",
+    "residual_in_fp32",
+    "special_initializer",
+    "use_flash_attn",
+    "use_weight_init",
+    "vocab_size",
+]
+"""Fields of speed, of initial values, and those that the tensors tell as well."""
+
+
+def rows(config: LanguageModelConfig) -> Iterator[Row]:
+    """All tensors of a model."""
+    yield Row("transformer.embeddings.word_embeddings.weight", "embedding")
+    if config.max_positions is not None:
+        yield Row("transformer.embeddings.position_embeddings.weight", "position_embedding")
+    ends = list(ENDS.items())[: 2 if config.norm == "layer" else 1]
+    for i, layer in enumerate(config.layers):
+        norms = [
+            Row(f"{LAYER}.norm{n}.{a}", f"{OURS}.{b}_norm.{c}") for n, b in ((1, "mixer"), (2, "mlp")) for a, c in ends
+        ]
+        yield from (row.at(i=i) for row in (*norms, *_mlp_rows(config), *_mixer_rows(layer)))
+    yield from (Row(f"transformer.ln_f.{a}", f"final_norm.{b}") for a, b in ends)
+    if not config.tie_embeddings:
+        yield Row("lm_head.weight", "head")
+
+
+def _mlp_rows(config: LanguageModelConfig) -> list[Row]:
+    """`fc1` holds the values, then the gate."""
+    width, names = config.hidden_width, ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)
+    split = split_rows(*(width,) * len(names))
+    found = [
+        Row(f"{LAYER}.mlp.fc1.weight", tuple(f"{OURS}.mlp.{n}.kernel" for n in names), split),
+        Row(f"{LAYER}.mlp.fc2.weight", f"{OURS}.mlp.down_proj.kernel", TRANSPOSED),
+    ]
+    if config.mlp_bias:
+        found += [Row(f"{LAYER}.mlp.fc1.bias", tuple(f"{OURS}.mlp.{n}.bias" for n in names), split)]
+        found += [Row(f"{LAYER}.mlp.fc2.bias", f"{OURS}.mlp.down_proj.bias")]
+    return found
+
+
+def _mixer_rows(layer: MixerConfig) -> list[Row]:
+    theirs = f"{LAYER}.mixer"
+    if isinstance(layer, GatedShortConvConfig):
+        ends = [("weight", "kernel", TRANSPOSED), ("bias", "bias", None)]
+        found = [
+            Row(f"{theirs}.{n}.{a}", f"{MIXER}.{n}.{b}", *([t] if t else []))
+            for n in ("in_proj", "out_proj")
+            for a, b, t in ends
+        ]
+        bias = [Row(f"{theirs}.conv.conv.bias", f"{MIXER}.conv_bias")] * layer.conv_bias
+        return [*found, Row(f"{theirs}.conv.conv.weight", f"{MIXER}.taps", CONV), *bias]
+    if isinstance(layer, TaylorLinearAttentionConfig):
+        names = {"proj_q": "q_proj", "proj_k": "k_proj", "proj_v": "v_proj", "out_proj": "out_proj"}
+        return [Row(f"{theirs}.{a}.weight", f"{MIXER}.{b}.kernel", TRANSPOSED) for a, b in names.items()]
+    assert isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig)
+    packed = split_rows(*(n * layer.head_width for n in (layer.n_heads, layer.kv_heads, layer.kv_heads)))
+    kernels, biases = (tuple(f"{MIXER}.{n}_proj.{end}" for n in "qkv") for end in ("kernel", "bias"))
+    return [
+        Row(f"{theirs}.Wqkv.weight", kernels, packed),
+        Row(f"{theirs}.out_proj.weight", f"{MIXER}.out_proj.kernel", TRANSPOSED),
+        *[Row(f"{theirs}.Wqkv.bias", biases, packed)] * layer.qkv_bias,
+        *[Row(f"{theirs}.out_proj.bias", f"{MIXER}.out_proj.bias")] * layer.out_bias,
+    ]
+
+
+def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
+    for name, value in (
+        ("prenorm", True),
+        ("parallel_block", False),
+        ("scale_attn_weights", True),
+        ("scale_attn_by_inverse_layer_idx", False),
+        ("lm_head_bias", False),
+        ("attn_dwconv", False),
+        ("rotary_emb_interleaved", False),
+    ):
+        fields.require(name, value)
+    for name in WITHOUT_EFFECT:
+        fields.optional(name)
+    d, n_layers = (
+        fields.integer("n_embd", "hidden_size", default=768),
+        fields.integer("n_layer", "num_hidden_layers", default=12),
+    )
+    attention = _attention(fields, d)
+    mixers = {name: _mixer(fields, name, attention, shapes) for name in ("mixer", "alt_mixer", "alt_mixer_2")}
+    chosen = [mixers["mixer"]] * n_layers
+    for name in ("alt_mixer", "alt_mixer_2"):
+        for i in _places(fields, f"{name}_layers", n_layers):
+            chosen[i] = mixers[name]
+    table = _shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
+    positions = shapes.get("transformer.embeddings.position_embeddings.weight")
+    biases = [fields.flag(f"mlp_fc{n}_bias", True) for n in (1, 2)]
+    if biases[0] != biases[1]:
+        fields.refuse("mlp_fc2_bias", "must be mlp_fc1_bias: an MLP here has all biases or none")
+    return LanguageModelConfig(
+        pattern=(chosen[0],) if len(set(chosen)) == 1 else tuple(chosen),
+        d_model=d,
+        n_layers=n_layers,
+        vocab_size=table[0],
+        pad_vocab_multiple=1,
+        max_length=positions[0] if positions else _length(fields),
+        max_positions=positions[0] if positions else None,
+        mlp=fields.choice("activation_function", of={**GATES, **PLAIN}, default="gelu_new"),
+        mlp_width=_shape(fields, shapes, "transformer.layers.0.mlp.fc2.weight")[1],
+        mlp_bias=biases[0],
+        norm="rms" if fields.flag("rms_norm", False) else "layer",
+        norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
+        tie_embeddings=fields.flag("tie_word_embeddings", True),
+    )
+
+
+def _attention(fields: Fields, d: int) -> dict[str, Any]:
+    """Fields of attention, with a window or without."""
+    heads = fields.integer("n_head", "num_attention_heads", default=12)
+    width, share = (
+        fields.integer("head_dim", default=max(d // heads, 1)),
+        fields.number("rotary_emb_fraction", default=0.0),
+    )
+    rotated = int(share * width)
+    if rotated % 2:
+        fields.refuse("rotary_emb_fraction", f"gives {rotated} of {width} channels, which must be an even number")
+    common: dict[str, Any] = {
+        "n_heads": heads,
+        "n_kv_heads": fields.integer("n_head_kv", default=heads),
+        "head_dim": width,
+        "qkv_bias": fields.flag("qkv_proj_bias", True),
+        "out_bias": fields.flag("out_proj_bias", True),
+    }
+    base = fields.number("rotary_emb_base", default=10000.0, low=1)
+    fields.require("rotary_emb_scale_base", None)
+    if not rotated:
+        return common
+    return common | {"positions": "rotary", "rotary_fraction": rotated / width, "rotary_base": base}
+
+
+def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> MixerConfig:
+    """The mixer that a field describes; None there is full attention."""
+    section = fields.section(name)
+    if section is None:
+        return AttentionConfig(**attention)
+    kind = str(section.optional("_target_")).rpartition(".")[2]
+    section.optional("l_max")
+    if kind == "BaseConv":
+        section.require("use_bias", True)
+        for ignored in ("kernel_sizes", "use_cuda"):
+            section.optional(ignored)
+        mixer: MixerConfig = GatedShortConvConfig(
+            expansion=section.integer("expand_proj", default=2),
+            n_taps=section.integer("kernel_size", default=3),
+            conv_bias=any(shape for name, shape in shapes.items() if name.endswith(".mixer.conv.conv.bias")),
+        )
+    elif kind == "LinearAttention":
+        for ignored in ("eps", "layer_idx"):
+            section.optional(ignored)
+        section.require("parallel_implementation", "quadratic", "linear", "fla_parallel", "fla_chunk")
+        width = section.integer("feature_dim", default=16)
+        features = section.section("feature_map") or Fields({"_target_": "TaylorExp"}, section.where)
+        if (
+            not str(features.optional("_target_")).endswith("TaylorExp")
+            or features.integer("input_dim", default=width) != width
+        ):
+            features.refuse("_target_", f"must be TaylorExp of {width} channels, the map of the released models")
+        head = section.optional_integer("head_dim")
+        mixer = TaylorLinearAttentionConfig(
+            n_heads=section.integer("num_heads", default=16), feature_dim=width, head_dim=head
+        )
+    elif kind == "SlidingAttention":
+        for ignored in _FROM_THE_MODEL:
+            section.optional(ignored)
+        section.require("causal", True)
+        window = section.integer("window_size", default=128) // 2 + 1
+        mixer = SlidingWindowAttentionConfig(**{"positions": "none", **attention}, window=window)
+    elif kind == "MHA":
+        return AttentionConfig(**attention)
+    else:
+        section.refuse("_target_", "must be BaseConv, LinearAttention, SlidingAttention or MHA")
+    section.check_all_read()
+    return mixer
+
+
+_FROM_THE_MODEL = [
+    "num_heads",
+    "num_heads_kv",
+    "qkv_proj_bias",
+    "out_proj_bias",
+    "dropout",
+    "softmax_scale",
+    "layer_idx",
+    "rotary_emb_dim",
+    "rotary_emb_base",
+    "rotary_emb_scale_base",
+    "rotary_emb_interleaved",
+    "use_flash_attn",
+    "fused_bias_fc",
+]
+"""Fields of a sliding attention that the model overrides with its own."""
+
+
+def _places(fields: Fields, name: str, n_layers: int) -> list[int]:
+    found = fields.optional(name) or []
+    if not isinstance(found, list) or not all(type(i) is int and 0 <= i < n_layers for i in found):
+        fields.refuse(name, f"must be a list of layers below {n_layers}")
+    return found
+
+
+def _length(fields: Fields) -> int:
+    """The longest text that a mixer is made for; 2048 where none says so."""
+    sections = [fields.content.get(name) for name in ("mixer", "alt_mixer")]
+    lengths = [s.get("l_max") for s in sections if isinstance(s, dict)]
+    return next((n for n in lengths if type(n) is int and n > 0), 2048)
+
+
+def _shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
+    if len(shapes.get(name, ())) != 2:
+        raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
+    return shapes[name]
+
+
+def _write(config: LanguageModelConfig) -> dict[str, Any]:
+    kinds = (*GATES, "gelu", "gelu_tanh")
+    free = {"max_positions": config.max_positions, "mlp_bias": (False, True), "norm": ("rms", "layer")}
+    only(config, "based", mlp=kinds, **free)
+    found = list(dict.fromkeys(config.layers))
+    attention = next((x for x in found if isinstance(x, AttentionConfig | SlidingWindowAttentionConfig)), None)
+    sections = [_section(config, layer) for layer in found]
+    if len(found) > 3 or sections.count(None) > 1:
+        raise ValueError(f"{len(found)} kinds of layers: a model of family based has three at most")
+    sections.sort(key=lambda section: section is not None)  # full attention is what no field describes
+    found.sort(key=lambda layer: not isinstance(layer, AttentionConfig))
+    written: dict[str, Any] = {
+        "vocab_size": config.padded_vocab_size,
+        "n_embd": config.d_model,
+        "n_layer": config.n_layers,
+        "n_inner": config.hidden_width,
+        "n_positions": config.max_positions or 0,
+        "activation_function": {"gelu_tanh": "gelu_new"}.get(config.mlp, config.mlp),
+        "mlp_fc1_bias": config.mlp_bias,
+        "mlp_fc2_bias": config.mlp_bias,
+        "rms_norm": config.norm == "rms",
+        "layer_norm_epsilon": config.norm_eps,
+        "residual_in_fp32": True,
+        "pad_vocab_size_multiple": 1,
+        "tie_word_embeddings": config.tie_embeddings,
+        "scale_attn_by_inverse_layer_idx": False,
+    }
+    if attention is not None:
+        share = attention.rotary_fraction if attention.rotates else 0
+        written |= {"n_head": attention.n_heads, "n_head_kv": attention.n_kv_heads, "head_dim": attention.head_width}
+        written |= {"rotary_emb_fraction": share, "rotary_emb_base": attention.rotary_base}
+        written |= {"qkv_proj_bias": attention.qkv_bias, "out_proj_bias": attention.out_bias}
+    for name, layer, section in zip(("mixer", "alt_mixer", "alt_mixer_2"), found, sections, strict=False):
+        written |= {name: section} if section else {}
+        if name != "mixer":
+            written[f"{name}_layers"] = [i for i, each in enumerate(config.layers) if each == layer]
+    return written
+
+
+def _section(config: LanguageModelConfig, layer: MixerConfig) -> dict[str, Any] | None:
+    """The field that describes a mixer; None: full attention."""
+    where = "based.models.mixers"
+    if isinstance(layer, GatedShortConvConfig):
+        conv = {
+            "expand_proj": layer.expansion,
+            "kernel_size": layer.n_taps,
+            "use_bias": True,
+            "use_cuda": layer.conv_bias,
+        }
+        return {"_target_": f"{where}.convolution.BaseConv", "l_max": config.max_length, **conv}
+    if isinstance(layer, TaylorLinearAttentionConfig) and not (layer.decay or layer.output_scaling) and layer.normalize:
+        map_ = {"_target_": f"{where}.linear_attention.TaylorExp", "input_dim": layer.feature_dim}
+        sizes = {"num_heads": layer.n_heads, "feature_dim": layer.feature_dim, "head_dim": layer.value_width}
+        if layer.kv_heads == layer.n_heads:
+            return {
+                "_target_": f"{where}.linear_attention.LinearAttention",
+                "l_max": config.max_length,
+                "feature_map": map_,
+                **sizes,
+            }
+    if isinstance(layer, SlidingWindowAttentionConfig):
+        window = {"window_size": 2 * (layer.window - 1), "num_heads": layer.n_heads, "causal": True}
+        return {"_target_": f"{where}.slide_attention.SlidingAttention", **window}
+    if isinstance(layer, AttentionConfig) and layer.qk_norm == "none" and not layer.output_gate:
+        return None
+    raise ValueError(f"{type(layer).__name__}, with its options, has no place in a model of family based")
+
+
+BASED = Family(
+    name="based",
+    matches=lambda content, names: any("transformer.layers.0.mixer." in name for name in names),
+    read=_read,
+    write=_write,
+    rows=rows,
+    renames={r"^model\.": ""},
+    left_out=(r".*metrics.*", r".*\.rotary_emb\.(inv_freq|scale)", r"transformer\.decay\.decay"),
+    tied=("transformer.embeddings.word_embeddings.weight", "lm_head.weight"),
+)

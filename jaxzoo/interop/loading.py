@@ -1,0 +1,205 @@
+"""`load`: a folder of another library as a model of ours."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, SingleDeviceSharding
+
+from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
+from jaxzoo.interop.families import FAMILIES
+from jaxzoo.interop.fields import Fields, read_config
+from jaxzoo.interop.folder import read_tensors
+from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
+from jaxzoo.json_files import read_json
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.screen import warn
+from jaxzoo.sharding import named_sharding
+from jaxzoo.train.stored import names_of
+
+
+class Loaded(NamedTuple):
+    """A model of another library, loaded."""
+
+    model: LanguageModel
+    """The model: `model(tokens)` takes ids (b, t) and gives float32 logits (b, t, vocab), with as many entries as the
+    embedding has rows. `model.init_state(b, capacity=n)`, `model.prefill(tokens, state)` and `model.step(token, state)`
+    stream: logits (b, t, vocab) or (b, vocab), and the new state."""
+    config: LanguageModelConfig
+    """What the model is; also `model.config`."""
+    tokenizer: Tokenizer | None
+    """Tokenizer of the folder; None: it has none of a kind that is known."""
+    account: Account
+    """What became of every tensor."""
+
+
+class Opened(NamedTuple):
+    """A folder whose every tensor is accounted for; no number has been read."""
+
+    family: Family
+    """Family of the model."""
+    config: LanguageModelConfig
+    """Model."""
+    blueprint: Blueprint
+    """Its structure and shapes."""
+    slots: Mapping[str, Slot]
+    """Places of its variables."""
+    tensors: Mapping[str, np.ndarray]
+    """Tensors of the folder, as views of its files."""
+    account: Account
+    """What becomes of every tensor."""
+
+
+def load(
+    directory: str | Path,
+    mesh: Mesh | None = None,
+    dtype: Any = None,
+    *,
+    ignore_fields: Collection[str] = (),
+) -> Loaded:
+    """Loads a local folder as the Hugging Face hub has it: config.json, tensors, perhaps tokenizer.json.
+
+    Tensors are read one after the other, each straight into its shards: the peak of host memory is the largest tensor
+    in the dtype asked for, besides what stays; a process reads its own shards only.
+
+    Args:
+      directory: the folder.
+      mesh: a mesh of `jaxzoo.sharding.make_mesh`, over which the table there shares out the variables; None: all lies
+        on the first device.
+      dtype: float32 or bfloat16: the dtype of activations and of matrices; norms, biases and decays stay float32. None:
+        float32.
+      ignore_fields: fields of config.json that say nothing about the function of the model.
+
+    Raises:
+      ValueError: the folder is of no known family; a field or tensor is unknown, missing or of another kind; a file is
+        damaged. One line says which.
+      OSError: a file cannot be read.
+    """
+    place = Path(directory).expanduser()
+    opened = open_folder(place, ignore_fields=ignore_fields, dtype=dtype)
+    variables = read_variables(opened, mesh=mesh, dtype=dtype)
+    return Loaded(opened.blueprint.model(variables), opened.config, find_tokenizer(place), opened.account)
+
+
+def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: Any = None) -> Opened:
+    """Reads config.json and the names and shapes of all tensors; see `load`."""
+    fields = read_config(directory)
+    tensors = read_tensors(directory)
+    family = _family_of(fields, tensors)
+    for pattern, new in family.renames.items():
+        tensors = {re.sub(pattern, new, name): tensor for name, tensor in tensors.items()}
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    config = family.read(fields, shapes)
+    fields.check_all_read(ignore_fields)
+    if dtype is not None:
+        config = _with_dtype(config, dtype)
+    blueprint = make_blueprint(config)
+    places = slots(config, blueprint)
+    found = account(family, family.rows(config), tensors, places, str(directory))
+    return Opened(family, config, blueprint, places, tensors, found)
+
+
+def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = None, device: Any = None) -> Variables:
+    """The numbers of a folder, tensor by tensor.
+
+    Args:
+      opened: the folder.
+      mesh: see `load`.
+      dtype: that of matrices.
+      device: where all lies without a mesh; None: the first.
+    """
+    shapes, traits = names_of(opened.blueprint.shapes.params), names_of(opened.blueprint.traits.params)
+    alone = SingleDeviceSharding(device or jax.devices()[0])
+
+    def sharding_of(path: str, shape: tuple[int, ...]) -> Any:
+        return alone if mesh is None else named_sharding(shape, traits[path].axes, mesh)
+
+    def dtype_of(path: str) -> Any:
+        return jnp.dtype(dtype or jnp.float32) if traits[path].decay else jnp.dtype(jnp.float32)
+
+    arrays: dict[str, jax.Array] = {}
+    for move in opened.account.moves:
+        values = move.transform.read(*(opened.tensors[name] for name in move.theirs))
+        for name, value in zip(move.ours, values, strict=True):
+            path, repeat, shape = opened.slots[name]
+            kind, sharding = dtype_of(path), sharding_of(path, shape)
+            array = _placed(value, shape, kind, sharding)
+            if repeat is not None:
+                whole = shapes[path].shape
+                stack = arrays.pop(path, None)
+                if stack is None:
+                    stack = _zeros(whole, kind, sharding_of(path, whole))
+                array = _with_layer(stack, array, repeat)
+            arrays[path] = array
+    return Variables(_nested(arrays, opened.blueprint.shapes.params), {})
+
+
+def find_tokenizer(directory: Path) -> Tokenizer | None:
+    """The tokenizer of a folder; None, with a warning, where it has one of a kind that is not known.
+
+    Raises:
+      ValueError: its file is damaged.
+      OSError: it cannot be read.
+    """
+    files = [("tokenizer.json",), *PAIRS]
+    if not any(all((directory / name).is_file() for name in names) for names in files):
+        return None
+    if (directory / "tokenizer.json").is_file():
+        read_json(directory / "tokenizer.json", dict)  # damaged, it is refused; of another kind, left out
+    try:
+        return load_tokenizer(directory)
+    except ValueError as error:
+        warn(f"{error}; the model is loaded without a tokenizer")
+        return None
+
+
+def _family_of(fields: Fields, tensors: Mapping[str, np.ndarray]) -> Family:
+    content = fields.content
+    for family in FAMILIES.values():
+        if family.matches(content, tensors):
+            return family
+    kind, known = content.get("model_type"), ", ".join(FAMILIES)
+    raise ValueError(f"{fields.where}: model_type = {kind!r} is of no family that is read: {known}")
+
+
+def _with_dtype(config: LanguageModelConfig, dtype: Any) -> LanguageModelConfig:
+    name = str(jnp.dtype(dtype))
+    if name not in ("float32", "bfloat16"):
+        raise ValueError(f"load: dtype={name} must be float32 or bfloat16")
+    return dataclasses.replace(config, dtype=name)
+
+
+def _placed(value: np.ndarray, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
+    """A host array, read shard by shard."""
+    if value.shape != shape:
+        raise ValueError(f"a tensor of shape {value.shape} became none of {shape}")
+    return jax.make_array_from_callback(shape, sharding, lambda index: np.ascontiguousarray(value[index], dtype))
+
+
+@functools.cache
+def _maker_of_zeros(shape: tuple[int, ...], dtype: Any, sharding: Any):
+    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
+    return _maker_of_zeros(shape, dtype, sharding)()
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _with_layer(stack: jax.Array, layer: jax.Array, repeat: Any) -> jax.Array:
+    """The stack with one layer filled in, in its own memory."""
+    return jax.lax.dynamic_update_index_in_dim(stack, layer, repeat, 0)
+
+
+def _nested(arrays: Mapping[str, jax.Array], like: dict) -> dict:
+    names = list(names_of(like))
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in names])

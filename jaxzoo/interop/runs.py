@@ -1,0 +1,82 @@
+"""Runs made of folders, and folders made of runs."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
+from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
+from jaxzoo.interop.mapping import Account
+from jaxzoo.interop.saving import save
+from jaxzoo.train.portable import create_imported
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.train.stored import Which
+from jaxzoo.train.trained import load_variables, read_run
+
+LENGTH = 256
+"""Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""
+
+
+def import_folder(
+    directory: Path, run: RunDirectory, *, dtype: Any = None, ignore_fields: Collection[str] = ()
+) -> Opened:
+    """Makes a run whose one checkpoint, that of step 0, holds the model of a folder, in float32, and its tokenizer.
+
+    Its data are text, by default the source of Python's standard library: name others by `--data.path`.
+
+    Args:
+      directory: the folder; see `jaxzoo.interop.load`.
+      run: where the run will lie; must hold none.
+      dtype: that of activations.
+      ignore_fields: fields of config.json that say nothing about the function of the model.
+
+    Raises:
+      ValueError: the place is taken, or the folder is refused; nothing is written.
+      OSError: a file cannot be read or written.
+    """
+    run.check(resume=False, overwrite=False)
+    opened = open_folder(directory, ignore_fields=ignore_fields, dtype=dtype)
+    tokenizer = find_tokenizer(directory)
+    place = "bytes" if tokenizer is None else str(run.tokenizer)
+    length = min(LENGTH, opened.config.max_length)
+    data = TextDataConfig(length=length, tokenizer_path=place, valid_tokens=max(100_000, length))
+    config = to_json(ExperimentConfig(model=opened.config, data=data))
+    variables = read_variables(opened, device=jax.devices("cpu")[0])
+    note = {"folder": str(directory.absolute()), "family": opened.family.name, "step": 0}
+    fingerprint = "" if tokenizer is None else tokenizer.fingerprint
+    create_imported(run, config, variables, note, fingerprint)
+    if tokenizer is not None:
+        run.tokenizer.mkdir()
+        save_tokenizer(tokenizer, run.tokenizer)
+    return opened
+
+
+def export_folder(
+    directory: Path, out: Path, *, step: Which = None, family: str | None = None, dtype: Any = "float32"
+) -> Account:
+    """Writes the model of a run's checkpoint, and its tokenizer, as a folder that other libraries load.
+
+    Args:
+      directory: the run's.
+      out: a new or empty directory.
+      step: which checkpoint.
+      family: see `jaxzoo.interop.save`.
+      dtype: that of all tensors.
+
+    Raises:
+      ValueError: there is no such run or checkpoint, or the family has no such model.
+      OSError: a file cannot be read or written.
+    """
+    run, config = read_run(directory)
+    blueprint, variables, _ = load_variables(run, config, step, device=jax.devices("cpu")[0])
+    del blueprint
+    try:
+        tokenizer = load_tokenizer(run.tokenizer) if run.tokenizer.is_dir() else config.data.tokenizer()
+    except ValueError:
+        tokenizer = None  # its place is gone: the model is written all the same
+    return save((config.model, variables), out, family=family, tokenizer=tokenizer, dtype=dtype)

@@ -1,0 +1,133 @@
+"""`save`: a model of ours as a folder that other libraries load."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
+from jaxzoo.interop.families import FAMILIES
+from jaxzoo.interop.mapping import Account, Family, Move, slots
+from jaxzoo.interop.safetensors_file import write_safetensors
+from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.stored import names_of
+from jaxzoo.whole_files import write_json, write_whole
+
+LARGEST_FILE = 5 * 10**9
+"""Bytes of tensors in one file at most; larger models are several files and an index."""
+
+
+def save(
+    model: LanguageModel | tuple[LanguageModelConfig, Variables],
+    directory: str | Path,
+    *,
+    family: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    dtype: Any = jnp.float32,
+    largest_file: int = LARGEST_FILE,
+) -> Account:
+    """Writes config.json, model.safetensors and tokenizer.json, one tensor after the other.
+
+    Args:
+      model: the model, as training has it (scanned); or its config and variables.
+      directory: a new or empty one.
+      family: name in `FAMILIES`; None: the first that has such a model.
+      tokenizer: that of its tokens; None: none is written.
+      dtype: that of all tensors.
+      largest_file: bytes of tensors in one file.
+
+    Returns:
+      What was mapped to what.
+
+    Raises:
+      ValueError: the family has no such model; or the directory holds files.
+      OSError: a file cannot be written.
+    """
+    config, variables = model if isinstance(model, tuple) else (model.config, split_variables(model))
+    place = Path(directory).expanduser()
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ValueError(f"{place} holds files; name a new directory")
+    chosen, content = describe(config, family)
+    places = slots(config, make_blueprint(config))
+    arrays = names_of(variables.params)
+
+    def ours(name: str) -> np.ndarray:
+        slot = places[name]
+        array = arrays[slot.path]
+        return np.asarray(jax.device_get(array if slot.repeat is None else array[slot.repeat]))
+
+    moves = tuple(row.move() for row in chosen.rows(config))
+    tensors = [entry for move in moves for entry in _entries(move, {n: places[n].shape for n in move.ours}, ours)]
+    place.mkdir(parents=True, exist_ok=True)
+    _write_files(place, tensors, dtype, largest_file)
+    if tokenizer is not None:
+        save_tokenizer(tokenizer, place)
+    write_whole(place / "config.json", _text({**content, "dtype": str(np.dtype(dtype))}))
+    return Account(moves, ())
+
+
+def describe(config: LanguageModelConfig, family: str | None = None) -> tuple[Family, dict[str, Any]]:
+    """The family of a model, and its config.json there.
+
+    Raises:
+      ValueError: the family, or all, have no such model.
+    """
+    if family is not None:
+        if family not in FAMILIES:
+            raise ValueError(f"family {family!r} must be one of {', '.join(FAMILIES)}")
+        return FAMILIES[family], FAMILIES[family].write(config)
+    reasons = []
+    for candidate in FAMILIES.values():
+        try:
+            return candidate, candidate.write(config)
+        except ValueError as error:
+            reasons.append(f"{candidate.name}: {error}")
+    raise ValueError(f"no family of other libraries has this model; {'; '.join(reasons)}")
+
+
+Entry = tuple[str, tuple[int, ...], Callable[[], np.ndarray]]
+"""Name, shape and maker of a tensor."""
+
+
+def _entries(move: Move, shapes: Mapping[str, tuple[int, ...]], ours: Callable[[str], np.ndarray]) -> Iterator[Entry]:
+    nothing = [np.broadcast_to(np.zeros((), np.int8), shapes[name]) for name in move.ours]
+    for index, (name, like) in enumerate(zip(move.theirs, move.transform.write(*nothing), strict=True)):
+
+        def make(index: int = index) -> np.ndarray:
+            return move.transform.write(*map(ours, move.ours))[index]
+
+        yield name, like.shape, make
+
+
+def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) -> None:
+    width = np.dtype(dtype).itemsize
+    files: list[list[Entry]] = [[]]
+    filled = 0
+    for entry in tensors:
+        n = int(np.prod(entry[1])) * width
+        if files[-1] and filled + n > largest:
+            files.append([])
+            filled = 0
+        files[-1].append(entry)
+        filled += n
+    if len(files) == 1:
+        write_safetensors(place / "model.safetensors", files[0], dtype)
+        return
+    names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
+    for name, part in zip(names, files, strict=True):
+        write_safetensors(place / name, part, dtype)
+    total = sum(int(np.prod(shape)) for _, shape, _ in tensors) * width
+    places = {entry[0]: name for name, part in zip(names, files, strict=True) for entry in part}
+    write_json(place / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(content, indent=2) + "\n"

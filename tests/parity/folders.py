@@ -1,0 +1,101 @@
+"""Tiny random folders that transformers writes: `python -m tests.parity.folders DIR` makes one of every family."""
+
+import sys
+from pathlib import Path
+
+COMMON = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40, "max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1000.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+    "rope_theta": 500.0,
+}
+NEOX = {
+    "num_attention_heads": 4,
+    "intermediate_size": 40,
+    "max_position_embeddings": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+}
+GRIFFIN = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "intermediate_size": 48,
+    "attention_window_size": 6,
+    "conv1d_width": 3,
+    "logits_soft_cap": 2.0,
+    "num_hidden_layers": 4,
+    "lru_width": 32,
+}
+QWEN3_NEXT = HEADS | {
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "num_experts": 0,
+}
+FOLDERS = {
+    "llama": ("LlamaForCausalLM", HEADS),
+    "llama-biases": ("LlamaForCausalLM", HEADS | {"attention_bias": True, "mlp_bias": True, "head_dim": 10}),
+    "llama-yarn-tied": ("LlamaForCausalLM", HEADS | {"rope_parameters": YARN, "tie_word_embeddings": True}),
+    "llama-yarn-unrounded": (
+        "LlamaForCausalLM",
+        HEADS | {"rope_parameters": YARN | {"truncate": False, "attention_factor": 1.3, "beta_fast": 16.0}},
+    ),
+    "llama-linear": (
+        "LlamaForCausalLM",
+        HEADS | {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
+    ),
+    "llama-llama3": ("LlamaForCausalLM", HEADS | {"rope_parameters": LLAMA3}),
+    "mistral": ("MistralForCausalLM", HEADS | {"sliding_window": 7}),
+    "mistral-full": ("MistralForCausalLM", HEADS | {"sliding_window": None}),
+    "qwen2": ("Qwen2ForCausalLM", HEADS | {"tie_word_embeddings": True}),
+    "qwen2-windows": (
+        "Qwen2ForCausalLM",
+        HEADS | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3ForCausalLM", HEADS | {"head_dim": 12}),
+    "gpt_neox-parallel": ("GPTNeoXForCausalLM", NEOX),
+    "gpt_neox-sequential": ("GPTNeoXForCausalLM", NEOX | {"use_parallel_residual": False, "hidden_act": "gelu_new"}),
+    "gpt_neox-plain": ("GPTNeoXForCausalLM", NEOX | {"attention_bias": False, "tie_word_embeddings": True}),
+    "mamba": ("MambaForCausalLM", {"state_size": 5, "time_step_rank": 3}),
+    "mamba2": ("Mamba2ForCausalLM", {"state_size": 5, "num_heads": 8, "head_dim": 8, "n_groups": 2, "chunk_size": 8}),
+    "rwkv4": ("RwkvForCausalLM", {"attention_hidden_size": 40, "intermediate_size": 48, "rescale_every": 2}),
+    "recurrent_gemma": ("RecurrentGemmaForCausalLM", GRIFFIN),
+    "recurrent_gemma-biases": (
+        "RecurrentGemmaForCausalLM",
+        GRIFFIN | {"attention_bias": True, "num_key_value_heads": 4},
+    ),
+    "qwen3_next": ("Qwen3NextForCausalLM", QWEN3_NEXT),
+}
+"""Class of transformers and fields of its config, by name of a folder."""
+
+
+def make_model(name):
+    """A model with random parameters, none of them 0 or 1; a seed gives the same one."""
+    import torch
+    import transformers
+
+    kind, fields = FOLDERS[name]
+    torch.manual_seed(0)
+    cls = getattr(transformers, kind)
+    model = cls(cls.config_class(**{**COMMON, **fields})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    return model
+
+
+def main(directory):
+    for name in FOLDERS:
+        make_model(name).save_pretrained(Path(directory) / name)
+        print(Path(directory) / name)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

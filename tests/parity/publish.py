@@ -1,0 +1,54 @@
+"""Writes `tests/interop/published`: `python -m tests.parity.publish`, in the parity environment, after a new family."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from jaxzoo.interop.folder import read_tensors
+from tests.interop.published import DIRECTORY, TOKENS, numbers
+from tests.parity import based_model
+from tests.parity.folders import FOLDERS, make_model
+
+PUBLISHED = [
+    name for name in FOLDERS if name not in ("llama-linear", "llama-yarn-unrounded", "mistral-full", "gpt_neox-plain")
+]
+
+
+def store(name, config, model, shapes):
+    """One file: the model's logits with the numbers of the rule."""
+    with torch.no_grad():
+        for key, value in model.state_dict().items():
+            value.copy_(torch.tensor(numbers(shapes[0].get(key, key), tuple(value.shape))))
+        found = model(torch.tensor(TOKENS.astype(np.int64)))
+    logits = (found if isinstance(found, torch.Tensor) else found.logits).numpy()[:, -2:, :5]
+    content = {"config": config, "shapes": shapes[1], "logits": np.round(logits.astype(float), 6).tolist()}
+    (DIRECTORY / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def main():
+    DIRECTORY.mkdir(exist_ok=True)
+    for name in PUBLISHED:
+        model = make_model(name)
+        with tempfile.TemporaryDirectory() as place:
+            model.save_pretrained(place)
+            config = json.loads((Path(place) / "config.json").read_text())
+            saved = {key: list(array.shape) for key, array in read_tensors(Path(place)).items()}
+        for field in ("transformers_version", "architectures"):
+            config.pop(field, None)
+        model.config.use_cache = False
+        renamed = {"lm_head.weight": "embed_out.weight"} if "embed_out.weight" in saved else {}
+        if "lm_head.weight" not in saved and not renamed:  # tied: the embedding's numbers are written last, in both
+            renamed = {"lm_head.weight": next(key for key in saved if "embed" in key)}
+        store(name, config, model, (renamed, saved))
+    for name in ("BASED", "TRANSFORMER_PP"):
+        config = getattr(based_model, name)
+        model = based_model.Based(config)
+        saved = {key: list(value.shape) for key, value in model.state_dict().items() if key != "lm_head.weight"}
+        store(name.lower(), config, model, ({"lm_head.weight": "transformer.embeddings.word_embeddings.weight"}, saved))
+
+
+if __name__ == "__main__":
+    main()
