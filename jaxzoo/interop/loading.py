@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,11 +98,15 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
     for pattern, new in family.renames.items():
         tensors = {re.sub(pattern, new, name): tensor for name, tensor in tensors.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    config = family.read(fields, shapes)
-    fields.check_all_read(ignore_fields)
+    try:
+        config = family.read(fields, shapes)
+        fields.check_all_read(ignore_fields)
+        blueprint = make_blueprint(config)
+    except ValueError as error:  # of our own configs: it names their fields, and not the file
+        raise error if str(error).startswith(str(directory)) else ValueError(f"{fields.where}: {error}") from None
     if dtype is not None:
         config = _with_dtype(config, dtype)
-    blueprint = make_blueprint(config)
+        blueprint = make_blueprint(config)
     places = slots(config, blueprint)
     found = account(family, family.rows(config), tensors, places, str(directory))
     return Opened(family, config, blueprint, places, tensors, found)
@@ -134,11 +138,11 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
             kind, sharding = dtype_of(path), sharding_of(path, shape)
             array = _placed(value, shape, kind, sharding)
             if repeat is not None:
-                whole = shapes[path].shape
+                whole = sharding_of(path, shapes[path].shape)
                 stack = arrays.pop(path, None)
                 if stack is None:
-                    stack = _zeros(whole, kind, sharding_of(path, whole))
-                array = _with_layer(stack, array, repeat)
+                    stack = _maker_of_zeros(shapes[path].shape, kind, whole)()
+                array = _setter_of_layers(whole)(stack, array, repeat)
             arrays[path] = array
     return Variables(_nested(arrays, opened.blueprint.shapes.params), {})
 
@@ -186,18 +190,18 @@ def _placed(value: np.ndarray, shape: tuple[int, ...], dtype: Any, sharding: Any
 
 
 @functools.cache
-def _maker_of_zeros(shape: tuple[int, ...], dtype: Any, sharding: Any):
+def _maker_of_zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], jax.Array]:
     return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
 
 
-def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
-    return _maker_of_zeros(shape, dtype, sharding)()
-
-
-@functools.partial(jax.jit, donate_argnums=0)
-def _with_layer(stack: jax.Array, layer: jax.Array, repeat: Any) -> jax.Array:
-    """The stack with one layer filled in, in its own memory."""
-    return jax.lax.dynamic_update_index_in_dim(stack, layer, repeat, 0)
+@functools.cache
+def _setter_of_layers(sharding: Any) -> Callable[..., jax.Array]:
+    """A function of (stack, layer, repeat) that fills in one layer, in the memory of the stack."""
+    return jax.jit(
+        lambda stack, layer, repeat: jax.lax.dynamic_update_index_in_dim(stack, layer, repeat, 0),
+        donate_argnums=0,
+        out_shardings=sharding,
+    )
 
 
 def _nested(arrays: Mapping[str, jax.Array], like: dict) -> dict:

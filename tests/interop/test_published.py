@@ -9,8 +9,8 @@ from jaxzoo.interop import load, save
 from jaxzoo.interop.folder import read_tensors
 from tests.interop import published
 
-CORE = ("based", "llama-yarn-tied", "rwkv4")
-"""Between them: stacks and single layers, split and renamed tensors, a tied head, a layer that is two of ours."""
+CORE = ("based", "llama-yarn-tied")
+"""Between them: stacks and single layers, split and renamed tensors, taps, a tied head."""
 FOLDERS = [pytest.param(name, marks=() if name in CORE else pytest.mark.full) for name in published.NAMES]
 
 

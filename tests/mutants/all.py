@@ -1,6 +1,6 @@
 """All planted bugs, one list per area."""
 
-from tests.mutants import cli, data, kernels, mixers, ops, sweep, train
+from tests.mutants import cli, data, interop, kernels, mixers, ops, sweep, train
 
 MUTANTS = [
     *mixers.MUTANTS,
@@ -8,6 +8,7 @@ MUTANTS = [
     *kernels.MUTANTS,
     *train.MUTANTS,
     *data.MUTANTS,
+    *interop.MUTANTS,
     *sweep.MUTANTS,
     *cli.MUTANTS,
 ]

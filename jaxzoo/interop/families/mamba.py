@@ -75,9 +75,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         mixer,
         d_model=fields.integer("hidden_size", "d_model"),
         n_layers=fields.integer("num_hidden_layers", "n_layer"),
-        vocab_size=shapes["backbone.embeddings.weight"][0]
-        if "backbone.embeddings.weight" in shapes
-        else fields.integer("vocab_size"),
+        vocab_size=fields.integer("vocab_size"),
         norm="rms",
         norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
         tie_embeddings=fields.flag("tie_word_embeddings", True),

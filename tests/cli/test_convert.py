@@ -1,0 +1,86 @@
+"""From a folder of another library to a run, through every command, and back."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxzoo.cli.convert import main as convert
+from jaxzoo.cli.evaluate import main as evaluate
+from jaxzoo.cli.export import main as export
+from jaxzoo.cli.generate import main as generate
+from jaxzoo.cli.train import main as train
+from jaxzoo.data.tokenizer import END_OF_TEXT
+from jaxzoo.data.tokens.tokenizer_definition import byte_alphabet
+from jaxzoo.data.tokens.tokenizer_files import gpt2_content
+from jaxzoo.interop.folder import read_tensors
+from tests.interop import published
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A Llama of one layer over the bytes, `ab` and end-of-text, with its tokenizer."""
+    config, shapes, _ = published.read("llama")
+    config |= {"num_hidden_layers": 1, "vocab_size": 258}
+    shapes = {key: (258, shape[1]) if shape[0] == 61 else shape for key, shape in shapes.items()}
+    arrays = {
+        key: published.numbers(key, shape) for key, shape in shapes.items() if ".1." not in key and ".2." not in key
+    }
+    published.write_folder(tmp_path / "folder", config, arrays)
+    vocab = {**byte_alphabet(), "ab": 256, END_OF_TEXT: 257}
+    (tmp_path / "folder" / "tokenizer.json").write_text(json.dumps(gpt2_content(vocab, "a b\n")))
+    (tmp_path / "text").mkdir()
+    for i in range(8):
+        (tmp_path / "text" / f"{i}.txt").write_text("a cab, a cabbage and the abbey. " * 40)
+    return tmp_path / "folder"
+
+
+def run(command, *words):
+    return command([str(word) for word in words])
+
+
+def test_there_and_back(folder, tmp_path, capsys):
+    """Kills: a tensor changed on the way, a tokenizer lost, a run or folder overwritten, a report that is not whole."""
+    there, again = tmp_path / "run", tmp_path / "again"
+    assert run(convert, "--from", folder, "--out", there, "--report") == 0
+    out, err = capsys.readouterr()
+    assert "model.layers.0.self_attn.q_proj.weight -> layers.0.mixer.q_proj.kernel (transposed)" in out
+    assert "family llama" in err
+    assert run(convert, "--from", folder, "--out", there) == 2
+    assert "holds a run" in capsys.readouterr().err
+    assert run(convert, "--run", there, "--to", again) == 0
+    first, second = read_tensors(folder), read_tensors(again)
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+    assert json.loads((again / "tokenizer.json").read_text())["model"]["merges"] == [["a", "b"]]
+    assert run(convert, "--run", there, "--to", again) == 2
+    assert "holds files" in capsys.readouterr().err
+    for words in (
+        ("--from", folder),
+        ("--from", folder, "--run", there),
+        ("--run", there),
+        (),
+        ("--from", folder, "--to", again),
+    ):
+        assert run(convert, *words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.full
+def test_commands_take_the_run(folder, tmp_path, capsys):
+    """Kills: a run that a command does not take, or whose tokenizer it does not find, also after a move."""
+    there, tuned = tmp_path / "run", tmp_path / "tuned"
+    assert run(convert, "--from", folder, "--out", there) == 0
+    assert run(generate, "--run", there, "--prompt", "a cab", "--max-tokens", "3", "--temperature", "0") == 0
+    data = ("--data.path", tmp_path / "text", "--data.length", "16", "--data.valid-tokens", "64")
+    capsys.readouterr()
+    assert run(evaluate, "--run", there, *data, "--train.valid-batch-size", "2") == 0
+    assert "bits_per_byte" in capsys.readouterr().out
+    short = ("--train.steps", "1", "--train.batch-size", "2", "--train.valid-batch-size", "2", "--mesh.data", "1")
+    words = ("--config", there, "--init-from", there, "--run-dir", tuned, *data, *short)
+    assert run(train, *words) == 0, capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "other meanings" not in said.err + said.out
+    assert run(export, "--run", tuned, "--out", tmp_path / "tuned.safetensors") == 0
+    there.rename(tmp_path / "moved")
+    assert run(generate, "--run", tmp_path / "moved", "--prompt", "a cab", "--max-tokens", "3") == 0
