@@ -94,10 +94,11 @@ class Fields:
     Args:
       content: the object.
       where: what errors call it.
+      ignored: fields, here and in objects within, that may stay unread.
     """
 
-    def __init__(self, content: Mapping[str, Any], where: str):
-        self.content, self.where = content, where
+    def __init__(self, content: Mapping[str, Any], where: str, ignored: Collection[str] = ()):
+        self.content, self.where, self._ignored = content, where, frozenset(ignored)
         self._read: set[str] = set()
 
     def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
@@ -150,7 +151,7 @@ class Fields:
             return None
         if not isinstance(value, dict):
             self.refuse(name, "must be an object")
-        return Fields(value, f"{self.where}: {name}")
+        return Fields(value, f"{self.where}: {name}", self._ignored)
 
     def words(self, name: str, n: int, of: Mapping[str, T]) -> tuple[T, ...] | None:
         """A list of `n` words, as what they stand for; None where there is none."""
@@ -174,14 +175,14 @@ class Fields:
         shown = "is missing and" if name not in self.content else f"= {_json(value)}"
         raise ValueError(f"{self.where}: {name} {shown} {rule}")
 
-    def check_all_read(self, ignored: Collection[str] = ()) -> None:
+    def check_all_read(self) -> None:
         """Refuses a field that nothing has read, unless it is off (null, false, 0 or empty) or without effect.
 
         Raises:
           ValueError: names the first.
         """
         for name, value in self.content.items():
-            if name in self._read or name in WITHOUT_EFFECT or name in ignored or not value:
+            if name in self._read | WITHOUT_EFFECT | self._ignored or not value:
                 continue
             hint = nearest(name, self._read)
             raise ValueError(
@@ -197,7 +198,7 @@ class Fields:
         return found
 
 
-def read_config(directory: Path) -> Fields:
+def read_config(directory: Path, ignored: Collection[str] = ()) -> Fields:
     """The fields of a folder's config.json.
 
     Raises:
@@ -209,7 +210,7 @@ def read_config(directory: Path) -> Fields:
         raise ValueError(f"{directory} is no directory; name a folder with config.json and the model's tensors")
     if not file.is_file():
         raise ValueError(f"{directory} has no config.json; name a folder as the Hugging Face hub has it")
-    return Fields(read_json(file, dict), str(file))
+    return Fields(read_json(file, dict), str(file), ignored)
 
 
 def _json(value: Any) -> str:

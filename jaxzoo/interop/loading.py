@@ -92,7 +92,7 @@ def load(
 
 def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: Any = None) -> Opened:
     """Reads config.json and the names and shapes of all tensors; see `load`."""
-    fields = read_config(directory)
+    fields = read_config(directory, ignore_fields)
     tensors = read_tensors(directory)
     family = _family_of(fields, tensors)
     for pattern, new in family.renames.items():
@@ -100,7 +100,7 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     try:
         config = family.read(fields, shapes)
-        fields.check_all_read(ignore_fields)
+        fields.check_all_read()
         blueprint = make_blueprint(config)
     except ValueError as error:  # of our own configs: it names their fields, and not the file
         raise error if str(error).startswith(str(directory)) else ValueError(f"{fields.where}: {error}") from None
@@ -186,7 +186,8 @@ def _placed(value: np.ndarray, shape: tuple[int, ...], dtype: Any, sharding: Any
     """A host array, read shard by shard."""
     if value.shape != shape:
         raise ValueError(f"a tensor of shape {value.shape} became none of {shape}")
-    return jax.make_array_from_callback(shape, sharding, lambda index: np.ascontiguousarray(value[index], dtype))
+    # A copy, always: JAX may keep the memory that it is given, and the file may change.
+    return jax.make_array_from_callback(shape, sharding, lambda index: np.array(value[index], dtype, order="C"))
 
 
 @functools.cache

@@ -47,12 +47,13 @@ def read_rope(
         share = section.number("partial_rotary_factor", default=share)
         kind = section.choice("rope_type", "type", of=KINDS, default="default")
         scaling = _read_scaling(section, kind, max_length)
-        section.check_all_read(("factor",) if kind == "none" else ())
+        section.check_all_read()
     return {"positions": "rotary", "rotary_base": base, "rotary_fraction": share, "rotary_scaling": scaling}
 
 
 def _read_scaling(section: Fields, kind: str, max_length: int) -> RotaryScaling:
     if kind == "none":
+        section.optional("factor")
         return NO_SCALING
     original = section.integer("original_max_position_embeddings", default=max_length)
     factor = section.number("factor", default=max(max_length / original, 1.0) if kind == "yarn" else None, low=1)

@@ -2,7 +2,8 @@
 
 The mixer of a layer is `alt_mixer_2` where `alt_mixer_2_layers` names it, `alt_mixer` where `alt_mixer_layers` does,
 else `mixer`; without any it is full attention. A window of W there is W // 2 + 1 keys. `fixed_decay` is read and left
-out with its buffer, as by the released mixer. Widths of MLPs follow from the tensors: the released code rounds them up.
+out with its buffer, as by the released mixer. Widths of MLPs follow from the tensors, as the released code rounds them
+up, and so do biases and the kind of norm where no field says.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,7 @@ from jaxzoo.mixers import (
 )
 from jaxzoo.models.config import LanguageModelConfig
 
-LAYER, OURS = "transformer.layers.{i}", "layers.{i}"
+LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0.mlp"
 MIXER = f"{OURS}.mixer"
 GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
 TANH: tuple[str, ...] = ("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh")
@@ -127,7 +128,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         fields.integer("n_embd", "hidden_size", default=768),
         fields.integer("n_layer", "num_hidden_layers", default=12),
     )
-    attention = _attention(fields, d)
+    attention = _attention(fields, d, shapes)
     mixers = {name: _mixer(fields, name, attention, shapes) for name in ("mixer", "alt_mixer", "alt_mixer_2")}
     chosen = [mixers["mixer"]] * n_layers
     for name in ("alt_mixer", "alt_mixer_2"):
@@ -135,7 +136,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
             chosen[i] = mixers[name]
     table = _shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
     positions = shapes.get("transformer.embeddings.position_embeddings.weight")
-    biases = [fields.flag(f"mlp_fc{n}_bias", True) for n in (1, 2)]
+    biases = [fields.flag(f"mlp_fc{n}_bias", f"{MLP}.fc{n}.bias" in shapes) for n in (1, 2)]
     if biases[0] != biases[1]:
         fields.refuse("mlp_fc2_bias", "must be mlp_fc1_bias: an MLP here has all biases or none")
     return LanguageModelConfig(
@@ -147,30 +148,28 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         max_length=positions[0] if positions else _length(fields),
         max_positions=positions[0] if positions else None,
         mlp=fields.choice("activation_function", of={**GATES, **PLAIN}, default="gelu_new"),
-        mlp_width=_shape(fields, shapes, "transformer.layers.0.mlp.fc2.weight")[1],
+        mlp_width=_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
         mlp_bias=biases[0],
-        norm="rms" if fields.flag("rms_norm", False) else "layer",
+        norm="rms" if fields.flag("rms_norm", "transformer.ln_f.bias" not in shapes) else "layer",
         norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
         tie_embeddings=fields.flag("tie_word_embeddings", True),
     )
 
 
-def _attention(fields: Fields, d: int) -> dict[str, Any]:
+def _attention(fields: Fields, d: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """Fields of attention, with a window or without."""
     heads = fields.integer("n_head", "num_attention_heads", default=12)
-    width, share = (
-        fields.integer("head_dim", default=max(d // heads, 1)),
-        fields.number("rotary_emb_fraction", default=0.0),
-    )
-    rotated = int(share * width)
+    width = fields.integer("head_dim", default=max(d // heads, 1))
+    rotated = int(fields.number("rotary_emb_fraction", default=0.0) * width)
+    packed = [name.removesuffix("Wqkv.weight") for name in shapes if name.endswith(".Wqkv.weight")]
     if rotated % 2:
         fields.refuse("rotary_emb_fraction", f"gives {rotated} of {width} channels, which must be an even number")
     common: dict[str, Any] = {
         "n_heads": heads,
         "n_kv_heads": fields.integer("n_head_kv", default=heads),
         "head_dim": width,
-        "qkv_bias": fields.flag("qkv_proj_bias", True),
-        "out_bias": fields.flag("out_proj_bias", True),
+        "qkv_bias": fields.flag("qkv_proj_bias", any(f"{name}Wqkv.bias" in shapes for name in packed)),
+        "out_bias": fields.flag("out_proj_bias", any(f"{name}out_proj.bias" in shapes for name in packed)),
     }
     base = fields.number("rotary_emb_base", default=10000.0, low=1)
     fields.require("rotary_emb_scale_base", None)
@@ -196,7 +195,7 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
             conv_bias=any(shape for name, shape in shapes.items() if name.endswith(".mixer.conv.conv.bias")),
         )
     elif kind == "LinearAttention":
-        for ignored in ("eps", "layer_idx"):
+        for ignored in ("eps", "layer_idx", "train_view"):
             section.optional(ignored)
         section.require("parallel_implementation", "quadratic", "linear", "fla_parallel", "fla_chunk")
         width = section.integer("feature_dim", default=16)

@@ -119,7 +119,9 @@ def _read_ssm(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
         n_taps=inner.integer("d_conv", default=4),
         dt_rank=None if rank == "auto" else inner.integer("dt_rank"),
     )
-    inner.check_all_read(("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"))
+    for name in ("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"):
+        inner.optional(name)
+    inner.check_all_read()
     for name in OF_A_TRANSFORMER:
         fields.optional(name)
     return _model(
