@@ -24,10 +24,10 @@ from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.screen import warn
 from jaxzoo.sharding import named_sharding
-from jaxzoo.train.stored import names_of
+from jaxzoo.train.trained import names_of
 
 
-class Loaded(NamedTuple):
+class Imported(NamedTuple):
     """A model of another library, loaded."""
 
     model: LanguageModel
@@ -65,7 +65,7 @@ def load(
     dtype: Any = None,
     *,
     ignore_fields: Collection[str] = (),
-) -> Loaded:
+) -> Imported:
     """Loads a local folder as the Hugging Face hub has it: config.json, tensors, perhaps tokenizer.json.
 
     Tensors are read one after the other, each straight into its shards: the peak of host memory is the largest tensor
@@ -87,7 +87,7 @@ def load(
     place = Path(directory).expanduser()
     opened = open_folder(place, ignore_fields=ignore_fields, dtype=dtype)
     variables = read_variables(opened, mesh=mesh, dtype=dtype)
-    return Loaded(opened.blueprint.model(variables), opened.config, find_tokenizer(place), opened.account)
+    return Imported(opened.blueprint.model(variables), opened.config, find_tokenizer(place), opened.account)
 
 
 def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: Any = None) -> Opened:

@@ -11,7 +11,7 @@ from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.transforms import SAME, Transform
 from jaxzoo.models.blueprint import Blueprint
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.train.stored import names_of
+from jaxzoo.train.trained import names_of
 
 
 class Row(NamedTuple):

@@ -15,8 +15,7 @@ from jaxzoo.interop.mapping import Account
 from jaxzoo.interop.saving import save
 from jaxzoo.train.portable import create_imported
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.stored import Which
-from jaxzoo.train.trained import load_variables, read_run
+from jaxzoo.train.trained import Which, load_variables, read_run
 
 LENGTH = 256
 """Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""

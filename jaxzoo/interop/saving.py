@@ -16,7 +16,7 @@ from jaxzoo.interop.safetensors_file import write_safetensors
 from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.stored import names_of
+from jaxzoo.train.trained import names_of
 from jaxzoo.whole_files import write_json, write_whole
 
 LARGEST_FILE = 5 * 10**9
