@@ -29,6 +29,7 @@ from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.parity import ParityConfig
+from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
@@ -44,6 +45,7 @@ __all__ = [
     "NGramRecallConfig",
     "OptimizerConfig",
     "ParityConfig",
+    "PermutationsConfig",
     "RecallDataConfig",
     "SelectiveCopyConfig",
     "TextDataConfig",

@@ -38,5 +38,5 @@ def config(mixer: MixerConfig = DEFAULT) -> ExperimentConfig:
             valid=(Examples(task=mqar.paper(length=64, n_pairs=8), n_examples=1_000),),
         ),
         optimizer=OptimizerConfig(learning_rate=3e-3, b2=0.95, decay_embeddings=False),
-        train=TrainConfig(steps=500, eval_every=100, checkpoint_every=250),
+        train=TrainConfig(steps=800, eval_every=100, checkpoint_every=400),
     )

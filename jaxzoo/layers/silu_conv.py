@@ -1,6 +1,7 @@
 """The short causal convolution with a SiLU that linear mixers apply to queries, keys and values (Mamba, Mamba-2)."""
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
@@ -10,12 +11,23 @@ from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, push_histor
 class SiluConv(nnx.Module):
     """`silu(sum_a taps[a] x_{i-a} + bias)`, channel by channel; the last `n_taps - 1` inputs are its history.
 
-    `taps` (n_taps, width), and `bias` (width,) where asked for: uniform in +-1/sqrt(n_taps), PyTorch's default of a
-    depthwise Conv1d. `taps[a]` is `conv1d.weight[:, 0, n_taps - 1 - a]` of PyTorch.
+    The first `n_plain` channels have no SiLU. `taps` (n_taps, width), and `bias` (width,) where asked for: uniform
+    in +-1/sqrt(n_taps), PyTorch's default of a depthwise Conv1d. `taps[a]` is `conv1d.weight[:, 0, n_taps - 1 - a]`
+    of PyTorch.
     """
 
-    def __init__(self, width: int, n_taps: int, *, bias: bool = False, axis: str = "channels", rngs: nnx.Rngs) -> None:
+    def __init__(
+        self,
+        width: int,
+        n_taps: int,
+        *,
+        bias: bool = False,
+        n_plain: int = 0,
+        axis: str = "channels",
+        rngs: nnx.Rngs,
+    ) -> None:
         self.taps = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
+        self.n_plain = n_plain
         self.bias = uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs) if bias else None
 
     def __call__(
@@ -40,4 +52,6 @@ class SiluConv(nnx.Module):
     def _activate(self, y: Array) -> Array:
         if self.bias is not None:
             y = y + self.bias[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        if self.n_plain:
+            return jnp.concatenate([y[..., : self.n_plain], jax.nn.silu(y[..., self.n_plain :])], axis=-1)
         return jax.nn.silu(y)

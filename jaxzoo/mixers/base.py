@@ -40,7 +40,7 @@ Losses = dict[str, Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """What a mixer may know beside its input; the model makes it once and hands it down. `step` drops the axis `t`."""
+    """Knowledge of a mixer besides its input; the model makes it once and hands it down. `step` drops the axis `t`."""
 
     tokens: Int[Array, "b t"] | None = None
     """Token ids, int32."""
@@ -49,6 +49,9 @@ class Context:
     crosses from one to the next."""
     key: PRNGKeyArray | None = None
     """Randomness of training, its own for every layer; without it a mixer is deterministic."""
+    first_values: Float[Array, "b t d"] | None = None
+    """`Mixer.values` of the first layer of the model that makes some, for the value residual of later layers (RWKV-7).
+    The model fills it in between two layers."""
 
 
 NO_CONTEXT = Context()
@@ -69,6 +72,10 @@ class Capabilities:
     """Honours `Context.segment_ids` where all tokens are mixed at once."""
     needs_tokens: bool = False
     """Reads `Context.tokens`."""
+    makes_values: bool = False
+    """`values` gives what later layers read as `Context.first_values`."""
+    needs_values: bool = False
+    """Reads `Context.first_values`."""
     sequence_parallel: bool = False
     """Runs on parts of a sequence, a part a device, without any device's holding all activations of a layer but those
     that attention looks up (the mesh axis `sequence`)."""
@@ -211,6 +218,11 @@ class MixerConfig(Checked, abc.ABC):
         name = type(self).__name__.removesuffix("Config")
         if self.capabilities.needs_tokens and context.tokens is None:
             raise ValueError(f"{name} reads token ids, and got none; call it with Context(tokens=...)")
+        if self.capabilities.needs_values and context.first_values is None:
+            raise ValueError(
+                f"{name} mixes its values with those of an earlier layer, and got none; call it with "
+                "Context(first_values=earlier.values(x)), or build it with value_residual=False"
+            )
         if context.segment_ids is None:
             return
         if streaming:
@@ -247,6 +259,18 @@ class Mixer(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Losses]:
         """What training calls: the output, and the terms that `config.loss_weights` names."""
         return self(x, context), {}
+
+    def values(
+        self, x: Float[Array, "*b d"], state: State = None, context: Context = NO_CONTEXT
+    ) -> Float[Array, "*b d"]:
+        """Values of the tokens of `x`, which later layers read as `Context.first_values` (`makes_values`).
+
+        Args:
+          x: the input `(b, t, d)` of this layer's call or `prefill`, or `(b, d)` of its `step`.
+          state: the state that `prefill` or `step` is given; None: a call.
+          context: the same as of the call.
+        """
+        raise NotImplementedError
 
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> State:
         """The state before the first token of a document.

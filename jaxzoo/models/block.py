@@ -84,14 +84,17 @@ class Block(nnx.Module):
 
     def __call__(
         self, residual: Float[Array, "... d"], mix: Mix, state: State, context: Context
-    ) -> tuple[Float[Array, "... d"], State, Losses]:
-        """Runs the layer, its mixer by `mix`; returns the residual, the mixer's new state and its weighted losses."""
+    ) -> tuple[Float[Array, "... d"], State, Losses, Array | None]:
+        """Runs the layer, its mixer by `mix`; returns the residual, the mixer's new state, its weighted losses, and the
+        `first_values` of the layers that follow."""
         dropout_keys = (None, None)
         if context.key is not None:
             *dropout_keys, mixer_key = jax.random.split(context.key, 3)
             context = dataclasses.replace(context, key=mixer_key)
         residual = checkpoint_name(residual, BRANCH_INPUT)
         normed = show("mixer.in", self.mixer_norm(residual).astype(self.dtype))
+        if context.first_values is None and self.mixer.config.capabilities.makes_values:
+            context = dataclasses.replace(context, first_values=self.mixer.values(normed, state, context))
         with scope("mixer"):
             if state is None:
                 self._show_mixing(normed, context)
@@ -107,7 +110,8 @@ class Block(nnx.Module):
             residual = constrain_residual(residual + self._dropped(hidden, dropout_keys[1]))
         residual = show("out", residual)
         weights = self.mixer.config.loss_weights
-        return residual, state, {name: weights[name] * loss for name, loss in losses.items()}
+        losses = {name: weights[name] * loss for name, loss in losses.items()}
+        return residual, state, losses, context.first_values
 
     def _show_mixing(self, x: Float[Array, "b t d"], context: Context) -> None:
         """Shows which tokens each output depends on, and the state after each token."""
@@ -155,8 +159,9 @@ class Stack(nnx.Module):
 
     def __call__(
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple[State, ...], context: Context
-    ) -> tuple[Float[Array, "... d"], tuple[State, ...], Losses]:
-        """Runs all layers; `states` holds one mixer state a block of the period, stacked over repeats."""
+    ) -> tuple[Float[Array, "... d"], tuple[State, ...], Losses, Array | None]:
+        """Runs all layers; `states` holds one mixer state per block of the period, stacked over repeats. Also returns
+        the `first_values` of the stacks that follow; a stack of several periods leaves them as they are."""
         if self.repeats > 1 and is_recording():
             raise ValueError("values cannot leave a scan of layers; capture from jaxzoo.inspection.laid_open(model)")
         definition, variables = nnx.split(self.blocks)
@@ -164,11 +169,13 @@ class Stack(nnx.Module):
         def period(residual, variables, states, context):
             new_states: list[State] = []
             losses: Losses = {}
+            values = context.first_values
             for i, (block, state) in enumerate(zip(nnx.merge(definition, variables), states, strict=True)):
-                residual, state, terms = block(residual, mix, state, fold_in(context, i))
+                context = dataclasses.replace(context, first_values=values)
+                residual, state, terms, values = block(residual, mix, state, fold_in(context, i))
                 new_states.append(state)
                 losses = add_losses(losses, terms)
-            return residual, tuple(new_states), losses
+            return residual, tuple(new_states), losses, values
 
         if self.remat == "mixer_inputs":
             period = jax.checkpoint(period, policy=jax.checkpoint_policies.save_only_these_names(BRANCH_INPUT))
@@ -179,7 +186,7 @@ class Stack(nnx.Module):
 
         def body(residual, repeat):
             i, variables, states = repeat
-            residual, states, losses = period(residual, variables, states, fold_in(context, i))
+            residual, states, losses, _ = period(residual, variables, states, fold_in(context, i))
             return residual, (states, losses)
 
         # A scan of two copies every activation into a stack and out of it: a fifth of an MQAR step on a CPU.
@@ -189,7 +196,7 @@ class Stack(nnx.Module):
             residual, (states, losses) = _scan_in_groups(body, residual, repeats, self.repeats)
         else:
             residual, (states, losses) = jax.lax.scan(body, residual, repeats, unroll=unroll)
-        return residual, states, jax.tree.map(jnp.sum, losses)
+        return residual, states, jax.tree.map(jnp.sum, losses), context.first_values
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
         """The mixers' first states, one a block of the period; stacked periods add a leading axis."""
@@ -220,13 +227,14 @@ def states_after_each_token(mixer: Mixer, x: Float[Array, "b t d"], context: Con
     b, t, _ = x.shape
 
     def step(state: State, now: tuple) -> tuple[State, State]:
-        x_t, token = now
-        _, state = mixer.step(x_t, state, dataclasses.replace(context, tokens=token, key=None))
+        x_t, token, values = now
+        at_token = dataclasses.replace(context, tokens=token, first_values=values, key=None)
+        _, state = mixer.step(x_t, state, at_token)
         return state, state
 
-    tokens = None if context.tokens is None else context.tokens.swapaxes(0, 1)
     first = mixer.init_state(b, capacity=t, dtype=x.dtype)
-    _, states = jax.lax.scan(step, first, (x.swapaxes(0, 1), tokens))
+    tokens = jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), (x, context.tokens, context.first_values))
+    _, states = jax.lax.scan(step, first, tokens)
     return jax.tree.map(lambda leaf: leaf.swapaxes(0, 1), states)
 
 

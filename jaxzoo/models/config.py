@@ -84,6 +84,12 @@ class LanguageModelConfig(Checked):
         rule = f"needs an MLP next to the mixer, and mlp={self.mlp!r} has none"
         self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
         _ = self.period
+        made = False
+        for index, mixer in enumerate(self.layers):
+            rule = f"has a {type(mixer).__name__} as layer {index}, which needs the values of an earlier layer"
+            remedy = "begin with one of layer_index=0, or set its value_residual=False"
+            self.require("pattern", made or not mixer.capabilities.needs_values, rule, remedy)
+            made = made or mixer.capabilities.makes_values
 
     @property
     def layers(self) -> tuple[MixerConfig, ...]:
@@ -109,7 +115,12 @@ class LanguageModelConfig(Checked):
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The layers as they are scanned."""
-        return fold_layers(self.layers, lambda mixer: mixer.scanned_as)
+        promised = [mixer.capabilities for mixer in self.layers]
+        keys: list[MixerConfig | None] = [mixer.scanned_as for mixer in self.layers]
+        if any(each.needs_values for each in promised):
+            # The layer that makes the values stands alone: a scan hands nothing to the layers after it.
+            keys[[each.makes_values for each in promised].index(True)] = None
+        return fold_layers(self.layers, keys)
 
     @property
     def state_grows(self) -> bool:

@@ -9,6 +9,7 @@ real tokens (the released code trains them towards -inf); a token id outside the
 of another row.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -220,7 +221,8 @@ class LanguageModel(nnx.Module):
         for i, stack in enumerate(self.stacks):
             stack_states = (None,) * len(stack.blocks) if states is None else states[i]
             with scope(f"layers.{i}"):
-                residual, stack_states, terms = stack(residual, mix, stack_states, fold_in(context, i))
+                residual, stack_states, terms, values = stack(residual, mix, stack_states, fold_in(context, i))
+            context = dataclasses.replace(context, first_values=values)
             new_states.append(stack_states)
             losses = add_losses(losses, terms)
         features = show("features", self.final_norm(residual).astype(self.config.compute_dtype))

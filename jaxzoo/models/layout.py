@@ -1,6 +1,6 @@
 """Folding of a stack of layers into scanned periods."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeVar
 
 Layer = TypeVar("Layer")
@@ -22,7 +22,7 @@ class Fold(NamedTuple):
         return len(self.periods)
 
 
-def fold_layers(layers: Sequence[Layer], alike: Callable[[Layer], Hashable] = lambda layer: layer) -> tuple[Fold, ...]:
+def fold_layers(layers: Sequence[Layer], keys: Sequence[Hashable] | None = None) -> tuple[Fold, ...]:
     """Folds layers into repeated periods, so that a deep model compiles as one period.
 
     From the front, the longest run of at least two periods that are alike becomes one fold (the shortest period wins a
@@ -31,10 +31,10 @@ def fold_layers(layers: Sequence[Layer], alike: Callable[[Layer], Hashable] = la
 
     Args:
       layers: the layers in their order.
-      alike: what is equal where layers can be scanned as one.
+      keys: one per layer, equal where layers can be scanned as one; None: the layers themselves.
     """
     folds: list[Fold] = []
-    start, keys = 0, [alike(layer) for layer in layers]
+    start, keys = 0, layers if keys is None else keys
     while start < len(layers):
         rest = keys[start:]
         runs = [(width, length // width + 1) for width, length in enumerate(_repetitions(rest)) if length >= width > 0]

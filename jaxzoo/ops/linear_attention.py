@@ -8,10 +8,7 @@ eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys
 eq. 4; the decay acts on the state before the token is written).
 
 A chunk of tokens meets itself by its scores and everything before it by the state. Token i sees token j with
-`exp(sum of log a from j + 1 to i)`. Decays by channel cannot be taken out of the scores in one piece: the part of j
-would be the exponential of a positive sum. So such a chunk is cut into pieces of `PIECE` tokens: pairs of two pieces
-have a sum from j to the border before i's piece and one from there to i; pairs inside a piece have theirs as it stands.
-No sum is a difference of two sums, which would round away small decays beside large ones.
+`exp(sum of log a from j + 1 to i)`; `decayed_scores` computes these without a positive exponent.
 
 Memory: the scan over chunks keeps its inputs and one state a chunk; everything inside a chunk is computed again in the
 backward pass. Sums and states are float32.
@@ -28,13 +25,11 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
+from jaxzoo.ops.decayed_scores import PIECE as PIECE, decayed_scores, sum_from_start, sum_to_end
 from jaxzoo.sequence_parallel import scan_in_parts
 
 CHUNK = 64
 """Tokens of a chunk, unless the caller says otherwise."""
-PIECE = 16
-"""Tokens that meet with decays by channel as they stand: (PIECE, PIECE, k) numbers a piece. A chunk that is no multiple
-of it is one piece."""
 
 
 class LinearState(NamedTuple):
@@ -212,10 +207,15 @@ def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
     meet = jnp.asarray(np.tri(c, dtype=bool))[None, None]
     if begun is not None:
         meet = meet & (begun[..., :, None] == begun[..., None, :])
-    scores = jnp.where(meet, _scores(q, k, decay, squares, matmul), 0.0)
+    if squares is None:
+        scores = decayed_scores(q, k, decay, precision=precision)
+    else:
+        rows, columns = (x.astype(jnp.float32).swapaxes(1, 2) for x in squares)
+        scores = decayed_scores(rows, columns, None if decay is None else decay / 2, precision=precision) ** 2
+    scores = jnp.where(meet, scores, 0.0)
 
     none = jnp.zeros((1, 1, c, 1)) if decay is None else decay
-    reads, writes, kept = jnp.exp(_from_start(none)), jnp.exp(_to_end(none)), jnp.exp(none.sum(2))
+    reads, writes, kept = jnp.exp(sum_from_start(none)), jnp.exp(sum_to_end(none)), jnp.exp(none.sum(2))
     if begun is not None:
         reads = jnp.where((begun == 0)[..., None], reads, 0.0)
         writes = jnp.where((begun == begun[..., -1:])[..., None], writes, 0.0)
@@ -228,45 +228,3 @@ def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
         return num, None, LinearState(s, None)
     den = scores.sum(-1) + matmul("bhik,bhk->bhi", q, state.z)
     return num, den, LinearState(s, kept * state.z + k.sum(2))
-
-
-def _scores(q, k, decay, squares, matmul):
-    """`sum_k q_i k_j exp(sum of log a from j + 1 to i)` where i >= j; elsewhere anything finite."""
-    if decay is None or decay.shape[-1] == 1:
-        if squares is None:
-            scores = matmul("bhik,bhjk->bhij", q, k)
-        else:
-            scores = jnp.square(matmul("bihk,bjhk->bhij", *(x.astype(jnp.float32) for x in squares)))
-        return scores if decay is None else scores * jnp.exp(_between(decay)[..., 0])
-    c = q.shape[2]
-    piece = PIECE if c % PIECE == 0 else c
-    pieces = lambda x: x.reshape(*x.shape[:2], -1, piece, x.shape[3])  # noqa: E731
-    near = jnp.exp(_between(pieces(decay))) * pieces(k)[..., None, :, :]
-    near = (pieces(q)[..., :, None, :] * near).sum(-1)
-    rows = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, c - piece)))]
-    for first in range(piece, c, piece):
-        own, before = slice(first, first + piece), slice(0, first)
-        queries = q[:, :, own] * jnp.exp(_from_start(decay[:, :, own]))
-        keys = k[:, :, before] * jnp.exp(_to_end(decay[:, :, before]))
-        far = matmul("bhik,bhjk->bhij", queries, keys)
-        rest = jnp.zeros((*far.shape[:3], c - first - piece), far.dtype)
-        rows.append(jnp.concatenate([far, near[:, :, first // piece], rest], axis=-1))
-    return jnp.concatenate(rows, axis=2)
-
-
-def _from_start(x: jax.Array) -> jax.Array:
-    """Sums over time, (..., t, .), from the first token to each one, both included."""
-    return jnp.cumsum(x, axis=-2)
-
-
-def _to_end(x: jax.Array) -> jax.Array:
-    """Sums over time from behind each token to the last one."""
-    behind = lax.cumsum(x[..., 1:, :], axis=x.ndim - 2, reverse=True)
-    return jnp.concatenate([behind, jnp.zeros_like(x[..., :1, :])], axis=-2)
-
-
-def _between(x: jax.Array) -> jax.Array:
-    """(..., t, f) -> (..., i, j, f): the sum over j + 1 .. i, 0 where i <= j."""
-    t = x.shape[-2]
-    after = jnp.asarray(np.tri(t, k=-1, dtype=bool)).reshape((1,) * (x.ndim - 2) + (t, t, 1))
-    return jnp.cumsum(jnp.where(after, x[..., :, None, :], 0.0), axis=-3)

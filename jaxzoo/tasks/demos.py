@@ -69,6 +69,11 @@ DEMOS = {
         {"length": 24, "n_pairs": 4, "vocab_size": 60, "fillers": "zero"},
     ),
     "parity": Demo("Whether a string of bits has an odd number of ones.", "parity.ParityConfig", {"length": 13}),
+    "permutations": Demo(
+        "The word problem of a symmetric group: after each permutation, the product of all so far.",
+        "permutations.preset",
+        {"n_objects": 3, "length": 12},
+    ),
     "majority": Demo(
         "Whether more than half of the bits of a string are ones.", "majority.MajorityConfig", {"length": 14}
     ),

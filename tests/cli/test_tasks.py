@@ -22,6 +22,7 @@ LEGENDS = {
     "forgetting_mqar": "keys 1..31, values 32..63; 0: empty; keys are bound again from position 8 on",
     "compositional_mqar": "first keys 1..19, second keys 20..39, values 40..59; 0: empty",
     "parity": "bits 0 and 1; 2 asks",
+    "permutations": "permutations 0..5 of 3 objects in lexicographic order; each asks for the product",
     "majority": "bits 0 and 1; 2 asks",
 }
 parametrize_tasks = pytest.mark.parametrize("name", DEMOS)

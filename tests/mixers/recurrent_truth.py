@@ -33,19 +33,29 @@ def conv(x, taps):
     return y
 
 
+QK_ACTIVATIONS = {"silu": silu, "relu": lambda x: np.maximum(x, 0), "elu": lambda x: np.where(x > 0, x + 1, np.exp(x))}
+
+
 def delta_heads(config, p, x, log_decay):
     """o `(b, t, h, v)` of a mixer of the delta rule; log_decay (b, t, h, k or 1), head by head."""
     b, t, _ = x.shape
     k_dim, v_dim, group = config.head_key, config.head_value, config.heads // config.n_heads
     projected = np.concatenate([x @ p[f"{name}_proj.kernel"] for name in "qkv"], axis=-1)
-    convolved = silu(conv(projected, p["conv.taps"]))
+    convolved = conv(projected, p["conv.taps"]) + p.get("conv.bias", 0)
+    activation, by_sum = (
+        QK_ACTIVATIONS[getattr(config, "qk_activation", "silu")],
+        getattr(config, "qk_norm", "l2") == "sum",
+    )
+    qk, v = convolved[..., : 2 * config.keys], convolved[..., 2 * config.keys :]
+    convolved = np.concatenate([activation(qk), silu(v)], axis=-1)
     beta = sigmoid(x @ p["beta_proj.kernel"]) * (2 if config.negative else 1)
     o = np.zeros((b, t, config.heads, v_dim))
     for h in range(config.heads):
         start = h // group * k_dim
         q, k = (convolved[..., first + start : first + start + k_dim] for first in (0, config.keys))
         v = convolved[..., 2 * config.keys + h * v_dim : 2 * config.keys + (h + 1) * v_dim]
-        q, k = (y / np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
+        length = lambda y: y.sum(-1, keepdims=True) if by_sum else np.sqrt((y**2).sum(-1, keepdims=True) + 1e-6)  # noqa: E731
+        q, k = (y / length(y) for y in (q, k))
         s = np.zeros((b, k_dim, v_dim))
         for i in range(t):
             s = np.exp(log_decay[:, i, h])[..., None] * s

@@ -57,7 +57,7 @@ class Stream(NamedTuple):
 
     @property
     def context(self):
-        return Context(tokens=jnp.asarray(self.tokens))
+        return Context(tokens=jnp.asarray(self.tokens), first_values=jax.lax.stop_gradient(jnp.sin(self.x)))
 
 
 @functools.cache
@@ -127,8 +127,8 @@ def assert_state_keeps_structure(case):
         assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
 
     def prefill_and_step(state, x, tokens):
-        _, prefilled = mixer.prefill(x, state, Context(tokens=tokens))
-        return prefilled, mixer.step(x[:, 0], prefilled, Context(tokens=tokens[:, 0]))[1]
+        _, prefilled = mixer.prefill(x, state, Context(tokens=tokens, first_values=x))
+        return prefilled, mixer.step(x[:, 0], prefilled, Context(tokens=tokens[:, 0], first_values=x[:, 0]))[1]
 
     tokens = jax.ShapeDtypeStruct((BATCH, 3), jnp.int32)
     for dtype in (jnp.float32, jnp.bfloat16):
@@ -376,6 +376,9 @@ def test_what_a_mixer_does_not_honour_is_refused_by_name():
                 mixer.step(x[:, 0], None, one)
         if promised.needs_tokens:
             with pytest.raises(ValueError, match=f"^{name} reads token ids, and got none"):
+                mixer(x)
+        if promised.needs_values:
+            with pytest.raises(ValueError, match=f"^{name} mixes its values with those of an earlier layer"):
                 mixer(x)
 
 

@@ -20,6 +20,8 @@ D = 8
     "options",
     [
         {"n_heads": 2, "key_width": 6, "value_width": 10, "n_taps": 3, "gate": True, "negative": True},
+        {"n_heads": 2, "conv_bias": True, "qk_activation": "elu", "qk_norm": "sum"},
+        pytest.param({"qk_activation": "relu"}, marks=pytest.mark.full),
         pytest.param({}, marks=pytest.mark.full),
     ],
 )

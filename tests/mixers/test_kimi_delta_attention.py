@@ -11,14 +11,18 @@ from tests.mixers.recurrent_truth import T, check, delta_heads, inputs, rms, sig
 D = 8
 
 
-def test_equation():
-    """Kills: a decay per head instead of per channel, a rate A of another head, a SiLU gate, a missing bias; in
-    parallel, and streamed."""
-    config = KimiDeltaAttentionConfig(d_model=D, n_heads=2, key_width=6, value_width=10, n_taps=3, rank=2)
+@pytest.mark.parametrize(
+    "options", [{"n_value_heads": 4, "value_width": 20}, {"n_heads": 2, "value_width": 10, "lower_bound": -5.0}]
+)
+def test_equation(options):
+    """Kills: a decay per head instead of per channel, a rate A or decays of another value head, a bound outside of the
+    sigmoid, a SiLU gate, a missing bias; in parallel, and streamed."""
+    config = KimiDeltaAttentionConfig(**{"d_model": D, "n_heads": 2, "key_width": 6, "n_taps": 3, "rank": 2, **options})
     mixer, p = moved(KimiDeltaAttention(config, rngs=nnx.Rngs(0)))
     x = inputs(D)
-    step = softplus(x @ p["decay.down.kernel"] @ p["decay.up.kernel"] + p["dt_bias"])
-    log_decay = -np.exp(p["a_log"])[:, None] * step.reshape(2, T, 2, 3)
+    logits = (x @ p["decay.down.kernel"] @ p["decay.up.kernel"] + p["dt_bias"]).reshape(2, T, config.heads, 3)
+    rate, bound = np.exp(p["a_log"])[:, None], config.lower_bound
+    log_decay = -rate * softplus(logits) if bound is None else bound * sigmoid(rate * logits)
     o = delta_heads(config, p, x, log_decay)
     y = (rms(o, config.norm_eps) * p["norm.scale"]).reshape(2, T, config.values)
     gate = sigmoid(x @ p["gate.down.kernel"] @ p["gate.up.kernel"] + p["gate.up.bias"])
@@ -26,6 +30,6 @@ def test_equation():
 
 
 def test_config_errors():
-    """Kills grouped values, whose decays would be those of another head."""
-    with pytest.raises(ValueError, match="n_value_heads=4 must be n_heads=2"):
-        KimiDeltaAttentionConfig(d_model=D, n_heads=2, n_value_heads=4)
+    """Kills decays above 1."""
+    with pytest.raises(ValueError, match=r"lower_bound=0.5 must be below 0, or None"):
+        KimiDeltaAttentionConfig(d_model=D, lower_bound=0.5)

@@ -21,9 +21,12 @@ def truth(config, p, u):
     inner, n, heads, groups = 2 * D, config.d_state, config.heads, config.n_groups
     width, per_group = config.head_width, heads // groups
     projected = u @ p["in_proj.kernel"]
+    projected = projected + p.get("in_proj.bias", 0)
     z, xbc = projected[..., :inner], projected[..., inner : 2 * inner + 2 * groups * n]
     delta = softplus(projected[..., 2 * inner + 2 * groups * n :] + p["dt_bias"])
-    xbc = silu(conv(xbc, p["conv.taps"]) + p["conv.bias"])
+    delta = delta if config.dt_limit is None else np.clip(delta, *config.dt_limit)
+    xbc = silu(conv(xbc, p["conv.taps"]) + p.get("conv.bias", 0))
+    skip = p["skip"].reshape(heads, -1)
     y = np.zeros((2, T, heads, width))
     for h in range(heads):
         first = inner + h // per_group * n
@@ -32,8 +35,10 @@ def truth(config, p, u):
         for i in range(T):
             kept = np.exp(-np.exp(p["a_log"][h]) * delta[:, i, h])
             s = kept[:, None, None] * s + delta[:, i, h, None, None] * b[:, i, :, None] * x[:, i, None]
-            y[:, i, h] = np.einsum("bn,bnp->bp", c[:, i], s) + p["skip"][h] * x[:, i]
+            y[:, i, h] = np.einsum("bn,bnp->bp", c[:, i], s) + skip[h] * x[:, i]
     y = y.reshape(2, T, inner)
+    if not config.normalize:
+        return y * silu(z) @ p["out_proj.kernel"] + p["out_proj.bias"]
     norm = lambda y: rms(y.reshape(2, T, groups, -1), config.norm_eps).reshape(y.shape) * p["norm.scale"]  # noqa: E731
     y = norm(y) * silu(z) if config.norm_before_gate else norm(y * silu(z))
     return y @ p["out_proj.kernel"]
@@ -43,6 +48,15 @@ def truth(config, p, u):
     "options",
     [
         {"d_state": 5, "head_dim": 3, "n_groups": 2, "n_taps": 3},
+        {
+            "d_state": 3,
+            "head_dim": 4,
+            "normalize": False,
+            "dt_limit": (0.6, 0.8),
+            "proj_bias": True,
+            "conv_bias": False,
+            "skip_per_channel": True,
+        },
         pytest.param({"d_state": 3, "norm_before_gate": True}, marks=pytest.mark.full),
     ],
 )
@@ -84,5 +98,6 @@ def test_config_errors():
         ({"head_dim": 5}, r"head_dim=5 must divide expand \* d_model=12"),
         ({"head_dim": 4, "n_groups": 2}, "n_groups=2 must divide the 3 heads"),
         ({"d_state": 0}, "d_state=0 must be positive"),
+        ({"dt_limit": (1.0, 0.5)}, r"dt_limit=\(1.0, 0.5\) must be two bounds"),
     ]
     assert_refused(functools.partial(Mamba2Config, d_model=6), cases)

@@ -19,13 +19,13 @@ def truth(config, p, x):
     w, k, v, r, g = shifted
     r, k, v = r @ p["receptance.kernel"], k @ p["key.kernel"], v @ p["value.kernel"]
     low = np.tanh(w @ p["decay_down"]) @ p["decay_up"]
-    width, heads = config.head_width, []
+    width, v_width, heads = config.head_key, config.values // config.n_heads, []
     for h in range(config.n_heads):
-        own = slice(h * width, (h + 1) * width)
+        own, columns = slice(h * width, (h + 1) * width), slice(h * v_width, (h + 1) * v_width)
         decay = np.exp(-np.exp(p["time_decay"][h] + low[..., own]))
-        s, rows = np.zeros((2, width, width)), []
+        s, rows = np.zeros((2, width, v_width)), []
         for i in range(T):
-            write = k[:, i, own, None] * v[:, i, None, own]
+            write = k[:, i, own, None] * v[:, i, None, columns]
             rows.append(np.einsum("bk,bkv->bv", r[:, i, own], s + p["time_first"][h][None, :, None] * write))
             s = decay[:, i, :, None] * s + write
         o = np.stack(rows, axis=1)
@@ -38,7 +38,7 @@ def truth(config, p, x):
 def test_equation():
     """Kills: the shift of another projection, a low-rank map of the wrong input, a decay before the read, a bonus that
     is written, another head's columns; in parallel, and streamed."""
-    config = RWKV6TimeMixConfig(d_model=D, n_heads=2, value_width=8, shift_rank=2, decay_rank=3)
+    config = RWKV6TimeMixConfig(d_model=D, n_heads=2, value_width=8, key_width=4, shift_rank=2, decay_rank=3)
     mixer, p = moved(RWKV6TimeMix(config, rngs=nnx.Rngs(0)))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)

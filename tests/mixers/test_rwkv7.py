@@ -1,13 +1,16 @@
 """RWKV-7's time and channel mixing against their equations in float64, head by head; their initialisation."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
 from jaxzoo.mixers.linear.rwkv7 import RWKV7TimeMix, RWKV7TimeMixConfig
 from jaxzoo.mixers.linear.rwkv7_channel_mix import RWKV7ChannelMix, RWKV7ChannelMixConfig
+from jaxzoo.models import LanguageModelConfig
 from tests.mixers.moved import moved
-from tests.mixers.recurrent_truth import T, check, inputs, sigmoid
+from tests.mixers.recurrent_truth import check, inputs, sigmoid
+from tests.models.hybrids import make_model, random_tokens
 
 D = 6
 
@@ -16,19 +19,21 @@ def to_last(x):
     return np.concatenate([np.zeros_like(x[:, :1]), x[:, :-1]], axis=1) - x
 
 
-def truth(config, p, x):
+def truth(config, p, x, first_values=None):
     r, w, k, v, a, g = (x + to_last(x) * p["shifts"][j] for j in range(6))
     low = lambda x, name, f: f(x @ p[f"{name}.down.kernel"]) @ p[f"{name}.up.kernel"] + p.get(f"{name}.up.bias", 0)  # noqa: E731
     decay = np.exp(-sigmoid(low(w, "decay", np.tanh)) / np.sqrt(np.e))
     a, g = sigmoid(low(a, "rate", lambda x: x)), low(g, "gate", sigmoid)
+    share = sigmoid(low(v, "value_share", lambda x: x)) if config.mixes_values else 0
     r, k, v = r @ p["receptance.kernel"], k @ p["key.kernel"], v @ p["value.kernel"]
+    v = v if first_values is None else (1 - share) * v + share * first_values
     removal, k = k * p["removal_scale"], k * (1 + (a - 1) * p["rate_share"])
     width, heads = config.head_width, []
     for h in range(config.n_heads):
         own = slice(h * width, (h + 1) * width)
         kappa = removal[..., own] / np.linalg.norm(removal[..., own], axis=-1, keepdims=True)
         s, rows = np.zeros((2, width, width)), []  # the paper's orientation: value, key
-        for i in range(T):
+        for i in range(x.shape[1]):
             transition = np.einsum("bk,kl->bkl", decay[:, i, own], np.eye(width))
             transition = transition - kappa[:, i, :, None] * (a[:, i, own] * kappa[:, i])[:, None]
             s = s @ transition + v[:, i, own, None] * k[:, i, None, own]
@@ -48,6 +53,44 @@ def test_equation():
     mixer, p = moved(RWKV7TimeMix(config, rngs=nnx.Rngs(0)))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
+
+
+def test_value_residual_of_a_model():
+    """Kills: a share of the layer's own values for the share of the first layer's, values of another layer than the
+    first, of another token when streamed, or of the whole sequence where a prompt continues; a scan that loses them.
+    Four layers of RWKV-7: the first stands alone, the others are scanned."""
+    config = LanguageModelConfig(
+        pattern=tuple(RWKV7TimeMixConfig(n_heads=2, layer_index=i, n_layers=4, value_rank=2) for i in range(4)),
+        d_model=D,
+        n_layers=4,
+        vocab_size=11,
+        mlp="none",
+    )
+    assert [fold.repeats for fold in config.folds] == [1, 3]
+    model = make_model(config)
+    tokens = random_tokens(config)
+    norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)  # noqa: E731
+    flat = model.unstacked()
+    residual, first_values = np.float64(flat.embedding[...])[tokens], None
+    for stack in flat.stacks:
+        block = stack.blocks[0]
+        p = {".".join(map(str, path)): np.float64(leaf[...]) for path, leaf in nnx.to_flat_state(nnx.state(block))}
+        x = norm(residual) * p.pop("mixer_norm.scale") + p.pop("mixer_norm.bias")
+        p = {name.removeprefix("mixer."): value for name, value in p.items()}
+        own = x + to_last(x) * p["shifts"][3]
+        first_values = own @ p["value.kernel"] if first_values is None else first_values
+        residual = residual + truth(block.mixer.config, p, x, first_values)
+    scale, bias = (np.float64(getattr(flat.final_norm, name)[...]) for name in ("scale", "bias"))
+    expected = (norm(residual) * scale + bias) @ np.float64(flat.embedding[...]).T
+
+    @nnx.jit
+    def all_ways(model, tokens):
+        head, state = model.prefill(tokens[:, :3], model.init_state(2))
+        one, state = model.step(tokens[:, 3], state)
+        return model(tokens), jnp.concatenate([head, one[:, None], model.prefill(tokens[:, 4:], state)[0]], axis=1)
+
+    for found in all_ways(model, tokens):
+        np.testing.assert_allclose(found[..., :11], expected[..., :11], atol=1e-4 * np.abs(expected).max())
 
 
 def test_equation_of_the_channel_mix():
@@ -74,6 +117,8 @@ def test_initialisation():
 
 
 def test_config_errors():
-    """Kills heads that do not divide the channels."""
+    """Kills heads that do not divide the channels, and a value residual without values."""
     with pytest.raises(ValueError, match="d_model=8 must be divisible by n_heads=3"):
         RWKV7TimeMixConfig(d_model=8, n_heads=3)
+    with pytest.raises(ValueError, match=r"RWKV7TimeMixConfig as layer 0, which needs the values of an earlier layer"):
+        LanguageModelConfig(pattern=(RWKV7TimeMixConfig(layer_index=1, n_layers=2),))

@@ -85,8 +85,9 @@ def outputs_and_gradients(mixer, x, dy, context):
 def arguments(name, packed):
     config = CASES[name]
     tokens = jnp.asarray(np.random.default_rng(3).integers(7, size=(4, LENGTH), dtype=np.int32))
-    context = Context(tokens=tokens, segment_ids=documents() if packed else None)
-    return build(config), inputs(config.width, 1), inputs(config.width, 2), context
+    x, values = inputs(config.width, 1), jnp.asarray(inputs(config.width, 5))
+    context = Context(tokens=tokens, segment_ids=documents() if packed else None, first_values=values)
+    return build(config), x, inputs(config.width, 2), context
 
 
 @functools.cache

@@ -94,6 +94,54 @@ def hand_count(name: str) -> int:
             ]
             conv = 2048 * d + d + (d + 1) * 2 * d
             return 50304 * d + layers * (conv + 3 * d * width + 2 * d) + d
+        case "mamba2-370m" | "mamba2-1.3b":
+            d = 1024 if name == "mamba2-370m" else 2048
+            inner, heads, convolved = 2 * d, 2 * d // 64, 2 * d + 2 * 128
+            mixer = d * (inner + convolved + heads) + 5 * convolved + 3 * heads + inner + inner * d
+            return 50288 * d + 48 * (mixer + d) + d
+        case "delta-net-340m" | "delta-net-1.3b" | "kimi-delta-attention-1.3b" | "hgrn2-1.3b":
+            d, width = (1024, 2816) if name.endswith("340m") else (2048, 5632)
+            heads, v = d // 128, 128
+            mixer = 4 * d * d + d * heads + 4 * 3 * d + v
+            if name.startswith("kimi"):
+                mixer += 2 * (d * v + v * d) + d + heads + d
+            if name.startswith("hgrn2"):
+                mixer = 4 * d * d + d
+            return 2 * 32000 * d + 24 * (mixer + 3 * d * width + 2 * d) + d
+        case "gated-delta-net-340m" | "gated-delta-net-1.3b":
+            d, width = (1024, 2816) if name.endswith("340m") else (2048, 5632)
+            keys, values, heads = 3 * d // 4, 3 * d // 2, 3 * d // 1024
+            mixer = 2 * d * keys + 3 * d * values + 2 * d * heads + 2 * heads + 4 * (2 * keys + values) + 512
+            return 2 * 32000 * d + 21 * (mixer + 3 * d * width + 2 * d) + d
+        case "rwkv6-1.6b":
+            d, hidden = 2048, 7168
+            time_mix = 5 * d * d + 6 * d + 2 * 5 * 32 * d + d + 2 * 64 * d + d + 2 * d
+            channel_mix = d * d + 2 * hidden * d + 2 * d
+            return 2 * 65536 * d + 24 * (time_mix + channel_mix + 4 * d) + 4 * d
+        case "rwkv7-0.2b" | "rwkv7-0.4b" | "rwkv7-1.5b":
+            d, layers, small, value, gate = {
+                "rwkv7-0.2b": (768, 12, 64, 32, 128),
+                "rwkv7-0.4b": (1024, 24, 64, 32, 128),
+                "rwkv7-1.5b": (2048, 24, 96, 64, 256),
+            }[name]
+            time_mix = 4 * d * d + 6 * d + 2 * (2 * small * d + d) + 2 * gate * d + 3 * d + 2 * d
+            channel_mix, residual = 2 * 4 * d * d + d, 2 * value * d + d
+            return 2 * 65536 * d + layers * (time_mix + channel_mix + 4 * d) + (layers - 1) * residual + 4 * d
+        case "griffin-400m" | "griffin-1.3b":
+            d, inner, layers = (1536, 2048, 12) if name.endswith("400m") else (2048, 2560, 24)
+            recurrent = 3 * d * inner + 2 * inner + d + 5 * inner + 2 * (inner * inner // 16 + inner) + inner
+            local = 2 * d * d + 2 * d * 128
+            return 32000 * d + layers * (2 * recurrent + local) // 3 + layers * (9 * d * d + 2 * d) + d
+        case "samba-like-420m":
+            d, width, inner, rank = 1536, 4096, 3072, 96
+            mamba = 2 * d * inner + 4 * inner + inner + inner * (rank + 32) + rank * inner + inner
+            mamba += 16 * inner + inner + inner * d
+            return 32000 * d + 6 * (mamba + 4 * d * d) + 12 * (3 * d * width + 2 * d) + d
+        case "qwen3-next-like-400m":
+            d, width, keys, values = 1024, 2816, 1024, 2048
+            delta = 2 * d * keys + 3 * d * values + 2 * 16 * d + 2 * 16 + 4 * (2 * keys + values) + 128
+            attention = 2 * d * d + 2 * d * 256
+            return 32000 * d + 18 * delta + 6 * attention + 24 * (3 * d * width + 2 * d) + d
         case _:
             rows, d, layers, width = {
                 "transformer++-360m": (50272, 1024, 24, 2816),
@@ -147,6 +195,22 @@ COUNTS = [
     ("zoology-long-conv-360m", 359_916_544, 360e6, 0.001),
     ("zoology-base-conv-selective-162m", 170_123_616, 162e6, 0.051),
     ("zoology-base-conv-selective-365m", 361_652_784, 365e6, 0.01),
+    ("mamba2-370m", 368_346_624, 370e6, 0.005),
+    ("mamba2-1.3b", 1_343_757_312, 1.34e9, 0.004),
+    ("delta-net-340m", 374_362_112, 340e6, 0.11),
+    ("delta-net-1.3b", 1_365_677_056, 1.3e9, 0.06),
+    ("gated-delta-net-340m", 379_764_350, 340e6, 0.12),
+    ("gated-delta-net-1.3b", 1_387_348_732, 1.3e9, 0.07),
+    ("kimi-delta-attention-1.3b", 1_390_941_568, 1.3e9, 0.08),
+    ("hgrn2-1.3b", 1_364_346_880, 1.3e9, 0.06),
+    ("rwkv6-1.6b", 1_599_873_024, 1.6e9, 0.001),
+    ("rwkv7-0.2b", 191_034_624, 191_034_624, 1e-12),
+    ("rwkv7-0.4b", 450_767_872, 450_767_872, 1e-12),
+    ("rwkv7-1.5b", 1_527_404_544, 1_527_404_544, 1e-12),
+    ("griffin-400m", 404_309_504, 400e6, 0.011),
+    ("griffin-1.3b", 1_308_116_992, 1.3e9, 0.007),
+    ("samba-like-420m", 421_793_280, 421e6, 0.002),
+    ("qwen3-next-like-400m", 408_047_424, 400e6, 0.03),
 ]
 """Name, parameters, the paper's number of them and how far that may be."""
 

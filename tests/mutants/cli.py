@@ -140,8 +140,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="all repeats of a scan share a key",
         path=f"{MODELS}/block.py",
-        old="residual, states, losses = period(residual, variables, states, fold_in(context, i))",
-        new="residual, states, losses = period(residual, variables, states, context)",
+        old="residual, states, losses, _ = period(residual, variables, states, fold_in(context, i))",
+        new="residual, states, losses, _ = period(residual, variables, states, context)",
         tests=("tests/models/test_dropout.py::test_every_branch_of_every_layer_has_its_own_mask",),
     ),
     Mutant(

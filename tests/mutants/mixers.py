@@ -35,8 +35,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="decay applied twice to what a chunk reads",
         path=LINEAR,
-        old="reads, writes, kept = jnp.exp(_from_start(none))",
-        new="reads, writes, kept = jnp.exp(2 * _from_start(none))",
+        old="reads, writes, kept = jnp.exp(sum_from_start(none))",
+        new="reads, writes, kept = jnp.exp(2 * sum_from_start(none))",
         tests=LINEAR_TESTS,
     ),
     Mutant(
@@ -70,8 +70,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="squares of queries with queries",
         path=LINEAR,
-        old="*(x.astype(jnp.float32) for x in squares)))",
-        new="*(squares[0].astype(jnp.float32) for x in squares)))",
+        old="rows, columns = (x.astype(jnp.float32).swapaxes(1, 2) for x in squares)",
+        new="rows, columns = (squares[0].astype(jnp.float32).swapaxes(1, 2) for x in squares)",
         tests=("tests/ops/test_linear_attention.py::test_weights_that_are_squares",),
     ),
     Mutant(

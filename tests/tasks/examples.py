@@ -14,6 +14,7 @@ from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.parity import ParityConfig
+from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 
 N = 2000
@@ -49,6 +50,8 @@ SMALL: dict[str, TaskConfig] = {
     "copy-once": SelectiveCopyConfig(vocab_size=7, length=7, n_signals=3, n_noise=2, repeats="once"),
     "parity": ParityConfig(length=8),
     "parity-cumulative": ParityConfig(length=7, cumulative=True),
+    "permutations": PermutationsConfig(length=5),
+    "permutations-swaps": PermutationsConfig(length=6, n_objects=4, vocab_size=24, moves="swaps"),
     "majority": MajorityConfig(length=8),
     "majority-cumulative": MajorityConfig(length=9, cumulative=True),
 }

@@ -8,7 +8,8 @@ For every head, with a causal convolution of `n_taps` taps per channel:
 with q' = q / |q| and k' = k / |k|; each mixer has its own decay D and its own way from o to the output. `negative`
 doubles beta: eigenvalues of the transition from -1 to 1 (arXiv 2411.12537).
 
-The convolutions of q, k and v are one, over their joined channels. The length of q and k is
+The convolutions of q, k and v are one, over their joined channels; with one tap of 1 they are absent (fla's
+`use_short_conv=False`). The length of q and k is
 sqrt(sum of squares + 1e-6), as in the public codes. These scale q by 1 / sqrt(k), which no paper prints; the norm of o
 undoes it up to its eps.
 """
@@ -45,6 +46,8 @@ class DeltaConfig(MixerConfig):
     """Heads of values, each group of neighbours with one head of queries and keys (Qwen3-Next); None: n_heads."""
     n_taps: PositiveInt = 4
     """Taps of the convolutions, the current token's included."""
+    conv_bias: bool = False
+    """Biases in the convolutions."""
     negative: bool = False
     """Betas in (0, 2), not (0, 1): eigenvalues down to -1, which state tracking needs (arXiv 2411.12537)."""
     norm_eps: NonNegativeFloat = 1e-5
@@ -73,6 +76,11 @@ class DeltaConfig(MixerConfig):
     def values(self) -> int:
         """Width of all values, with the default filled in."""
         return self.value_width or self.width
+
+    @property
+    def plain_channels(self) -> int:
+        """Channels, from the front, whose convolution has no SiLU."""
+        return 0
 
     @property
     def head_key(self) -> int:
@@ -110,7 +118,7 @@ class DeltaMixer(Mixer):
     """The forms of a mixer of the delta rule; abstract: `_decay` and `_merge` are its own.
 
     `q_proj`, `k_proj` (d, key_width), `v_proj` (d, value_width), `beta_proj` (d, heads), `conv.taps` (n_taps,
-    2 key_width + value_width: q, k, v), `out_proj` (value_width, d).
+    2 key_width + value_width: q, k, v), `conv.bias` where asked for, `out_proj` (value_width, d).
     """
 
     config: Any
@@ -121,7 +129,9 @@ class DeltaMixer(Mixer):
         self.k_proj = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
         self.v_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
         self.beta_proj = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
-        self.conv = SiluConv(2 * config.keys + config.values, config.n_taps, axis="heads", rngs=rngs)
+        inner = 2 * config.keys + config.values
+        plain, biased = config.plain_channels, config.conv_bias
+        self.conv = SiluConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
         self.out_proj = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
@@ -168,9 +178,13 @@ class DeltaMixer(Mixer):
         """Queries and keys `(..., h, k)` of length 1, the queries scaled, and values `(..., h, v)`."""
         config = self.config
         q, k, v = jnp.split(convolved, (config.keys, 2 * config.keys), axis=-1)
-        q, k = (_unit(x.reshape(*x.shape[:-1], config.n_heads, config.head_key)) for x in (q, k))
+        q, k = (self._normalized(x.reshape(*x.shape[:-1], config.n_heads, config.head_key)) for x in (q, k))
         q, k = (jnp.repeat(x, config.heads // config.n_heads, axis=-2) for x in (q, k))
         return q * config.head_key**-0.5, k, v.reshape(*v.shape[:-1], config.heads, config.head_value)
+
+    def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
+        """Queries or keys of length 1."""
+        return _unit(x)
 
     def _beta(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
         """Strength of the replacement, float32."""

@@ -5,13 +5,16 @@ With q', k', v and beta of `jaxzoo/mixers/linear/delta.py` (short convolutions, 
     S_t = S_{t-1} + beta_t k'_t (v_t - k'_t^T S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
     y = concat(rms(o_h)) W_O
 
-The norm has a learned scale, one for all heads. `gate` multiplies it by silu(x W_G), as an option of the public code
-(fla) does. Compared with fla's parameters: its `q_conv1d`, `k_conv1d` and `v_conv1d` are joined in `conv.taps`.
+The norm has a learned scale, one for all heads. Options of the public code (fla): `gate` multiplies the norm by
+silu(x W_G); `qk_activation` takes the place of the SiLU of queries and keys, whose convolution has none then;
+`qk_norm="sum"` divides by the sum of the entries. Compared with fla's parameters: its `q_conv1d`, `k_conv1d` and
+`v_conv1d` are joined in `conv.taps`, `b_proj` is `beta_proj`, `o_norm.weight` is `norm.scale`.
 """
 
 import dataclasses
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
+import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
@@ -35,6 +38,14 @@ class DeltaNetConfig(DeltaConfig):
 
     gate: bool = False
     """Multiplies the normalized heads by silu(x W_G)."""
+    qk_activation: Literal["silu", "relu", "elu", "identity"] = "silu"
+    """Activation of queries and keys; "elu" is elu(x) + 1."""
+    qk_norm: Literal["l2", "sum"] = "l2"
+    """Divides queries and keys by their length, or by the sum of their entries (for activations above 0)."""
+
+    @property
+    def plain_channels(self) -> int:
+        return 0 if self.qk_activation == "silu" else 2 * self.keys
 
     @classmethod
     def tiny(cls) -> Self:
@@ -61,6 +72,13 @@ class DeltaNet(DeltaMixer):
         if config.gate:
             self.gate_proj = linear(config.width, config.values, axes=("embed", "heads"), std=config.std, rngs=rngs)
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
+
+    def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
+        if self.config.qk_activation == "relu":
+            x = jax.nn.relu(x)
+        elif self.config.qk_activation == "elu":
+            x = jax.nn.elu(x) + 1
+        return x / x.sum(-1, keepdims=True) if self.config.qk_norm == "sum" else super()._normalized(x)
 
     def _decay(self, x: Float[Array, "... d"]) -> None:
         return None

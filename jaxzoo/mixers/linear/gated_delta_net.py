@@ -18,7 +18,8 @@ With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head:
 | `norm.scale`, `out_proj`       | `o_norm.weight`, `o_proj`        | `norm.weight`, `out_proj`                        |
 
 Initialisation: exp(A_log) uniform in (0, 16], dt_bias as in Mamba-2; both are not decayed. Widths: None is d_model
-for keys and for values; the paper's models have keys of 3/4 d_model and values of 3/2 d_model.
+for keys and for values; the paper's models have keys of 3/4 d_model and values of 3/2 d_model. Qwen3-Next starts
+dt_bias at 1. Without `gate` (fla's `use_gate=False`) the heads are normalized only.
 """
 
 import dataclasses
@@ -48,6 +49,9 @@ class GatedDeltaNetConfig(DeltaConfig):
         ),
     )
 
+    gate: bool = True
+    """Multiplies the normalized heads by silu(x W_G)."""
+
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=6, value_width=12, n_taps=3)
@@ -57,7 +61,7 @@ class GatedDeltaNetConfig(DeltaConfig):
 
     def flops_per_token(self, length: int) -> float:
         """See `delta_flops`; the projections of gate and decay."""
-        return self.delta_flops(length) + 2.0 * self.width * (self.values + self.heads)
+        return self.delta_flops(length) + 2.0 * self.width * (self.values * self.gate + self.heads)
 
 
 class GatedDeltaNet(DeltaMixer):
@@ -75,7 +79,8 @@ class GatedDeltaNet(DeltaMixer):
         self.decay_proj = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
         self.a_log = a_log_parameter(config.heads, low=0.0, high=16.0, rngs=rngs)
         self.dt_bias = dt_bias_parameter(config.heads, rngs=rngs)
-        self.gate_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
+        if config.gate:
+            self.gate_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
@@ -83,5 +88,5 @@ class GatedDeltaNet(DeltaMixer):
         return -jnp.exp(self.a_log[...]).reshape((1,) * (step.ndim - 1) + (-1,)) * step
 
     def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        y = self.norm(o, self.gate_proj(x).reshape(o.shape))
-        return self.out_proj(y.reshape(*x.shape[:-1], self.config.values))
+        gate = self.gate_proj(x).reshape(o.shape) if self.config.gate else None
+        return self.out_proj(self.norm(o, gate).reshape(*x.shape[:-1], self.config.values))

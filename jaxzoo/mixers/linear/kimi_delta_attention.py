@@ -6,17 +6,21 @@ With q', k', v and beta of `jaxzoo/mixers/linear/delta.py`, for every head, with
     S_t = Diag(a_t) S_{t-1} + beta_t k'_t (v_t - k'_t^T Diag(a_t) S_{t-1})^T        o_t = S_t^T q'_t / sqrt(k)
     y = concat(rms(o_h) . sigmoid(x W_3 W_4 + b)) W_O
 
-A_log has one number per head, dt_bias one per channel. fla's names: `decay` is `f_proj`, `gate` is `g_proj` (the second
-with a bias, as there), `norm.scale` is `o_norm.weight`; its `q_conv1d`, `k_conv1d` and `v_conv1d` are joined in
-`conv.taps`. Value heads are as many as key heads: fla's grouped values would share a head's decay.
+A_log has one number per value head, dt_bias one per channel of the keys of each. With a `lower_bound` L below 0 (fla's
+and Kimi Linear's `safe_gate`), log a_t = L sigmoid(exp(A_log) (x_t W_1 W_2 + dt_bias)). fla's names: `decay` is
+`f_proj`, `gate` is `g_proj` (the second with a bias, as there), `norm.scale` is `o_norm.weight`; its `q_conv1d`,
+`k_conv1d` and `v_conv1d` are joined in `conv.taps`. With `n_value_heads` each value head of a group has its own decay.
+transformers' Kimi Linear has no bias b.
 
-Initialisation: exp(A_log) uniform in [1, 16] and dt_bias as in Mamba-2; both are not decayed. (Some
-versions of fla start dt_bias at 0.) The rank of both maps is the value width of a head unless `rank` says otherwise.
+Initialisation: exp(A_log) uniform in [1, 16], with a lower bound 1, and dt_bias as in Mamba-2; both are not decayed.
+(Some versions of fla start dt_bias at 0.) The rank of both maps is the value width of a head unless `rank` says
+otherwise.
 """
 
 import dataclasses
 from typing import ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -41,12 +45,21 @@ class KimiDeltaAttentionConfig(DeltaConfig):
         ),
     )
 
+    lower_bound: float | None = None
+    """Smallest log decay, below 0, such as -5: decays by a sigmoid; None: by a softplus."""
+    gate_bias: bool = True
+    """Bias b of the gate (fla); transformers' Kimi Linear has none."""
     rank: PositiveInt | None = None
     """Rank of the maps to decay and gate; None: the value width of a head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.require("n_value_heads", self.heads == self.n_heads, f"must be n_heads={self.n_heads}", "or None")
+        self.require("lower_bound", self.lower_bound is None or self.lower_bound < 0, "must be below 0, or None")
+
+    @property
+    def decays(self) -> int:
+        """Decays of all value heads together."""
+        return self.heads * self.head_key
 
     @property
     def ranks(self) -> int:
@@ -55,21 +68,21 @@ class KimiDeltaAttentionConfig(DeltaConfig):
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=7, n_heads=2, key_width=6, value_width=10, n_taps=3, rank=3)
+        return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=6, value_width=12, n_taps=3, rank=3)
 
     def build(self, *, rngs: nnx.Rngs) -> "KimiDeltaAttention":
         return KimiDeltaAttention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """See `delta_flops`; the low-rank projections of gate and decay."""
-        return self.delta_flops(length) + 2.0 * self.ranks * (2 * self.width + self.keys + self.values)
+        return self.delta_flops(length) + 2.0 * self.ranks * (2 * self.width + self.decays + self.values)
 
 
 class KimiDeltaAttention(DeltaMixer):
     """The delta rule with a decay per token and channel; `step` costs O(k v) per head.
 
-    Parameters of `DeltaMixer`, `decay.down` (d, rank), `decay.up` (rank, key_width), `a_log` (n_heads,), `dt_bias`
-    (key_width,), `gate.down` (d, rank), `gate.up` (rank, value_width) with bias, `norm.scale` (value_width / n_heads,).
+    Parameters of `DeltaMixer`, `decay.down` (d, rank), `decay.up` (rank, heads k), `a_log` (heads,), `dt_bias`
+    (heads k,), `gate.down` (d, rank), `gate.up` (rank, value_width) with bias, `norm.scale` (v,).
     """
 
     config: KimiDeltaAttentionConfig
@@ -77,16 +90,21 @@ class KimiDeltaAttention(DeltaMixer):
     def __init__(self, config: KimiDeltaAttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         d, rank, std = config.width, config.ranks, config.std
-        self.decay = LowRank(d, rank, config.keys, std=std, rngs=rngs)
-        self.a_log = a_log_parameter(config.n_heads, low=1.0, high=16.0, rngs=rngs)
-        self.dt_bias = dt_bias_parameter(config.keys, rngs=rngs)
-        self.gate = LowRank(d, rank, config.values, std=std, bias=True, rngs=rngs)
+        self.decay = LowRank(d, rank, config.decays, std=std, rngs=rngs)
+        high = 16.0 if config.lower_bound is None else 1.0
+        self.a_log = a_log_parameter(config.heads, low=1.0, high=high, rngs=rngs)
+        self.dt_bias = dt_bias_parameter(config.decays, rngs=rngs)
+        self.gate = LowRank(d, rank, config.values, std=std, bias=config.gate_bias, rngs=rngs)
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps, activation="sigmoid")
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h k"]:
-        step = time_step(self.decay(x), self.dt_bias[...])
-        step = step.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_key)
-        return -jnp.exp(self.a_log[...]).reshape((1,) * (step.ndim - 2) + (-1, 1)) * step
+        config, logits = self.config, self.decay(x).astype(jnp.float32)
+        heads = lambda y: y.reshape(*y.shape[:-1], config.heads, config.head_key)  # noqa: E731
+        rate = jnp.exp(self.a_log[...]).reshape((1,) * (x.ndim - 1) + (-1, 1))
+        if config.lower_bound is None:
+            return -rate * heads(time_step(logits, self.dt_bias[...]))
+        logits = logits + self.dt_bias[...].reshape((1,) * (x.ndim - 1) + (-1,))
+        return config.lower_bound * jax.nn.sigmoid(rate * heads(logits))
 
     def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         y = self.norm(o, self.gate(x).reshape(o.shape))

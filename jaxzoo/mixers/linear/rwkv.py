@@ -46,17 +46,15 @@ class RWKVConfig(MixerConfig):
 
 
 def projection(
-    config: RWKVConfig, d_in: int, d_out: int, *, axes: tuple, std: float, zero: bool, rngs: nnx.Rngs
+    config: RWKVConfig, d_in: int, d_out: int, *, axes: tuple, std: float, gain: float | None = None, rngs: nnx.Rngs
 ) -> nnx.Linear:
-    """A projection without bias. In the authors' code it starts at 0 where `zero` says so, and elsewhere as an
-    orthogonal matrix times sqrt(d_out / d_in) where that is above 1."""
+    """A projection without bias. In the authors' code it starts as an orthogonal matrix times `gain`, which may be 0;
+    None: sqrt(d_out / d_in), at least 1 (their code up to RWKV-5)."""
     layer = linear(d_in, d_out, axes=axes, std=std, rngs=rngs)
     if config.projections == "release":
-        scale = 0.0 if zero else math.sqrt(max(1.0, d_out / d_in))
-        initial = (
-            nnx.initializers.orthogonal(scale)(rngs.params(), (d_in, d_out)) if scale else jnp.zeros((d_in, d_out))
-        )
-        layer.kernel[...] = initial
+        gain = math.sqrt(max(1.0, d_out / d_in)) if gain is None else gain
+        orthogonal = nnx.initializers.orthogonal(gain)
+        layer.kernel[...] = orthogonal(rngs.params(), (d_in, d_out)) if gain else jnp.zeros((d_in, d_out))
     return layer
 
 

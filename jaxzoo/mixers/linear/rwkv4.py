@@ -101,10 +101,10 @@ class RWKV4TimeMix(Mixer):
         self.time_decay = parameter(decays, ("channels",), decay=False)
         bonus = jnp.asarray(math.log(0.3) + 0.5 * zigzag(width), jnp.float32)
         self.time_first = parameter(bonus, ("channels",), decay=False)
-        self.key = projection(config, d, width, zero=True, **inward)
-        self.value = projection(config, d, width, zero=False, **inward)
-        self.receptance = projection(config, d, width, zero=True, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.key = projection(config, d, width, gain=0.0, **inward)
+        self.value = projection(config, d, width, **inward)
+        self.receptance = projection(config, d, width, gain=0.0, **inward)
+        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

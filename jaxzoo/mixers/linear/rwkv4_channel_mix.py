@@ -6,12 +6,13 @@ With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each f
 
 It has a state, the last input, and so stands in a model's pattern beside the time mix, with `mlp="none"`:
 `pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers (RWKV-5 has the same
-channel mix, its `hidden_width` 3.5 d).
+channel mix, its `hidden_width` 3.5 d; RWKV-6 too, with `share_power=3`: its time_maa are 1 minus mu).
 
 Parameters have the names of Hugging Face's RwkvModel: `time_mix_key` (mu_k), `time_mix_receptance`, `key` (W_k),
 `receptance`, `value` (W_v).
 
-Initialisation, as in the authors' code: both mu (i/d)^{1 - l/L} for layer l of L (`layer_index`, `n_layers`).
+Initialisation, as in the authors' code: both mu (i/d)^{(1 - l/L)^p} for layer l of L (`layer_index`, `n_layers`), with
+p = 1, or 3 in RWKV-6 (`share_power`).
 
 Deviation: projections start normal, unless `projections="release"`: then W_r and W_v start at 0 and W_k as an
 orthogonal matrix times sqrt(hidden_width / d).
@@ -44,6 +45,8 @@ class RWKV4ChannelMixConfig(RWKVConfig):
 
     hidden_width: PositiveInt | None = None
     """Hidden units; None: 4 d_model, as in the paper."""
+    share_power: PositiveInt = 1
+    """Power of 1 - l / L in the initial shares of the token itself: 1, or 3 (RWKV-6)."""
 
     @property
     def hidden(self) -> int:
@@ -79,11 +82,12 @@ class RWKV4ChannelMix(Mixer):
 
     def __init__(self, config: RWKV4ChannelMixConfig, *, rngs: nnx.Rngs) -> None:
         d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
-        self.time_mix_key = share(config)
-        self.time_mix_receptance = share(config)
-        self.key = projection(config, d, hidden, axes=axes, std=config.std, zero=False, rngs=rngs)
-        self.receptance = projection(config, d, d, axes=("embed", None), std=config.std, zero=True, rngs=rngs)
-        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        power = (1 - config.layer_index / config.n_layers) ** (config.share_power - 1)
+        self.time_mix_key = share(config, power)
+        self.time_mix_receptance = share(config, power)
+        self.key = projection(config, d, hidden, axes=axes, std=config.std, rngs=rngs)
+        self.receptance = projection(config, d, d, axes=("embed", None), std=config.std, gain=0.0, rngs=rngs)
+        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

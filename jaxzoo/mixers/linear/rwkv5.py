@@ -125,12 +125,12 @@ class RWKV5TimeMix(Mixer):
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
         self.norm_scale = parameter(jnp.full((width,), scale), ("heads",), decay=False)
         self.norm_bias = parameter(jnp.zeros((width,)), ("heads",), decay=False)
-        inward = {"axes": axes, "std": config.std, "zero": False, "rngs": rngs}
+        inward = {"axes": axes, "std": config.std, "rngs": rngs}
         self.key = projection(config, d, width, **inward)
         self.value = projection(config, d, width, **inward)
         self.receptance = projection(config, d, width, **inward)
         self.gate = projection(config, d, width, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

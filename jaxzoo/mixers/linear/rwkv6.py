@@ -8,8 +8,8 @@ With the token before, x', and low-rank maps (sec. 4.2), one lambda, A and B eac
     o_t = r_t^T (S_{t-1} + Diag(u) k_t v_t^T)        S_t = Diag(a_t) S_{t-1} + k_t v_t^T
     y_t = (silu(g_t) . norm(o_t)) W_o
 
-The norm is that of RWKV-5. The channel mix of RWKV-6 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d: its share of
-a token is 1 minus the authors' time_maa.
+The norm is that of RWKV-5. The channel mix of RWKV-6 is `RWKV4ChannelMix` with a `hidden_width` of 3.5 d and
+`share_power=3`: its share of a token is 1 minus the authors' time_maa.
 
 | ours                                  | authors' code                                                             |
 | ------------------------------------- | ------------------------------------------------------------------------- |
@@ -22,7 +22,11 @@ Initialisation, as in the authors' code, for layer l of L, channel i of d, and D
 before are 1 - (i/d)^{1 - l/L}, that of v less 0.3 D, those of r and g with half the exponent; `shift_down` and
 `decay_down` are 0, `shift_up` and `decay_up` uniform in +-0.01; the rest as in RWKV-5.
 
-Deviations: projections start normal, unless `projections="release"`. All parameters have one learning rate.
+fla's layer is the same with its parameters in another order (r, w, k, v, g; `x_proj`, `x_bias`, `bonus`, `g_norm`,
+`o_proj`), keys of half the width and 1e-5 in the norm.
+
+Deviations: projections start normal, unless `projections="release"` (orthogonal; those of keys and gate times 0.1, of
+the output 0). All parameters have one learning rate.
 """
 
 import dataclasses
@@ -58,7 +62,9 @@ class RWKV6TimeMixConfig(RWKVConfig):
     n_heads: PositiveInt = 1
     """Heads; the paper's have 64 channels each."""
     value_width: PositiveInt | None = None
-    """Channels of r, k, v and g in all heads together; None: d_model, as in the paper."""
+    """Channels of v and g in all heads together; None: d_model, as in the paper."""
+    key_width: PositiveInt | None = None
+    """Channels of r, k and the decays in all heads together; None: value_width, as in the paper (fla: d_model / 2)."""
     shift_rank: PositiveInt = 32
     """Rank of the maps to the shares of the token shift."""
     decay_rank: PositiveInt = 64
@@ -71,6 +77,8 @@ class RWKV6TimeMixConfig(RWKVConfig):
         if self.d_model is not None:
             rule = f"gives {self.values} channels, which must be a multiple of n_heads={self.n_heads}"
             self.require("value_width", self.values % self.n_heads == 0, rule)
+            rule = f"gives {self.keys} channels, which must be a multiple of n_heads={self.n_heads}"
+            self.require("key_width", self.keys % self.n_heads == 0, rule)
 
     @property
     def values(self) -> int:
@@ -78,23 +86,31 @@ class RWKV6TimeMixConfig(RWKVConfig):
         return self.value_width or self.width
 
     @property
-    def head_width(self) -> int:
-        """Channels of a head."""
-        return self.values // self.n_heads
+    def keys(self) -> int:
+        """`key_width`, with the default filled in."""
+        return self.key_width or self.values
+
+    @property
+    def head_key(self) -> int:
+        """Key width of a head."""
+        return self.keys // self.n_heads
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=7, n_heads=3, value_width=15, shift_rank=2, decay_rank=3, layer_index=1, n_layers=3)
+        place = cls(layer_index=1, n_layers=3)
+        return dataclasses.replace(place, d_model=7, n_heads=3, value_width=15, key_width=6, shift_rank=2, decay_rank=3)
 
     def build(self, *, rngs: nnx.Rngs) -> "RWKV6TimeMix":
         return RWKV6TimeMix(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections and low-rank maps, scores of a chunk with their values, and writing and reading the state."""
-        d, width = self.width, self.values
-        low_rank = 20.0 * d * self.shift_rank + 2.0 * self.decay_rank * (d + width)
-        recurrence = 4.0 * min(CHUNK, length) * width + 4.0 * self.head_width * width + 6.0 * width
-        return 10.0 * d * width + low_rank + recurrence
+        d, values, keys = self.width, self.values, self.keys
+        low_rank = 20.0 * d * self.shift_rank + 2.0 * self.decay_rank * (d + keys)
+        recurrence = (
+            2.0 * min(CHUNK, length) * (keys + values) + 4.0 * self.head_key * values + 2.0 * (keys + 2 * values)
+        )
+        return d * (4.0 * keys + 6.0 * values) + low_rank + recurrence
 
 
 class RWKV6TimeMixState(NamedTuple):
@@ -107,18 +123,18 @@ class RWKV6TimeMixState(NamedTuple):
 
 
 class RWKV6TimeMix(Mixer):
-    """RWKV-6's time mixing; the state has a fixed size, and `step` costs O(value_width^2 / n_heads).
+    """RWKV-6's time mixing; the state has a fixed size, and `step` costs O(key_width value_width / n_heads).
 
     `shift_mean` (d,), `shifts` (5, d), `shift_down` (d, 5 shift_rank), `shift_up` (5, shift_rank, d), `time_decay`,
-    `time_first` (h, k), `decay_down` (d, decay_rank), `decay_up` (decay_rank, value_width), `norm_scale`, `norm_bias`
-    (value_width,); `key`, `value`, `receptance`, `gate` (d, value_width), `output` (value_width, d).
+    `time_first` (h, k), `decay_down` (d, decay_rank), `decay_up` (decay_rank, key_width), `norm_scale`, `norm_bias`
+    (value_width,); `key`, `receptance` (d, key_width), `value`, `gate` (d, value_width), `output` (value_width, d).
     """
 
     config: RWKV6TimeMixConfig
 
     def __init__(self, config: RWKV6TimeMixConfig, *, rngs: nnx.Rngs) -> None:
-        d, width, axes = config.width, config.values, ("embed", "heads")
-        heads, small = (config.n_heads, config.head_width), config.shift_rank
+        d, width, keys, axes = config.width, config.values, config.keys, ("embed", "heads")
+        heads, small = (config.n_heads, config.head_key), config.shift_rank
         exponents = np.array([1.0, 1.0, 1.0, 0.5, 0.5])[:, None] * (1 - config.layer_index / config.n_layers)
         shares = 1 - (np.arange(d) / d)[None] ** exponents
         shares[2] -= 0.3 * config.depth
@@ -126,21 +142,21 @@ class RWKV6TimeMix(Mixer):
         self.shifts = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
         self.shift_down = parameter(jnp.zeros((d, 5 * small)), ("embed", None))
         self.shift_up = parameter(_nearly_zero((5, small, d), rngs), (None, None, "embed"))
-        decays = decay_curve(config, width, lowest=-6.0, span=5.0).reshape(heads)
+        decays = decay_curve(config, keys, lowest=-6.0, span=5.0).reshape(heads)
         self.time_decay = parameter(decays, ("heads", None), decay=False)
         self.decay_down = parameter(jnp.zeros((d, config.decay_rank)), ("embed", None))
-        self.decay_up = parameter(_nearly_zero((config.decay_rank, width), rngs), (None, "heads"))
-        bonus = config.depth * (1 - np.arange(width) / max(width - 1, 1)) + 0.1 * zigzag(width)
+        self.decay_up = parameter(_nearly_zero((config.decay_rank, keys), rngs), (None, "heads"))
+        bonus = config.depth * (1 - np.arange(keys) / max(keys - 1, 1)) + 0.1 * zigzag(keys)
         self.time_first = parameter(jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False)
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
         self.norm_scale = parameter(jnp.full((width,), scale), ("heads",), decay=False)
         self.norm_bias = parameter(jnp.zeros((width,)), ("heads",), decay=False)
-        inward = {"axes": axes, "std": config.std, "zero": False, "rngs": rngs}
-        self.key = projection(config, d, width, **inward)
-        self.value = projection(config, d, width, **inward)
-        self.receptance = projection(config, d, width, **inward)
-        self.gate = projection(config, d, width, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        inward = {"axes": axes, "std": config.std, "rngs": rngs}
+        self.key = projection(config, d, keys, gain=0.1, **inward)
+        self.value = projection(config, d, width, gain=1.0, **inward)
+        self.receptance = projection(config, d, keys, gain=1.0, **inward)
+        self.gate = projection(config, d, width, gain=0.1, **inward)
+        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
@@ -154,7 +170,7 @@ class RWKV6TimeMix(Mixer):
     ) -> RWKV6TimeMixState:
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
-        shape = (batch_size, config.n_heads, config.head_width, config.head_width)
+        shape = (batch_size, config.n_heads, config.head_key, config.values // config.n_heads)
         return RWKV6TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
 
     def prefill(
@@ -177,7 +193,7 @@ class RWKV6TimeMix(Mixer):
         w, k, v, r, g = self._shift(x, shifted - x)
         low = jnp.tanh(w @ self.decay_down[...].astype(x.dtype)) @ self.decay_up[...].astype(x.dtype)
         r, k, v, low = (
-            y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)
+            y.reshape(*x.shape[:-1], self.config.n_heads, y.shape[-1] // self.config.n_heads)
             for y in (self.receptance(r), self.key(k), self.value(v), low)
         )
         base = self.time_decay[...]

@@ -4,6 +4,7 @@ With the token before, x', and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j
 
     shift_j(x) = x + (x' - x) . mu_j                         one mu each for r, w, k, v, a and g
     r, k, v = shift_r(x) W_r, shift_k(x) W_k, shift_v(x) W_v
+    v <- v + (v_first - v) . sigmoid(lora_v(shift_v(x)))     f_v = identity; not in the first layer
     log w = -exp(-1/2) sigmoid(lora_w(shift_w(x)))           f_w = tanh
     a = sigmoid(lora_a(shift_a(x)))                          f_a = identity
     g = sigmoid(shift_g(x) A_g) B_g
@@ -14,18 +15,24 @@ With the token before, x', and low-rank maps lora_j(x) = f_j(x A_j) B_j + bias_j
 The paper's state is the transpose. The norm is a group norm: over the channels of each head, with mean, a learned scale
 and a learned shift of every channel. The channel mix is `RWKV7ChannelMix`.
 
+v_first are the values of the first layer of RWKV-7, the value residual (sec. 4): `Context.first_values`, which a model
+fills in, and which `values` of the first layer makes for callers without a model.
+
 | ours                                       | authors' code                                                   |
 | ------------------------------------------ | --------------------------------------------------------------- |
 | `shifts`                                   | `x_r`, `x_w`, `x_k`, `x_v`, `x_a`, `x_g`, in this order         |
 | `decay`, `rate`, `gate`: `down`, `up`      | `w1`, `w2`; `a1`, `a2`; `g1`, `g2`; biases `w0`, `a0`           |
+| `value_share`: `down`, `up`                | `v1`, `v2`; bias `v0`                                           |
 | `removal_scale`, `rate_share`, `bonus`     | `k_k`, `k_a`, `r_k`                                             |
 | `norm_scale`, `norm_bias`                  | `ln_x.weight`, `ln_x.bias`                                      |
 
 Initialisation, as in the authors' code, for layer l of L and channel i of d; see `_initial`.
 
-Deviations: **no value residual**: from the second layer on the paper mixes v with that of the first layer, which a
-mixer does not see; this is its first layer, at every depth. Projections start normal, unless `projections="release"`.
-All parameters have one learning rate. |k . k_k| is the root of the sum of squares + 1e-12.
+fla calls the projections `r_proj`, `k_proj`, `v_proj` and `o_proj`, the maps `w_lora` and so on (0 is `down`, 2 is
+`up`), and adds 1e-5 k to the variance in the norm, which is our `norm_eps` at k = 64.
+
+Deviations: projections start normal, unless `projections="release"` (orthogonal, the keys' times 0.1, W_o 0). All
+parameters have one learning rate. |k . k_k| is the root of the sum of squares + 1e-12.
 """
 
 import dataclasses
@@ -44,7 +51,7 @@ from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.low_rank import Activation, LowRank
 from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 
@@ -69,6 +76,10 @@ class RWKV7TimeMixConfig(RWKVConfig):
     """Rank of the map to the removal rates a."""
     gate_rank: PositiveInt = 128
     """Rank of the map to the gate g."""
+    value_rank: PositiveInt = 32
+    """Rank of the map to the share of the first layer's values."""
+    value_residual: bool | None = None
+    """Mixes the values with those of the first layer; None: where `layer_index` is above 0, as in the paper."""
     norm_eps: NonNegativeFloat = 64e-5
     """Added to the mean square in the norm of each head."""
 
@@ -82,9 +93,24 @@ class RWKV7TimeMixConfig(RWKVConfig):
         """Channels of a head."""
         return self.width // self.n_heads
 
+    @property
+    def mixes_values(self) -> bool:
+        """`value_residual`, with the default filled in."""
+        return self.layer_index > 0 if self.value_residual is None else self.value_residual
+
+    @property
+    def capabilities(self) -> Capabilities:
+        mixes = self.mixes_values
+        return dataclasses.replace(super().capabilities, makes_values=not mixes, needs_values=mixes)
+
+    @property
+    def scanned_as(self) -> MixerConfig:
+        return dataclasses.replace(self, layer_index=0, n_layers=1, value_residual=self.mixes_values)
+
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=9, n_heads=3, decay_rank=2, rate_rank=3, gate_rank=4, layer_index=1, n_layers=3)
+        ranks = cls(decay_rank=2, rate_rank=3, gate_rank=4, value_rank=2)
+        return dataclasses.replace(ranks, d_model=9, n_heads=3, layer_index=1, n_layers=3)
 
     def build(self, *, rngs: nnx.Rngs) -> "RWKV7TimeMix":
         return RWKV7TimeMix(self, rngs=rngs)
@@ -93,7 +119,7 @@ class RWKV7TimeMixConfig(RWKVConfig):
         """Projections and low-rank maps; five products of a chunk with keys or values and the solve; and the state
         read twice and written twice."""
         d = self.width
-        low_rank = 4.0 * d * (self.decay_rank + self.rate_rank + self.gate_rank)
+        low_rank = 4.0 * d * (self.decay_rank + self.rate_rank + self.gate_rank + self.value_rank * self.mixes_values)
         return 8.0 * d * d + low_rank + 2.0 * min(CHUNK, length) * 8 * d + 8.0 * self.head_width * d
 
 
@@ -109,9 +135,9 @@ class RWKV7TimeMixState(NamedTuple):
 class RWKV7TimeMix(Mixer):
     """RWKV-7's time mixing; the state has a fixed size, and `step` costs O(d^2 / n_heads) besides the projections.
 
-    `shifts` (6, d), `receptance`, `key`, `value`, `output` (d, d), `decay`, `rate`, `gate`: `down` (d, rank) and `up`
-    (rank, d), with biases except for the gate; `removal_scale`, `rate_share`, `norm_scale`, `norm_bias` (d,), `bonus`
-    (h, k).
+    `shifts` (6, d), `receptance`, `key`, `value`, `output` (d, d), `decay`, `rate`, `gate` and, with a value residual,
+    `value_share`: `down` (d, rank) and `up` (rank, d), with biases except for the gate; `removal_scale`, `rate_share`,
+    `norm_scale`, `norm_bias` (d,), `bonus` (h, k).
     """
 
     config: RWKV7TimeMixConfig
@@ -123,6 +149,8 @@ class RWKV7TimeMix(Mixer):
         self.decay = _low_rank(d, config.decay_rank, decays + 0.5 + 2.5 * zigzag, activation="tanh", rngs=rngs)
         self.rate = _low_rank(d, config.rate_rank, -0.19 + 0.3 * zigzag + 0.4 * place, rngs=rngs)
         self.gate = _low_rank(d, config.gate_rank, None, activation="sigmoid", rngs=rngs)
+        if config.mixes_values:
+            self.value_share = _low_rank(d, config.value_rank, 0.73 - 0.4 * place, rngs=rngs)
         removal = jnp.asarray(0.71 - 0.1 * place, jnp.float32)
         self.removal_scale = parameter(removal, ("heads",), decay=False)
         self.rate_share = parameter(jnp.full((d,), 1.02), ("heads",), decay=False)
@@ -130,20 +158,29 @@ class RWKV7TimeMix(Mixer):
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
         self.norm_scale = parameter(jnp.full((d,), scale), ("heads",), decay=False)
         self.norm_bias = parameter(jnp.zeros((d,)), ("heads",), decay=False)
-        inward = {"axes": axes, "std": config.std, "zero": False, "rngs": rngs}
+        inward = {"axes": axes, "std": config.std, "rngs": rngs}
         self.receptance = projection(config, d, d, **inward)
-        self.key = projection(config, d, d, **inward)
+        self.key = projection(config, d, d, gain=0.1, **inward)
         self.value = projection(config, d, d, **inward)
-        self.output = projection(config, d, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.output = projection(config, d, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         ids = context.segment_ids
-        tokens, gate = self._project(x, token_shift(x, segment_ids=ids))
+        tokens, gate = self._project(x, token_shift(x, segment_ids=ids), context)
         o, _ = delta_rule(
             tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, segment_ids=ids
         )
         return self._merge(o, tokens, gate)
+
+    def values(
+        self, x: Float[Array, "*b d"], state: RWKV7TimeMixState | None = None, context: Context = NO_CONTEXT
+    ) -> Float[Array, "*b d"]:
+        if state is None:
+            shifted = token_shift(x, segment_ids=context.segment_ids)
+        else:
+            shifted = token_shift(x, state.last) if x.ndim == 3 else state.last.astype(x.dtype)
+        return self.value(self._shift(x, shifted)[3])
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -156,7 +193,7 @@ class RWKV7TimeMix(Mixer):
     def prefill(
         self, x: Float[Array, "b t d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], RWKV7TimeMixState]:
-        tokens, gate = self._project(x, token_shift(x, state.last))
+        tokens, gate = self._project(x, token_shift(x, state.last), context)
         o, s = delta_rule(
             tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, initial_state=state.s
         )
@@ -165,25 +202,36 @@ class RWKV7TimeMix(Mixer):
     def step(
         self, x_t: Float[Array, "b d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], RWKV7TimeMixState]:
-        tokens, gate = self._project(x_t, state.last.astype(x_t.dtype))
+        tokens, gate = self._project(x_t, state.last.astype(x_t.dtype), context)
         o, s = delta_rule_step(
             state.s, tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay
         )
         return self._merge(o, tokens, gate), RWKV7TimeMixState(x_t.astype(state.last.dtype), s)
 
-    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> "tuple[_Tokens, Array]":
+    def _shift(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> list[Array]:
+        """The mixtures of the token and the one before it, for r, w, k, v, a and g."""
+        mu = self.shifts[...].astype(x.dtype)
+        return [x + (shifted - x) * mu[j].reshape((1,) * (x.ndim - 1) + (-1,)) for j in range(6)]
+
+    def _project(
+        self, x: Float[Array, "... d"], shifted: Float[Array, "... d"], context: Context
+    ) -> "tuple[_Tokens, Array]":
         """The tokens of the recurrence, and the gate `(..., d)`."""
         wide = lambda y: y.astype(x.dtype).reshape((1,) * (x.ndim - 1) + y.shape)  # noqa: E731
         split = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)  # noqa: E731
-        mu = self.shifts[...]
-        r, w, k, v, a, g = (x + (shifted - x) * wide(mu[j]) for j in range(6))
+        r, w, k, v, a, g = self._shift(x, shifted)
+        values = self.value(v)
+        if self.config.mixes_values:
+            assert context.first_values is not None
+            share = jax.nn.sigmoid(self.value_share(v))
+            values = values + (context.first_values - values) * share
         log_decay = -math.exp(-0.5) * jax.nn.sigmoid(self.decay(w).astype(jnp.float32))
         k, a = self.key(k), jax.nn.sigmoid(self.rate(a))
         kappa = split(k * wide(self.removal_scale[...])).astype(jnp.float32)
         kappa = kappa * jax.lax.rsqrt(jnp.square(kappa).sum(-1, keepdims=True) + np.float32(1e-12))
         k = k * (1 + (a - 1) * wide(self.rate_share[...]))
         removal = Removal(kappa, -split(a).astype(jnp.float32) * kappa)
-        tokens = _Tokens(split(self.receptance(r)), split(k), split(self.value(v)), removal, split(log_decay))
+        tokens = _Tokens(split(self.receptance(r)), split(k), split(values), removal, split(log_decay))
         return tokens, self.gate(g)
 
     def _merge(self, o: Float[Array, "... h v"], tokens: "_Tokens", gate: Float[Array, "... d"]) -> Array:

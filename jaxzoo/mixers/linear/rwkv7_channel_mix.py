@@ -7,7 +7,7 @@ model's pattern next to the time mix, with `mlp="none"`.
 
 The authors' names: `shift` is `x_k`, `key` and `value` are the same. Initialisation, as in their code, for layer l of L
 and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections start normal, unless
-`projections="release"`: then W_v starts at 0 and W_k as an orthogonal matrix times sqrt(hidden_width / d).
+`projections="release"`: then W_v starts at 0 and W_k as an orthogonal matrix.
 """
 
 import dataclasses
@@ -73,8 +73,8 @@ class RWKV7ChannelMix(Mixer):
         d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
         shift = 1 - (np.arange(d) / d) ** ((1 - config.layer_index / config.n_layers) ** 4)
         self.shift = parameter(jnp.asarray(shift, jnp.float32), ("embed",), decay=False)
-        self.key = projection(config, d, hidden, axes=axes, std=config.std, zero=False, rngs=rngs)
-        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, zero=True, rngs=rngs)
+        self.key = projection(config, d, hidden, axes=axes, std=config.std, gain=1.0, rngs=rngs)
+        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -7,7 +7,9 @@ With `inner = expand d_model` channels in heads of `head_dim`, and B, C shared b
     out = (scale . rms(y . silu(z))) W_out
 
 so that the recurrence is `linear_attention` with queries C, keys B and values delta x. The norm is over the channels of
-a group; the gate comes before it, as in the paper and its code; `norm_before_gate` is the code's other order.
+a group; the gate comes before it, as in the paper and its code. Options of the code: the other order
+(`norm_before_gate`), no norm (`normalize=False`, its `rmsnorm`: y . silu(z) alone), `dt_limit`, biases of the
+projections and of the convolution, and a skip per channel (`D_has_hdim`).
 
 | ours                       | `Mamba2Mixer` of transformers and the public code                                    |
 | -------------------------- | ------------------------------------------------------------------------------------ |
@@ -24,12 +26,13 @@ Initialisation: exp(A_log) uniform in [1, 16], skip 1, dt_bias the inverse softp
 import dataclasses
 from typing import ClassVar, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveInt
+from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
@@ -62,11 +65,23 @@ class Mamba2Config(MixerConfig):
     """Taps of the convolution, the current token's included."""
     norm_before_gate: bool = False
     """Gates after the norm, not before."""
+    normalize: bool = True
+    """Has the norm; False: the gate alone."""
+    dt_limit: tuple[NonNegativeFloat, PositiveFloat] | None = None
+    """Bounds to which delta is clipped; None: it is not."""
+    proj_bias: bool = False
+    """Biases of the input and output projections."""
+    conv_bias: bool = True
+    """Bias of the convolution."""
+    skip_per_channel: bool = False
+    """D for each channel, not for each head."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in the norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        ordered = self.dt_limit is None or self.dt_limit[0] < self.dt_limit[1]
+        self.require("dt_limit", ordered, "must be two bounds, the lower first")
         if self.d_model is not None:
             rule = f"must divide expand * d_model={self.inner}"
             self.require("head_dim", self.inner % self.head_width == 0, rule)
@@ -124,22 +139,25 @@ class Mamba2(Mixer):
     """Selective state space with scalar decays; `step` costs O(d_state) per channel, besides the projections.
 
     `in_proj` (d, 2 inner + 2 n_groups d_state + heads), `conv.taps` (n_taps, inner + 2 n_groups d_state), `conv.bias`,
-    `a_log`, `dt_bias`, `skip` (heads,), `norm.scale` (inner,), `out_proj` (inner, d).
+    `a_log`, `dt_bias` (heads,), `skip` (heads,) or (inner,), `norm.scale` (inner,), `out_proj` (inner, d).
     """
 
     config: Mamba2Config
 
     def __init__(self, config: Mamba2Config, *, rngs: nnx.Rngs) -> None:
         d, inner, heads = config.width, config.inner, config.heads
-        self.in_proj = linear(d, inner + config.convolved + heads, axes=("embed", "heads"), std=config.std, rngs=rngs)
-        self.conv = SiluConv(config.convolved, config.n_taps, bias=True, axis="heads", rngs=rngs)
+        width, bias = inner + config.convolved + heads, config.proj_bias
+        self.in_proj = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
+        self.conv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
         self.a_log = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
         self.dt_bias = dt_bias_parameter(heads, rngs=rngs)
-        self.skip = parameter(jnp.ones((heads,)), ("heads",), decay=False)
-        self.norm = GatedNorm(
-            inner, eps=config.norm_eps, groups=config.n_groups, gate_first=not config.norm_before_gate, axis="heads"
-        )
-        self.out_proj = linear(inner, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.skip = parameter(jnp.ones((inner if config.skip_per_channel else heads,)), ("heads",), decay=False)
+        if config.normalize:
+            gate_first = not config.norm_before_gate
+            self.norm = GatedNorm(
+                inner, eps=config.norm_eps, groups=config.n_groups, gate_first=gate_first, axis="heads"
+            )
+        self.out_proj = linear(inner, d, axes=("heads", "embed"), std=config.out_std, bias=bias, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
@@ -191,12 +209,15 @@ class Mamba2(Mixer):
         groups = (config.n_groups, config.d_state)
         b, c = (jnp.repeat(y.reshape(*y.shape[:-1], *groups), config.heads // config.n_groups, axis=-2) for y in (b, c))
         delta = time_step(dt, self.dt_bias[...])
+        if config.dt_limit is not None:
+            delta = jnp.clip(delta, *config.dt_limit)
         return c, b, u, delta, -jnp.exp(self.a_log[...]).reshape((1,) * (dt.ndim - 1) + (-1,)) * delta
 
     def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
         """Adds the skip, gates and normalizes, and projects back to the model width."""
-        y = y + u * self.skip[...].astype(u.dtype).reshape((1,) * (u.ndim - 2) + (-1, 1))
-        return self.out_proj(self.norm(y.reshape(z.shape), z))
+        skip = self.skip[...].astype(u.dtype).reshape(self.config.heads, -1)
+        y = (y + u * skip.reshape((1,) * (u.ndim - 2) + skip.shape)).reshape(z.shape)
+        return self.out_proj(self.norm(y, z) if self.config.normalize else y * jax.nn.silu(z))
 
 
 def _times(u: Float[Array, "... h v"], delta: Float[Array, "... h"]) -> Float[Array, "... h v"]:

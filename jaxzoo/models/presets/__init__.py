@@ -1,4 +1,4 @@
-"""The models of Zoology, Based and CAT, by name and size.
+"""The models of Zoology, Based and CAT, and recurrent models and hybrids of 2024 and 2025, by name and size.
 
 A preset is a function that returns a `LanguageModelConfig`. Where a paper and the code that its authors released
 disagree, `variant="paper"` follows the paper and `variant="release"` the code. Where a paper's table of settings and
@@ -60,6 +60,25 @@ from jaxzoo.models.presets.mqar_zoology import (
     mqar_ret_net as mqar_ret_net,
     mqar_rwkv as mqar_rwkv,
 )
+from jaxzoo.models.presets.recurrent import (
+    PRESETS as RECURRENT,
+    delta_net_1_3b as delta_net_1_3b,
+    delta_net_340m as delta_net_340m,
+    gated_delta_net_1_3b as gated_delta_net_1_3b,
+    gated_delta_net_340m as gated_delta_net_340m,
+    griffin_1_3b as griffin_1_3b,
+    griffin_400m as griffin_400m,
+    hgrn2_1_3b as hgrn2_1_3b,
+    kimi_delta_attention_1_3b as kimi_delta_attention_1_3b,
+    mamba2_1_3b as mamba2_1_3b,
+    mamba2_370m as mamba2_370m,
+    qwen3_next_like_400m as qwen3_next_like_400m,
+    rwkv6_1_6b as rwkv6_1_6b,
+    rwkv7_0_2b as rwkv7_0_2b,
+    rwkv7_0_4b as rwkv7_0_4b,
+    rwkv7_1_5b as rwkv7_1_5b,
+    samba_like_420m as samba_like_420m,
+)
 from jaxzoo.models.presets.zoology import (
     PRESETS as ZOOLOGY,
     zoology_attention_73m as zoology_attention_73m,
@@ -99,6 +118,7 @@ from jaxzoo.models.presets.zoology_hyena import (
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
     **BASED,
     **CAT,
+    **RECURRENT,
     **ZOOLOGY,
     **ZOOLOGY_BASE_CONV,
     **ZOOLOGY_HYENA,

@@ -1,0 +1,243 @@
+"""Recall against the bytes of the state: the delta rule, decays, and sums that only grow.
+
+`python -m jaxzoo.sweep --experiment experiments/delta_mqar.py --scale laptop --out sweeps/delta_mqar`
+
+MQAR by a short convolution and one layer of each mixer, as in `configs/mqar/zoo.py`. The state of a mixer grows with
+the width of its heads, at the same width of the model: `state` is that of one row, counted from the arrays. Attention
+is the positive control. Sizes are ours at every scale; no paper shows this figure.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments import recall
+from experiments.protocol import LAPTOP, Protocol
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.mixers import (
+    AttentionConfig,
+    BaseConvConfig,
+    DeltaNetConfig,
+    GatedDeltaNetConfig,
+    GatedLinearAttentionConfig,
+    KimiDeltaAttentionConfig,
+    Mamba2Config,
+    MixerConfig,
+    RWKV7TimeMixConfig,
+    TaylorLinearAttentionConfig,
+)
+from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale
+from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.results import SCORE
+from jaxzoo.tasks import mqar
+from pallas_kernels.figure import add_legend, panels, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 256
+GUESS = 1 / 16
+"""Accuracy of an answer drawn from the values of the example."""
+SOLVED = 0.9
+"""Zoology, Sec. 4.3: at most this is not solved."""
+NEAR = 0.02
+"""For us: accuracies that differ by less are alike."""
+CONTROL = "attention"
+DELTA = ("DeltaNet", "Gated DeltaNet", "KDA", "RWKV-7")
+DECAY = ("GLA", "Mamba-2")
+
+
+def _rwkv7(heads: int) -> RWKV7TimeMixConfig:
+    return RWKV7TimeMixConfig(n_heads=heads, decay_rank=8, rate_rank=8, gate_rank=8)
+
+
+MODELS: dict[str, Callable[[int], MixerConfig]] = {
+    CONTROL: lambda size: AttentionConfig(),
+    "Based": lambda size: TaylorLinearAttentionConfig(feature_dim=size),
+    "GLA": lambda heads: GatedLinearAttentionConfig(n_heads=heads),
+    "Mamba-2": lambda size: Mamba2Config(d_state=size, head_dim=16),
+    "DeltaNet": lambda heads: DeltaNetConfig(n_heads=heads),
+    "Gated DeltaNet": lambda heads: GatedDeltaNetConfig(n_heads=heads),
+    "KDA": lambda heads: KimiDeltaAttentionConfig(n_heads=heads),
+    "RWKV-7": _rwkv7,
+}
+"""Mixers as functions of the size: heads, of Based the width of queries and keys, of Mamba-2 that of B and C."""
+SIZES: dict[str, Sequence[int]] = {CONTROL: (1,), "Based": (3, 7), "Mamba-2": (4, 16)}
+"""Sizes at the width of 32; of the others `HEADS`."""
+HEADS = (4, 1)
+"""With fewer heads at one width the state is larger: d^2 / heads."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Settings that differ between scales."""
+
+    d_model: int
+    """Width."""
+    examples: tuple[int, int]
+    """Numbers of examples: training and validation."""
+    protocol: Protocol
+    """Training protocol."""
+    scaling: int = 1
+    """Factor of `SIZES` of Based and Mamba-2."""
+
+    def config(self, point: Any) -> ExperimentConfig:
+        """The run of a point."""
+        size = point["size"] * (self.scaling if point["model"] in SIZES else 1)
+        task = mqar.paper(length=LENGTH, n_pairs=N_PAIRS, vocab_size=VOCAB_SIZE)
+        train, valid = self.examples
+        return self.protocol.run(
+            (BaseConvConfig(n_taps=3), MODELS[point["model"]](size)),
+            recall.data(task, train=train, valid=valid),
+            d_model=self.d_model,
+            learning_rate=point["learning_rate"],
+            seed=point["seed"],
+        )
+
+    def points(self, models: Sequence[str], rates: Sequence[float], seeds: Sequence[int]) -> list[dict[str, Any]]:
+        """All points of the scale."""
+        return [
+            {"model": name, "size": size, "learning_rate": rate, "seed": seed}
+            for name in models
+            for size in SIZES.get(name, HEADS)
+            for rate in rates
+            for seed in seeds
+        ]
+
+
+LAPTOPS = Setting(d_model=32, examples=(64 * 600, 512), protocol=dataclasses.replace(LAPTOP, evals=4))
+LARGE = Setting(d_model=128, examples=(64 * 8_000, 1_000), protocol=LAPTOP, scaling=2)
+SMOKES = dataclasses.replace(LAPTOPS, examples=(128, 64))
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 32, 600 steps of batch 64, two "
+        "learning rates, one seed.",
+        points=LAPTOPS.points(tuple(MODELS), LAPTOP.learning_rates, (0,)),
+        config=LAPTOPS.config,
+    )
+
+
+def _large() -> Scale:
+    return Scale(
+        about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 128, 8,000 steps of batch 64, three "
+        "learning rates, three seeds.",
+        points=LARGE.points(tuple(MODELS), (1e-3, 3e-3, 1e-2), (0, 1, 2)),
+        config=LARGE.config,
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Two steps of two models: that all of it runs.",
+        points=SMOKES.points((CONTROL, "KDA"), (1e-2,), (0,)),
+        config=SMOKES.config,
+    )
+
+
+def by_state(results: Results, model: str) -> dict[int, float]:
+    """Best accuracy by bytes of the state.
+
+    Raises:
+      Missing: there is no finished run.
+    """
+    found: dict[int, float] = {}
+    for size in results.values("size", model=model):
+        row = results.best(model=model, size=size)
+        found[row["state_bytes"]] = row["metrics"][SCORE]
+    if not found:
+        raise Missing(f"no finished run of {model}")
+    return found
+
+
+def _in_words(found: dict[str, dict[int, float]]) -> str:
+    return "; ".join(
+        f"{name} {', '.join(f'{score:.2f} ({state:,} B)' for state, score in sorted(scores.items()))}"
+        for name, scores in found.items()
+    )
+
+
+def _recalls_more(results: Results, model: str, than: Sequence[str]) -> Finding:
+    """Whether a model recalls more than each of the others with at most the same state, at every size of theirs that it
+    can be compared with, but for `NEAR`; and somewhere more."""
+    found = {name: by_state(results, name) for name in (model, *than)}
+    pairs = [
+        (max(own), score)
+        for name in than
+        for state, score in found[name].items()
+        if (own := [mine for bytes_, mine in found[model].items() if bytes_ <= 1.1 * state])
+    ]
+    if not pairs:
+        raise Missing(f"no state of {model} that is at most as large as one of {', '.join(than)}")
+    holds = all(own >= other - NEAR for own, other in pairs) and any(own > other + NEAR for own, other in pairs)
+    return Finding(holds, _in_words(found))
+
+
+def _control(results: Results) -> Finding:
+    score = results.score(model=CONTROL)
+    return Finding(score > SOLVED, f"attention {score:.2f}, guessing {GUESS:.2f}")
+
+
+def _more_state(results: Results) -> Finding:
+    """Whether each mixer recalls at least as much with its larger state, and some more."""
+    found = {name: by_state(results, name) for name in MODELS if name != CONTROL and results.select(model=name)}
+    grown = [scores[max(scores)] - scores[min(scores)] for scores in found.values() if len(scores) > 1]
+    if not grown:
+        raise Missing("no mixer with two states")
+    return Finding(min(grown) >= -NEAR and max(grown) > NEAR, _in_words(found))
+
+
+def draw(results: Results) -> "Figure":
+    """Accuracy over the bytes of the state."""
+    title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: recall by the size of the state"
+    figure, ((panel,),) = panels(1, 1, size=(7.2, 4.6), title=title)
+    for series, name in enumerate(MODELS):
+        if not results.select(model=name):
+            continue
+        found = by_state(results, name)
+        rows = {results.best(model=name, size=size)["state_bytes"]: size for size in results.values("size", model=name)}
+        states = sorted(found)
+        marks = [Mark.of(results.select(model=name, size=rows[state])) for state in states]
+        marked_line(panel, states, [found[state] for state in states], marks, label=name, series=series)
+    panel.axhline(GUESS, color="0.6", linestyle=":", label="guessing a value of the example")
+    panel.set(xlabel="state of a sequence, bytes", ylabel="accuracy, best learning rate", ylim=(-0.03, 1.03))
+    plain_log_ticks(panel, "x")
+    add_legend(figure)
+    return figure
+
+
+experiment = Experiment(
+    title="Delta rules on MQAR",
+    about="Recall of Based, decays (GLA, Mamba-2) and delta rules (DeltaNet, Gated DeltaNet, KDA, RWKV-7) after a "
+    "short convolution, against the bytes of the state.",
+    scales={"smoke": _smoke, "laptop": _laptop, "large": _large},
+    claims=(
+        Claim(
+            name="control",
+            text="Attention solves the task (for us: more than 0.9).",
+            source="Zoology, Sec. 4.3, Claim 1",
+            holds=_control,
+        ),
+        Claim(
+            name="delta",
+            text="Replacing what a key returns recalls more than adding to it, at equal state: DeltaNet against Based, "
+            "GLA and Mamba-2 (nowhere 0.02 less, somewhere 0.02 more).",
+            source="DeltaNet, arXiv 2406.06484, abstract",
+            holds=lambda results: _recalls_more(results, "DeltaNet", ("Based", *DECAY)),
+        ),
+        Claim(
+            name="gated",
+            text="The delta rule with a decay recalls more than the decay alone: Gated DeltaNet against both.",
+            source="Gated DeltaNet, arXiv 2412.06464, abstract",
+            holds=lambda results: _recalls_more(results, "Gated DeltaNet", DECAY),
+        ),
+        Claim(
+            name="state",
+            text="Whatever the mixer, a larger state recalls more (no mixer less, some more).",
+            source="Based, Sec. 3",
+            holds=_more_state,
+        ),
+    ),
+    draw=draw,
+)

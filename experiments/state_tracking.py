@@ -1,0 +1,229 @@
+"""State tracking by length: parity, and the permutations of three and of five objects.
+
+`python -m jaxzoo.sweep --experiment experiments/state_tracking.py --scale laptop --out sweeps/state_tracking`
+
+Models of two layers learn sequences of one length, with an answer after every token, and are asked for two and four
+times this length. A transition whose eigenvalues are all positive cannot count modulo 2 at all lengths; a reflection,
+an eigenvalue of -1, can, and one reflection per token follows exchanges of two objects (Grazzi et al. 2024,
+arXiv 2411.12537). Sizes are ours at every scale: the paper trains on lengths from 3 to 40 and tests up to 256 (parity),
+and on 32 moves and up to 500 (groups).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments.protocol import LAPTOP, Protocol
+from jaxzoo.config import ExperimentConfig
+from jaxzoo.mixers import (
+    AttentionConfig,
+    DeltaNetConfig,
+    GatedDeltaNetConfig,
+    GatedLinearAttentionConfig,
+    Mamba2Config,
+    MixerConfig,
+    RWKV7TimeMixConfig,
+)
+from jaxzoo.sweep import Claim, Experiment, Finding, Results, Scale, grid
+from jaxzoo.sweep.figure import Mark, marked_line
+from jaxzoo.sweep.results import SCORE
+from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.parity import ParityConfig
+from jaxzoo.tasks.permutations import preset
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TRAINED = 32
+"""Length of the training examples."""
+LENGTHS = (TRAINED, 2 * TRAINED, 4 * TRAINED)
+GUESS = {"parity": 1 / 2, "S_3": 1 / 6, "S_5": 1 / 120}
+"""Accuracy of a constant answer, by task."""
+SOLVED = 0.95
+"""For us: the share of right answers over all places from which a task counts as solved at a length."""
+
+
+def task(name: str, length: int) -> TaskConfig:
+    """A task of `GUESS` at a length."""
+    if name == "parity":
+        return ParityConfig(length=length, cumulative=True)
+    return preset(int(name[-1]), length, "swaps")
+
+
+def models(heads: int) -> dict[str, tuple[MixerConfig, MixerConfig]]:
+    """Mixers of the two layers by name."""
+    pairs: dict[str, MixerConfig] = {
+        "attention": AttentionConfig(n_heads=heads, positions="rotary"),
+        "GLA": GatedLinearAttentionConfig(n_heads=heads),
+        "Mamba-2": Mamba2Config(d_state=16, head_dim=16),
+        "DeltaNet": DeltaNetConfig(n_heads=heads),
+        "DeltaNet, negative": DeltaNetConfig(n_heads=heads, negative=True),
+        "Gated DeltaNet": GatedDeltaNetConfig(n_heads=heads),
+        "Gated DeltaNet, negative": GatedDeltaNetConfig(n_heads=heads, negative=True),
+    }
+    ranks = RWKV7TimeMixConfig(decay_rank=8, rate_rank=8, gate_rank=8, value_rank=8, n_layers=2)
+    goose = tuple(dataclasses.replace(ranks, n_heads=heads, layer_index=i) for i in (0, 1))
+    return {name: (mixer, mixer) for name, mixer in pairs.items()} | {"RWKV-7": (goose[0], goose[1])}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Settings that differ between scales."""
+
+    d_model: int
+    """Width."""
+    heads: int
+    """Heads of the mixers."""
+    examples: tuple[int, int]
+    """Numbers of examples: training, and validation at each length."""
+    protocol: Protocol
+    """Training protocol."""
+
+    def config(self, point: Any) -> ExperimentConfig:
+        """The run of a point."""
+        train, valid = self.examples
+        name = point["task"]
+        data = RecallDataConfig(
+            train=(Examples(task=task(name, TRAINED), n_examples=train),),
+            valid=tuple(Examples(task=task(name, length), n_examples=valid) for length in LENGTHS),
+        )
+        run = self.protocol.run(
+            models(self.heads)[point["model"]],
+            data,
+            d_model=self.d_model,
+            learning_rate=point["learning_rate"],
+            seed=point["seed"],
+        )
+        return dataclasses.replace(run, model=dataclasses.replace(run.model, mlp_width=2 * self.d_model))
+
+
+OURS = dataclasses.replace(LAPTOP, mlp="swiglu", evals=4)
+LAPTOPS = Setting(d_model=32, heads=2, examples=(64 * 600, 128), protocol=OURS)
+LARGE = Setting(d_model=128, heads=4, examples=(64 * 20_000, 1_000), protocol=OURS)
+SMOKES = dataclasses.replace(LAPTOPS, examples=(128, 64))
+
+
+def _laptop() -> Scale:
+    return Scale(
+        about=f"Two layers of width 32 with MLPs, {TRAINED} tokens, 600 steps of batch 64, one learning rate, "
+        "one seed.",
+        points=grid(task=tuple(GUESS), model=tuple(models(2)), learning_rate=(5e-3,), seed=(0,)),
+        config=LAPTOPS.config,
+    )
+
+
+def _large() -> Scale:
+    return Scale(
+        about=f"Two layers of width 128 with MLPs, {TRAINED} tokens, 20,000 steps of batch 64, two learning rates, "
+        "three seeds; not the paper's sizes.",
+        points=grid(task=tuple(GUESS), model=tuple(models(4)), learning_rate=(1e-3, 3e-3), seed=(0, 1, 2)),
+        config=LARGE.config,
+    )
+
+
+def _smoke() -> Scale:
+    return Scale(
+        about="Two steps of two models: that all of it runs.",
+        points=grid(task=("S_3",), model=("attention", "RWKV-7"), learning_rate=(1e-2,), seed=(0,)),
+        config=SMOKES.config,
+    )
+
+
+def _accuracy(results: Results, name: str, model: str, length: int) -> float:
+    """Best accuracy at a length, over all places."""
+    return results.score(f"{SCORE}/length={length}", task=name, model=model)
+
+
+def _reached(results: Results, name: str, chosen: Sequence[str]) -> dict[str, list[float]]:
+    """Accuracies at `LENGTHS` by model.
+
+    Raises:
+      Missing: a model has no finished run.
+    """
+    return {model: [_accuracy(results, name, model, length) for length in LENGTHS] for model in chosen}
+
+
+def _in_words(name: str, found: dict[str, list[float]]) -> str:
+    lengths = "/".join(map(str, LENGTHS))
+    shown = "; ".join(f"{model} {'/'.join(f'{score:.2f}' for score in scores)}" for model, scores in found.items())
+    return f"{name} at {lengths} tokens, guessing {GUESS[name]:.2f}: {shown}"
+
+
+def _all_lengths(results: Results, names: Sequence[str], chosen: Sequence[str], *, solved: bool) -> Finding:
+    """Whether all of some models solve, or none of them solves, tasks at all lengths."""
+    found = {name: _reached(results, name, chosen) for name in names}
+    every = [min(scores) > SOLVED for scores_of in found.values() for scores in scores_of.values()]
+    holds = all(every) if solved else not any(every)
+    return Finding(holds, "; ".join(_in_words(name, scores) for name, scores in found.items()))
+
+
+POSITIVE = ("GLA", "Mamba-2", "DeltaNet", "Gated DeltaNet")
+NEGATIVE = ("DeltaNet, negative", "Gated DeltaNet, negative")
+
+
+def draw(results: Results) -> "Figure":
+    """Accuracy over the length, a panel per task."""
+    names = [name for name in GUESS if results.select(task=name)]
+    size = (1.5 + 3.3 * len(names), 4.4)
+    title = f"State tracking, trained at {TRAINED} tokens"
+    figure, (axes,) = panels(1, len(names), size=size, title=title, sharex=True, sharey=True)
+    for panel, name in zip(axes, names, strict=True):
+        for series, model in enumerate(models(1)):
+            rows = results.select(task=name, model=model)
+            metrics = [f"{SCORE}/length={length}" for length in LENGTHS]
+            if not any(metrics[0] in row["metrics"] for row in rows):
+                continue
+            heights = [results.score(metric, task=name, model=model) for metric in metrics]
+            marks = [Mark.of(rows, metric) for metric in metrics]
+            marked_line(panel, LENGTHS, heights, marks, label=model, series=series)
+        panel.axhline(GUESS[name], color="0.6", linestyle=":", label="a constant answer")
+        panel.set_title(name, fontsize=TITLE_POINTS)
+        panel.set(xlabel="tokens")
+        plain_log_ticks(panel, "x", LENGTHS)
+    axes[0].set(ylabel="accuracy over all places", ylim=(-0.03, 1.03))
+    add_legend(figure)
+    return figure
+
+
+experiment = Experiment(
+    title="State tracking by length",
+    about=f"Parity and the permutations of three and of five objects (swaps only), learned at {TRAINED} tokens and "
+    "asked for at more.",
+    scales={"smoke": _smoke, "laptop": _laptop, "large": _large},
+    claims=(
+        Claim(
+            name="positive",
+            text="No model whose transitions have positive eigenvalues only solves parity at all lengths (for us: "
+            "more than 0.95 of all places at each).",
+            source="arXiv 2411.12537, Theorem 1",
+            holds=lambda results: _all_lengths(results, ("parity",), POSITIVE, solved=False),
+        ),
+        Claim(
+            name="parity",
+            text="With eigenvalues down to -1 the delta rule solves parity at all lengths.",
+            source="arXiv 2411.12537, abstract",
+            holds=lambda results: _all_lengths(results, ("parity",), NEGATIVE, solved=True),
+        ),
+        Claim(
+            name="groups",
+            text="It solves the permutations of three objects and the swaps of five, one reflection per token.",
+            source="arXiv 2411.12537, Theorem 3",
+            holds=lambda results: _all_lengths(results, ("S_3", "S_5"), ("DeltaNet, negative",), solved=True),
+        ),
+        Claim(
+            name="rwkv7",
+            text="RWKV-7 tracks states: parity and the permutations of three objects at all lengths.",
+            source="RWKV-7, arXiv 2503.14456, abstract",
+            holds=lambda results: _all_lengths(results, ("parity", "S_3"), ("RWKV-7",), solved=True),
+        ),
+        Claim(
+            name="attention",
+            text="Attention solves neither at all lengths.",
+            source="arXiv 2411.12537, abstract",
+            holds=lambda results: _all_lengths(results, tuple(GUESS), ("attention",), solved=False),
+        ),
+    ),
+    draw=draw,
+)

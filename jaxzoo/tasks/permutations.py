@@ -1,0 +1,140 @@
+"""Permutations: the word problem of the symmetric groups S_2 to S_5, a task of state tracking.
+
+An example is a sequence of permutations of `n_objects` objects. The target at each place is the product of all
+permutations up to there, the arrangement of the objects after all these moves:
+
+    s_t = x_t o s_{t-1},   s_0 = identity,   (x o s)(i) = x(s(i))
+
+A token is the number of a permutation in lexicographic order, n! tokens in all, and so is a target. With three objects,
+012, 021, 102, 120, 201, 210 are the tokens 0 to 5; the moves 021 and 102 give 021 and then 102 o 021 = 120:
+
+    inputs  1 2 2      targets  1 3 1
+
+The products do not commute, and those of S_5 cannot be computed by any circuit of fixed depth, such as a transformer or
+a linear recurrence with diagonal transitions (Merrill et al. 2024, arXiv 2404.08819). A recurrence whose transitions
+are reflections does a swap per token (Grazzi et al. 2024, arXiv 2411.12537, sec. 5.1): `moves="swaps"`, the identity
+and the exchanges of two objects; `moves="all"` takes every permutation. A state of `n_objects` numbers solves the task.
+A constant answer is right in about 1 / n! of the places; the first place asks for its own token.
+
+No sequence is in both splits. With the moves numbered in the order of their tokens, the number of places where two
+moves of odd number stand side by side is odd in test and even in train; sequences are drawn again until it is. As for
+the strings of `jaxzoo.tasks.bit_strings`, that tells next to nothing of the products but for short sequences.
+
+Deviation: the paper also has sequences of several tokens per permutation, which we leave out.
+"""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import UInt
+
+from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.checked import PositiveInt
+from jaxzoo.data.base import Batch
+from jaxzoo.tasks import sampling
+from jaxzoo.tasks.base import Split, TaskConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PermutationsConfig(TaskConfig):
+    """Group, moves and length of an example. Raises `ValueError` where no such example exists."""
+
+    vocab_size: PositiveInt = 6
+    """Tokens: the permutations, n_objects!."""
+    length: PositiveInt = 64
+    """Tokens in an example, all of them moves; at least 4."""
+    n_objects: PositiveInt = 3
+    """Objects that are permuted, 2 to 5: the group S_2 to S_5."""
+    moves: Literal["all", "swaps"] = "all"
+    """Permutations that occur: all, or the identity and the exchanges of two objects."""
+
+    def __post_init__(self) -> None:
+        self.require("n_objects", 2 <= self.n_objects <= 5, "must be in [2, 5]")
+        size = math.factorial(self.n_objects)
+        self.require("vocab_size", self.vocab_size == size, f"must be {size}: the permutations of {self.n_objects}")
+        self.require("length", self.length >= 4, "must be at least 4, for test examples of more than one kind")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and group."""
+        return {"length": self.length, "objects": self.n_objects}
+
+    @property
+    def legend(self) -> str:
+        """Meaning of the tokens, for the reader of examples."""
+        last = self.vocab_size - 1
+        return f"permutations 0..{last} of {self.n_objects} objects in lexicographic order; each asks for the product"
+
+    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
+        """Makes examples; m = length, in the order of time."""
+        return _generate(self, key, split == "test", numbers)
+
+
+def preset(n_objects: int = 3, length: int = 64, moves: Literal["all", "swaps"] = "all") -> PermutationsConfig:
+    """The task with the tokens that the group needs."""
+    return PermutationsConfig(vocab_size=math.factorial(n_objects), n_objects=n_objects, length=length, moves=moves)
+
+
+@functools.cache
+def _group(n_objects: int) -> tuple[np.ndarray, np.ndarray]:
+    """The product table `table[x, s] = x o s`, int32 (n!, n!), and the tokens of the identity and the swaps."""
+    permutations = np.array(list(itertools.permutations(range(n_objects))))
+    products = permutations[:, permutations]  # (x, s, i): x(s(i))
+    digits = n_objects ** np.arange(n_objects)[::-1]
+    codes = np.zeros(n_objects**n_objects, np.int32)
+    codes[permutations @ digits] = np.arange(len(permutations))
+    moved = (permutations != np.arange(n_objects)).sum(1)
+    return codes[products @ digits], np.flatnonzero(moved <= 2).astype(np.int32)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _generate(config: PermutationsConfig, key: PRNGKeyArray, odd: Array | bool, numbers: UInt[Array, "b"]) -> Batch:
+    odd = jnp.asarray(odd)
+    key = sampling.stream(key, (config.length, config.n_objects, config.moves == "swaps"), odd)
+    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+
+
+def _example(config: PermutationsConfig, key: PRNGKeyArray, odd: Array) -> Batch:
+    """One example, without the axis of the batch."""
+    table, swaps = _group(config.n_objects)
+    tokens = jnp.asarray(swaps if config.moves == "swaps" else np.arange(config.vocab_size, dtype=np.int32))
+
+    def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        n_rounds = carry[1]
+        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (config.length,), jnp.uint32)
+        return sampling.below(words, tokens.size), n_rounds + 1
+
+    def is_wrong(carry: tuple[Array, Array]) -> Array:
+        moves, n_rounds = carry
+        pairs = (moves[1:] & moves[:-1] & 1).sum()
+        return (n_rounds == 0) | ((pairs % 2 == 1) != odd)
+
+    start = jnp.zeros(config.length, jnp.int32), jnp.zeros((), jnp.int32)
+    inputs = tokens[jax.lax.while_loop(is_wrong, redraw, start)[0]]
+    products = jnp.asarray(table)
+    compose = lambda earlier, later: products[later, earlier]  # noqa: E731
+    targets = jax.lax.associative_scan(compose, inputs)
+    return Batch(tokens=inputs, positions=jnp.arange(config.length, dtype=jnp.int32), targets=targets)
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: PermutationsConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by moving objects. Shares nothing with the generator.
+
+    Returns:
+      int32, the number of the arrangement after each move.
+    """
+    arrangements = list(itertools.permutations(range(config.n_objects)))
+    predictions = np.zeros(tokens.shape, np.int32)
+    for row, example in enumerate(np.asarray(tokens).tolist()):
+        objects = list(range(config.n_objects))
+        for position, token in enumerate(example):
+            objects = [arrangements[token][place] for place in objects]
+            predictions[row, position] = arrangements.index(tuple(objects))
+    return predictions
