@@ -75,6 +75,20 @@ MUTANTS: list[Mutant] = [
         tests=("tests/ops/test_linear_attention.py::test_weights_that_are_squares",),
     ),
     Mutant(
+        name="value residual by the share of the own values",
+        path="jaxzoo/mixers/linear/rwkv7.py",
+        old="values = values + (context.first_values - values) * share",
+        new="values = context.first_values + (values - context.first_values) * share",
+        tests=("tests/mixers/test_rwkv7.py::test_value_residual_of_a_model",),
+    ),
+    Mutant(
+        name="permutations composed in the other order",
+        path="jaxzoo/tasks/permutations.py",
+        old="products[later, earlier]",
+        new="products[earlier, later]",
+        tests=("tests/tasks/test_permutations.py::test_products_by_matrices",),
+    ),
+    Mutant(
         name="gradient of the state dropped between chunks",
         path=LINEAR,
         old="return state, y.swapaxes(1, 2).astype(v.dtype)",

@@ -12,7 +12,7 @@ so that the keys are tied to the decays, k = 1 - f. The norm is over all heads t
 
 Deviation: the bounds do not learn. The paper's are the running sum of a softmax over the layers, one parameter of the
 whole model; they start at l / L for layer l of L, and there they stay here: the buffer `lower_bound`, which takes the
-learned ones of a checkpoint.
+learned ones of a checkpoint. fla's option of short convolutions is left out.
 """
 
 import dataclasses
