@@ -168,3 +168,9 @@ LAPTOP = Protocol(
 )
 """Ours, for two cores: two rates, one epoch of few examples, no MLP, no dropout, clipping, early stop; projections of
 mixers, but for the output's, start five times larger (the long plateau before recall is learned is shorter by much)."""
+
+OVERNIGHT = dataclasses.replace(LAPTOP, learning_rates=(1e-3, 3e-3, 1e-2), evals=18)
+"""Ours, for some hours of one core per figure: the protocol of `LAPTOP` with three rates, and validations often enough
+that a solved run ends early; the number of steps is that of the figure, the same for all its models."""
+SEEDS = (0, 1, 2)
+"""Seeds of scale `overnight`: all rates are tried with the first, and the best two with all of them."""

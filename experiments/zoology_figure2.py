@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from experiments import recall
-from experiments.protocol import LAPTOP, PAPER, RELEASE, Protocol
+from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, RELEASE, SEEDS, Protocol
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import LongConvConfig, RetNetConfig
 from jaxzoo.models import LanguageModelConfig
@@ -23,6 +23,7 @@ from jaxzoo.models.presets import (
     mqar_base_conv,
     mqar_based,
     mqar_h3,
+    mqar_hybrid_attention,
     mqar_hyena,
     mqar_mamba,
     mqar_rwkv,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 TITLE = "Zoology, Figure 2 (top)"
 ATTENTION = "attention"
+HYBRID = "hybrid attention"
 GATED = ("BaseConv", "Hyena", "H3", "RWKV-4")
 """Gated convolutions in the sense of the paper."""
 PERFECT = 0.985
@@ -62,15 +64,26 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
     "LongConv": _long_conv,
     "Based": lambda *, variant, **sizes: mqar_based(**sizes, feature_dim=8, variant=variant),
     "Mamba": lambda *, variant, **sizes: mqar_mamba(**sizes),
+    HYBRID: lambda *, variant, **sizes: mqar_hybrid_attention(**sizes, variant=variant),
 }
 """Models by the name of the curve."""
 OF_THE_PAPER = (ATTENTION, *GATED, "RetNet", "LongConv")
 OF_THE_RELEASE = (ATTENTION, *GATED, "Based", "Mamba")
+OVERNIGHT_MODELS = (ATTENTION, *GATED, "Based", HYBRID)
+OVERNIGHT_WIDTHS = {8: (8, 16, 32), 16: (8, 16, 32, 64), 32: (16, 32, 64, 128)}
+"""Widths by length, up to four times the length."""
+OVERNIGHT_STEPS = 9_000
 
 
 def laptop_data(length: int) -> RecallDataConfig:
     """1,500 batches of 64 to learn. With two pairs, N / 8 at the shortest, even attention does not learn so soon."""
     return recall.data(mqar.paper(length, max(4, length // 8), vocab_size=128), train=96_000, valid=512)
+
+
+def overnight_data(length: int) -> RecallDataConfig:
+    """9,000 batches of 64 to learn; a pair for every four tokens, the most that fit, at every length."""
+    task = mqar.paper(length, length // 4, vocab_size=128)
+    return recall.data(task, train=64 * OVERNIGHT_STEPS, valid=512)
 
 
 def smoke_data(length: int) -> RecallDataConfig:
@@ -85,7 +98,9 @@ def _runs(
 
     def run(point: Any) -> ExperimentConfig:
         model = MODELS[point["model"]](d_model=point["d_model"], length=point["length"], variant=variant)
-        return protocol.run_preset(model, data(point["length"]), learning_rate=point["learning_rate"])
+        return protocol.run_preset(
+            model, data(point["length"]), learning_rate=point["learning_rate"], seed=point.get("seed", 0)
+        )
 
     return run
 
@@ -136,6 +151,25 @@ def _laptop() -> Scale:
     )
 
 
+def _overnight() -> Scale:
+    return Scale(
+        about="N = 8, 16 and 32 with N / 4 pairs and 128 token ids, where the paper has 64 to 512 and 8,192; 9,000 "
+        "steps of batch 64 at most, widths of up to four times N, three learning rates, three seeds, and no MLPs.",
+        points=[
+            point
+            for length, widths in OVERNIGHT_WIDTHS.items()
+            for point in grid(
+                length=(length,),
+                d_model=widths,
+                model=OVERNIGHT_MODELS,
+                learning_rate=OVERNIGHT.learning_rates,
+                seed=SEEDS,
+            )
+        ],
+        config=_runs(OVERNIGHT, overnight_data),
+    )
+
+
 def _smoke() -> Scale:
     return Scale(
         about="Three steps of two models: that all of it runs.",
@@ -183,7 +217,7 @@ experiment = Experiment(
     title=TITLE,
     about="Accuracy on MQAR over the model's width at several lengths: attention, gated convolutions, and beside them "
     "RetNet and a long convolution without gate.",
-    scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper, "release": _release},
+    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight, "paper": _paper, "release": _release},
     claims=(
         Claim(
             name="attention-constant",
