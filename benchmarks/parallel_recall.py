@@ -7,6 +7,7 @@ circuits are counted, not run: `jaxzoo/theory/recall_circuit.py`.
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -20,6 +21,8 @@ from jaxzoo.theory.recall_circuit import build, count, count_attention
 from pallas_kernels.figure import add_legend, bound_style, panels, save, series_style
 
 MOST_SECONDS = 2.0
+CIRCUITS = ((2, 2), (4, 2), (8, 3))
+"""Triples, and bits of a token, of the circuits that are compiled."""
 PROGRAMS = ("Algorithm 11", "one sort (ours)", "attention's lookup")
 
 
@@ -35,8 +38,9 @@ class BenchmarkConfig:
     """File of the numbers; the picture lies next to it."""
 
 
-def main(config: BenchmarkConfig) -> None:
-    """Measures, counts, writes and draws."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures, counts, writes and draws, as the command line `argv` (None: the process's own) says."""
+    config = tyro.cli(BenchmarkConfig, args=argv)
     times = [measure(2**i) for i in range(config.shortest, config.longest + 1)]
     counts = [sizes(2**i) for i in range(4, 21)]
     report = {
@@ -44,7 +48,7 @@ def main(config: BenchmarkConfig) -> None:
         "jax": jax.__version__,
         "times": times,
         "counts": counts,
-        "base_conv": [as_base_conv(n, bits) for n, bits in ((2, 2), (4, 2), (8, 3))],
+        "base_conv": [as_base_conv(n, bits) for n, bits in CIRCUITS],
     }
     config.out.write_text(json.dumps(report, indent=1) + "\n")
     draw(times, counts, config.out.with_suffix(".png"))
@@ -125,4 +129,4 @@ def draw(times: list[dict[str, float]], counts: list[dict[str, int]], path: Path
 
 
 if __name__ == "__main__":
-    main(tyro.cli(BenchmarkConfig))
+    main()

@@ -19,6 +19,7 @@ from jaxzoo.checked import (
     Seed,
 )
 from jaxzoo.data.base import DataConfig
+from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.token_data import TokenDataConfig, TokenSourceConfig
 from jaxzoo.models.language_model import LanguageModelConfig
@@ -38,6 +39,7 @@ __all__ = [
     "CompositionalMQARConfig",
     "ExperimentConfig",
     "ForgettingMQARConfig",
+    "LabelledSequencesConfig",
     "LanguageModelConfig",
     "MQARConfig",
     "MajorityConfig",

@@ -9,6 +9,7 @@ from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import run, say
+from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.data.corpus.request import BuildConfig
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def _build(argv: Sequence[str]) -> None:
     with show_progress(_progress(build)):
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
     _tell(built)
+    _tell_missing(build.config, built)
 
 
 def parse_command(argv: Sequence[str]) -> Command:
@@ -100,3 +102,11 @@ def _tell(built: "Built") -> None:
             print(f"    {place}")
     if "valid" not in built.subsets:
         say("warning: no document is in the split valid; --valid-fraction or --valid-paths give some")
+
+
+def _tell_missing(config: BuildConfig, built: "Built") -> None:
+    """Warns of regions and intervals whose sequences no file has."""
+    if isinstance(fields := config.fields, FastaLayout):
+        missing = sorted(set(fields.intervals) - {name for found in built.subsets.values() for name in found})
+        if missing:
+            say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")

@@ -29,8 +29,8 @@ class Command(Checked):
     data: Path
     """Directory of the documents."""
     tokenizer: str
-    """bytes; a tokenizer.json; or a directory with one, or with GPT-2's encoder.json and vocab.bpe (or vocab.json and
-    merges.txt)."""
+    """bytes; dna (bases); a tokenizer.json; or a directory with one, or with GPT-2's encoder.json and vocab.bpe (or
+    vocab.json and merges.txt)."""
     out: Path
     """Directory of the token shards."""
     end_of_text: str = ""

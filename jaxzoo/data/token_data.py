@@ -13,8 +13,9 @@ from jaxtyping import UInt
 
 from jaxzoo.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score, ValidSet
+from jaxzoo.data.statistics.markov import markov_baselines
 from jaxzoo.data.statistics.ngram import ngram_baselines
-from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.data.tokens.token_sources import describe, fingerprint_of, open_directories, tokenizer_of
 from jaxzoo.data.tokens.token_windows import Concatenation, Share, ShuffledText, ShuffledWindows, as_integers, source_of
@@ -55,6 +56,8 @@ class TokenDataConfig(WindowsConfig):
     """The split that is scored."""
     seed: Seed = 0
     """Seed of the order of the training windows."""
+    reverse_complements: bool = False
+    """Of DNA: half of the training windows are read from the other strand."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,6 +104,12 @@ class TokenData:
         paths = [source.path for source in config.mixture]
         self._directories = open_directories(paths, (TRAIN, config.valid_split))
         self.tokenizer = tokenizer_of(self._directories, expected=config.expected_tokenizer)
+        config.require(
+            "reverse_complements",
+            not config.reverse_complements or isinstance(self.tokenizer, DNATokenizer),
+            f"must be False for tokens of {self.tokenizer.name}",
+            "it is for the tokenizer dna",
+        )
         made_by = self._directories[0].tokenizer
         self.vocab_size, self._end_of_text = made_by.vocab_size, made_by.end_of_text
         self.packed = config.packing == "segments"
@@ -108,7 +117,15 @@ class TokenData:
         self.fingerprint = fingerprint_of(self._directories)
         self._train = [self._read(d, TRAIN, valid=False) for d in self._directories]
         self._shares = [
-            Share(ShuffledText(tokens, length=config.length, seed=(config.seed, i)), source.weight)
+            Share(
+                ShuffledText(
+                    tokens,
+                    length=config.length,
+                    seed=(config.seed, i),
+                    reverse_complements=config.reverse_complements,
+                ),
+                source.weight,
+            )
             for i, (tokens, source) in enumerate(zip(self._train, config.mixture, strict=True))
         ]
         self._valid_tokens, self._valid_targets = self._valid_text()
@@ -154,13 +171,15 @@ class TokenData:
         )
 
     def baselines(self) -> dict[str, Score]:
-        """`ngram_baselines` on the targets of `valid`.
+        """`ngram_baselines`, or `markov_baselines` of DNA, on the targets of `valid`.
 
         They are counted on every training token once, whatever the weight of its source. There are none for more than
         `MOST_COUNTED` training tokens, which would take minutes to read.
         """
         if not self._is_counted:
             return {}
+        if isinstance(self.tokenizer, DNATokenizer):
+            return markov_baselines(Concatenation(self._train), self._valid_tokens, self._valid_targets)
         return ngram_baselines(
             Concatenation(self._train),
             self._valid_tokens,

@@ -1,4 +1,4 @@
-"""Interface of tokenizers, and the tokenizer of bytes, which needs no training."""
+"""Interface of tokenizers, and those of bytes and of bases, which need no training."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -104,3 +104,65 @@ class ByteTokenizer:
     def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
         """How many bytes of text `ids` stand for: all but end-of-text count one."""
         return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))
+
+
+class DNATokenizer:
+    """Ids of bases: A, C, G, T are 0 to 3, N is 4; id 5 ends a document. Lower case is read as upper case."""
+
+    name = "dna"
+    end_of_text = 5
+    vocab_size = 6
+    fingerprint = "dna-6"
+    letters = b"ACGTN"
+    complement = np.array([3, 2, 1, 0, 4, 5], np.uint16)
+    """Id of the base on the other strand, by id."""
+
+    def encode(self, text: str) -> UInt16[np.ndarray, "t"]:
+        """The ids of bases.
+
+        Raises:
+            ValueError: a character is none of A, C, G, T, N.
+        """
+        ids = _BASE_IDS[np.frombuffer(text.encode("utf-8"), np.uint8)]
+        if (ids == self.vocab_size).any():
+            wrong = next(c for c in text if c.upper() not in "ACGTN")
+            raise ValueError(f"DNATokenizer.encode text holds {wrong!r}, which must be one of A, C, G, T, N")
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[UInt16[np.ndarray, "t"]]:
+        """The ids of each text."""
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Integer[np.ndarray, "t"]) -> str:
+        """The bases of `ids`, end-of-text shown as `END_OF_TEXT`.
+
+        Raises:
+            ValueError: an id is outside `[0, 6)`.
+        """
+        ids = np.asarray(ids, np.int64)
+        wrong = ids[(ids < 0) | (ids >= self.vocab_size)]
+        if wrong.size:
+            raise ValueError(
+                f"DNATokenizer.decode ids={wrong[:3].tolist()} must be in [0, {self.vocab_size}); "
+                "mask the padding of the model's vocabulary before sampling"
+            )
+        documents = np.split(ids, np.flatnonzero(ids == self.end_of_text))
+        return END_OF_TEXT.join(self.to_bytes(d).decode() for d in documents)
+
+    def to_bytes(self, ids: Integer[np.ndarray, "t"]) -> bytes:
+        """The letters of `ids`, all in `[0, 6)`; end-of-text stands for none."""
+        ids = np.asarray(ids, np.int64)
+        return bytes(np.frombuffer(self.letters, np.uint8)[ids[ids != self.end_of_text]])
+
+    def count_bytes(self, ids: Integer[np.ndarray, "..."]) -> int:
+        """How many bases `ids` stand for: all but end-of-text count one."""
+        return int(np.count_nonzero(np.asarray(ids) != self.end_of_text))
+
+
+_BASE_IDS = np.full(256, DNATokenizer.vocab_size, np.uint16)
+_BASE_IDS[np.frombuffer(DNATokenizer.letters + DNATokenizer.letters.lower(), np.uint8)] = [*range(5), *range(5)]
+
+
+def reverse_complement(tokens: UInt[np.ndarray, "t"]) -> UInt[np.ndarray, "t"]:
+    """Ids of `DNATokenizer` on the other strand, which is read the other way round."""
+    return DNATokenizer.complement[tokens[::-1]].astype(tokens.dtype)

@@ -21,6 +21,7 @@ TESTS = {
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
+    "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",

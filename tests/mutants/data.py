@@ -13,6 +13,26 @@ MUTANTS: list[Mutant] = [
         ("True counts as the integer 1", "type(value) is declared:", "isinstance(value, declared):"),
     ),
     *planted(
+        "jaxzoo/data/corpus/fasta.py",
+        "tests/data/corpus/test_fasta.py",
+        ("regions count from 0", "Interval(first - 1, last, split)", "Interval(first, last, split)"),
+        ("a gap of a hundred N stays", 'rb"N{%d,}" % GAP_BASES', 'rb"N{%d,}" % (GAP_BASES + 1)'),
+        ("a document is cut where a read ends", "len(last) % DOCUMENT_BASES", "0"),
+        ("an interval behind the end is short", "last.end is not None and last.end > self._at", "False"),
+    ),
+    *planted(
+        "jaxzoo/data/statistics/markov.py",
+        "tests/data/statistics/test_markov.py",
+        ("contexts are lost where chunks meet", "train[max(start - order, 0) :", "train[start :"),
+        ("the lower order is left out", "own + seen * lower[at]", "own + seen / BASES"),
+    ),
+    *planted(
+        "jaxzoo/data/labelled_sequences.py",
+        "tests/data/test_labelled_sequences.py",
+        ("the answer is read one token early", "[[len(rows.tokens[row])] for", "[[len(rows.tokens[row]) - 1] for"),
+        ("classes of splits may differ", 'if odd := sorted(there ^ names["train"]):', "if odd := []:"),
+    ),
+    *planted(
         "jaxzoo/generation/sampling.py",
         "tests/generation/test_sampling.py",
         (

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from jaxzoo.data.corpus.sources import SOURCES, Fields, Skipped, read_documents
+from jaxzoo.data.corpus.sources import SOURCES, AnyDocument, Layout, Skipped, read_documents
 
 
 def features() -> tfds.features.FeaturesDict:
@@ -19,23 +19,27 @@ def features() -> tfds.features.FeaturesDict:
     return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 
+def fields_of(document: AnyDocument) -> dict[str, str]:
+    """A document as an example of these features."""
+    return {"text": document.text, "subset": document.subset}
+
+
 class TextCorpus(tfds.core.GeneratorBasedBuilder):
     """Documents in files of the user's own.
 
     Args:
         paths: the files of each split.
-        fields: where text and subset stand in a line of JSON; None: every file is one document.
+        fields: where text and subset stand in a line of JSON, or the splits of sequences; None: every file is one
+            document.
         **options: of `tfds.core.DatasetBuilder`, such as `data_dir` and `file_format="array_record"`.
     """
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES = {"1.0.0": "Documents with text and subset."}  # noqa: RUF012 declared so by the base class
-    fields: Fields | None = None
+    fields: Layout = None
     summary = "Documents in files of text or lines of JSON."
 
-    def __init__(
-        self, *, paths: Mapping[str, list[Path]] | None = None, fields: Fields | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *, paths: Mapping[str, list[Path]] | None = None, fields: Layout = None, **options: Any) -> None:
         self._paths = dict(paths or {})
         self._fields = fields or self.fields
         super().__init__(**options)
@@ -48,7 +52,7 @@ class TextCorpus(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, files: list[Path]) -> Iterator[tuple[str, dict[str, str]]]:
         for (file, line), document in read_documents(files, self._fields, Skipped()):
-            yield f"{file}:{line}", document._asdict()
+            yield f"{file}:{line}", fields_of(document)
 
 
 class ThePile(TextCorpus):
@@ -65,5 +69,12 @@ class SlimPajama(TextCorpus):
     summary = "SlimPajama (Soboleva et al., 2023), with the name of the subset of every document."
 
 
-BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama)}
+class Dna(TextCorpus):
+    """Bases from local FASTA files, in documents of at most 2^20; a subset is a sequence, such as a chromosome."""
+
+    fields = SOURCES["fasta"].fields
+    summary = "Bases (A, C, G, T, N) of sequences in FASTA files, without the gaps of the assembly."
+
+
+BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama, Dna)}
 """By the name of the data set."""

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxzoo.checked import Checked, FractionBelowOne, PositiveInt
+from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.shards import FilePiece
-from jaxzoo.data.corpus.sources import SOURCES, Fields, find_source_files
+from jaxzoo.data.corpus.sources import SOURCES, Fields, Layout, find_source_files
 
 FORMAT = 1
 """Format of `build.json`; changes when the same request would give other bytes."""
@@ -22,8 +23,8 @@ VALID_FRACTION = 0.01
 class BuildConfig(Checked):
     """Configuration of a build."""
 
-    source: Literal["pile", "slimpajama", "text", "jsonl"]
-    """Which kind of files: the Pile's, SlimPajama's, text (a file a document), or lines of JSON."""
+    source: Literal["pile", "slimpajama", "text", "jsonl", "fasta"]
+    """Which kind of files: the Pile's, SlimPajama's, text (a file a document), lines of JSON, or FASTA."""
     paths: str
     """Files to train on: a directory, file or glob."""
     valid_paths: str | None = None
@@ -36,6 +37,13 @@ class BuildConfig(Checked):
     """Source jsonl: where the text stands, keys joined by dots; None: `text`."""
     subset_field: str | None = None
     """Source jsonl: where the name of the subset stands; None: nowhere."""
+    valid_regions: str = ""
+    """Source fasta: sequences, or parts of them, to validate on, such as chr8,chr9:1-5000000."""
+    test_regions: str = ""
+    """Source fasta: likewise to test on."""
+    intervals: Path | None = None
+    """Source fasta: BED file of intervals with their split in column 4, such as HyenaDNA's; other bases are left
+    out."""
     max_shard_mb: PositiveInt = 512
     """Text in a shard, in 10^6 bytes, after which the next one begins."""
 
@@ -43,12 +51,25 @@ class BuildConfig(Checked):
         for field in ("text_field", "subset_field"):
             given = getattr(self, field) is not None
             self.require(field, not given or self.source == "jsonl", "is for source jsonl alone", "leave it out")
+        for field in ("valid_regions", "test_regions", "intervals"):
+            allowed = not getattr(self, field) or self.source == "fasta"
+            self.require(field, allowed, "is for source fasta alone", "leave it out")
+        if isinstance(fields := self.fields, FastaLayout) and fields.intervals:
+            rule = "must not be given where regions or intervals say the splits"
+            for field in ("valid_paths", "test_paths", "valid_fraction"):
+                self.require(field, getattr(self, field) is None, rule, "leave one of the two out")
+        alone = self.intervals is None or not (self.valid_regions or self.test_regions)
+        self.require("intervals", alone, "must not be given with regions", "leave one of the two out")
         by_hash = self.valid_paths is None or not self.valid_fraction
         self.require("valid_fraction", by_hash, "must not be given with valid_paths", "leave one of the two out")
 
     @property
-    def fields(self) -> Fields | None:
-        """Where text and subset stand in a line."""
+    def fields(self) -> Layout:
+        """Where text and subset stand in a line, or which bases belong to which split."""
+        if self.source == "fasta":
+            return read_layout(
+                valid_regions=self.valid_regions, test_regions=self.test_regions, intervals=self.intervals
+            )
         if self.source != "jsonl":
             return SOURCES[self.source].fields
         return Fields(self.text_field or "text", self.subset_field or "")
@@ -90,7 +111,7 @@ def request(config: BuildConfig, files: Mapping[str, Mapping[str, Path]]) -> dic
     return {
         "format": FORMAT,
         "source": config.source,
-        "fields": config.fields._asdict() if config.fields else None,
+        "fields": _fields_listing(config.fields),
         "valid_fraction": config.hashed_fraction,
         "max_shard_mb": config.max_shard_mb,
         "inputs": {
@@ -104,14 +125,21 @@ def request(config: BuildConfig, files: Mapping[str, Mapping[str, Path]]) -> dic
     }
 
 
+def _fields_listing(fields: Layout) -> dict[str, Any] | None:
+    """The fields of lines by name; of the splits of sequences a digest."""
+    if isinstance(fields, FastaLayout):
+        return {"splits": hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]}
+    return fields._asdict() if fields else None
+
+
 def pieces_of(config: BuildConfig, files: Mapping[str, Mapping[str, Path]], skip_bad: bool) -> Iterator[FilePiece]:
     """The files of every split, joined to pieces of about a shard's size."""
-    limit = config.max_shard_mb * MEGABYTE
+    limit, fields = config.max_shard_mb * MEGABYTE, config.fields
     for split, found in files.items():
         fraction = config.hashed_fraction if split == "train" else 0.0
         groups = _groups(list(found.values()), limit)
         for i, group in enumerate(groups):
-            yield FilePiece(split, i, tuple(group), config.fields, fraction, limit, skip_bad)
+            yield FilePiece(split, i, tuple(group), fields, fraction, limit, skip_bad)
 
 
 def _groups(files: list[Path], limit: int) -> list[list[Path]]:

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.checked import Count
-from jaxzoo.data.corpus.sources import BEGINNING, Fields, Position, Skipped, TextDocument, read_documents
+from jaxzoo.data.corpus.sources import (
+    BEGINNING,
+    AnyDocument,
+    Layout,
+    PlacedDocument,
+    Position,
+    Skipped,
+    read_documents,
+)
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
@@ -34,7 +42,7 @@ class FilePiece(NamedTuple):
     number: int
     """Among the pieces of its split, from 0 on."""
     files: tuple[Path, ...]
-    fields: Fields | None
+    fields: Layout
     valid_fraction: float
     """Share of its documents that go to the split `valid` instead."""
     section_bytes: int
@@ -180,10 +188,11 @@ class SectionWriter:
         self._held: dict[str, Held] = {}
         self.documents = self.bytes = 0
 
-    def add(self, document: TextDocument) -> None:
+    def add(self, document: AnyDocument) -> None:
         """Writes a document to the shard of its split."""
         data = document.text.encode()
-        split = "valid" if _hash_share(data) < self._piece.valid_fraction else self._piece.split
+        by_hash = "valid" if _hash_share(data) < self._piece.valid_fraction else self._piece.split
+        split = document.split if isinstance(document, PlacedDocument) else by_hash
         if split not in self._writers:
             self._writers[split] = _writer(self._temporary(split))
             self._held[split] = Held()
@@ -214,19 +223,19 @@ def _writer(file: Path) -> Any:
 
 
 @functools.cache
-def serializer() -> Callable[[TextDocument], bytes]:
+def serializer() -> Callable[[AnyDocument], bytes]:
     """A document as tensorflow-datasets serializes it.
 
     The features' own `serialize_example` gives the two fields in an order that changes from process to process.
     """
     import tensorflow_datasets as tfds
 
-    from jaxzoo.data.corpus.builders import features
+    from jaxzoo.data.corpus.builders import features, fields_of
 
     encode = features().encode_example
     specs: Any = features().get_serialized_info()
     to_proto = tfds.core.ExampleSerializer(specs).get_tf_example
-    return lambda document: to_proto(encode(document._asdict())).SerializeToString(deterministic=True)
+    return lambda document: to_proto(encode(fields_of(document))).SerializeToString(deterministic=True)
 
 
 def _hash_share(data: bytes) -> float:

@@ -1,15 +1,17 @@
-"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, and folders of text.
+"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, folders of text, and FASTA.
 
 The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` files with the keys `text` and
 `meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
 
@@ -17,6 +19,8 @@ LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
 """Endings of what is read in a directory of JSON lines."""
 MOST_TEXT_BYTES = 2**28
 """Largest file of text, 256 MiB: it is one document."""
+FASTA = tuple(name + packed for name in (".fa", ".fasta", ".fna") for packed in ("", ".gz", ".bgz"))
+"""Endings of what is read in a directory of sequences."""
 MOST_REMEMBERED = 5
 """Number of skipped places that are named."""
 
@@ -34,19 +38,28 @@ class Source(NamedTuple):
 
     dataset: str
     """Name of its tensorflow-datasets builder."""
-    fields: Fields | None
+    fields: "Layout"
     """Fields of its lines; None: every file is one document."""
     summary: str
     """For help texts and the data set's description."""
+    endings: tuple[str, ...] = ()
+    """Of the files that are read in a directory; empty: all."""
+
+
+Layout = Fields | FastaLayout | None
+"""How documents stand in a file: fields of lines, bases of FASTA, or None: the file is one document."""
 
 
 SOURCES = {
-    "pile": Source("the_pile", Fields("text", "meta.pile_set_name"), "The Pile, from its jsonl.zst files"),
+    "pile": Source("the_pile", Fields("text", "meta.pile_set_name"), "The Pile, from its jsonl.zst files", LINES),
     "slimpajama": Source(
-        "slim_pajama", Fields("text", "meta.redpajama_set_name"), "SlimPajama, from its jsonl.zst files"
+        "slim_pajama", Fields("text", "meta.redpajama_set_name"), "SlimPajama, from its jsonl.zst files", LINES
     ),
     "text": Source("text_corpus", None, "UTF-8 text, a file a document"),
-    "jsonl": Source("text_corpus", Fields(), "Documents in JSON lines, compressed with zstd, gzip or bzip2, or plain"),
+    "jsonl": Source(
+        "text_corpus", Fields(), "Documents in JSON lines, compressed with zstd, gzip or bzip2, or plain", LINES
+    ),
+    "fasta": Source("dna", FastaLayout({}), "Bases of FASTA files, plain or compressed by gzip or bgzip", FASTA),
 }
 
 
@@ -57,6 +70,17 @@ class TextDocument(NamedTuple):
     """Not empty."""
     subset: str
     """Which part of the corpus it is of; empty where there are no parts."""
+
+
+class PlacedDocument(NamedTuple):
+    """One document that says itself which split it is of."""
+
+    text: str
+    subset: str
+    split: str
+
+
+AnyDocument = TextDocument | PlacedDocument
 
 
 class Position(NamedTuple):
@@ -121,27 +145,28 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
         OSError: a directory cannot be listed.
     """
     files = find_files(path, field=option)
-    if SOURCES[source].fields is not None and Path(path).expanduser().is_dir():
-        files = {name: file for name, file in files.items() if name.endswith(LINES)}
+    endings = SOURCES[source].endings
+    if endings and Path(path).expanduser().is_dir():
+        files = {name: file for name, file in files.items() if name.endswith(endings)}
     if not files:
-        kind = f"files named {' or '.join('*' + ending for ending in LINES)}" if SOURCES[source].fields else "files"
+        kind = f"files named {' or '.join('*' + ending for ending in endings)}" if endings else "files"
         raise ValueError(f"{option}={path!r} must name {kind}, but there is none; check the spelling")
     return files
 
 
 def read_documents(
     files: Sequence[Path],
-    fields: Fields | None,
+    fields: Layout,
     skipped: Skipped,
     *,
     start: Position = BEGINNING,
     skip_bad: bool = False,
-) -> Iterator[tuple[Position, TextDocument]]:
+) -> Iterator[tuple[Position, AnyDocument]]:
     """The documents of files, each with the position after it.
 
     Args:
         files: in this order; those named `.zst` are decompressed.
-        fields: of their lines; None: every file is one document.
+        fields: of their lines, or the splits of sequences; None: every file is one document.
         skipped: counts what is left out. Empty lines count as nothing.
         start: a position that this function gave.
         skip_bad: whether damage is counted and left out; after damaged compression, the rest of its file is.
@@ -153,7 +178,7 @@ def read_documents(
     for i in range(start.file, len(files)):
         n_before = start.line if i == start.file else 0
         line = n_before
-        lines = _enumerated(files[i], fields is not None, n_before)
+        lines = _enumerated(files[i], fields, n_before)
         while True:
             try:
                 line, data = next(lines, (line, _END))
@@ -166,7 +191,8 @@ def read_documents(
                     skipped.empty += 1
             except (DamagedLineError, DamagedFileError) as error:
                 rest = isinstance(error, DamagedFileError)
-                where = f"after line {line}" if rest else f"{line}"
+                unit = "document" if isinstance(fields, FastaLayout) else "line"
+                where = f"after {unit} {line}" if rest else f"{line}"
                 if not skip_bad:
                     effect = "leave out the rest of the file" if rest else "leave out such lines"
                     raise ValueError(f"{files[i]}:{where}: {error}; --skip-bad to {effect}") from error
@@ -174,12 +200,17 @@ def read_documents(
                 skipped.remember(f"{files[i].name}:{where}: {error}")
 
 
-def _enumerated(file: Path, is_lines: bool, n_before: int) -> Iterator[tuple[int, bytes | None]]:
-    """Yields number and content of each line that is not blank after the first `n_before`; or of the file, as line 1.
+def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, bytes | AnyDocument | None]]:
+    """Yields number and content of each line that is not blank after the first `n_before`; of the file, as line 1; or
+    of each document of sequences.
 
     The content of what is too large is None.
     """
-    if is_lines:
+    if isinstance(fields, FastaLayout):
+        left = itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
+        for number, (text, name, split) in left:
+            yield number, PlacedDocument(text, name, split) if fields.intervals else TextDocument(text, name)
+    elif fields is not None:
         for number, line in enumerate(read_lines(file), start=1):
             if number > n_before and (line is None or line.strip()):
                 yield number, line
@@ -189,15 +220,18 @@ def _enumerated(file: Path, is_lines: bool, n_before: int) -> Iterator[tuple[int
         yield 1, data if len(data) <= MOST_TEXT_BYTES else None
 
 
-def _parsed(data: bytes | None, fields: Fields | None) -> TextDocument:
+def _parsed(data: bytes | AnyDocument | None, fields: Layout) -> AnyDocument:
     if data is None:
         what = f"longer than {MOST_LINE_BYTES:,}" if fields else f"larger than {MOST_TEXT_BYTES:,}"
         raise DamagedLineError(f"{what} bytes")
+    if not isinstance(data, bytes):
+        return data
     try:
         text = data.decode("utf-8")
         if fields is None:
             return TextDocument(text, "")
         record = json.loads(text)
+        assert isinstance(fields, Fields)
         document = TextDocument(_field(record, fields.text), _field(record, fields.subset) if fields.subset else "")
         for part in document:  # JSON may spell out half a character, such as "\ud800"
             part.encode("utf-8")

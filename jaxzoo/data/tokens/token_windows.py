@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.data.statistics.ngram import Tokens
+from jaxzoo.data.tokenizer import reverse_complement
 
 MOST_WINDOWS = 2**32 - 1
 """Most windows of an epoch: grain's permutation has 32 bits."""
@@ -69,12 +70,13 @@ class ShuffledText:
       tokens: the text, longer than `length`.
       length: tokens of a window, its last target not counted.
       seed: of the orders and of the epochs' first tokens; one or more numbers that are not negative.
+      reverse_complements: whether half of the windows, drawn by the seed, are those of the other strand of DNA.
 
     Raises:
       ValueError: there are more than `MOST_WINDOWS` windows.
     """
 
-    def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int]):
+    def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int], reverse_complements: bool = False):
         self.n_windows = (len(tokens) - 1) // length
         if self.n_windows > MOST_WINDOWS:
             raise ValueError(
@@ -82,6 +84,7 @@ class ShuffledText:
                 f"take a length of at least {-(-len(tokens) // MOST_WINDOWS)}"
             )
         self._tokens, self._length, self._seed = tokens, length, tuple(seed)
+        self._reverses = reverse_complements
         # grain's own seed of epoch e is seed + e: seeds next to each other would share their orders.
         mixed = int(np.random.SeedSequence(self._seed).generate_state(1)[0])
         self._order = grain.MapDataset.range(self.n_windows).shuffle(seed=mixed).repeat()
@@ -93,7 +96,10 @@ class ShuffledText:
         start = (first + place * self._length) % len(self._tokens)
         window = self._tokens[start : start + self._length + 1]
         missing = self._length + 1 - len(window)
-        return np.concatenate([window, self._tokens[:missing]]) if missing else window
+        window = np.concatenate([window, self._tokens[:missing]]) if missing else window
+        if self._reverses and np.random.SeedSequence((*self._seed, 1, number)).generate_state(1)[0] % 2:
+            return reverse_complement(window)
+        return window
 
 
 class Share(NamedTuple):

@@ -1,4 +1,4 @@
-"""Tokenizers on disk: bytes, a `tokenizer.json`, or GPT-2's vocabulary and merges; read and written."""
+"""Tokenizers on disk: bytes, bases, a `tokenizer.json`, or GPT-2's vocabulary and merges; read and written."""
 
 import json
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxzoo.checked import shorten
-from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
+from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.bpe import BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
 from jaxzoo.json_files import read_json
@@ -20,7 +20,8 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
     """The tokenizer at a place.
 
     Args:
-        place: `bytes`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token shards.
+        place: `bytes` or `dna`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token
+            shards.
         end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` in its directory,
             else `<|endoftext|>`, `</s>` and the like.
 
@@ -31,10 +32,11 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
     """
     path = Path(place).expanduser()
     made = _made_by(path)
-    if str(place) == "bytes" or (made == ByteTokenizer.fingerprint and not (path / "tokenizer.json").exists()):
-        if end_of_text is not None:
-            raise ValueError(f"--end-of-text {end_of_text!r} is for BPE; bytes have an end-of-text of their own")
-        return ByteTokenizer()
+    for what, fixed in (("bytes", ByteTokenizer()), ("bases", DNATokenizer())):
+        if str(place) == fixed.name or (made == fixed.fingerprint and not (path / "tokenizer.json").exists()):
+            if end_of_text is not None:
+                raise ValueError(f"--end-of-text {end_of_text!r} is for BPE; {what} have an end-of-text of their own")
+            return fixed
     tokenizer = BPETokenizer(read_definition(path, end_of_text))
     if made not in (None, tokenizer.fingerprint):
         raise ValueError(
@@ -45,7 +47,8 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes.
+    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes
+    and bases.
 
     Raises:
         OSError: they cannot be written.

@@ -1,0 +1,243 @@
+"""Bases from FASTA files, plain or compressed by gzip or bgzip, as documents; read as a stream, in bounded memory.
+
+A document is a run of at most `DOCUMENT_BASES` bases of one sequence, in capitals: soft-masked repeats (lower case) are
+bases like others, the ambiguous letters of IUPAC become N, and N runs of `GAP_BASES` or more, the gaps of an assembly,
+are left out and end a document. Where documents are cut depends on the file and the splits alone.
+
+Sequences, or parts of them, belong to splits by name (`--valid-regions chr8,chr9:1-5000000`, as samtools writes
+regions: from 1, the end included), or by a BED file of intervals (from 0, the end excluded) with the split in column 4,
+such as that of HyenaDNA (Nguyen et al. 2023); bases outside of its intervals are left out. Overlapping intervals of one
+split are joined, so that no base is there twice.
+
+Libraries that read FASTA by places (pyfaidx, pyfastx) do not read the gzip in which genomes are published, or hold a
+whole sequence in memory and write an index next to the file; a corpus needs neither.
+"""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from jaxzoo.data.corpus.lines import DamagedFileError
+
+DOCUMENT_BASES = 2**20
+"""Most bases of a document."""
+GAP_BASES = 100
+"""Shortest run of N that is left out."""
+PART_BYTES = 2**16
+"""Most bytes that are read at once: a part of a line, where it is longer."""
+SPLITS = ("train", "valid", "test")
+
+_TO_BASE = bytes.maketrans(b"acgtnRYSWKMBDHVryswkmbdhv", b"ACGTN" + b"N" * 20)
+_NO_BASE = re.compile(rb"[^ACGTN]")
+_GAP = re.compile(rb"N{%d,}" % GAP_BASES)
+_REGION = re.compile(r"(?P<name>[^:]+)(?::(?P<first>[\d,]+)-(?P<last>[\d,]+))?")
+
+
+class Interval(NamedTuple):
+    """Part of a sequence, from 0, the end excluded."""
+
+    start: int
+    end: int | None
+    """None: the end of the sequence."""
+    split: str
+
+
+class FastaLayout(NamedTuple):
+    """Which bases belong to which split."""
+
+    intervals: dict[str, list[Interval]]
+    """By name of the sequence, sorted, without overlaps."""
+    rest: str | None = "train"
+    """The split of all other bases; None: they are left out."""
+
+    def of(self, name: str) -> list[Interval]:
+        """The intervals of a sequence, those of the rest included, in order."""
+        found = self.intervals.get(name, [])
+        if self.rest is None:
+            return found
+        filled, at = [], 0
+        for interval in found:
+            if at < interval.start:
+                filled.append(Interval(at, interval.start, self.rest))
+            filled.append(interval)
+            if interval.end is None:
+                return filled
+            at = interval.end
+        return [*filled, Interval(at, None, self.rest)]
+
+
+def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: Path | None = None) -> FastaLayout:
+    """The splits that the user names.
+
+    Raises:
+        ValueError: a region or a line cannot be read, or two splits overlap.
+        OSError: the file of intervals cannot be read.
+    """
+    if intervals is not None:
+        return FastaLayout(_without_overlaps(_bed_lines(intervals), f"--intervals {intervals}"), None)
+    regions = []
+    for option, text, split in (("--valid-regions", valid_regions, "valid"), ("--test-regions", test_regions, "test")):
+        regions += [_region(option, part, split) for part in text.split(",") if part] if text else []
+    return FastaLayout(_without_overlaps(regions, "--valid-regions and --test-regions"))
+
+
+def _region(option: str, text: str, split: str) -> tuple[str, Interval]:
+    found = _REGION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{option}: {text!r} must read NAME or NAME:FIRST-LAST, such as chr8:1-5000000")
+    if found["first"] is None:
+        return found["name"], Interval(0, None, split)
+    first, last = int(found["first"]), int(found["last"])
+    if not 1 <= first <= last:
+        raise ValueError(f"{option}: {text!r} must have 1 <= FIRST <= LAST")
+    return found["name"], Interval(first - 1, last, split)
+
+
+def _bed_lines(file: Path) -> Iterator[tuple[str, Interval]]:
+    with _opened(file) as stream:
+        for number, line in enumerate(_parts(stream), start=1):
+            fields = line.decode(errors="replace").split()
+            if not fields or fields[0] in ("track", "browser") or fields[0].startswith("#"):
+                continue
+            split = fields[3] if len(fields) > 3 else ""
+            split = "valid" if split in ("validation", "val") else split
+            if split not in SPLITS or not (fields[1].isdigit() and fields[2].isdigit()):
+                raise ValueError(f"{file}:{number}: must be NAME START END SPLIT, SPLIT one of train, valid, test")
+            start, end = int(fields[1]), int(fields[2])
+            if start >= end:
+                raise ValueError(f"{file}:{number}: START={start} must be below END={end}")
+            yield fields[0], Interval(start, end, split)
+
+
+def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> dict[str, list[Interval]]:
+    """Sorted by name and start; overlaps of one split are joined, those of two refused."""
+    by_name: dict[str, list[Interval]] = {}
+    for name, new in sorted(intervals, key=lambda pair: (pair[0], pair[1].start)):
+        joined = by_name.setdefault(name, [])
+        last = joined[-1] if joined else None
+        if last is None or (last.end is not None and new.start >= last.end):
+            joined.append(new)
+        elif last.split != new.split:
+            raise ValueError(
+                f"{where}: {name} from base {new.start + 1} is in {last.split} and in {new.split}; name one of the two"
+            )
+        elif last.end is not None:
+            joined[-1] = last._replace(end=None if new.end is None else max(last.end, new.end))
+    return by_name
+
+
+class Bases(NamedTuple):
+    """Text of a document."""
+
+    text: str
+    name: str
+    """Of the sequence."""
+    split: str
+
+
+def read_bases(file: Path, layout: FastaLayout) -> Iterator[Bases]:
+    """The documents of a file, in order.
+
+    Raises:
+        DamagedFileError: no FASTA, a letter that is no base, or damaged compression; the line.
+        OSError: the file cannot be read.
+    """
+    name: str | None = None
+    pending: _Pending | None = None
+    with _opened(file) as stream:
+        for number, part in enumerate(_parts(stream), start=1):
+            if part.startswith(b">"):
+                if pending is not None:
+                    yield from pending.end()
+                name = _sequence_name(part, number)
+                pending = _Pending(name, layout.of(name))
+                continue
+            letters = part.translate(_TO_BASE)
+            if wrong := _NO_BASE.search(letters):
+                letter = part[wrong.start() : wrong.start() + 1].decode(errors="replace")
+                raise DamagedFileError(f"line {number}: {letter!r} is no base (A, C, G, T, N or an ambiguity code)")
+            if pending is None:
+                if letters:
+                    raise DamagedFileError(f"line {number}: a FASTA file must begin with '>' and a name")
+                continue
+            yield from pending.add(letters)
+        if pending is None:
+            raise DamagedFileError("no sequence: a FASTA file must begin with '>' and a name")
+        yield from pending.end()
+
+
+class _Pending:
+    """Bases of a sequence that are not yet part of a document."""
+
+    def __init__(self, name: str, intervals: list[Interval]) -> None:
+        self._name, self._intervals = name, list(intervals)
+        self._at = 0  # place in the sequence of the next base
+        self._held = bytearray()  # of the first of the intervals
+
+    def add(self, letters: bytes) -> Iterator[Bases]:
+        while letters and self._intervals:
+            start, end, _ = self._intervals[0]
+            if self._at < start:
+                skipped = min(start - self._at, len(letters))
+                letters, self._at = letters[skipped:], self._at + skipped
+                continue
+            taken = len(letters) if end is None else min(end - self._at, len(letters))
+            self._held += letters[:taken]
+            letters, self._at = letters[taken:], self._at + taken
+            if len(self._held) >= DOCUMENT_BASES:
+                yield from self._cut(is_end=False)
+            if self._at == end:
+                yield from self._cut(is_end=True)
+                del self._intervals[0]
+        self._at += len(letters)
+
+    def end(self) -> Iterator[Bases]:
+        """The last documents of the sequence."""
+        if self._intervals:
+            last = self._intervals[-1]
+            if last.end is not None and last.end > self._at:
+                raise DamagedFileError(
+                    f"{self._name} has {self._at:,} bases, and a part of it is asked for that ends at {last.end:,}"
+                )
+            yield from self._cut(is_end=True)
+
+    def _cut(self, *, is_end: bool) -> Iterator[Bases]:
+        """Documents of what is held; the last one that may go on, and a run of N after it, stay where it is no end."""
+        held = bytes(self._held)
+        n = len(held) if is_end else len(held.rstrip(b"N"))
+        *runs, last = _GAP.split(held[:n])
+        for run in runs:
+            yield from self._documents(run)
+        kept = 0 if is_end else len(last) % DOCUMENT_BASES
+        yield from self._documents(last[: len(last) - kept])
+        self._held[:] = last[len(last) - kept :] + held[n : n + GAP_BASES]
+
+    def _documents(self, run: bytes) -> Iterator[Bases]:
+        for first in range(0, len(run), DOCUMENT_BASES):
+            yield Bases(run[first : first + DOCUMENT_BASES].decode(), self._name, self._intervals[0].split)
+
+
+def _sequence_name(header: bytes, line: int) -> str:
+    """The first word of a header; of NCBI's `gi|..|ref|NAME|` the last part."""
+    words = header[1:].decode("utf-8", errors="replace").split()
+    if not words:
+        raise DamagedFileError(f"line {line}: a sequence without a name")
+    return next(part for part in reversed([words[0], *words[0].split("|")]) if part)
+
+
+def _opened(file: Path) -> BinaryIO:
+    with file.open("rb") as stream:
+        is_gzip = stream.read(2) == b"\x1f\x8b"
+    return cast(BinaryIO, gzip.open(file, "rb")) if is_gzip else file.open("rb")
+
+
+def _parts(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines without their ends; a line longer than `PART_BYTES` in parts."""
+    try:
+        while part := stream.readline(PART_BYTES):
+            yield part.rstrip(b"\r\n")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedFileError(f"damaged gzip data: {error}") from error

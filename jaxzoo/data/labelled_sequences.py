@@ -1,0 +1,259 @@
+"""Sequences with a class each, as batches for the trainer: classification by a pretrained language model.
+
+A row is a sequence and an end-of-text token, and the model answers there: class c is id c of the vocabulary, whose row
+of the head learns to stand for it. The features of the last token are what a causal model has pooled of the sequence,
+so a pretrained run needs no new parameters, and run directory, checkpoints and `--resume` are those of any training.
+
+Files, in a directory, for each split (`train`, `test`, and `valid` or none):
+
+    train/CLASS/anything.txt    a sequence per file: the layout of GenomicBenchmarks (Gresova et al. 2022)
+    train.csv                   a header with the columns sequence and label, a row per sequence
+
+Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted by
+name, numbers by their values. A sequence longer than fits loses both ends alike.
+"""
+
+import csv
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.checked import PositiveInt, Seed
+from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
+from jaxzoo.data.windows import require_batch_sizes
+
+TOKENIZERS = {"dna": DNATokenizer, "bytes": ByteTokenizer}
+VALID_SHARE = 10
+"""One sequence in so many validates, where no split does."""
+SPLITS = ("train", "valid", "test")
+
+
+class Labelled(NamedTuple):
+    """Sequence with its class."""
+
+    text: str
+    label: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelledSequencesConfig(DataConfig):
+    """Where the sequences lie and how they are read."""
+
+    path: str
+    """Directory with the splits."""
+    length: PositiveInt = 512
+    """Most tokens of a row, the end-of-text included."""
+    alphabet: Literal["dna", "bytes"] = "dna"
+    """Tokens: those of bases, or bytes."""
+    scored: Literal["valid", "test"] = "valid"
+    """The split that is scored."""
+    reverse_complements: bool = False
+    """Of DNA: half of the training rows are read from the other strand."""
+    seed: Seed = 0
+    """Seed of the order of the training sequences."""
+
+    def __post_init__(self) -> None:
+        self.require("length", self.length > 1, "must be at least 2", "a base and the end-of-text")
+        is_dna = self.alphabet == "dna" or not self.reverse_complements
+        self.require("reverse_complements", is_dna, f"must be False for {self.alphabet}", "it is for dna")
+
+    def build(self, *, batch_size: int, valid_batch_size: int) -> "LabelledSequences":
+        """Reads the files."""
+        return LabelledSequences(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
+
+
+class LabelledSequences:
+    """A `Dataset` of sequences with a class each.
+
+    Attributes:
+      classes: names, in the order of their ids.
+      splits: the sequences.
+
+    Raises:
+      ValueError: no such files, a class without sequences, classes that differ between splits, or more classes than
+        ids.
+    """
+
+    bytes_per_token: float | None = None
+    packed: bool = False
+
+    def __init__(self, config: LabelledSequencesConfig, *, batch_size: int, valid_batch_size: int):
+        require_batch_sizes("LabelledSequences", batch_size=batch_size, valid_batch_size=valid_batch_size)
+        self.config = config
+        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self._tokenizer = TOKENIZERS[config.alphabet]()
+        self.vocab_size, self.max_length = self._tokenizer.vocab_size, config.length
+        self.classes, self.splits = read_splits(Path(config.path).expanduser())
+        if len(self.classes) > self.vocab_size:
+            raise ValueError(f"{config.path}: {len(self.classes)} classes must be at most {self.vocab_size}, the ids")
+        tokens = self._encode(self.splits["train"])
+        digest = hashlib.sha256(repr([self.classes, self.splits]).encode()).hexdigest()[:12]
+        self.fingerprint = f"{self._tokenizer.fingerprint}:{digest}"
+        self._train = _Rows(tokens, [each.label for each in self.splits["train"]])
+        scored = self.splits[config.scored]
+        self._scored = _Rows(self._encode(scored), [each.label for each in scored])
+        if batch_size > len(tokens):
+            raise ValueError(f"batch_size={batch_size} must be at most the {len(tokens)} sequences of {config.path}")
+        sizes = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
+        cut = sum(len(each.text) >= config.length for each in self.splits["train"])
+        self.summary = f"classes {', '.join(self.classes)}; sequences: {sizes}; {cut:,} of train are cut"
+
+    def train(self, rows: Sequence[int] | None = None) -> "LabelledStream":
+        """A new stream at batch 0; `rows` as in `Dataset.train`."""
+        return LabelledStream(self, rows)
+
+    def valid(self) -> Sequence[ValidSet]:
+        """The split that is scored."""
+        n, size = len(self._scored.tokens), self._valid_batch_size
+
+        def batch(i: int) -> Batch:
+            return self._batch(self._scored, range(i * size, min((i + 1) * size, n)))
+
+        return [ValidSet({}, -(-n // size), batch)]
+
+    def manifest(self) -> dict:
+        """Classes and sizes, JSON-able."""
+        sizes = {split: len(found) for split, found in self.splits.items()}
+        return {"classes": self.classes, "sequences": sizes, "fingerprint": self.fingerprint}
+
+    def baselines(self) -> dict[str, Score]:
+        """None: the command compares with a k-mer model."""
+        return {}
+
+    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
+        """Batch `number`: every epoch in an order of its own, each sequence once but for a remainder."""
+        per_epoch = len(self._train.tokens) // self._batch_size
+        epoch, place = divmod(number, per_epoch)
+        order = np.random.default_rng((self.config.seed, 0, epoch)).permutation(len(self._train.tokens))
+        chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
+        flipped = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
+        wanted = range(self._batch_size) if rows is None else rows
+        return self._batch(
+            self._train,
+            [int(chosen[row]) for row in wanted],
+            [bool(flipped[row]) and self.config.reverse_complements for row in wanted],
+        )
+
+    def _encode(self, found: Sequence[Labelled]) -> list[np.ndarray]:
+        room = self.config.length - 1
+        return [self._tokenizer.encode(_middle(each.text, room)) for each in found]
+
+    def _batch(self, rows: "_Rows", chosen: Sequence[int], flipped: Sequence[bool] | None = None) -> Batch:
+        tokens = np.full((len(chosen), self.config.length), self._tokenizer.end_of_text, np.int32)
+        for i, row in enumerate(chosen):
+            ids = rows.tokens[row]
+            tokens[i, : len(ids)] = reverse_complement(ids) if flipped and flipped[i] else ids
+        ends = np.array([[len(rows.tokens[row])] for row in chosen], np.int32)
+        labels = np.array([[rows.labels[row]] for row in chosen], np.int32)
+        return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(labels), positions=jnp.asarray(ends))
+
+
+class _Rows(NamedTuple):
+    """Sequences of a split."""
+
+    tokens: list[np.ndarray]
+    labels: list[int]
+
+
+class LabelledStream:
+    """An endless iterator of training batches; the number of the next one is the cursor."""
+
+    def __init__(self, data: LabelledSequences, rows: Sequence[int] | None):
+        self._data, self._rows, self._next = data, rows, 0
+
+    def __iter__(self) -> "LabelledStream":
+        return self
+
+    def __next__(self) -> Batch:
+        """The next batch."""
+        batch = self._data.training_batch(self._next, self._rows)
+        self._next += 1
+        return batch
+
+    def get_state(self) -> dict:
+        """The cursor, JSON-able."""
+        return {"fingerprint": self._data.fingerprint, "next": self._next}
+
+    def set_state(self, state: dict) -> None:
+        """Moves to a saved cursor.
+
+        Raises:
+          ValueError: it is one of other sequences.
+        """
+        if state.get("fingerprint") != self._data.fingerprint:
+            raise ValueError(
+                f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
+                f"{self._data.fingerprint!r}; restore the files, or start anew"
+            )
+        self._next = int(state["next"])
+
+
+def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
+    """Names of the classes, and the sequences of train, valid and test.
+
+    Raises:
+      ValueError: as `LabelledSequences`.
+      OSError: a file cannot be read.
+    """
+    found = {split: rows for split in SPLITS if (rows := _read_split(path, split)) is not None}
+    for split in ("train", "test"):
+        if split not in found:
+            raise ValueError(f"{path} must hold {split}/CLASS/*.txt or {split}.csv, and has neither; check the path")
+    names = {split: {name for _, name in rows} for split, rows in found.items()}
+    for split, there in names.items():
+        if odd := sorted(there ^ names["train"]):
+            raise ValueError(f"{path}: class {odd[0]!r} is in one of train and {split} only; splits must have the same")
+    classes = sorted(names["train"], key=lambda name: (int(name) if name.isdigit() else 0, name))
+    ids = {name: i for i, name in enumerate(classes)}
+    splits = {split: [Labelled(text, ids[name]) for text, name in rows] for split, rows in found.items()}
+    if "valid" not in splits:
+        valid = [each for each in splits["train"] if _hash(each.text) % VALID_SHARE == 0]
+        splits["train"] = [each for each in splits["train"] if _hash(each.text) % VALID_SHARE]
+        splits["valid"] = valid
+    if not (splits["train"] and splits["valid"]):
+        raise ValueError(f"{path}: too few sequences to train and to validate; add some, or a split valid")
+    return classes, {split: splits[split] for split in SPLITS}
+
+
+def _read_split(path: Path, split: str) -> list[tuple[str, str]] | None:
+    """Text and class of each sequence; None: there is no such split."""
+    if (path / f"{split}.csv").is_file():
+        return _read_csv(path / f"{split}.csv")
+    if not (path / split).is_dir():
+        return None
+    rows = []
+    for folder in sorted(p for p in (path / split).iterdir() if p.is_dir()):
+        files = sorted(folder.glob("*.txt"))
+        if not files:
+            raise ValueError(f"{folder} holds no *.txt; every class needs a sequence")
+        rows += [(_checked(file.read_text().strip(), str(file)), folder.name) for file in files]
+    return rows
+
+
+def _read_csv(file: Path) -> list[tuple[str, str]]:
+    with file.open(newline="") as stream:
+        rows = csv.DictReader(stream)
+        if not {"sequence", "label"} <= set(rows.fieldnames or ()):
+            raise ValueError(f"{file}:1: the header must have the columns sequence and label, got {rows.fieldnames}")
+        return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
+
+
+def _checked(text: str, where: str) -> str:
+    if not text:
+        raise ValueError(f"{where}: the sequence is empty; leave it out")
+    return text.upper()
+
+
+def _middle(text: str, room: int) -> str:
+    start = max(len(text) - room, 0) // 2
+    return text[start : start + room]
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -1,0 +1,159 @@
+"""FASTA as documents: against a reader of ten lines that holds all in memory; splits, damage, and a killed build."""
+
+import gzip
+import json
+import random
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jaxzoo.cli import data_build
+from jaxzoo.data.corpus import fasta
+from jaxzoo.data.corpus.fasta import FastaLayout, Interval, read_bases, read_layout
+from jaxzoo.data.corpus.lines import DamagedFileError
+from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
+from tests.data.corpus.test_building import KILLED, read_back
+
+
+def sequences(seed, lengths):
+    """Names and bases, with soft-masked parts, gaps, short runs of N and ambiguous letters."""
+    rng = random.Random(seed)
+    parts = ["ACGT", "acgt", "ACGTRYN", "N" * 30, "N" * 99, "N" * 100, "n" * 350]
+    made = {}
+    for i, length in enumerate(lengths):
+        text = ""
+        while len(text) < length:
+            part = rng.choice(parts)
+            text += "".join(rng.choices(part, k=rng.randint(1, 400))) if len(part) < 9 else part
+        made[f"chr{i + 1}"] = text[:length]
+    return made
+
+
+def write(file, made, width=60, zipped=True):
+    """Two gzip members, as bgzip makes several; or plain, with lines of any width."""
+    text = "".join(
+        f">{name} of a test\r\n" + "".join(f"{bases[i : i + width]}\n" for i in range(0, len(bases), width))
+        for name, bases in made.items()
+    ).encode()
+    half = len(text) // 2
+    file.write_bytes(gzip.compress(text[:half]) + gzip.compress(text[half:]) if zipped else text)
+
+
+def expected(made, layout):
+    """Splits, names and texts: all in memory, letter by letter."""
+    found = []
+    for name, bases in made.items():
+        clean = "".join(c if c in "ACGT" else "N" for c in bases.upper())
+        for start, end, split in layout.of(name):
+            for run in re.split("N{100,}", clean[start:end]):
+                for i in range(0, len(run), fasta.DOCUMENT_BASES):
+                    found.append((run[i : i + fasta.DOCUMENT_BASES], name, split))
+    return found
+
+
+@pytest.mark.parametrize("width", [60, 10**6])
+def test_documents(tmp_path, monkeypatch, width):
+    """Kills: a document cut where a read ends, a gap that falls on a cut, an interval off by one, lower case lost."""
+    monkeypatch.setattr(fasta, "DOCUMENT_BASES", 1000)
+    monkeypatch.setattr(fasta, "PART_BYTES", 777)
+    made = sequences(0, [9000, 1, 30_000, 4000])
+    write(tmp_path / "x.fa.gz", made, width)
+    write(tmp_path / "x.fa", made, width, zipped=False)
+    parts = [Interval(5, 1500, "valid"), Interval(1500, 1501, "test"), Interval(2999, 8000, "valid")]
+    for layout in (
+        FastaLayout({}),
+        FastaLayout({"chr1": parts, "chr3": [Interval(0, None, "test")]}),
+        FastaLayout({"chr3": parts}, None),
+    ):
+        for name in ("x.fa.gz", "x.fa"):
+            assert list(read_bases(tmp_path / name, layout)) == expected(made, layout)
+
+
+def test_layouts(tmp_path):
+    """Kills: regions that count from 0, overlaps that double bases, a base of two splits, a line of another form."""
+    layout = read_layout(
+        valid_regions="chr8,chr9:1-5,000,000".replace("5,000,000", "5000000"), test_regions="chr9:5000001-6000000"
+    )
+    assert layout.intervals["chr8"] == [Interval(0, None, "valid")]
+    assert layout.of("chr9") == [
+        Interval(0, 5_000_000, "valid"),
+        Interval(5_000_000, 6_000_000, "test"),
+        Interval(6_000_000, None, "train"),
+    ]
+    bed = tmp_path / "x.bed"
+    bed.write_text("chr2 50 90 train\nchr2\t0\t60\ttrain\nchr2 90 95 validation\n")
+    assert read_layout(intervals=bed) == FastaLayout(
+        {"chr2": [Interval(0, 90, "train"), Interval(90, 95, "valid")]}, None
+    )
+    for text, message in (
+        ("chr2 0 9 dev\n", "x.bed:1: must be NAME START END SPLIT"),
+        ("chr2 9 9 train\n", "x.bed:1: START=9 must be below END=9"),
+        ("chr2 0 9 train\nchr2 8 12 test\n", "chr2 from base 9 is in train and in test"),
+    ):
+        bed.write_text(text)
+        with pytest.raises(ValueError, match=message):
+            read_layout(intervals=bed)
+    with pytest.raises(ValueError, match="must have 1 <= FIRST <= LAST"):
+        read_layout(valid_regions="chr1:9-3")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b">p\nMKVLA\n", "line 2: 'V'|line 2: 'L'"),
+        (b"ACGT\n", "line 1: a FASTA file must begin with '>'"),
+        (b"", "no sequence"),
+        (b">\nACGT\n", "line 1: a sequence without a name"),
+        (gzip.compress(b">a\n" + b"ACGT" * 9999)[:-20], "damaged gzip data"),
+        (gzip.compress(b">a\n")[:5], "damaged gzip data"),
+    ],
+)
+def test_damage(tmp_path, content, message):
+    """Kills a damaged file that is read as a short one."""
+    (tmp_path / "x.fa").write_bytes(content)
+    with pytest.raises(DamagedFileError, match=message):
+        list(read_bases(tmp_path / "x.fa", FastaLayout({})))
+
+
+def test_an_interval_behind_the_end(tmp_path):
+    """Kills a split that is silently shorter than its interval, as with the intervals of another assembly."""
+    (tmp_path / "x.fa").write_bytes(b">a\nACGT\n")
+    with pytest.raises(DamagedFileError, match="a has 4 bases, and a part of it is asked for that ends at 5"):
+        list(read_bases(tmp_path / "x.fa", FastaLayout({"a": [Interval(0, 5, "train")]}, None)))
+
+
+def test_command(tmp_path, capsys):
+    """A build that is killed once gives the same splits; a name that no file has is said. Kills: a resumed build that
+    loses its place, the hash that takes bases of a named split."""
+    made = sequences(1, [3000, 2000, 500])
+    write(tmp_path / "x.fa.gz", made)
+    options = ["--source", "fasta", "--paths", str(tmp_path / "x.fa.gz"), "--valid-regions", "chr2,chr7"]
+    options += ["--test-regions", "chr1:1001-1500", "--out", str(tmp_path / "out")]
+    killed = subprocess.run([sys.executable, "-c", KILLED, "3", *options], check=False, capture_output=True)
+    assert killed.returncode == -9
+    assert data_build.main(options) == 0
+    output = capsys.readouterr()
+    assert "no file has the sequence 'chr7' (1 of those named are missing)" in output.out + output.err
+    layout = read_layout(valid_regions="chr2", test_regions="chr1:1001-1500")
+    found = read_back(tmp_path / "out" / "dna" / "1.0.0")
+    for split, documents in found.items():
+        assert documents == [(text, name) for text, name, of in expected(made, layout) if of == split and text]
+    assert json.loads((tmp_path / "out" / "build.json").read_text())["source"] == "fasta"
+
+
+def test_tokenizer():
+    """Kills: two bases swapped, the strand read the same way round, N or the end complemented."""
+    tokenizer = DNATokenizer()
+    ids = tokenizer.encode("ACGTNacgtn")
+    np.testing.assert_array_equal(ids, [0, 1, 2, 3, 4] * 2)
+    assert tokenizer.decode([*ids, 5, 2]) == "ACGTNACGTN<|endoftext|>G"
+    assert tokenizer.to_bytes(np.array([0, 5, 3])) == b"AT"
+    assert tokenizer.count_bytes(np.array([0, 5, 4])) == 2
+    other = reverse_complement(tokenizer.encode("AACGN"))
+    assert tokenizer.decode(other) == "NCGTT"
+    np.testing.assert_array_equal(reverse_complement(np.array([5, 0], np.uint16)), [3, 5])
+    with pytest.raises(ValueError, match="holds 'é', which must be one of"):
+        tokenizer.encode("ACé")
