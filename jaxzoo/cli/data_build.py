@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _build(argv: Sequence[str]) -> None:
-    command = parse_command(argv)
+    known = flags_of(Command(source="pile", paths="", out=Path()))
+    command = parse_flags(Command, argv, prog=PROGRAM, known=known)
 
     from jaxzoo.data.corpus.building import Build
 
@@ -59,16 +60,6 @@ def _build(argv: Sequence[str]) -> None:
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
     _tell(built)
     _tell_missing(build.config, built)
-
-
-def parse_command(argv: Sequence[str]) -> Command:
-    """Reads the command line; prints help and exits with 0 where asked to.
-
-    Raises:
-      ValueError: a mistake in it, in one line.
-    """
-    known = flags_of(Command(source="pile", paths="", out=Path()))
-    return parse_flags(Command, argv, prog=PROGRAM, known=known)
 
 
 def _progress(build: "Build") -> Callable[[float], str]:

@@ -51,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tokenize(argv: Sequence[str]) -> None:
-    command = parse_command(argv)
+    known = flags_of(Command(data=Path(), tokenizer="", out=Path()))
+    command = parse_flags(Command, argv, prog=PROGRAM, known=known)
 
     from jaxzoo.data.tokens.tokenization import Tokenization
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
@@ -69,16 +70,6 @@ def _tokenize(argv: Sequence[str]) -> None:
         directory = work.run(workers=command.workers)
     print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
     _tell(directory)
-
-
-def parse_command(argv: Sequence[str]) -> Command:
-    """Reads the command line; prints help and exits with 0 where asked to.
-
-    Raises:
-      ValueError: a mistake in it, in one line.
-    """
-    known = flags_of(Command(data=Path(), tokenizer="", out=Path()))
-    return parse_flags(Command, argv, prog=PROGRAM, known=known)
 
 
 def _progress(work: "Tokenization") -> Callable[[float], str]:

@@ -79,6 +79,21 @@ def test_a_small_file_of_many_lines_does_not_fill_the_memory(tmp_path, ending, c
     assert peak < 48 * 2**20
 
 
+@pytest.mark.slow
+def test_a_line_of_900_megabytes_does_not_fill_the_memory(tmp_path):
+    """Kills: parts of a line that are kept after it has become too long."""
+    file = tmp_path / "a.jsonl.zst"
+    with zstandard.open(file, "wb") as stream:
+        for _ in range(900):
+            stream.write(b"x" * 10**6)
+        stream.write(b"\nlast")
+    tracemalloc.start()
+    assert list(read_lines(file)) == [None, b"last"]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * 2**20
+
+
 def test_fields_of_each_source(tmp_path):
     """Kills: a subset that is dropped or is another source's, text that is changed on the way."""
     text = "line one\nline two\t\u00e4\U0001f600 "
