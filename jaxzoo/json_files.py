@@ -45,8 +45,10 @@ def read_json(file: Path, declared: type[T], *, remedy: str = "", checksum: bool
         ValueError: it is too large, no JSON, nested too deeply, or not as declared; one line with field, rule, remedy.
         OSError: it cannot be read; FileNotFoundError where it is absent.
     """
-    with file.open("rb") as stream:
-        data = stream.read(MOST_BYTES + 1)
+    data = bytearray()
+    with file.open("rb") as stream:  # in parts: `read(n)` takes n bytes of memory at once
+        while len(data) <= MOST_BYTES and (part := stream.read(2**16)):
+            data += part
     return parse_json(data, declared, where=str(file), remedy=remedy, checksum=checksum)
 
 
@@ -66,7 +68,9 @@ def read_json_lines(file: Path, declared: type[T], *, remedy: str = "") -> Itera
             yield parse_json(line, declared, where=f"{file}:{number}", remedy=remedy)
 
 
-def parse_json(data: bytes | str, declared: type[T], *, where: str, remedy: str = "", checksum: bool = False) -> T:
+def parse_json(
+    data: bytes | bytearray | str, declared: type[T], *, where: str, remedy: str = "", checksum: bool = False
+) -> T:
     """Returns the value of a JSON text as `read_json` does; `where` begins the message, as the file's name would."""
     try:
         if len(data) > MOST_BYTES:

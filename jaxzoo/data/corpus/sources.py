@@ -215,9 +215,7 @@ def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int
             if number > n_before and (line is None or line.strip()):
                 yield number, line
     elif n_before == 0:
-        with file.open("rb") as stream:
-            data = stream.read(MOST_TEXT_BYTES + 1)
-        yield 1, data if len(data) <= MOST_TEXT_BYTES else None
+        yield 1, file.read_bytes() if file.stat().st_size <= MOST_TEXT_BYTES else None
 
 
 def _parsed(data: bytes | AnyDocument | None, fields: Layout) -> AnyDocument:
