@@ -106,12 +106,9 @@ def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str
     places = ocp.checkpoint_utils.construct_restore_args(parts)
     with together(UnusableError):
         found = _read(folder, STATE, ocp.args.PyTreeRestore(parts, restore_args=places, partial_restore=True))
-    leaves = jax.tree.leaves_with_path({name: found.get(name) for name in parts}, is_leaf=lambda x: x is None)
-    lost = [
-        jax.tree_util.keystr(path, simple=True, separator="/") for path, x in leaves if not isinstance(x, jax.Array)
-    ]
-    if lost:  # Orbax gives back the shape of an array that its metadata do not name
-        raise UnusableError(f"{STATE}: {lost[0]} is missing")
+        for path, x in jax.tree.leaves_with_path(found):
+            if not isinstance(x, jax.Array):  # Orbax gives back the shape of an array that its metadata do not name
+                raise UnusableError(f"{STATE}: {jax.tree_util.keystr(path, simple=True, separator='/')} is missing")
     read = digests(found)
     saved = {name for name in seal.digests if name.split("/")[0] in parts}
     wrong = sorted(name for name in saved | read.keys() if read.get(name) != seal.digests.get(name))
