@@ -10,6 +10,7 @@ CODE = {"exec", "eval", "source_to_code", "Unpickler", "allow_pickle"}
 MODULES = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "yaml"}
 
 ALLOWED = {
+    ("__init__.py", "import_module"): "modules of this package, by names in the source",
     ("cli/config_file.py", "exec_module"): "the file that the user names by --config or --experiment",
     ("cli/config_file.py", "spec_from_file_location"): "the same",
     ("cli/config_file.py", "source_to_code"): "the same",
