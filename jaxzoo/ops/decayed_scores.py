@@ -8,7 +8,9 @@ part of i and a part of j would give one of them a positive exponent. So the chu
 pairs of two pieces have a sum from j to the border before the piece of i and one from there to i; pairs within a piece
 have theirs for every channel.
 
-Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`.
+Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`. Within
+pieces of channel decays they would be (PIECE, PIECE, k) numbers per piece in memory: an accelerator adds them up
+distance by distance instead, which its compiler fuses with the sums over channels.
 """
 
 import jax.numpy as jnp
@@ -16,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from jaxzoo.array_typing import Array, Float
+from pallas_kernels.dispatch import may_run_on
 
 PIECE = 16
 """Tokens of a piece: `(PIECE, PIECE, k)` exponentials per piece. A chunk that is not a multiple of it is one piece."""
@@ -42,7 +45,7 @@ def decayed_scores(
         return _products(rows, columns, precision) * jnp.exp(_between(log_decay)[:, :, 0])
     c = rows.shape[2]
     piece = PIECE if c % PIECE == 0 else c
-    near = _near(*(_pieces(x, piece) for x in (rows, columns, log_decay)))
+    near = (_near if may_run_on("cpu") else _near_by_distance)(*(_pieces(x, piece) for x in (rows, columns, log_decay)))
     lines = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, c - piece)))]
     for first in range(piece, c, piece):
         own, before = slice(first, first + piece), slice(0, first)
@@ -64,19 +67,46 @@ def sum_to_end(x: Float[Array, "b h c k"]) -> Float[Array, "b h c k"]:
     return _triangle_product(np.tri(x.shape[2], k=-1, dtype=np.float32).T, x)
 
 
+def product(spec: str, x: Array, y: Array, *, precision: lax.Precision) -> Array:
+    """Returns `einsum(spec, x, y)`, float32. Where `precision` allows it, operands are bfloat16 on an accelerator: half
+    the bytes between kernels."""
+    if precision == lax.Precision.DEFAULT and not may_run_on("cpu"):
+        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
+    return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=jnp.float32)
+
+
 def _products(rows: Array, columns: Array, precision: lax.Precision) -> Array:
-    return jnp.einsum("bhik,bhjk->bhij", rows, columns, precision=precision)
+    return product("bhik,bhjk->bhij", rows, columns, precision=precision)
 
 
 def _pieces(x: Array, piece: int) -> Array:
-    """(b, h, c, k) -> (b, h, pieces, k, piece)."""
-    return x.reshape(*x.shape[:2], -1, piece, x.shape[3]).swapaxes(3, 4)
+    """(b, h, c, k) -> (b, h, pieces, piece, k)."""
+    return x.reshape(*x.shape[:2], -1, piece, x.shape[3])
 
 
 def _near(rows: Array, columns: Array, log_decay: Array) -> Array:
-    """Scores within pieces, of arrays (b, h, n, k, c). The sum over k is over an outer axis: vectorized on a CPU."""
-    factors = jnp.exp(_between(log_decay.swapaxes(3, 4)))
-    return (factors * rows[..., :, None] * columns[..., None, :]).sum(3)
+    """Scores within pieces, of arrays (b, h, n, c, k). The sum over k is over an outer axis: vectorized on a CPU."""
+    rows, columns = (x.swapaxes(3, 4) for x in (rows, columns))
+    return (jnp.exp(_between(log_decay)) * rows[..., :, None] * columns[..., None, :]).sum(3)
+
+
+def _near_by_distance(rows: Array, columns: Array, log_decay: Array) -> Array:
+    """The same for each distance i - j in turn."""
+    c = rows.shape[3]
+    total, scores = jnp.zeros_like(log_decay), []
+    for distance in range(c):
+        if distance:
+            total = total + _shifted(log_decay, distance - 1)
+        scores.append((rows * _shifted(columns, distance) * jnp.exp(total)).sum(-1))
+    # Row i has distances c - 1 to 0, then c zeros: a stride that is one shorter aligns them by column.
+    by_row = jnp.stack(scores[::-1], axis=-1)
+    flat = jnp.pad(by_row, [(0, 0)] * 4 + [(0, c)]).reshape(*by_row.shape[:3], 2 * c * c)
+    return flat[..., c - 1 : c - 1 + c * (2 * c - 1)].reshape(*by_row.shape[:3], c, 2 * c - 1)[..., :c]
+
+
+def _shifted(x: Array, tokens: int) -> Array:
+    """Entry i of axis -2 becomes entry i - tokens; zeros at the front."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(tokens, 0), (0, 0)])[..., : x.shape[-2], :]
 
 
 def _between(x: Array) -> Array:

@@ -7,11 +7,13 @@ with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a n
 eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
 eq. 4; the decay acts on the state before the token is written).
 
-A chunk of tokens meets itself by its scores and everything before it by the state. Token i sees token j with
-`exp(sum of log a from j + 1 to i)`; `decayed_scores` computes these without a positive exponent.
+A chunk of tokens meets itself by its scores (`decayed_scores.py`) and everything before it by the state. On a CPU a
+scan takes one chunk after another, whose arrays stay in its caches. On an accelerator, where each step of a scan is a
+dozen launches, what is within chunks is computed for all chunks at once, and their states are summed by an associative
+scan.
 
-Memory: the scan over chunks keeps its inputs and one state a chunk; everything inside a chunk is computed again in the
-backward pass. Sums and states are float32.
+Memory: the inputs and one state a chunk; everything inside a chunk is computed again in the backward pass. Sums and
+states are float32.
 """
 
 import functools
@@ -25,11 +27,14 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.ops.decayed_scores import PIECE as PIECE, decayed_scores, sum_from_start, sum_to_end
+from jaxzoo.ops.decayed_scores import PIECE as PIECE, decayed_scores, product, sum_from_start, sum_to_end
 from jaxzoo.sequence_parallel import scan_in_parts
+from pallas_kernels.dispatch import may_run_on
 
 CHUNK = 64
 """Tokens of a chunk, unless the caller says otherwise."""
+STATES_AT_ONCE = 2**27
+"""Numbers, per device, in the states of the chunks that an accelerator computes at once; longer sequences are cut."""
 
 
 class LinearState(NamedTuple):
@@ -112,24 +117,37 @@ def _scan(
     """`linear_attention` chunk by chunk, of queries, keys, values, decays (b or 1, t, h, k or 1) and `squares`."""
     q, _, v, *_ = tokens
     (b, t, h, _), v_dim = q.shape, v.shape[3]
-    exact = v.dtype == jnp.float32
-    precision = lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
+    precision = lax.Precision.DEFAULT if v.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
     starts = None
     if segment_ids is not None:
         starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
 
+    size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
+    at_once = 1
+    if not may_run_on("cpu"):
+        most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(state.s.size, 1)
+        at_once = max(1, min(-(-t // size), most))
+    chunks = jax.tree.map(lambda x: _cut(x, size, at_once), (*tokens, starts))
+
     @jax.checkpoint
     def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:
-        # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses what follows into the matmuls where the scan has one
-        # chunk, and they give other numbers, or NaN: the quotient (one head, no initial state, b t of 4,000 or more), a
-        # norm of y (b = t = 64).
-        num, den, state = lax.optimization_barrier(_chunk(state, *tokens, precision=precision))
+        if at_once == 1:
+            # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses what follows into the matmuls where the scan has
+            # one chunk, and they give other numbers, or NaN: the quotient (one head, no initial state, b t of 4,000 or
+            # more), a norm of y (b = t = 64).
+            num, den, state = lax.optimization_barrier(_chunk(state, *tokens, precision=precision))
+        else:
+            num, den, state = _chunks(state, tokens, at_once, precision=precision)
         y = num if den is None else _quotient(num, den, eps)
         return state, y.swapaxes(1, 2).astype(v.dtype)
 
-    size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
-    state, y = lax.scan(body, state, jax.tree.map(lambda x: _to_chunks(x, size), (*tokens, starts)))
-    return y.swapaxes(0, 1).reshape(b, -1, h, v_dim)[:, :t], state
+    if len(chunks[0]) == 1 and at_once > 1:
+        state, y = body(state, jax.tree.map(lambda x: x[0], chunks))
+        y = y[None]
+    else:
+        state, y = lax.scan(body, state, chunks)
+    y = y.reshape(-1, b, at_once * size, h, v_dim).swapaxes(0, 1)
+    return y.reshape(b, -1, h, v_dim)[:, :t], state
 
 
 def bidirectional_linear_attention(
@@ -188,17 +206,41 @@ def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
     return log_decay.reshape((1,) * (ndim - log_decay.ndim) + log_decay.shape)
 
 
-def _to_chunks(x: jax.Array, size: int) -> jax.Array:
-    """(b, t, ...) -> (n, b, size, ...). Zeros behind the last token: keys that add nothing, decays of 1."""
+def _cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
+    """(b, t, ...) -> (n, b at_once, size, ...). Zeros after the last token: keys that add nothing, decays of 1."""
     b, t, *rest = x.shape
-    n = -(-t // size)
-    x = jnp.pad(x, [(0, 0), (0, n * size - t)] + [(0, 0)] * len(rest))
-    return x.reshape(b, n, size, *rest).swapaxes(0, 1)
+    n = -(-t // (at_once * size))
+    x = jnp.pad(x, [(0, 0), (0, n * at_once * size - t)] + [(0, 0)] * len(rest))
+    return x.reshape(b, n, at_once, size, *rest).swapaxes(0, 1).reshape(n, b * at_once, size, *rest)
+
+
+def _chunks(state, tokens, n: int, *, precision):
+    """`_chunk` of n chunks of every row at once, of tokens (b n, c, h, .)."""
+    (*arrays, starts), b = tokens, state.s.shape[0]
+    rows = b * n
+    arrays = jax.tree.map(lambda x: x if len(x) == rows else jnp.tile(x, (b,) + (1,) * (x.ndim - 1)), arrays)
+    chunk = functools.partial(_chunk, q=arrays[0], k=arrays[1], v=arrays[2], log_decay=arrays[3], squares=arrays[4])
+    zeros = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state)
+    own = chunk(zeros, starts=starts, precision=precision)[2]
+    kept = _factors(arrays[3], starts, arrays[0].shape[1])[2]
+    kept = jnp.broadcast_to(kept, (rows, *kept.shape[1:]))
+    by_chunk = lambda x: x.reshape(b, n, *x.shape[1:])  # noqa: E731
+    sums = jax.tree.map(lambda first, x: jnp.concatenate([first[:, None], by_chunk(x)], axis=1), state, own)
+    factors = jnp.concatenate([jnp.ones_like(by_chunk(kept)[:, :1]), by_chunk(kept)], axis=1)
+
+    def joined(earlier, later):
+        (f, x), (g, y) = earlier, later
+        return f * g, jax.tree.map(lambda x, y: x * g.reshape(*g.shape, *[1] * (x.ndim - g.ndim)) + y, x, y)
+
+    states = lax.associative_scan(joined, (factors, sums), axis=1)[1]
+    before = jax.tree.map(lambda x: x[:, :-1].reshape(rows, *x.shape[2:]), states)
+    num, den, _ = chunk(before, starts=starts, precision=precision)
+    return num, den, jax.tree.map(lambda x: x[:, -1], states)
 
 
 def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
     """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, of tokens (b, c, h, .)."""
-    matmul = lambda spec, x, y: jnp.einsum(spec, x, y, precision=precision)  # noqa: E731
+    matmul = functools.partial(product, precision=precision)
     q, k, v = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
     decay = None if log_decay is None else log_decay.swapaxes(1, 2)
     begun = None if starts is None else jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
@@ -213,14 +255,7 @@ def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
         rows, columns = (x.astype(jnp.float32).swapaxes(1, 2) for x in squares)
         scores = decayed_scores(rows, columns, None if decay is None else decay / 2, precision=precision) ** 2
     scores = jnp.where(meet, scores, 0.0)
-
-    none = jnp.zeros((1, 1, c, 1)) if decay is None else decay
-    reads, writes, kept = jnp.exp(sum_from_start(none)), jnp.exp(sum_to_end(none)), jnp.exp(none.sum(2))
-    if begun is not None:
-        reads = jnp.where((begun == 0)[..., None], reads, 0.0)
-        writes = jnp.where((begun == begun[..., -1:])[..., None], writes, 0.0)
-        kept = jnp.where(begun[..., -1:] == 0, kept, 0.0)
-
+    reads, writes, kept = _factors(log_decay, starts, c)
     q, k = q * reads, k * writes
     num = matmul("bhij,bhjv->bhiv", scores, v) + matmul("bhik,bhkv->bhiv", q, state.s)
     s = kept[..., None] * state.s + matmul("bhjk,bhjv->bhkv", k, v)
@@ -228,3 +263,16 @@ def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
         return num, None, LinearState(s, None)
     den = scores.sum(-1) + matmul("bhik,bhk->bhi", q, state.z)
     return num, den, LinearState(s, kept * state.z + k.sum(2))
+
+
+def _factors(log_decay, starts, c: int):
+    """Decays to each token from the start of its chunk, from it to the end, and of the whole; 0 across the start of a
+    document. (b or 1, h or 1, c, k or 1), the last without c."""
+    decay = jnp.zeros((1, 1, c, 1)) if log_decay is None else log_decay.swapaxes(1, 2)
+    reads, writes, kept = jnp.exp(sum_from_start(decay)), jnp.exp(sum_to_end(decay)), jnp.exp(decay.sum(2))
+    if starts is None:
+        return reads, writes, kept
+    begun = jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
+    reads = jnp.where((begun == 0)[..., None], reads, 0.0)
+    writes = jnp.where((begun == begun[..., -1:])[..., None], writes, 0.0)
+    return reads, writes, jnp.where(begun[..., -1:] == 0, kept, 0.0)

@@ -35,8 +35,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="decay applied twice to what a chunk reads",
         path=LINEAR,
-        old="reads, writes, kept = jnp.exp(sum_from_start(none))",
-        new="reads, writes, kept = jnp.exp(2 * sum_from_start(none))",
+        old="reads, writes, kept = jnp.exp(sum_from_start(decay))",
+        new="reads, writes, kept = jnp.exp(2 * sum_from_start(decay))",
         tests=LINEAR_TESTS,
     ),
     Mutant(
@@ -87,6 +87,20 @@ MUTANTS: list[Mutant] = [
         old="products[later, earlier]",
         new="products[earlier, later]",
         tests=("tests/tasks/test_permutations.py::test_products_by_matrices",),
+    ),
+    Mutant(
+        name="chunks at once: a state is not decayed over two chunks",
+        path=LINEAR,
+        old="return f * g, jax.tree.map",
+        new="return g, jax.tree.map",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="scores by distance: the decay of one token more",
+        path="jaxzoo/ops/decayed_scores.py",
+        old="total = total + _shifted(log_decay, distance - 1)",
+        new="total = total + _shifted(log_decay, distance)",
+        tests=LINEAR_TESTS,
     ),
     Mutant(
         name="gradient of the state dropped between chunks",

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from jaxzoo.layers.head_norm import head_norm
+from jaxzoo.ops import linear_attention as linear_attention_module
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+from pallas_kernels.dispatch import lowering_for
 
 B, H, K, V = 2, 3, 5, 4
 DECAYS = {"none": None, "head": (H,), "token": (B, 0, H), "channel": (B, 0, H, K)}
@@ -74,16 +76,22 @@ def assert_close(found, expected, tolerance):
 
 
 @pytest.mark.parametrize(
-    ("t", "decay", "packed"),
+    ("t", "decay", "packed", "at_once"),
     [
-        pytest.param(*case, packed, marks=[pytest.mark.full] * (packed != (case[1] in ("none", "channel"))))
-        for case in LENGTHS
-        for packed in (False, True)
+        *(
+            pytest.param(*case, packed, 1, marks=[pytest.mark.full] * (packed != (case[1] in ("none", "channel"))))
+            for case in LENGTHS
+            for packed in (False, True)
+        ),
+        (*LENGTHS[3], True, 3),
+        pytest.param(*LENGTHS[2], False, 2, marks=pytest.mark.full),
+        pytest.param(*LENGTHS[0], True, 2, marks=pytest.mark.full),
     ],
 )
-def test_values_and_gradients(t, decay, packed):
+def test_values_and_gradients(t, decay, packed, at_once, monkeypatch):
     """Kills: a wrong mask, chunk carry or decay in either; a decay that acts after the token is written; a leak across
-    a document, at a border of a chunk too; a state without gradient."""
+    a document, at a border of a chunk too; a state without gradient. at_once: chunks in the form for accelerators."""
+    monkeypatch.setattr(linear_attention_module, "STATES_AT_ONCE", at_once * B * H * K * V)
     normalize = decay in ("none", "token")
     inputs, state = problem(t, decay)
     ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])
@@ -102,7 +110,8 @@ def test_values_and_gradients(t, decay, packed):
     ids = None if ids is None else jnp.asarray(ids)
     call = jax.jit(functools.partial(run, ids=ids, normalize=normalize))
     dstate = single[3] if normalize else (single[3][0], None)
-    (y, last), gradients = with_gradients(call, single[0], single[1], single[2], dstate)
+    with lowering_for("cpu" if at_once == 1 else "cuda"):
+        (y, last), gradients = with_gradients(call, single[0], single[1], single[2], dstate)
     assert_close(y, expected[0][0], 1e-5)
     assert_close(last[0], expected[0][1][0], 1e-5)
     assert_close(gradients[0], expected[1][0], 1e-4)
