@@ -18,12 +18,14 @@ PAGES = [
 ]
 
 TESTS = {
+    "benchmarks.coding_strand": "tests/benchmarks/test_coding_strand.py",
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
+    "jaxzoo.classify": "tests/cli/test_classify.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",
     "jaxzoo.data.build": "tests/cli/test_data_build.py",
     "jaxzoo.data.demo_pile": "tests/cli/test_data_build.py",

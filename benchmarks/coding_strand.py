@@ -1,0 +1,100 @@
+"""A benchmark of real bases with known labels: on which strand a gene of a bacterium lies.
+
+`python -m benchmarks.coding_strand --fasta GENOME.fna.gz --out corpora/coding_strand` writes train.csv and test.csv for
+`python -m jaxzoo.classify`. No annotation is needed: an open reading frame of at least 300 codons is a gene in a
+bacterial genome with hardly an exception, as random bases have a stop in every 21 codons on the mean. Of overlapping
+frames the longest counts. A row is a window of bases from within one, read on the forward strand; the label is the
+strand. The last fifth of the genome is the test split, and frames are distinct, so no base is in both.
+"""
+
+import csv
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tyro
+
+from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
+from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
+
+_FRAME = re.compile("(?=(ATG(?:(?!TAA|TAG|TGA)[ACGT]{3})*(?:TAA|TAG|TGA)))")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What is written."""
+
+    fasta: Path
+    """Genome of a bacterium."""
+    out: Path
+    """Directory of train.csv and test.csv."""
+    length: int = 255
+    """Bases of a row."""
+    codons: int = 300
+    """Fewest codons of a frame."""
+
+
+class Frame(NamedTuple):
+    """Open reading frame, in places of the forward strand."""
+
+    start: int
+    end: int
+    strand: str
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes both splits, with as many rows of each strand; `argv` None: the process's own command line."""
+    options = tyro.cli(Options, args=argv)
+    text = "".join(each.text for each in read_bases(options.fasta, FastaLayout({})))
+    frames = longest_frames(text, 3 * options.codons)
+    options.out.mkdir(parents=True, exist_ok=True)
+    border = len(text) * 4 // 5
+    rng = np.random.default_rng(0)
+    for split, chosen in (
+        ("train", [frame for frame in frames if frame.end <= border]),
+        ("test", [frame for frame in frames if frame.start >= border]),
+    ):
+        rows = {
+            strand: [
+                text[start : start + options.length]
+                for frame in chosen
+                if frame.strand == strand
+                for start in range(frame.start, frame.end - options.length, options.length)
+            ]
+            for strand in "+-"
+        }
+        n = min(map(len, rows.values()))
+        kept = [(row, strand) for strand, found in rows.items() for row in rng.permutation(found)[:n]]
+        with (options.out / f"{split}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("sequence", "label"), *kept])
+        print(f"{split}: {len(kept):,} windows of {len(chosen):,} frames")
+
+
+def longest_frames(text: str, shortest: int) -> list[Frame]:
+    """Open reading frames of at least `shortest` bases on both strands, none overlapping a longer one."""
+    tokenizer = DNATokenizer()
+    other = tokenizer.decode(reverse_complement(tokenizer.encode(text)))
+    found = []
+    for strand, bases in (("+", text), ("-", other)):
+        ends: dict[int, int] = {}
+        for match in _FRAME.finditer(bases):
+            ends.setdefault(match.end(1), match.start(1))  # the first start codon of each stop
+        for end, start in ends.items():
+            if end - start >= shortest:
+                found.append(
+                    Frame(start, end, "+") if strand == "+" else Frame(len(text) - end, len(text) - start, "-")
+                )
+    taken = np.zeros(len(text), bool)
+    frames = []
+    for frame in sorted(found, key=lambda frame: frame.start - frame.end):
+        if not taken[frame.start : frame.end].any():
+            taken[frame.start : frame.end] = True
+            frames.append(frame)
+    return sorted(frames)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""`python -m jaxzoo.classify`: a pretrained language model, finetuned to name the class of a sequence."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
+from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.runner import Failure, run, say, use_compilation_cache
+from jaxzoo.screen import Screen
+from jaxzoo.train.run_dir import RunDirectory
+from jaxzoo.whole_files import write_json
+
+if TYPE_CHECKING:
+    from jaxzoo.config import ExperimentConfig
+    from jaxzoo.data.labelled_sequences import LabelledSequences, LabelledSequencesConfig
+    from jaxzoo.train.origin import CheckpointPlace
+
+PROGRAM = "python -m jaxzoo.classify"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command(Checked):
+    """Finetunes a run on sequences with a class each, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
+    SPLIT.csv with the columns sequence and label, and scores the split test once, at the end: accuracy with a 95 %
+    interval, next to a logistic regression on k-mers and the share of the largest class. The class is read at the
+    end-of-text after the sequence. The result is RUN_DIR/classification.json; a run that was stopped goes on with
+    --resume."""
+
+    run: Path
+    """Pretrained run, or RUN:STEP."""
+    data: Path
+    """Directory of the sequences."""
+    run_dir: Path
+    """Directory of the finetuning, a run like any other."""
+    alphabet: Literal["dna", "bytes"] = "dna"
+    """Tokens of the run: those of bases, or bytes."""
+    length: PositiveInt = 512
+    """Most tokens of a sequence, the end-of-text included; a longer one loses both ends alike."""
+    steps: PositiveInt = 500
+    """Optimizer steps."""
+    batch_size: PositiveInt = 32
+    """Sequences per step."""
+    learning_rate: PositiveFloat = 6e-4
+    """Peak learning rate, after a warmup over a tenth of the steps."""
+    reverse_complements: bool = False
+    """Half of the training sequences are read from the other strand; not where the class is the strand."""
+    from_scratch: bool = False
+    """Begins with random parameters, to see what pretraining gives."""
+    kmer: PositiveInt = 4
+    """k of the baseline."""
+    seed: Seed = 0
+    """Seed of the order of the sequences."""
+    resume: bool = False
+    """Continue the finetuning in the directory."""
+    overwrite: bool = False
+    """Replace what is in the directory."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(
+        _classify,
+        argv,
+        interrupted="interrupted before training began; nothing was written",
+        out_of_memory="out of memory; try a smaller --batch-size or --length",
+    )
+
+
+def _classify(argv: Sequence[str]) -> None:
+    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(run=Path(), data=Path(), run_dir=Path())))
+    from jaxzoo.config_io import to_json
+    from jaxzoo.train.origin import CheckpointPlace
+    from jaxzoo.train.trained import read_run
+
+    place = CheckpointPlace.parse(str(command.run))
+    directory = RunDirectory(command.run_dir.expanduser().absolute())
+    if place.path.absolute() == directory.path:
+        raise UsageError(f"--run-dir {command.run_dir} is the pretrained run; choose another place")
+    _, pretrained = read_run(place.path)
+    config = _experiment(pretrained, command)
+    directory.check(resume=command.resume, overwrite=command.overwrite)
+    if command.resume:
+        directory.check_same(to_json(config))
+    use_compilation_cache()
+    _train(config, directory, None if command.from_scratch or command.resume else place, command)
+    if _is_finished(directory, command.steps):
+        _report(config, directory, command)
+    else:
+        say("stopped; continue with the same command and --resume")
+
+
+def _experiment(pretrained: "ExperimentConfig", command: Command) -> "ExperimentConfig":
+    """The pretrained model on the sequences; its maximal length grows where it is no part of its parameters."""
+    from jaxzoo.config import OptimizerConfig, TrainConfig
+    from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
+
+    model = pretrained.model
+    if command.length > model.max_length:
+        model = dataclasses.replace(model, max_length=command.length)
+    every = max(command.steps // 5, 1)
+    return dataclasses.replace(
+        pretrained,
+        model=model,
+        data=LabelledSequencesConfig(
+            path=str(command.data.expanduser().absolute()),
+            length=command.length,
+            alphabet=command.alphabet,
+            reverse_complements=command.reverse_complements,
+            seed=command.seed,
+        ),
+        optimizer=OptimizerConfig(learning_rate=command.learning_rate, final_fraction=0.1),
+        train=TrainConfig(
+            steps=command.steps,
+            batch_size=command.batch_size,
+            valid_batch_size=64,
+            eval_every=every,
+            checkpoint_every=every,
+            keep_best=1,
+            best_metric="valid/accuracy",
+            seed=command.seed,
+        ),
+    )
+
+
+def _train(
+    config: "ExperimentConfig", directory: RunDirectory, place: "CheckpointPlace | None", command: Command
+) -> None:
+    from jaxzoo.train.experiment import TrainingError, run_experiment
+
+    try:
+        run_experiment(
+            config,
+            directory,
+            name=f"classification of {command.data}",
+            resume=command.resume,
+            overwrite=command.overwrite,
+            screen=Screen(sys.stdout),
+            init_from=place,
+        )
+    except TrainingError as error:
+        raise Failure(str(error), 1) from error
+
+
+def _is_finished(directory: RunDirectory, steps: int) -> bool:
+    newest = directory.newest_checkpoint
+    return newest.is_file() and json.loads(newest.read_text())["newest"] == steps
+
+
+def _report(config: "ExperimentConfig", directory: RunDirectory, command: Command) -> None:
+    """Scores the test split by the checkpoint with the best validation, and by the baselines."""
+    import jax
+    import numpy as np
+
+    from jaxzoo.evals.kmer_model import kmer_features, predict, wilson_interval
+    from jaxzoo.train.session import Session
+    from jaxzoo.train.trained import load_variables
+
+    of_test = cast("LabelledSequencesConfig", dataclasses.replace(config.data, scored="test"))
+    session = Session(dataclasses.replace(config, data=of_test))
+    data = cast("LabelledSequences", session.dataset)
+    _, variables, seal = load_variables(directory, config, "best")
+    with jax.set_mesh(session.mesh):
+        accuracy = session.evaluate(variables)["valid/accuracy"]
+    test, fitted = data.splits["test"], [*data.splits["train"], *data.splits["valid"]]
+    labels = np.array([each.label for each in test])
+    rows = {"model": round(accuracy * len(test))}
+    if command.alphabet == "dna":
+        features = [kmer_features([each.text for each in part], command.kmer) for part in (fitted, test)]
+        classes = predict(features[0], np.array([e.label for e in fitted]), features[1], n_classes=len(data.classes))
+        rows[f"{command.kmer}-mer logistic regression"] = int((classes == labels).sum())
+    rows["largest class"] = int(np.bincount(labels).max())
+    results = {}
+    for name, right in rows.items():
+        low, high = wilson_interval(right, len(test))
+        results[name] = {"accuracy": right / len(test), "low": low, "high": high}
+    report = {"run": str(command.run), "data": str(command.data), "step": seal.step, "n": len(test), "results": results}
+    write_json(directory.path / "classification.json", report)
+    print(f"test: {len(test):,} sequences of {len(data.classes)} classes, checkpoint {seal.step}")
+    for name, row in results.items():
+        print(f"  {name:26} accuracy {row['accuracy']:.3f}  95 % interval {row['low']:.3f} to {row['high']:.3f}")

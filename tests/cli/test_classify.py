@@ -1,0 +1,69 @@
+"""`python -m jaxzoo.classify`: from a run and a folder of sequences to an accuracy with its interval."""
+
+import json
+import random
+
+import pytest
+
+from jaxzoo.cli import classify, train
+
+CONFIG = """
+from jaxzoo.config import ExperimentConfig, LabelledSequencesConfig, TrainConfig
+from jaxzoo.mixers import AttentionConfig
+from jaxzoo.models import LanguageModelConfig
+config = ExperimentConfig(
+    model=LanguageModelConfig(
+        pattern=(AttentionConfig(n_heads=2),), d_model=16, n_layers=1, vocab_size=6, max_length=12, mlp_width=16
+    ),
+    data=LabelledSequencesConfig(path={path!r}, length=12),
+    train=TrainConfig(steps=1, batch_size=8, valid_batch_size=64),
+)
+"""
+
+
+def write_benchmark(path):
+    """Sequences of A and C against sequences of A and G, which 1-mers tell apart."""
+    rng = random.Random(0)
+    for split, n in (("train", 120), ("test", 40)):
+        rows = [(label, "".join(rng.choices("AC" if label == "a" else "AG", k=10))) for label in "ab" for _ in range(n)]
+        text = "\n".join(["sequence,label", *(f"{sequence},{label}" for label, sequence in rows)])
+        (path / f"{split}.csv").write_text(text + "\n")
+
+
+def test_from_run_to_interval(tmp_path, capsys):
+    """Kills: a score of the training split, parameters that are not the run's, a table without its baselines, a second
+    call that overwrites, a resumed call that trains again."""
+    write_benchmark(tmp_path)
+    config = tmp_path / "config.py"
+    config.write_text(CONFIG.format(path=str(tmp_path)))
+    assert train.main(f"--config {config} --run-dir {tmp_path / 'pretrained'}".split()) == 0
+    flags = f"--run {tmp_path / 'pretrained'} --data {tmp_path} --run-dir {tmp_path / 'fine'} --length 12 --kmer 1"
+    flags += " --steps 60 --batch-size 16 --learning-rate 3e-2"
+    assert classify.main(flags.split()) == 0
+    report = json.loads((tmp_path / "fine" / "classification.json").read_text())
+    assert report["n"] == 80
+    results = report["results"]
+    assert set(results) == {"model", "1-mer logistic regression", "largest class"}
+    assert results["largest class"]["accuracy"] == 0.5
+    assert results["1-mer logistic regression"]["accuracy"] > 0.95
+    assert results["model"]["low"] < results["model"]["accuracy"] <= 1
+    assert results["model"]["accuracy"] > 0.8
+    assert json.loads((tmp_path / "fine" / "origin.json").read_text())["run"] == str(tmp_path / "pretrained")
+    assert "95 % interval" in capsys.readouterr().out
+    assert classify.main(flags.split()) == 2
+    (tmp_path / "fine" / "classification.json").unlink()
+    assert classify.main([*flags.split(), "--resume"]) == 0
+    assert json.loads((tmp_path / "fine" / "classification.json").read_text()) == report
+
+
+@pytest.mark.full
+def test_mistakes(tmp_path, capsys):
+    """Kills a traceback for a run or a folder that is not there, and the pretrained run as the place of the result."""
+    for flags, message in (
+        (f"--run {tmp_path / 'none'} --data {tmp_path} --run-dir {tmp_path / 'x'}", "none"),
+        (f"--run {tmp_path} --data {tmp_path} --run-dir {tmp_path}", "is the pretrained run"),
+    ):
+        assert classify.main(flags.split()) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert "Traceback" not in error
