@@ -15,7 +15,7 @@ operation on another machine, whose curve speaks of that machine.
 
 from typing import TYPE_CHECKING, Any
 
-from experiments.based_figure1_claims import BASED, CLAIMS, LINEAR, MODELS, SECONDS, WINDOW
+from experiments.based_figure1_claims import BASED, CLAIMS, LINEAR, MODELS, SECONDS, WINDOW, made_up
 from experiments.based_models import (
     BASED_PAPER,
     LAPTOP_ABOUT,
@@ -146,6 +146,7 @@ experiment = Experiment(
     about="What the width of a sliding window costs in time, and what it recalls alone and with linear attention.",
     scales={"smoke": _smoke, "laptop": _laptop, "paper": _paper},
     claims=CLAIMS,
+    made_up=made_up,
     draw=_draw,
     missing=(
         "The time of matrix products on tensor cores (left): in its place stands that of sliding window attention, on "

@@ -8,7 +8,7 @@ the paper counts the one mixer that gives the model its name (App. E.2). The cla
 
 from typing import TYPE_CHECKING
 
-from experiments.based_figure2_claims import CLAIMS, CLASSES
+from experiments.based_figure2_claims import CLAIMS, CLASSES, made_up
 from experiments.based_models import Sizes, scales
 from experiments.frontier import draw_by_state
 from jaxzoo.sweep import Experiment, Results
@@ -61,6 +61,7 @@ experiment = Experiment(
     "dimension or numbers of state a channel differ.",
     scales=scales(SIZES, ABOUT, remarks=REMARKS),
     claims=CLAIMS,
+    made_up=made_up,
     draw=_draw,
     missing=(
         "Mamba-2, which the released configurations have and the paper has not: there is no such mixer here yet.",

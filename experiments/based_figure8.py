@@ -8,11 +8,12 @@ drawn over its landmarks. BigBird's random blocks can be any of the past: its st
 whatever the blocks, while the released code counts seven blocks.
 """
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from experiments.based_models import Sizes, scales
 from experiments.frontier import by_state, finish_by_state, more_recalls_more, size_curve
-from jaxzoo.sweep import Claim, Experiment, Finding, Point, Results
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Point, Results, learned
 from jaxzoo.sweep.figure import curve
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -58,15 +59,24 @@ ABOUT = {
     "release": "The released configurations (HazyResearch/zoology, `arxiv24_based_appendix`), data as of Figure 2. "
     "Without MRA, which the paper does not show.",
 }
-REMARKS = {"tradeoff-bigbird": "Its state is the whole cache, of one size whatever the blocks."}
+QUOTE = (
+    "The plot shows a fundamental tradeoff between the recurrent state size and recall capacity that applies to "
+    "broad class "
+    "of models."
+)
+RULE = "Four of five pairs leave room for noise, and chance fails them (permutation test, p = 0.05)."
 
 
 def _more_state(model: str) -> Claim:
     return Claim(
         name=f"tradeoff-{model.lower().replace(' ', '-')}",
         text=f"{model}: a larger state recalls more (in four of five pairs).",
+        quote=QUOTE,
         source=SOURCE,
+        rule=RULE,
+        controls=(learned(model=model),),
         holds=lambda results: more_recalls_more({model: by_state(results, model=model)}),
+        broken_by=(Change({"model": model}, 0.5),),
     )
 
 
@@ -76,7 +86,29 @@ def _more(model: str, axis: str, words: str) -> Claim:
         return more_recalls_more({model: {value: results.score(model=model, **{axis: value}) for value in values}})
 
     text = f"{model}: more {words}, of which the released code makes its state, recall more (in four of five pairs)."
-    return Claim(name=f"tradeoff-{axis}", text=text, source=SOURCE, holds=holds)
+    return Claim(
+        name=f"tradeoff-{axis}",
+        text=text,
+        quote=QUOTE,
+        source=SOURCE,
+        rule=RULE,
+        controls=(learned(model=model),),
+        holds=holds,
+        broken_by=(Change({"model": model}, 0.5),),
+    )
+
+
+def _made_up(point: Any) -> dict[str, Any]:
+    """More of everything recalls more; BigBird keeps the whole cache."""
+    name, d = point["model"], point["d_model"]
+    if name == "BigBird":
+        return {"valid/accuracy": 0.2 + 0.08 * math.log2(point["block_size"]), "state_bytes": 10_000}
+    if name == NYSTROM:
+        return {"valid/accuracy": 0.1 + 0.08 * math.log2(point["n_landmarks"]), "state_bytes": None}
+    state = (
+        16 * d * point["feature_dim"] if name == "Based" else 8 * d * point["window"] + d * (point["n_features"] or 0)
+    )
+    return {"valid/accuracy": min(0.98, 0.1 + 0.04 * math.log2(state)), "state_bytes": state}
 
 
 def _draw(results: Results) -> "Figure":
@@ -98,12 +130,13 @@ def _draw(results: Results) -> "Figure":
 experiment = Experiment(
     title="Based, Figure 8",
     about="How much sparse, windowed and low-rank attention recall with how many bytes of state, beside Based.",
-    scales=scales(SIZES, ABOUT, keep=_fits, remarks=REMARKS),
+    scales=scales(SIZES, ABOUT, keep=_fits),
     claims=(
-        *(_more_state(model) for model in STREAMING),
+        *(_more_state(model) for model in STREAMING if model != "BigBird"),  # of one state, whatever the blocks
         _more("BigBird", "block_size", "tokens a block"),
         _more(NYSTROM, "n_landmarks", "landmarks"),
     ),
+    made_up=_made_up,
     draw=_draw,
     missing=(
         "BigBird's and NystromFormer's places on the axis of bytes, which the released code counts by formulas: 14 b d "

@@ -1,5 +1,6 @@
 """Shared parts of the CAT figures: models, tasks, and claims on all places of a figure."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,6 @@ from jaxzoo.models.presets import (
     mqar_mamba,
 )
 from jaxzoo.sweep import Finding, Missing, Results
-from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar, ngram_recall
 from jaxzoo.tasks.base import TaskConfig
 
@@ -82,9 +82,10 @@ def accuracies(results: Results, axes: Sequence[str], **where: Any) -> dict[str,
     """The best accuracies, by place in words."""
     best: dict[str, float] = {}
     for row in results.select(**where):
-        if SCORE in row["metrics"]:
-            place = in_words({axis: row["point"][axis] for axis in axes})
-            best[place] = max(best.get(place, 0.0), row["metrics"][SCORE])
+        at = {axis: row["point"][axis] for axis in axes}
+        if in_words(at) not in best:
+            with contextlib.suppress(Missing):
+                best[in_words(at)] = results.score(**{**where, **at})
     return best
 
 

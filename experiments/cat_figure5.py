@@ -8,14 +8,15 @@ best learning rate.
 """
 
 import itertools
+import math
 import statistics
 from typing import TYPE_CHECKING, Any
 
 from experiments import recall
-from experiments.cat import CAT, CLOSE, MODELS, TASKS, leads, perfect
+from experiments.cat import CAT, FORMS, LIN_CAT, MODELS, TASKS, leads, perfect
 from experiments.protocol import LAPTOP, PAPER
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Point, Results, Scale, grid
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Point, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import curve
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 PAIRS = {64: 4, 128: 8, 256: 16, 512: 64}
 """Number of pairs at the paper's scale, by length."""
 AXES = ("task", "d_model", "length")
+RISE = 0.05
+"""Accuracy that a longer length must gain to count as a rise: more than noise of the share of 'no match'."""
 
 
 def _paper() -> Scale:
@@ -132,7 +135,7 @@ def _rises_somewhere(results: Results, model: str) -> Finding:
     if not rises:
         raise Missing(f"no finished runs of {model} at two lengths")
     most = max(rises, key=rises.__getitem__)
-    return Finding(rises[most] > CLOSE, f"{model}: {rises[most]:+.2f} at most, {most}")
+    return Finding(rises[most] > RISE, f"{model}: {rises[most]:+.2f} at most, {most}")
 
 
 def _curve(results: Results, model: str, width: int) -> dict[tuple[str, int], float]:
@@ -175,20 +178,40 @@ def draw(results: Results) -> "Figure":
 
 def _claims_on(task: str) -> tuple[Claim, ...]:
     """Claims about CAT that both tasks share."""
+    rivals = tuple(name for name in MODELS if name not in (*FORMS, LIN_CAT))
     return (
         Claim(
             name=f"all-{task.lower()}",
-            text=f"CAT of one layer recalls everything on {task}, whatever the length and the width.",
+            text=f"A form of CAT has 0.985 or more on {task} at every length and width.",
+            quote="the single-layer CAT model maintains 100% accuracy across all experimental settings",
             source="CAT, Sec. 6.1",
+            rule="Runs end at 0.99, which is 0.985 to two digits; the paper does not say which form of CAT it has.",
+            controls=(learned(model=FORMS, task=task),),
             holds=lambda results: perfect(results, AXES[1:], task=task),
+            broken_by=(Change({"model": FORMS, "task": task}, 0.9),),
         ),
         Claim(
             name=f"ahead-{task.lower()}",
-            text=f"On {task} CAT of one layer is better than every model of two, whatever the length and the width.",
-            source="CAT, Sec. 6.1 and captions of Figures 2 and 5",
+            text=f"On {task} no model of two layers is ahead of a form of CAT anywhere, and each is behind somewhere.",
+            quote="the CAT model consistently outperforms all baseline models across a range of sequence lengths and "
+            "model dimensions",
+            source="CAT, Sec. 6.1",
+            rule="0.01 of accuracy counts as equal, since many models are perfect at short lengths.",
+            controls=(learned(model=FORMS, task=task), learned(model=rivals, task=task)),
             holds=lambda results: leads(results, AXES[1:], task=task),
+            broken_by=(Change({"model": FORMS, "task": task}, 0.2),),
         ),
     )
+
+
+IMPROVES = (
+    "Notably, both Mamba and Based models exhibit improved performance as the model dimension increases, "
+    "particularly with "
+    "shorter sequence lengths."
+)
+BUMPS = (
+    "we observe non-monotonic accuracy behavior for Mamba and Attention-only models as a function of sequence length"
+)
 
 
 def _claims_of(model: str, name: str) -> tuple[Claim, ...]:
@@ -196,17 +219,49 @@ def _claims_of(model: str, name: str) -> tuple[Claim, ...]:
     return (
         Claim(
             name=f"width-{name}",
-            text=f"{model} recalls more as the width grows.",
+            text=f"The mean accuracy of {model} over tasks and lengths rises with each width.",
+            quote=IMPROVES,
             source="CAT, Sec. 6.1",
+            rule="The mean over tasks and lengths, which is less noisy than one place; no tolerance.",
+            controls=(learned(model=model),),
             holds=lambda results: _grows_with_the_width(results, model),
+            broken_by=(Change({"model": model}, 0.4),),
         ),
         Claim(
             name=f"short-{name}",
-            text=f"{model} gains most by width where sequences are short.",
+            text=f"From the smallest to the largest width {model} gains more on the shorter half of the lengths.",
+            quote=IMPROVES,
             source="CAT, Sec. 6.1",
+            rule="A comparison of two means; no tolerance.",
+            controls=(learned(model=model),),
             holds=lambda results: _grows_most_when_short(results, model),
+            broken_by=(Change({"model": model}, lambda at: 0.2 + at["d_model"] * at["length"] / 1e5),),
         ),
     )
+
+
+def _rises(model: str, name: str) -> Claim:
+    return Claim(
+        name=f"rises-{name}",
+        text=f"Somewhere the accuracy of {model} is {RISE} larger at a longer length.",
+        quote=BUMPS,
+        source="CAT, Sec. 6.1",
+        rule="0.05 is more than models at the guessing line gain by the share of answers 'no match'; those do "
+        "not count.",
+        controls=(learned(model=model, each=("model", "task", "d_model")),),
+        holds=lambda results: _rises_somewhere(results, model),
+        broken_by=(Change({"model": model}, lambda at: 3 / math.log2(at["length"])),),
+    )
+
+
+def _made_up(point: Any) -> float:
+    """The paper's figure: CAT is perfect, Mamba and Based gain by width, Mamba and attention have a bump."""
+    name = point["model"]
+    bump = 0.1 if point["length"] in (48, 128) else 0.0
+    gain = 0.1 * math.log2(point["d_model"] / 16) * 8 / math.log2(point["length"])
+    if CAT in name:
+        return 0.995
+    return {"Mamba": 0.3 + gain + bump, "Based": 0.3 + gain, "attention": 0.5 + bump}.get(name, 0.4)
 
 
 experiment = Experiment(
@@ -219,19 +274,10 @@ experiment = Experiment(
         *_claims_on("MQNAR"),
         *_claims_of("Mamba", "mamba"),
         *_claims_of("Based", "based"),
-        Claim(
-            name="rises-mamba",
-            text="The accuracy of Mamba is not monotonic in the length.",
-            source="CAT, Sec. 6.1",
-            holds=lambda results: _rises_somewhere(results, "Mamba"),
-        ),
-        Claim(
-            name="rises-attention",
-            text="The accuracy of attention alone is not monotonic in the length.",
-            source="CAT, Sec. 6.1",
-            holds=lambda results: _rises_somewhere(results, "attention"),
-        ),
+        _rises("Mamba", "mamba"),
+        _rises("attention", "attention"),
     ),
+    made_up=_made_up,
     draw=draw,
     missing=("Mamba of one layer, of which Sec. 6.1 speaks: it is part of App. B, which our text of the paper lacks.",),
 )

@@ -10,6 +10,8 @@ from jaxzoo.sweep.results import Row
 LEARNED, ROTARY, NONE, YARN = "attention, learned", "attention, RoPE", "attention, NoPE", "attention, YaRN"
 CURVES = (CAT, TWO_HEADS, LIN_CAT, LEARNED, ROTARY, YARN, NONE, "linear attention", "Based", "Mamba")
 """All of them; that of YaRN is another curve of the run with rotary positions."""
+RIVALS = (LEARNED, ROTARY, NONE, "linear attention", "Based", "Mamba")
+"""Trained models of two layers."""
 ASKED = "asked"
 """Under this name a trained model is asked at all lengths."""
 SLOWED = "YaRN {}"

@@ -17,7 +17,7 @@ from experiments.protocol import LAPTOP, PAPER, Protocol
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale, grid
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import curve
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
@@ -140,6 +140,7 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
+OTHERS = ("attention", "Based", "Mamba")
 experiment = Experiment(
     title="CAT, selective copying",
     about="Accuracy of the copied signals over their number, each asked for with the true ones before it: CAT of one "
@@ -148,30 +149,50 @@ experiment = Experiment(
     claims=(
         Claim(
             name="on-par",
-            text="CAT of one layer is on par with or better than other architectures.",
+            text="No other architecture is ahead of a form of CAT of one layer anywhere.",
+            quote="our experiments demonstrate that 1-layer CAT performs on par with or better than alternative "
+            "architectural choices",
             source="CAT, Sec. 4",
+            rule="0.01 of accuracy counts as on par.",
+            controls=(learned(model=FORMS), learned(model=OTHERS)),
             holds=lambda results: on_par(results, AXES, FORMS),
+            broken_by=(Change({"model": FORMS}, 0.5),),
         ),
         Claim(
             name="long",
-            text="One layer of CAT with a long filter on queries copies all signals in order (proven there for some "
-            "parameters; here, trained).",
+            text="One layer of CAT with a long filter on queries has 0.985 with any number of signals (proven "
+            "there for "
+            "some parameters; here, trained).",
+            quote="it outputs all signal tokens in order for all inputs where signal tokens appear uniquely",
             source="CAT, Theorem 3",
+            rule="Runs end at 0.99, which is 0.985 to two digits.",
+            controls=(learned(model=LONG),),
             holds=lambda results: perfect(results, AXES, (LONG,)),
+            broken_by=(Change({"model": LONG}, 0.5),),
         ),
         Claim(
             name="positions",
-            text="So does one with a short filter and positions.",
+            text="So has one with a short filter and positions.",
+            quote="An alternative construction is using a short convolution together with a simple positional "
+            "encoding.",
             source="CAT, Sec. 4, on Theorem 4",
+            rule="Runs end at 0.99, which is 0.985 to two digits.",
+            controls=(learned(model=POSITIONED),),
             holds=lambda results: perfect(results, AXES, (POSITIONED,)),
+            broken_by=(Change({"model": POSITIONED}, 0.5),),
         ),
         Claim(
             name="mamba",
-            text="Mamba is as good at selective copying.",
+            text="Mamba is nowhere behind the best form of CAT.",
+            quote="This also partly explains how Mamba/SSMs are equally effective in solving Selective Copying.",
             source="CAT, Sec. 4",
+            rule="0.01 of accuracy counts as equal.",
+            controls=(learned(model=FORMS), learned(model="Mamba")),
             holds=lambda results: _as_good_as_cat(results, "Mamba"),
+            broken_by=(Change({"model": "Mamba"}, 0.5),),
         ),
     ),
+    made_up=lambda point: 0.995,
     draw=draw,
     missing=("The paper's own experiment, its sizes and its models (App. B.1): our text of the paper ends before it.",),
 )

@@ -1,15 +1,18 @@
 """Recall against the bytes of the state: Pareto frontiers, and the claims and curves that rest on them.
 
-A state's accuracy is that of the best run with just as many bytes, over all else. The frontier of some models at a
-budget is their best accuracy with at most that many bytes. Models without a state, which do not stream, have none.
+A state's accuracy is the best score (the mean over the seeds) with just as many bytes, over all else. The frontier of
+some models at a budget is their best accuracy with at most that many bytes. Models without a state, which do not
+stream, have none.
 """
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
-from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.claims import CHANCE, chance
+from jaxzoo.sweep.figure import curve, guessing
 from jaxzoo.sweep.results import OVER, SCORE, Row
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
 
@@ -30,10 +33,10 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
       Missing: no finished run there has a state.
     """
     found: dict[int, float] = {}
-    for row in results.select(**where):
-        size = row["state_bytes"]
-        if size is not None and metric in row["metrics"]:
-            found[size] = max(row["metrics"][metric], found.get(size, 0.0))
+    for size in {row["state_bytes"] for row in results.select(**where)} - {None}:
+        same = Results([row for row in results.select(**where) if row["state_bytes"] == size])
+        with contextlib.suppress(Missing):
+            found[size] = same.score(metric)
     if not found:
         raise Missing(f"no finished run with a state at {_in_words(where)}")
     return dict(sorted(found.items()))
@@ -72,26 +75,35 @@ def leads(
 
 
 def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: float = 0.8) -> Finding:
-    """Tests whether the larger one wins at least `share` of all pairs of sizes of one model; pairs of which both recall
-    perfectly do not count.
+    """Tests whether the larger one wins at least `share` of all pairs of sizes of one model, and more than chance does.
+
+    Pairs of which both recall perfectly do not count. Chance is a permutation test: scores in random order within each
+    model reach as many pairs with a probability of `CHANCE` at most.
 
     Args:
       scores_of: by model, the accuracy of each size.
       share: how many are enough.
 
     Raises:
-      Missing: there is no such pair.
+      Missing: there is no such pair, or there are too few sizes to tell a trend from chance.
     """
     won, pairs, words = 0, 0, []
-    for model, scores in scores_of.items():
-        found = [(scores[a], scores[b]) for a, b in combinations(sorted(scores), 2)]
-        found = [pair for pair in found if min(pair) < PERFECT]
-        rises = sum(large > small for small, large in found)
-        won, pairs = won + rises, pairs + len(found)
-        words.append(f"{model} {rises} of {len(found)}")
+    groups = {model: [scores[size] for size in sorted(scores)] for model, scores in scores_of.items()}
+    for model, scores in groups.items():
+        rises, n = _rises(scores)
+        won, pairs = won + rises, pairs + n
+        words.append(f"{model} {rises} of {n}")
     if not pairs:
         raise Missing(f"no two sizes of {' or '.join(scores_of)} that leave room between them")
-    return Finding(won >= share * pairs, f"the larger one recalls more in {', '.join(words)} pairs of sizes")
+    p = chance(won, list(groups.values()), lambda orders: sum(_rises(order)[0] for order in orders))
+    numbers = f"the larger one recalls more in {', '.join(words)} pairs of sizes; by chance with p = {p:.2g}"
+    return Finding(won >= share * pairs and p <= CHANCE, numbers)
+
+
+def _rises(scores: Sequence[float]) -> tuple[int, int]:
+    """Pairs of sizes of which the larger one recalls more, and all pairs that leave room between them."""
+    pairs = [(a, b) for a, b in combinations(scores, 2) if min(a, b) < PERFECT]
+    return sum(b > a for a, b in pairs), len(pairs)
 
 
 def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Figure":
@@ -99,6 +111,7 @@ def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Fi
     figure, (axes,) = panels(1, 1, size=(6.4, 4.6), title=title)
     for series, model in enumerate(models):
         size_curve(axes[0], results, label=model, series=series, model=model)
+    guessing(axes[0], results.rows)
     finish_by_state(axes[0])
     add_legend(figure)
     return figure
@@ -132,12 +145,9 @@ def size_curve(
       where: coordinates.
     """
     best: dict[int, Row] = {}
-    for row in results.select(**where):
-        x = row[size]
-        if x is None or metric not in row["metrics"]:
-            continue
-        if x not in best or row["metrics"][metric] > best[x]["metrics"][metric]:
-            best[x] = row
+    for x in {row[size] for row in results.select(**where)} - {None}:
+        with contextlib.suppress(Missing):
+            best[x] = Results([row for row in results.select(**where) if row[size] == x]).best(metric)
     points = [{axis: value for axis, value in best[x]["point"].items() if axis not in OVER} for x in sorted(best)]
     curve(panel, results, x=lambda row: row[size], points=points, label=label, series=series, metric=metric)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
-from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.figure import curve, guessing
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
@@ -51,8 +51,9 @@ def draw_over_width(
             for name in shown:
                 points = [{"model": name, panel: value, "d_model": width} for width in widths]
                 curve(place, results, x="d_model", points=points, label=name, series=names.index(name))
+            guessing(place, results.select(**{panel: value}))
             place.set_title(panel_title.format(value), fontsize=TITLE_POINTS)
-        row[0].set(ylabel="accuracy, best learning rate", ylim=(-0.03, 1.03))
+        row[0].set(ylabel="accuracy, mean of the seeds", ylim=(-0.03, 1.03))
     for place in axes.flat:
         plain_log_ticks(place, "x", widths)
     for place in axes[-1]:
@@ -119,6 +120,8 @@ def needs_less(results: Results, *, model: str, than: Sequence[str], axis: str =
     values = [n for n in results.values(axis) if all(results.select(model=name, **{axis: n}) for name in names)]
     if len(names) == 1 or not values:
         raise Missing(f"no runs of {model} and {' or '.join(than)} at one {axis}")
+    if len(results.values("d_model", model=model)) < 2:
+        raise Missing(f"one width of {model} only")
     own, *others = [[least_width(results, model=name, **{axis: n}) for n in values] for name in names]
     holds = all(a <= b for other in others for a, b in zip(own, other, strict=True))
     return Finding(

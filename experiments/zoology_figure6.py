@@ -22,8 +22,7 @@ from jaxzoo.models.presets import (
     mqar_pure_sliding_window,
     mqar_ret_net,
 )
-from jaxzoo.sweep import Claim, Experiment, Finding, Missing, Results, Scale, grid
-from jaxzoo.sweep.results import SCORE
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned, solved
 from jaxzoo.tasks import mqar
 
 if TYPE_CHECKING:
@@ -149,8 +148,8 @@ def _never_solves(results: Results, names: Sequence[str]) -> Finding:
     rows = results.select(model=names)
     if not rows:
         raise Missing("no run of such a window")
-    row = Results(rows).best()
-    point, score = row["point"], row["metrics"][SCORE]
+    best = Results(rows).seeds()
+    point, score = best.rows[0]["point"], best.mean
     where = f"{point['model']}, {point['n_pairs']} pairs, d = {point['d_model']}"
     return Finding(score <= recall.SOLVED, f"{score:.2f} at most: {where}")
 
@@ -167,6 +166,24 @@ def draw(results: Results) -> "Figure":
     )
 
 
+def _made_up(point: Any) -> float:
+    """The paper's figure: RetNet pays for pairs in width, windows solve what fits into them."""
+    name, n_pairs = point["model"], point["n_pairs"]
+    if name == RET_NET:
+        return 0.995 if point["d_model"] >= 4 * n_pairs else 0.5
+    if name in SLIDING:
+        return 0.995 if 2 * n_pairs <= SLIDING[name] else 0.3
+    return 0.3 if name in BLOCKED else 0.995
+
+
+WINDOWED = tuple(SLIDING)
+RECURRENT = "Zoology, App. F, item 3, and F.1, Experiment 2"
+LOCAL = "Zoology, App. F.1, Experiment 3"
+DEGRADES = (
+    "Sliding attention with window size 32 performs well up until 16 KVs and degrades beyond this point relative to "
+    "attention models of the same dimensionality."
+)
+ALIKE = "0.1 of accuracy is small beside the loss where the pairs do not fit."
 experiment = Experiment(
     title=TITLE,
     about="Accuracy on MQAR over the model's width at one length and several numbers of pairs: RetNet and Hyena above, "
@@ -175,41 +192,71 @@ experiment = Experiment(
     claims=(
         Claim(
             name="ret-net-grows",
-            text="The more pairs a gated recurrence (RetNet) has to store, the wider it must be.",
-            source="Zoology, App. F, item 3, and F.1, Experiment 2",
+            text="RetNet's least width for 0.9 never falls as pairs are added, and is larger at the most than at the "
+            "fewest.",
+            quote="the required RNN hidden state dimensionality grows with the number of key-value pairs that the "
+            "model needs to recall in the sequence",
+            source="Zoology, App. A.3",
+            rule="No tolerance: a width that falls contradicts the sentence.",
+            controls=(solved(model=RET_NET),),
             holds=_grows_with_the_pairs,
+            broken_by=(Change({"model": RET_NET}, 0.995),),
         ),
         Claim(
             name="ret-net-wider",
-            text="With many pairs a gated recurrence (RetNet) needs more width than full attention.",
-            source="Zoology, App. F, item 3, and F.1, Experiment 2",
+            text="RetNet needs no less width than full attention with any number of pairs, and more with the most.",
+            quote="the model again uses increased dimensionality relative to full O(N^2) attention to solve the task",
+            source=RECURRENT,
+            rule="Ties with few pairs are allowed, where the smallest width of the grid may be enough for both.",
+            controls=(solved(model=ATTENTION), solved(model=RET_NET)),
             holds=lambda results: recall.needs_less(results, model=ATTENTION, than=[RET_NET], axis="n_pairs"),
+            broken_by=(Change({"model": RET_NET}, 0.995),),
         ),
         Claim(
             name="sliding-within",
-            text="A sliding window into which all keys and values fit does as well as full attention.",
-            source="Zoology, App. F.1, Experiment 3",
+            text="A sliding window into which all keys and values fit is within 0.1 of full attention of the "
+            "same width.",
+            quote="sliding window attention closes the gap to attention when the number of KV pairs is within the "
+            "window size",
+            source=LOCAL,
+            rule=ALIKE,
+            controls=(solved(model=ATTENTION), learned(model=WINDOWED)),
             holds=_fitting_windows_close_the_gap,
+            broken_by=(Change({"model": WINDOWED}, 0.3),),
         ),
         Claim(
             name="sliding-beyond",
-            text="A sliding window into which they do not all fit falls behind attention of the same width.",
-            source="Zoology, App. F.1, Experiment 3",
+            text="A sliding window into which they do not all fit is more than 0.1 behind full attention of the same "
+            "width.",
+            quote=DEGRADES,
+            source=LOCAL,
+            rule=ALIKE,
+            controls=(solved(model=ATTENTION), solved(model=WINDOWED)),
             holds=_short_windows_do_not,
+            broken_by=(Change({"model": WINDOWED}, 0.995),),
         ),
         Claim(
             name="sliding-small",
-            text="The smallest sliding window (8 tokens in the paper) does well nowhere.",
-            source="Zoology, App. F.1, Experiment 3",
+            text="The smallest sliding window exceeds 0.9 nowhere.",
+            quote="Sliding window attention with window size 8 does not perform well on any setting, as expected.",
+            source=LOCAL,
+            rule="0.9 is the paper's line of a solved task.",
+            controls=(learned(model=WINDOWED),),
             holds=lambda results: _never_solves(results, _smallest(results)),
+            broken_by=(Change({"model": WINDOWED}, 0.995),),
         ),
         Claim(
             name="blocked",
-            text="Attention inside blocks does well nowhere.",
-            source="Zoology, App. F.1, Experiment 3",
+            text="Attention inside blocks exceeds 0.9 nowhere.",
+            quote="Blocked attention also not perform well",
+            source=LOCAL,
+            rule="0.9 is the paper's line of a solved task.",
+            controls=(learned(model=tuple(BLOCKED)),),
             holds=lambda results: _never_solves(results, tuple(BLOCKED)),
+            broken_by=(Change({"model": tuple(BLOCKED)}, 0.995),),
         ),
     ),
+    made_up=_made_up,
     draw=draw,
     missing=(
         "Two curves of RetNet, for chunks of 8 and of 32 tokens: they are the same numbers but for rounding, and one "

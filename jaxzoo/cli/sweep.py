@@ -45,7 +45,7 @@ def _sweep(argv: Sequence[str]) -> None:
         )
     file = Path(options.experiment)
     out = Path(options.out) if options.out else Path("sweeps", f"{file.stem}-{options.scale}")
-    sweep = open_sweep(file, options.scale, out.expanduser())
+    sweep = open_sweep(file, options.scale, out.expanduser(), checked=True)
     if options.dry_run:
         if options.reuse:
             raise UsageError("--dry-run writes nothing and takes nothing over: leave --reuse out")
@@ -58,14 +58,13 @@ def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> No
     """Measures some steps and prints the cost of the sweep; writes nothing."""
     from jaxzoo.sweep.experiment import in_words
     from jaxzoo.sweep.launch import as_one_program, environment, find_device
-    from jaxzoo.sweep.plan import MEASURE_SECONDS, measure, plan
+    from jaxzoo.sweep.plan import MEASURE_SECONDS, expected, measure, plan
 
     device = find_device()
     os.environ |= environment(0, device)  # as a worker has it; JAX has not started yet
     screen.say(f"{sweep.experiment.title}, scale {options.scale}; measuring for at most {MEASURE_SECONDS:.0f} s")
-    left = [task for task in sweep.tasks if task.id not in sweep.directory.done()]
     measured = []
-    for found in measure(left):
+    for found in measure(expected(sweep)):
         measured.append(found)
         words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
         screen.say(f"  {in_words(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
@@ -79,15 +78,17 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
     from jaxzoo.sweep.board import Board
     from jaxzoo.sweep.directory import About
     from jaxzoo.sweep.oversee import WorkersError, oversee
+    from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
-    others = other_sweeps(options.reuse)
+    others = other_sweeps(options.reuse) + kept_results(file)
     sweep.directory.create(About(str(file), options.scale))
     for other in others:
-        screen.say(f"{sweep.reuse(other)} runs taken over from {other.path}")
+        if n := sweep.reuse(other):
+            screen.say(f"{n} runs taken over from {other.path}")
     workers, n_workers, who = _local_workers(sweep, options) if options.cluster is None else _jobs(sweep, options)
     sweep.directory.forget_failures()
-    n_left = len(sweep.tasks) - len(sweep.directory.done() & {task.id for task in sweep.tasks})
+    n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {sweep.directory.path}")
     try:
@@ -100,6 +101,14 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
         raise Failure(
             f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again", 1
         )
+
+
+def kept_results(file: Path) -> list["SweepDirectory"]:
+    """Results that are kept next to an experiment, in `results/<its name>`: what they hold is not made again."""
+    from jaxzoo.sweep.directory import SweepDirectory
+
+    home = file.expanduser().parent / "results" / file.stem
+    return [SweepDirectory(found.parent) for found in sorted(home.glob("**/sweep.json"))]
 
 
 def other_sweeps(places: Sequence[str]) -> list["SweepDirectory"]:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from jaxzoo.sweep.sweep import Sweep
 
 
-def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
-    """The experiment of a file at a scale, with all its runs read.
+def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":
+    """Opens the experiment of a file at a scale, with all its runs read; `checked`: also its claims, on made-up rows.
 
     Raises:
       UsageError: the file fails or has no such scale, or a point has no valid config.
@@ -31,4 +31,6 @@ def open_sweep(file: Path, scale: str, out: Path) -> "Sweep":
         raise UsageError(f"{file}: {error}") from error
     if not n_tasks:
         raise UsageError(f"{file}: scale {scale} has no points")
+    for complaint in sweep.experiment.complaints(sweep.scale) if checked else ():
+        raise UsageError(f"{file}: {complaint}")
     return sweep

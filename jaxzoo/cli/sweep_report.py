@@ -49,10 +49,8 @@ def report(places: Sequence[str], out: str | None, screen: Screen) -> None:
 
 
 def _sweeps(place: Path) -> list[Path]:
-    """The sweep at a place, or those in the folders of it, by name."""
-    if (place / "sweep.json").is_file():
-        return [place]
-    found = sorted(file.parent for file in place.glob("*/sweep.json"))
+    """The sweeps at a place and in its folders, by name; the scales of a figure stand in folders of its own."""
+    found = sorted(file.parent for pattern in ("", "*/", "*/*/") for file in place.glob(f"{pattern}sweep.json"))
     if not found:
         raise UsageError(f"--report {place} holds no sweep, nor do its folders; give what --out was")
     return found

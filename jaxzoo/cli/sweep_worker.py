@@ -49,8 +49,7 @@ def _work(argv: Sequence[str]) -> None:
     stops = StopSignals(STOPPING, patient=True) if options.job else StopSignals()
     with stops as stop, Queue(sweep.directory, options.name) as queue:
         work(
-            sweep.tasks,
-            sweep.directory,
+            sweep,
             queue,
             workers=options.workers,
             vectorized=as_one_program(options.parallel, jax.default_backend()),

@@ -7,6 +7,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxzoo.sweep.claims import (
+        Change as Change,
+        Claim as Claim,
+        Finding as Finding,
+        learned as learned,
+        solved as solved,
+    )
     from jaxzoo.sweep.experiment import (
         Experiment as Experiment,
         Measurement as Measurement,
@@ -15,11 +22,12 @@ if TYPE_CHECKING:
         Value as Value,
         grid as grid,
     )
-    from jaxzoo.sweep.results import Claim as Claim, Finding as Finding, Missing as Missing, Results as Results
+    from jaxzoo.sweep.results import Missing as Missing, Results as Results
 
 _HOMES = {
     **dict.fromkeys(("Experiment", "Measurement", "Point", "Scale", "Value", "grid"), "experiment"),
-    **dict.fromkeys(("Claim", "Finding", "Missing", "Results"), "results"),
+    **dict.fromkeys(("Change", "Claim", "Finding", "learned", "solved"), "claims"),
+    **dict.fromkeys(("Missing", "Results"), "results"),
 }
 
 

@@ -3,10 +3,11 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.sweep.results import Claim, Results
+from jaxzoo.sweep.claims import Claim, complaints, made_up_row
+from jaxzoo.sweep.results import OVER, RATE, SEED, Results, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,8 +55,23 @@ class Scale:
     also: Callable[[Point], Mapping[str, ExperimentConfig]] = _nothing_else
     """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
     `name` are called `name/valid/...`."""
+    all_seeds: int | None = None
+    """Number of learning rates per place, the best with the first seed, that run with all seeds; None: all of them."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Remarks on verdicts at this scale, by the name of the claim, such as why we think that it does not hold."""
+
+    @property
+    def n_runs(self) -> int:
+        """Number of points that have a result when all is done, with `all_seeds` fewer than there are."""
+        points = {frozenset(point.items()) for point in self.points}
+        if self.all_seeds is None:
+            return len(points)
+        places: dict[Any, dict[str, set[Any]]] = {}
+        for point in self.points:
+            place = frozenset(item for item in point.items() if item[0] not in OVER)
+            for axis in OVER:
+                places.setdefault(place, {}).setdefault(axis, set()).add(point.get(axis))
+        return sum(len(at[RATE]) + min(self.all_seeds, len(at[RATE])) * (len(at[SEED]) - 1) for at in places.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,11 +83,23 @@ class Experiment:
     about: str
     """Content of the figure, in a sentence or two."""
     scales: Mapping[str, Callable[[], Scale]]
-    """Scales by name: `smoke` (a minute), `laptop` (about an hour on two cores), `paper` (the paper's), `release` (the
-    authors' code, where it differs)."""
+    """Scales by name: `smoke` (a minute), `laptop` (one or two hours on two cores), `overnight` (about six hours of one
+    core), `paper` (the paper's), `release` (the authors' code, where it differs)."""
     claims: Sequence[Claim]
     """Claims of the paper about the figure."""
+    made_up: Callable[[Point], float | Mapping[str, Any]]
+    """What a run would give at a point if every claim held: its accuracy, or values by name of a metric or key of a
+    row. The claims are checked on such rows before anything is run."""
     draw: Callable[[Results], "Figure"]
     """The figure; `jaxzoo.sweep.figure` has the means."""
     missing: Sequence[str] = ()
     """Parts of the paper's figure that this one lacks, and why."""
+
+    def made_up_rows(self, scale: Scale) -> list[Row]:
+        """Rows of a scale in which every claim that the scale can test holds."""
+        return [made_up_row(point, self.made_up(point), i) for i, point in enumerate(scale.points)]
+
+    def complaints(self, scale: Scale) -> list[str]:
+        """Faults of the claims on made-up rows of a scale, one line each."""
+        others = [lambda name=name: self.made_up_rows(self.scales[name]()) for name in self.scales]
+        return complaints(self.claims, self.made_up_rows(scale), others)

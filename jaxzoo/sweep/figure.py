@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxzoo.sweep.results import SCORE, Missing, Results, Row, ranked
-from pallas_kernels.figure import series_style
+from jaxzoo.sweep.results import SCORE, Missing, Results, Row, Score, ranked
+from pallas_kernels.figure import bound_style, series_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +44,7 @@ def curve(
     series: int,
     metric: str = SCORE,
 ) -> None:
-    """Draws the best metric at each of some points; a point without finished run is left out.
+    """Draws the score at each of some points, with the range of its seeds; a point without finished run is left out.
 
     Args:
       panel: where to.
@@ -56,25 +56,36 @@ def curve(
       metric: on the y-axis.
     """
     places: list[float] = []
-    heights: list[float] = []
+    scores: list[Score] = []
     marks: list[Mark] = []
     for where in points:
         try:
-            row = results.best(metric, **where)
+            score = results.seeds(metric, **where)
         except Missing:
             continue
+        row = score.rows[0]
         place = x(row) if callable(x) else row["point"][x]
         if place is not None:
             places.append(place)
-            heights.append(row["metrics"][metric])
-            marks.append(Mark.of(results.select(**where), metric))
+            scores.append(score)
+            others = ranked(results.select(**where), metric)
+            marks.append(Mark(metric, tuple(dict.fromkeys(row["id"] for row in (*score.rows, *others)))))
     if not marks:
         return
-    marked_line(panel, places, heights, marks, label=label, series=series)
+    heights = [score.mean for score in scores]
+    spread = [(score.low, score.high) for score in scores]
+    marked_line(panel, places, heights, marks, label=label, series=series, spread=spread)
 
 
 def marked_line(
-    panel: "Axes", places: Sequence[float], heights: Sequence[float], marks: Sequence[Mark], *, label: str, series: int
+    panel: "Axes",
+    places: Sequence[float],
+    heights: Sequence[float],
+    marks: Sequence[Mark],
+    *,
+    label: str,
+    series: int,
+    spread: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Draws a line whose marks know their runs.
 
@@ -85,11 +96,22 @@ def marked_line(
       marks: what they show.
       label: in the legend.
       series: number of the style.
+      spread: smallest and largest value of the seeds of each mark, drawn as a bar.
     """
     style = series_style(series)
+    for place, (low, high) in zip(places, spread, strict=bool(spread)):
+        if high > low:
+            panel.vlines([place], [low], [high], color=style["color"], linewidth=0.9, zorder=1)
     # A line drops the marks that are not finite and invents others where it is clipped: each mark is drawn by itself.
     panel.plot(places, heights, **style, markevery=[], label=label)
     size, color = style["markersize"] ** 2, style["color"]
     for place, height, mark in zip(places, heights, marks, strict=True):
         dot = panel.scatter([place], [height], s=size, color=color, marker=style["marker"], linewidths=1, zorder=2)
         dot.set_gid(str(mark))
+
+
+def guessing(panel: "Axes", rows: Iterable[Row], metric: str = SCORE) -> None:
+    """Draws the guessing line of the runs of a panel, where they share one."""
+    lines = {row.get("guess", {}).get(metric) for row in rows} - {None}
+    if len(lines) == 1:
+        panel.axhline(lines.pop(), **bound_style(1), label="guessing")

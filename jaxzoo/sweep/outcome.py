@@ -4,20 +4,23 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.experiment import Experiment, Point, Scale
-from jaxzoo.sweep.results import OVER, SCORE, Results, Row, Verdict, judge, ranked
+from jaxzoo.sweep.results import OVER, SCORE, Missing, Results, Row, Score, ranked
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
 
 
 class Best(NamedTuple):
-    """The best run of some points that differ in learning rate and seed alone."""
+    """The score of some points that differ in learning rate and seed alone."""
 
     where: Point
     """The coordinates that they share."""
+    score: Score | None
+    """The best mean over the seeds; None: all runs diverged."""
     runs: Sequence[Row]
-    """All runs, best first; diverged runs last."""
+    """All runs, those of the score first, then the others from the best on; diverged runs last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,15 +62,21 @@ class Outcome:
         return [SCORE] if SCORE in found or not found else list(found)
 
     def best(self) -> list[Best]:
-        """The best runs, in the order of the points."""
+        """The scores, in the order of the points."""
         places = {_key(point): i for i, point in reversed(list(enumerate(self.scale.points)))}
         groups: dict[Any, list[Row]] = {}
         for row in sorted(self.rows, key=lambda row: places.get(_key(row["point"]), len(places))):
             groups.setdefault(tuple(row["point"].get(axis) for axis in self.axes), []).append(row)
-        return [
-            Best(dict(zip(self.axes, where, strict=True)), ranked(rows, self.metrics[0]))
-            for where, rows in groups.items()
-        ]
+        return [self._best(dict(zip(self.axes, where, strict=True)), rows) for where, rows in groups.items()]
+
+    def _best(self, where: Point, rows: Sequence[Row]) -> Best:
+        others = ranked(rows, self.metrics[0])
+        try:
+            score = Results(rows).seeds(self.metrics[0])
+        except Missing:
+            return Best(where, None, others)
+        counted = {row["id"] for row in score.rows}
+        return Best(where, score, [*score.rows, *(row for row in others if row["id"] not in counted)])
 
     def verdicts(self) -> list[Verdict]:
         """Verdicts on the claims."""
@@ -76,13 +85,11 @@ class Outcome:
 
     def progress(self) -> str:
         """A sentence on the points that have no result; empty: all have."""
-        made = {_key(row["point"]) for row in self.rows}
-        missing = {_key(point) for point in self.scale.points} - made
-        if not missing:
+        made, total = {_key(row["point"]) for row in self.rows}, self.scale.n_runs
+        if len(made) >= total:
             return ""
-        total = len({_key(point) for point in self.scale.points})
-        failed = len({_key(failure["point"]) for failure in self.failures} & missing)
-        return f"{total - len(missing)} of {total} points are there, {len(missing)} are missing" + (
+        failed = len({_key(failure["point"]) for failure in self.failures} - made)
+        return f"{len(made)} of {total} points are finished, {total - len(made)} are missing" + (
             f", {failed} of them because their run failed" if failed else ""
         )
 

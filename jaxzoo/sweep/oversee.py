@@ -87,5 +87,4 @@ def oversee(sweep: Sweep, workers: Workers, count: int, board: Board) -> None:
 
 
 def _left(sweep: Sweep) -> int:
-    settled = sweep.directory.done() | sweep.directory.failed()
-    return sum(task.id not in settled for task in sweep.tasks)
+    return sum(map(len, sweep.left()))

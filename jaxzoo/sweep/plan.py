@@ -36,6 +36,17 @@ class Measured(NamedTuple):
     step_seconds: float
 
 
+def expected(sweep: Sweep) -> list[Task]:
+    """Runs that are to be made, if the first learning rates turn out best where the search is not over."""
+    now, later = sweep.left()
+    if sweep.scale.all_seeds is None:
+        return now
+    first: set[str] = set()
+    for rates in sweep.places:
+        first |= {task.id for seeds in list(rates.values())[: sweep.scale.all_seeds] for task in seeds.values()}
+    return now + [task for task in later if task.id in first]
+
+
 def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator[Measured]:
     """Compiles programs, spread over all of them, and runs a few steps of each, until the time is over."""
     programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
@@ -73,8 +84,7 @@ def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized
       workers: how many work at once.
       vectorized: whether runs of one program are one.
     """
-    done = sweep.directory.done()
-    left = [task for task in sweep.tasks if task.id not in done]
+    left = expected(sweep)
     training = [task for task in left if isinstance(task.config, ExperimentConfig)]
     programs = {task.program for task in left}
     flops = sum(train_flops(task.trained) for task in training)

@@ -85,13 +85,16 @@ def _claims(outcome: Outcome) -> list[dict[str, str | None]]:
     return [
         {
             "name": claim.name,
+            "quote": claim.quote,
             "text": claim.text,
             "source": claim.source,
+            "rule": claim.rule,
             "verdict": verdict,
             "numbers": numbers,
+            "control": control,
             "remark": outcome.scale.remarks.get(claim.name),
         }
-        for claim, verdict, numbers in outcome.verdicts()
+        for claim, verdict, numbers, control in outcome.verdicts()
     ]
 
 

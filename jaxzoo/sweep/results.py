@@ -1,8 +1,8 @@
-"""Results of a sweep, and the claims of a paper as predicates on them."""
+"""Results of a sweep: rows by point, and the score of a model as the mean over its seeds."""
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
@@ -10,15 +10,33 @@ Row = Mapping[str, Any]
 
 `point` (its coordinates), `id` (of the run), `status` (`finished` or `diverged`), `metrics` (the last validation, by
 name; empty if diverged), `curve` (`train`: pairs of step and loss; `valid`: pairs of step and accuracy), `steps`
-(made), `seconds`, `cpu_seconds`, `flops` (of the training, by our count), `n_parameters`, `state_bytes` (of one
-sequence of the longest length, measured from the arrays; None: does not stream), `config`, `versions`, `commit`,
-`machine`, `date`. What is computed in place of a run has all but `curve`, `steps`, `flops`, `n_parameters`,
-`state_bytes` and `config`.
+(made), `guess` (by metric, the accuracy of guessing: `jaxzoo.tasks.guess`), `seconds`, `cpu_seconds`, `flops` (of the
+training, by our count), `n_parameters`, `state_bytes` (of one sequence of the longest length, measured from the arrays;
+None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. What is computed in place of a run has all
+but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
 """
 
-OVER = ("learning_rate", "seed")
-"""Axes over which the best run counts, as in the papers."""
+RATE, SEED = "learning_rate", "seed"
+OVER = (RATE, SEED)
+"""Axes over which a score is taken: the mean over the seeds at the learning rate with the best mean."""
 SCORE = "valid/accuracy"
+UNSTABLE = 0.2
+"""Largest spread of the seeds of a score that counts as stable."""
+
+
+class Score(NamedTuple):
+    """Metric of a model at its best learning rate, over the seeds that ran there; a seed that diverged counts as 0."""
+
+    mean: float
+    low: float
+    high: float
+    rows: Sequence[Mapping[str, Any]]
+    """Runs of the seeds, best first."""
+
+    @property
+    def unstable(self) -> bool:
+        """Whether the seeds differ by more than `UNSTABLE`."""
+        return self.high - self.low > UNSTABLE
 
 
 class Missing(LookupError):
@@ -44,20 +62,38 @@ class Results:
         """The runs whose points have these coordinates; a tuple or list names several values."""
         return [row for row in self.rows if all(_among(row["point"].get(axis), value) for axis, value in where.items())]
 
-    def best(self, metric: str = SCORE, **where: Any) -> Row:
-        """The run with the largest metric; one that diverged counts as none.
+    def seeds(self, metric: str = SCORE, **where: Any) -> Score:
+        """The score of the runs at `where`: the best mean over the seeds of one point and one learning rate.
+
+        Where the rates of a point have different numbers of seeds (all rates are tried with one seed, the best with
+        more), only those with the most seeds count.
 
         Raises:
-          Missing: there is none.
+          Missing: there is no finished run.
         """
-        rows = [row for row in self.select(**where) if metric in row["metrics"]]
-        if not rows:
+        places: dict[Any, dict[Any, list[Row]]] = {}
+        for row in self.select(**where):
+            place = tuple((axis, value) for axis, value in row["point"].items() if axis not in OVER)
+            places.setdefault(place, {}).setdefault(row["point"].get(RATE), []).append(row)
+        found: list[Score] = []
+        for rates in places.values():
+            most = max(map(len, rates.values()))
+            for rows in (rows for rows in rates.values() if len(rows) == most):
+                values = [row["metrics"].get(metric) for row in rows]
+                if any(value is not None for value in values):
+                    numbers = [0.0 if value is None else value for value in values]
+                    found.append(Score(statistics.fmean(numbers), min(numbers), max(numbers), ranked(rows, metric)))
+        if not found:
             raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))
-        return max(rows, key=lambda row: row["metrics"][metric])
+        return max(found, key=lambda score: score.mean)
+
+    def best(self, metric: str = SCORE, **where: Any) -> Row:
+        """The best run of the score at `where`. Raises `Missing`."""
+        return self.seeds(metric, **where).rows[0]
 
     def score(self, metric: str = SCORE, **where: Any) -> float:
-        """The metric of the best run. Raises `Missing`."""
-        return self.best(metric, **where)["metrics"][metric]
+        """The mean over the seeds at `where`. Raises `Missing`."""
+        return self.seeds(metric, **where).mean
 
 
 def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:
@@ -67,45 +103,3 @@ def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:
 
 def _among(value: Any, wanted: Any) -> bool:
     return value in wanted if isinstance(wanted, tuple | list) else value == wanted
-
-
-class Finding(NamedTuple):
-    """Result of testing a claim."""
-
-    holds: bool
-    """Whether all of it holds."""
-    numbers: str
-    """The numbers that it rests on, in words: `attention 1.00 at d 16; hyena 0.31 at most`."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
-    """A sentence of the paper as a predicate on results, whatever their scale."""
-
-    name: str
-    """A few letters, unique in its experiment."""
-    text: str
-    """The paper's statement in our words."""
-    source: str
-    """Place in the paper: `Zoology, Sec. 4.3, Claim 1`."""
-    holds: Callable[[Results], Finding]
-    """The predicate; it may raise `Missing`, and the claim is not tested then."""
-
-
-class Verdict(NamedTuple):
-    """A claim with its verdict."""
-
-    claim: Claim
-    verdict: str
-    """`held`, `not held` or `not tested`."""
-    numbers: str
-    """Numbers of the finding, or the missing point."""
-
-
-def judge(claim: Claim, results: Results) -> Verdict:
-    """Tests a claim on results."""
-    try:
-        finding = claim.holds(results)
-    except Missing as missing:
-        return Verdict(claim, "not tested", str(missing))
-    return Verdict(claim, "held" if finding.holds else "not held", finding.numbers)

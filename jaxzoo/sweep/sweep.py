@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import json
+import math
 from typing import Any
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
-from jaxzoo.sweep.results import Row
+from jaxzoo.sweep.results import OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.task import Task
 from jaxzoo.whole_files import write_rows
 
@@ -40,6 +41,42 @@ class Sweep:
     def tasks(self) -> list[Task]:
         """Every run once, in the order of the points."""
         return list({task.id: task for _, task in self.points}.values())
+
+    def left(self) -> tuple[list[Task], list[Task]]:
+        """Runs that have neither a result nor a failure: those to make now, and those that may be made later.
+
+        With `Scale.all_seeds`, the other seeds of a learning rate wait until all rates of their place have run with the
+        first seed, and are dropped where the rate is not among the best.
+        """
+        settled = self.directory.done() | self.directory.failed()
+        if self.scale.all_seeds is None:
+            return [task for task in self.tasks if task.id not in settled], []
+        now: set[str] = set()
+        later: set[str] = set()
+        for rates in self.places:
+            searched = {rate: next(iter(seeds.values())) for rate, seeds in rates.items()}
+            now |= {task.id for task in searched.values()}
+            decided = all(task.id in settled for task in searched.values())
+            best = sorted(rates, key=lambda rate: self._score(searched[rate]) if decided else 0, reverse=True)
+            chosen = now if decided else later
+            for rate in best[: self.scale.all_seeds] if decided else best:
+                chosen |= {task.id for task in rates[rate].values()}
+        open_tasks = [task for task in self.tasks if task.id not in settled]
+        return [t for t in open_tasks if t.id in now], [t for t in open_tasks if t.id in later - now]
+
+    @functools.cached_property
+    def places(self) -> list[dict[Any, dict[Any, Task]]]:
+        """Runs by learning rate and seed, of each place: a point without its rate and seed."""
+        found: dict[Any, dict[Any, dict[Any, Task]]] = {}
+        for point, task in self.points:
+            place = tuple(item for item in point.items() if item[0] not in OVER)
+            found.setdefault(place, {}).setdefault(point.get(RATE), {})[point.get(SEED)] = task
+        return list(found.values())
+
+    def _score(self, task: Task) -> float:
+        if not self.directory.has_result(task.id):
+            return -math.inf
+        return self.directory.result(task.id)["metrics"].get(SCORE, -math.inf)
 
     def rows(self) -> list[Row]:
         """The results by point.

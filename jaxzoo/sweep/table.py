@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import Row
+from jaxzoo.sweep.results import SEED, UNSTABLE, Score
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Symbols of the verdicts; the word always stands next to its symbol."""
@@ -29,9 +29,11 @@ def headings(outcome: Outcome) -> list[str]:
 def cells(outcome: Outcome, best: Best) -> list[Cell]:
     """The line of a group."""
     row = best.runs[0]
-    diverged = row["status"] == "diverged"
-    scores = [Cell("diverged", None) if diverged else _metric(name, row) for name in outcome.metrics]
-    tuned = [Cell("-", None) if diverged else _cell(row["point"].get(axis)) for axis in outcome.tuned]
+    if best.score is None:
+        scores, tuned = [Cell("diverged", None)] * len(outcome.metrics), [Cell("-", None)] * len(outcome.tuned)
+    else:
+        scores = [_metric(name, best.score) for name in outcome.metrics]
+        tuned = [_tuned(axis, best.score) for axis in outcome.tuned]
     return [*map(_cell, best.where.values()), *scores, *tuned, *(_cell(row.get(key)) for key in _facts(outcome))]
 
 
@@ -45,7 +47,10 @@ def markdown(outcome: Outcome) -> str:
         lines = ([cell.text for cell in cells(outcome, best)] for best in outcome.best())
         parts += [_table(headings(outcome), lines)]
     if experiment.claims:
-        parts += ["## Claims", _table(["claim", "source", "verdict", "numbers", "remark"], _claims(outcome))]
+        parts += [
+            "## Claims",
+            _table(["the paper", "tested", "source", "verdict", "numbers", "control", "remark"], _claims(outcome)),
+        ]
     parts += ["## Scale", _text(outcome.scale.about)]
     if experiment.missing:
         parts += ["## Not in this figure", "\n".join(f"- {_text(line)}" for line in experiment.missing)]
@@ -61,14 +66,30 @@ def _facts(outcome: Outcome) -> dict[str, str]:
 
 
 def _claims(outcome: Outcome) -> Iterable[list[str]]:
-    for claim, verdict, numbers in outcome.verdicts():
+    for claim, verdict, numbers, control in outcome.verdicts():
         remark = outcome.scale.remarks.get(claim.name, "")
-        yield [claim.text, claim.source, f"{SYMBOLS[verdict]} {verdict}", numbers, remark]
+        yield [f"“{claim.quote}”", claim.text, claim.source, f"{SYMBOLS[verdict]} {verdict}", numbers, control, remark]
 
 
-def _metric(name: str, row: Row) -> Cell:
-    value = row["metrics"].get(name)
-    return Cell(metric(name, value), value)
+def _metric(name: str, score: Score) -> Cell:
+    """The mean over the seeds, with their range where there are several, and a mark where they are far apart."""
+    values = [row["metrics"].get(name) for row in score.rows]
+    known = [value for value in values if value is not None]
+    if not known:
+        return Cell("-", None)
+    if len(values) == 1:
+        return Cell(metric(name, known[0]), known[0])
+    mean = sum(known) / len(values)
+    low, high = (0.0 if len(known) < len(values) else min(known)), max(known)
+    text = f"{metric(name, mean)} ({metric(name, low)} to {metric(name, high)})"
+    return Cell(text + (", unstable" if "accuracy" in name and high - low > UNSTABLE else ""), mean)
+
+
+def _tuned(axis: str, score: Score) -> Cell:
+    """The learning rate of a score, or the number of its seeds, or its only seed."""
+    if axis == SEED and len(score.rows) > 1:
+        return Cell(f"{len(score.rows)} seeds", len(score.rows))
+    return _cell(score.rows[0]["point"].get(axis))
 
 
 def _cell(value: Any) -> Cell:

@@ -17,8 +17,10 @@ from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
 from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import Queue
+from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, by_step, curve, train_members
+from jaxzoo.tasks.guess import guessing_lines
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.run_dir import InUseError, RunDirectory
@@ -29,8 +31,7 @@ WAIT_SECONDS = 2.0
 
 
 def work(
-    tasks: Sequence[Task],
-    directory: SweepDirectory,
+    sweep: Sweep,
     queue: Queue,
     *,
     workers: int,
@@ -41,20 +42,19 @@ def work(
     """Makes runs until all have a result or have failed, here or in another worker, or until it must stop.
 
     Args:
-      tasks: all runs of the sweep.
-      directory: directory of the sweep.
+      sweep: sweep to make.
       queue: queue of this worker.
       workers: number of workers; each takes its share of the runs.
       vectorized: whether runs that share a program are vmapped.
       stop: signals that stop this worker.
       keep_checkpoints: whether the last checkpoint of a run stays.
     """
+    directory = sweep.directory
     while not stop.requested:
-        settled = directory.done() | directory.failed()
-        left = [task for task in tasks if task.id not in settled]
-        if not left:
+        now, later = sweep.left()
+        if not now and not later:
             return
-        taken = _take(left, queue, share=math.ceil(len(left) / workers))
+        taken = _take(now, queue, share=math.ceil(len(now) / workers))
         if not taken:
             time.sleep(WAIT_SECONDS)
             continue
@@ -146,6 +146,7 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
         "metrics": {} if diverged else metrics,
         "curve": curve(rows),
         "steps": member.course.step,
+        "guess": guesses(member.task),
         "seconds": round(member.seconds, 2),
         "cpu_seconds": round(member.cpu_seconds, 2),
         "flops": train_flops(config, member.course.step),
@@ -153,6 +154,14 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
         "state_bytes": _state_bytes(session),
         "config": to_json(config),
     }
+
+
+def guesses(task: Task) -> dict[str, float]:
+    """Guessing lines by the name of the metric, of the run and of its further validations."""
+    found = dict(guessing_lines(task.trained.data))
+    for name, config in task.also.items():
+        found |= {f"{name}/{metric}": line for metric, line in guessing_lines(config.data).items()}
+    return found
 
 
 def _facts(task: Task) -> dict[str, Any]:

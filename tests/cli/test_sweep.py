@@ -124,7 +124,7 @@ def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch,
     out, err = capsys.readouterr()
     assert "1 of 2 runs done, 0 running, 1 failed" in out
     assert "failed: model convolution, learning_rate 0.001, seed 0: ValueError: RecallDataConfig.train" in out
-    assert "1 of 2 points are there" in out
+    assert "1 of 2 points are finished" in out
     assert err == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
 
 

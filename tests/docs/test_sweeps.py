@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 from jaxzoo.cli.sweep_experiment import open_sweep
-from jaxzoo.sweep.results import Results, judge
+from jaxzoo.sweep.claims import judge
+from jaxzoo.sweep.results import Results
 
 PAGE = Path(__file__).parents[2] / "docs/sweeps.md"
 

@@ -7,7 +7,8 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Experiment, Results, Scale
-from jaxzoo.sweep.results import Row, Verdict, judge
+from jaxzoo.sweep.claims import Verdict, judge
+from jaxzoo.sweep.results import Row
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.session import Session
 

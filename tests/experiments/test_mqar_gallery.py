@@ -63,20 +63,6 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
     assert list(found) == [8, 16]
 
 
-def test_claims():
-    """Kills: the worst gated convolution in place of the best, states of what does not stream."""
-    rows = [run("attention", 1.0, state_bytes=900), run("hyena", 0.1, state_bytes=None), run("h3", 0.5)]
-    assert [verdict(experiment, name, rows).verdict for name in ("attention", "gated", "state")] == ["held"] * 3
-    assert verdict(experiment, "gated", rows).numbers == "0.50 at most (h3)"
-    assert verdict(experiment, "gated", [*rows, run("base_conv", 0.95)]).verdict == "not held"
-    assert verdict(experiment, "attention", [run("attention", 0.9)]).verdict == "not held"
-    small = [run("attention", 0.2, state_bytes=900), run("h3", 0.5)]
-    assert verdict(experiment, "state", small).verdict == "not held"
-    assert verdict(experiment, "state", small).numbers == "rank correlation -1.00 over 2 mixers that stream"
-    for name in ("attention", "gated", "state"):
-        assert verdict(experiment, name, [run("ret_net", 1.0)]).verdict == "not tested"
-
-
 def test_the_picture():
     """Kills: a mixer in another family's panel, one that does not stream and vanishes, widths of two mixers joined."""
     rows = [run("ret_net", 0.5), run("ret_net", 0.6, d_model=16, state_bytes=400)]

@@ -13,7 +13,8 @@ from jaxzoo.sweep.results import Results
 from jaxzoo.sweep.table import markdown
 
 ROOT = Path(__file__).parents[2]
-KEPT = sorted(file.parent.name for file in (ROOT / "experiments/results").glob("*/sweep.json"))
+HOME = ROOT / "experiments/results"
+KEPT = sorted(str(file.parent.relative_to(HOME)) for file in HOME.glob("**/sweep.json"))
 
 
 def test_there_are_some():
@@ -57,7 +58,10 @@ def test_verdicts_and_table_are_those_of_the_numbers(name, monkeypatch):
     kept = ROOT / "experiments/results" / name
     sweep = read_sweep(kept)
     rows = [json.loads(line) for line in (kept / "results.jsonl").read_text().splitlines()]
-    assert [(row["point"], row["id"]) for row in rows] == [(point, task.id) for point, task in sweep.points]
+    points = [(point, task.id) for point, task in sweep.points]
+    made = [(row["point"], row["id"]) for row in rows]
+    assert made == [found for found in points if found in made]
+    assert made
     outcome = outcome_of(sweep, name)
     assert markdown(outcome) == (kept / "table.md").read_text()
     claims = [(claim["name"], claim["verdict"]) for claim in json.loads((kept / "claims.json").read_text())]

@@ -52,7 +52,7 @@ def test_smoke(file, tmp_path, monkeypatch, capsys):
     sweep = open_sweep(Path(file), "smoke", out)
     sweep.directory.create(About(file, "smoke"))
     with StopSignals() as stop, Queue(sweep.directory, "worker") as queue:
-        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+        work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not sweep.failures()
     assert len(sweep.rows()) == len(sweep.points)
 

@@ -190,7 +190,7 @@ def test_sweeps_stand_side_by_side(tmp_path):
     links = [had["href"] for had in found.all("a")]
     assert links == ["#top", *(f"#{name}" for name in ("small", "again", "empty", "half", "computed"))]
     assert "no figure yet: no run is finished" in found.texts["p"]
-    assert "3 of 8 points are there, 5 are missing, 1 of them because their run failed." in found.texts["p"]
+    assert "3 of 8 points are finished, 5 are missing, 1 of them because their run failed." in found.texts["p"]
     assert "model attention, d_model 16, learning_rate 0.001: no disk" in found.texts["li"]
     assert found.data["empty"] == {"runs": [], "items": []}
     with pytest.raises(ValueError, match="two sweeps of a page have the name 'small': rename a directory"):

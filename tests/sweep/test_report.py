@@ -45,10 +45,13 @@ def test_claims_have_verdict_numbers_and_remark(tmp_path):
     held, broken, untested = json.loads((tmp_path / "claims.json").read_text())
     assert held == {
         "name": "attention-hyena",
+        "quote": "We see that attention beats hyena.",
         "text": "attention beats hyena.",
         "source": "Paper, Sec. 1",
+        "rule": "No tolerance.",
         "verdict": "held",
         "numbers": "0.9 against 0.125; 1 against 0.375",
+        "control": "seen 0.1 above guessing: attention 1.00",
         "remark": None,
     }
     assert (broken["verdict"], broken["remark"]) == ("not held", "It is too small.")
@@ -87,7 +90,7 @@ def test_a_sweep_that_is_half_done_shows_what_is_there(tmp_path):
         {"id": "g", "point": POINTS[0], "error": ""},
     ]
     told = write_report(outcome(rows=half, failures=failures), tmp_path)
-    progress = "4 of 8 points are there, 4 are missing, 1 of them because their run failed"
+    progress = "4 of 8 points are finished, 4 are missing, 1 of them because their run failed"
     assert told == [progress, "claims: 3 not tested"]
     assert names(tmp_path) == FILES
     text = (tmp_path / "table.md").read_text()

@@ -32,7 +32,7 @@ def _one_device():
 
 def make(sweep, *, vectorized: bool = False, name: str = "worker", **options) -> None:
     with StopSignals() as stop, Queue(sweep.directory, name) as queue:
-        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=vectorized, stop=stop, **options)
+        work(sweep, queue, workers=1, vectorized=vectorized, stop=stop, **options)
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +151,14 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
     finished; a report that needs all of them."""
     sweep = open_small(tmp_path, MODELS='("attention",)')
     with StopSignals() as stop, Interrupted(sweep.directory, "first") as queue:
-        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+        work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not sweep.directory.done() | sweep.directory.failed()
     assert not list((sweep.directory.path / "running").glob("*.json"))
     steps = {path.name for path in sweep.directory.path.glob("runs/*/checkpoints/*")}
     assert steps & {"3", "4"}, steps
     with StopSignals() as stop, Interrupted(sweep.directory, "second") as queue:
         queue.stop_at = None
-        work(sweep.tasks, sweep.directory, queue, workers=1, vectorized=False, stop=stop)
+        work(sweep, queue, workers=1, vectorized=False, stop=stop)
     assert not queue.steps & {1, 2}  # step 3 may be validated late
     alone = {row["id"]: row for row in made.rows()}
     for row in sweep.rows():

@@ -1,0 +1,284 @@
+"""Claims of a paper as predicates on results, each with a positive control and with made-up rows that break it.
+
+A model that has learned nothing confirms every claim that it fails. A claim therefore names its controls: points at
+which the models that it speaks of are seen to learn. A model that is nowhere above its control is left out, and a claim
+without any model left is not tested. The guessing line of a point (`jaxzoo.tasks.guess`) is part of its rows.
+"""
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxzoo.sweep.results import SCORE, Missing, Results, Row
+
+MARGIN = 0.1
+"""Accuracy above the guessing line from which a model has learned something."""
+SOLVED = 0.9
+"""Accuracy above which a task is solved (Zoology, Sec. 4.3)."""
+CHANCE = 0.05
+"""Probability below which chance is no explanation of a trend."""
+ARRANGEMENTS = 5_040
+"""Largest number of arrangements that a permutation test tries; beyond it 2,000 are drawn at random."""
+
+HELD, NOT_HELD, NOT_TESTED = "held", "not held", "not tested"
+VERDICTS = (HELD, NOT_HELD, NOT_TESTED)
+
+
+class Finding(NamedTuple):
+    """Result of testing a claim."""
+
+    holds: bool
+    """Whether all of it holds."""
+    numbers: str
+    """The numbers that it rests on, in words: `attention 1.00 at d 16; hyena 0.31 at most`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """A positive control: somewhere among the runs at `where` each model is above `above`, and above guessing.
+
+    `learned(model="H3")` and `solved(model=("H3", "Hyena"))` make them.
+    """
+
+    where: Mapping[str, Any]
+    """Coordinates of the runs; a tuple names several values."""
+    each: Sequence[str]
+    """Axes whose values are separate models: each needs the control, and one that fails it is left out."""
+    above: float
+    """Accuracy that must be exceeded, besides the guessing line plus `MARGIN`."""
+    metric: str
+    """Metric of the accuracy."""
+
+
+def learned(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: Any) -> Control:
+    """Control of a claim that compares how much is recalled: `MARGIN` above the guessing line."""
+    return Control(where, each, 0.0, metric)
+
+
+def solved(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: Any) -> Control:
+    """Control of a claim that a model fails or needs more: it is seen to solve a smaller case."""
+    return Control(where, each, SOLVED, metric)
+
+
+class Change(NamedTuple):
+    """A change of made-up rows."""
+
+    where: Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
+    """Coordinates of the changed rows, or a predicate on points."""
+    to: float | Mapping[str, Any] | Callable[[Mapping[str, Any]], float]
+    """Their accuracy, or a function of the point, or other values by name of the metric or key of the row."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper as a predicate on results, whatever their scale. Raises `ValueError`."""
+
+    name: str
+    """A few letters, unique in its experiment."""
+    text: str
+    """What is tested, with its numbers."""
+    quote: str
+    """The sentence of the paper, in its words."""
+    source: str
+    """Place in the paper: `Zoology, Sec. 4.3, Claim 1`."""
+    rule: str
+    """Reason for tolerance and direction of the predicate, a line."""
+    controls: Sequence[Control]
+    """Positive controls. Without any, the claim must not rest on accuracies, which its predicate does not get then."""
+    holds: Callable[[Results], Finding]
+    """The predicate; it may raise `Missing`, and the claim is not tested then."""
+    broken_by: Sequence[Change]
+    """Changes of the experiment's made-up rows (`Experiment.made_up`), at which it holds, after which it does not."""
+
+    def __post_init__(self) -> None:
+        for field in ("name", "text", "quote", "source", "rule"):
+            value = getattr(self, field)
+            if not isinstance(value, str) or not value.strip():
+                raise ValueError(f"Claim.{field}={value!r} must be text")
+        if not callable(self.holds):
+            raise ValueError(f"Claim.holds={self.holds!r} of {self.name!r} must be a function of Results")
+        for field, kind in (("controls", Control), ("broken_by", Change)):
+            value = getattr(self, field)
+            if not isinstance(value, Sequence) or not all(isinstance(each, kind) for each in value):
+                raise ValueError(f"Claim.{field} of {self.name!r} must be a sequence of {kind.__name__}")
+        if not self.broken_by:
+            raise ValueError(f"Claim.broken_by of {self.name!r} must change something: a claim that nothing breaks")
+
+
+class Verdict(NamedTuple):
+    """A claim with its verdict."""
+
+    claim: Claim
+    verdict: str
+    """One of `VERDICTS`."""
+    numbers: str
+    """Numbers of the finding, or what is missing."""
+    control: str
+    """Models that were seen to learn, and those that are left out."""
+
+
+def judge(claim: Claim, results: Results) -> Verdict:
+    """Tests a claim on results."""
+    control: list[str] = []
+    try:
+        for each in claim.controls:
+            results = _with_control(each, results, control)
+        if not claim.controls:
+            results = Results([_without_accuracy(row) for row in results.rows])
+        finding = claim.holds(results)
+    except Missing as missing:
+        return Verdict(claim, NOT_TESTED, str(missing), "; ".join(control))
+    return Verdict(claim, HELD if finding.holds else NOT_HELD, finding.numbers, "; ".join(control))
+
+
+def _with_control(control: Control, results: Results, words: list[str]) -> Results:
+    """The results without the models that fail a control; says in `words` which passed.
+
+    Raises:
+      Missing: none passes.
+    """
+    rows = results.select(**control.where)
+    if not rows:
+        raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in control.where.items()))
+    names = list(dict.fromkeys(tuple(row["point"].get(axis) for axis in control.each) for row in rows))
+    failing: list[Row] = []
+    passed, failed = [], []
+    for name in names:
+        where = {**control.where, **dict(zip(control.each, name, strict=True))}
+        label = " ".join(map(str, name)) or "the model"
+        try:
+            best, line = _highest(control, results, where)
+        except Missing:
+            failing += results.select(**where)
+            continue
+        if best > max(control.above, line + MARGIN):
+            passed.append(f"{label} {best:.2f}")
+        else:
+            failed.append(f"{label} ({best:.2f} at most; guessing {line:.2f})")
+            failing += results.select(**where)
+    need = f"above {control.above:g}" if control.above else f"{MARGIN:g} above guessing"
+    if not passed:
+        reached = ", ".join(failed) or "no finished run"
+        raise Missing(f"no model has learned: {reached}; it takes a run {need}, by more steps or on a smaller case")
+    words.append(f"seen {need}: {', '.join(passed)}" + (f"; left out: {', '.join(failed)}" if failed else ""))
+    gone = {id(row) for row in failing}
+    return Results([row for row in results.rows if id(row) not in gone])
+
+
+def _highest(control: Control, results: Results, where: Mapping[str, Any]) -> tuple[float, float]:
+    """The score of the point that is farthest above its threshold, and its guessing line. Raises `Missing`."""
+    by_point: dict[Any, list[Row]] = {}
+    for row in results.select(**where):
+        place = tuple(item for item in row["point"].items() if item[0] not in ("learning_rate", "seed"))
+        by_point.setdefault(place, []).append(row)
+    found: list[tuple[float, float]] = []
+    for rows in by_point.values():
+        try:
+            score = Results(rows).score(control.metric)
+        except Missing:
+            continue
+        found.append((score, rows[0].get("guess", {}).get(control.metric, 0.0)))
+    if not found:
+        raise Missing("no finished run")
+    return max(found, key=lambda pair: pair[0] - max(control.above, pair[1] + MARGIN))
+
+
+def _without_accuracy(row: Row) -> Row:
+    kept = {name: value for name, value in row["metrics"].items() if "accuracy" not in name and "loss" not in name}
+    return {**row, "metrics": kept}
+
+
+def chance(
+    observed: float, groups: Sequence[Sequence[float]], statistic: Callable[[list[list[float]]], float]
+) -> float:
+    """Permutation test: the probability that values in random order, within each group, reach a statistic.
+
+    Args:
+      observed: the statistic of the values as they are.
+      groups: values in the order of what they may depend on.
+      statistic: a function of the groups in another order.
+
+    Raises:
+      Missing: there are so few values that no order is beyond chance.
+    """
+    groups = [list(group) for group in groups if len(group) > 1]
+    total = math.prod(math.factorial(len(group)) for group in groups)
+    if total * CHANCE < 1:
+        sizes = ", ".join(str(len(group)) for group in groups) or "no"
+        raise Missing(f"too few sizes to tell a trend from chance: {sizes}; it takes 4 of one model, or more models")
+    if total <= ARRANGEMENTS:
+        orders = itertools.product(*(itertools.permutations(group) for group in groups))
+        reached = [statistic([list(group) for group in order]) >= observed - 1e-12 for order in orders]
+    else:
+        rng = random.Random(0)
+        reached = [
+            statistic([rng.sample(group, len(group)) for group in groups]) >= observed - 1e-12 for _ in range(2_000)
+        ]
+    return sum(reached) / len(reached)
+
+
+def made_up_row(point: Mapping[str, Any], content: float | Mapping[str, Any], number: int) -> Row:
+    """A row that no run made, for the check of claims: `content` as `Experiment.made_up` gives it."""
+    row = {"point": dict(point), "id": f"made-up-{number}", "status": "finished", "metrics": {}, "guess": {}}
+    row |= {"steps": 1, "flops": 1.0, "n_parameters": 1, "state_bytes": 1, "config": None}
+    return _changed(row, content)
+
+
+def changed(rows: Sequence[Row], changes: Sequence[Change]) -> list[Row]:
+    """Made-up rows after some changes; a change that meets no row does nothing."""
+    for change in changes:
+        where = change.where
+        met: Callable[[Row], bool]
+        if callable(where):
+            met = lambda row, where=where: where(row["point"])  # noqa: E731
+        else:
+            met = lambda row, where=where: bool(Results([row]).select(**where))  # noqa: E731
+        to = change.to
+        rows = [_changed(row, to(row["point"]) if callable(to) else to) if met(row) else row for row in rows]
+    return list(rows)
+
+
+def _changed(row: Row, content: float | Mapping[str, Any]) -> Row:
+    if not isinstance(content, Mapping):
+        names = [SCORE, *(name for name in row["metrics"] if "accuracy" in name)]
+        content = dict.fromkeys(names, float(content))
+    metrics = {name: value for name, value in content.items() if name not in row or name == "metrics"}
+    metrics |= metrics.pop("metrics", {})
+    others = {name: value for name, value in content.items() if name in row and name != "metrics"}
+    return {**row, **others, "metrics": {**row["metrics"], **metrics}}
+
+
+def complaints(
+    claims: Sequence[Claim], rows: Sequence[Row], elsewhere: Sequence[Callable[[], Sequence[Row]]]
+) -> list[str]:
+    """Faults of claims on made-up rows: one that fails, does not hold, or that its changes break at no scale.
+
+    A claim that a scale cannot test, for want of points, is no fault.
+
+    Args:
+      claims: those of an experiment.
+      rows: made-up rows of a scale.
+      elsewhere: made-up rows of its other scales.
+    """
+    names = [claim.name for claim in claims]
+    found = [f"two claims have the name {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]
+    for claim in claims:
+        try:
+            judge(claim, Results([]))
+            before = judge(claim, Results(rows))
+            broken = _is_broken(claim, rows) or any(_is_broken(claim, other()) for other in elsewhere)
+        except Exception as error:
+            found.append(f"claim {claim.name!r} fails on made-up rows: {type(error).__name__}: {error}")
+            continue
+        if before.verdict == NOT_HELD:
+            found.append(f"claim {claim.name!r} does not hold on the made-up rows: {before.numbers}")
+        elif not broken:
+            found.append(f"claim {claim.name!r} still holds, or cannot be tested, after its changes (broken_by)")
+    return found
+
+
+def _is_broken(claim: Claim, rows: Sequence[Row]) -> bool:
+    return judge(claim, Results(changed(rows, claim.broken_by))).verdict == NOT_HELD

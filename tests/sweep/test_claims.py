@@ -1,0 +1,110 @@
+"""Claims: positive controls, permutation tests, made-up rows, and the score over seeds."""
+
+import dataclasses
+import itertools
+
+import pytest
+
+from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, learned, solved
+from jaxzoo.sweep.claims import chance, complaints, judge
+
+
+def row(model, accuracy, *, width=16, rate=0.01, seed=0, guess=0.25):
+    """A run; None: it diverged."""
+    return {
+        "point": {"model": model, "width": width, "learning_rate": rate, "seed": seed},
+        "id": f"{model}-{width}-{rate}-{seed}",
+        "metrics": {} if accuracy is None else {"valid/accuracy": accuracy},
+        "guess": {"valid/accuracy": guess},
+    }
+
+
+def fails(results):
+    """Whether every model of the results but attention fails at width 16."""
+    names = [name for name in results.values("model", width=16) if name != "attention"]
+    if not names:
+        raise Missing("no model but attention")
+    scores = {name: results.score(model=name, width=16) for name in names}
+    return Finding(max(scores.values()) <= 0.9, ", ".join(f"{name} {score:.2f}" for name, score in scores.items()))
+
+
+CLAIM = Claim(
+    name="fails",
+    text="Models fail at width 16.",
+    quote="They fail.",
+    source="Paper, Sec. 1",
+    rule="0.9 is solved.",
+    controls=(solved(model=("H3", "Hyena")),),
+    holds=fails,
+    broken_by=(Change({"model": "H3", "width": 16}, 0.95),),
+)
+
+
+def test_a_model_that_solves_nothing_confirms_nothing():
+    """Kills: a claim that holds because a model learned nothing; a control that another model passes in its place."""
+    floor = [row("H3", 0.26), row("Hyena", 0.3, width=64)]
+    verdict = judge(CLAIM, Results(floor))
+    assert verdict.verdict == "not tested"
+    assert "Hyena (0.30 at most; guessing 0.25)" in verdict.numbers
+    verdict = judge(CLAIM, Results([row("H3", 0.5), row("H3", 0.95, width=64), row("Hyena", 0.4), *floor[1:]]))
+    assert (verdict.verdict, verdict.numbers) == ("held", "H3 0.50")
+    assert verdict.control == "seen above 0.9: H3 0.95; left out: Hyena (0.40 at most; guessing 0.25)"
+    assert judge(CLAIM, Results([row("H3", 0.95), row("Hyena", 0.4)])).verdict == "not held"
+
+
+def test_a_lesser_control_is_a_margin_above_guessing():
+    """Kills: a margin of nothing, the guessing line of another point."""
+    claim = dataclasses.replace(CLAIM, controls=(learned(model="H3"),))
+    assert judge(claim, Results([row("H3", 0.34)])).verdict == "not tested"
+    assert judge(claim, Results([row("H3", 0.36)])).verdict == "held"
+    assert judge(claim, Results([row("H3", 0.5, guess=0.45), row("H3", 0.3, width=64)])).verdict == "not tested"
+
+
+def test_without_a_control_a_claim_sees_no_accuracy():
+    """Kills: a claim about accuracies that says that it needs no control."""
+    assert judge(dataclasses.replace(CLAIM, controls=()), Results([row("H3", 0.5)])).verdict == "not tested"
+
+
+def test_the_score_is_the_best_mean_over_the_seeds():
+    """Kills: the best seed in place of the mean, a rate that ran once and beats those that ran thrice, a diverged seed
+    that is left out, a spread that is not seen."""
+    seeds = [row("H3", score, seed=seed) for seed, score in enumerate((0.9, 0.5, 0.7))]
+    once = [row("H3", 0.8, rate=0.1), row("H3", None, rate=0.003)]
+    score = Results([*seeds, *once]).seeds(model="H3")
+    assert (score.mean, score.low, score.high) == (pytest.approx(0.7), 0.5, 0.9)
+    assert score.unstable
+    assert [found["point"]["seed"] for found in score.rows] == [0, 2, 1]
+    assert Results([*seeds[:2], row("H3", None, seed=2)]).score(model="H3") == pytest.approx(1.4 / 3)
+    wide = [row("H3", 0.75, width=64)]
+    assert Results([*seeds, *wide]).score(model="H3") == 0.75  # another point has its own number of seeds
+    with pytest.raises(Missing):
+        Results(once[1:]).seeds(model="H3")
+
+
+def test_chance_by_hand():
+    """Kills: a test that counts fewer orders than reach the statistic, or orders across groups."""
+    rises = lambda orders: sum(b > a for group in orders for a, b in itertools.pairwise(group))  # noqa: E731
+    assert chance(3, [[1, 2, 3, 4]], rises) == pytest.approx(1 / 24)
+    assert chance(2, [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]], rises) == pytest.approx(26 / 32)
+    assert chance(9, [list(range(10))], rises) < 0.01
+    with pytest.raises(Missing, match="too few sizes"):
+        chance(2, [[1, 2, 3]], rises)
+
+
+def test_claims_are_checked_before_anything_runs():
+    """Kills: a claim without predicate or words, one that nothing breaks, one that fails on its own rows."""
+    rows = [row("H3", 0.5), row("H3", 0.95, width=64)]
+    assert complaints((CLAIM,), rows, ()) == []
+    never = dataclasses.replace(CLAIM, broken_by=(Change({"model": "no such"}, 0.95),))
+    (complaint,) = complaints((never,), rows, ())
+    assert "still holds" in complaint
+    (complaint,) = complaints((dataclasses.replace(CLAIM, holds=lambda results: results.rows[99]),), rows, ())
+    assert complaint.startswith("claim 'fails' fails on made-up rows: IndexError")
+    (complaint,) = complaints((CLAIM,), [row("H3", 0.95)], (lambda: rows,))
+    assert "does not hold" in complaint
+    with pytest.raises(ValueError, match="holds=None"):
+        dataclasses.replace(CLAIM, holds=None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="quote"):
+        dataclasses.replace(CLAIM, quote="")
+    with pytest.raises(ValueError, match="broken_by"):
+        dataclasses.replace(CLAIM, broken_by=())
