@@ -34,7 +34,13 @@ LAPTOP_SIZES: Sizes = {
     "Based": {"d_model": (16, 32), "feature_dim": (4, 8, 16)},
 }
 SMOKE_SIZES: Sizes = {"Attention": {"d_model": (16,)}, "Based": {"d_model": (16,), "feature_dim": (4,)}}
-SIZES = {"smoke": SMOKE_SIZES, "laptop": LAPTOP_SIZES, "paper": PAPER_SIZES, "release": PAPER_SIZES}
+SIZES = {
+    "smoke": SMOKE_SIZES,
+    "laptop": LAPTOP_SIZES,
+    "overnight": LAPTOP_SIZES,
+    "paper": PAPER_SIZES,
+    "release": PAPER_SIZES,
+}
 ABOUT = {
     "paper": "Lengths and pairs of Sec. 3.1, models of App. E.2. Not printed, and after Zoology, App. E.2: MLPs, "
     "10 % of warmup, vocabulary 8192; after the release: four rates, 32 epochs of 180,000 examples, "

@@ -39,7 +39,13 @@ PAPER_SIZES = _sizes((64, 128, 192, 256, 320, 384, 448, 512), (16, 24))
 """The released configurations; the released picture leaves `feature_dim` 16 out."""
 LAPTOP_SIZES = _sizes((16, 32, 64), (8, 16))
 SMOKE_SIZES: Sizes = {"Taylor": {"d_model": (16,), "feature_dim": (4,)}, "CosFormer": {"d_model": (16,)}}
-SIZES = {"smoke": SMOKE_SIZES, "laptop": LAPTOP_SIZES, "paper": PAPER_SIZES, "release": PAPER_SIZES}
+SIZES = {
+    "smoke": SMOKE_SIZES,
+    "laptop": LAPTOP_SIZES,
+    "overnight": LAPTOP_SIZES,
+    "paper": PAPER_SIZES,
+    "release": PAPER_SIZES,
+}
 ABOUT = {
     "paper": "As Figure 2 at this scale; widths and feature dimensions of the released configurations, since the "
     "paper prints none.",

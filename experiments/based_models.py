@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from experiments.protocol import LAPTOP, PAPER, RELEASE, Protocol
+from experiments.protocol import LAPTOP, OVERNIGHT, PAPER, RELEASE, SEEDS, Protocol
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.models import LanguageModelConfig
@@ -88,17 +88,33 @@ LAPTOP_ABOUT = (
     "with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
 )
 """`LAPTOP_DATA` and its protocol compared with the paper's."""
+OVERNIGHT_PROTOCOL = dataclasses.replace(OVERNIGHT, learning_rates=LAPTOP.learning_rates, evals=20)
+"""Two rates, since the models of these figures are many."""
+OVERNIGHT_DATA = mixture(
+    ((16, 2, 320_000), (32, 8, 320_000)), ((16, 2), (32, 8), (64, 16), (128, 32)), vocab_size=256, n_valid=250
+)
+"""`LAPTOP_DATA` with four times the examples, each seen once."""
+OVERNIGHT_ABOUT = (
+    "Trained on 16 tokens with 2 pairs and 32 with 8, in equal parts; asked at these, 64 with 16, and 128 with 32; "
+    "vocabulary 256, widths of 16 to 64, 10,000 steps of batch 64 at most, two rates, three seeds, no MLP. The paper: "
+    "1,024 tokens with 256 pairs at most, vocabulary 8192, widths of 48 to 256, four rates."
+)
+"""`OVERNIGHT_DATA` and its protocol compared with the paper's."""
 SMOKE_DATA = mixture(((16, 2, 64),), ((32, 8),), vocab_size=64, n_valid=16)
 """Smallest sizes, for a test of a minute."""
 
 
-def points(sizes: Sizes, learning_rates: Sequence[float]) -> list[Point]:
-    """The grid of each model at each rate, with the axes of all models at every point: None where one has no such."""
+def points(sizes: Sizes, learning_rates: Sequence[float], seeds: Sequence[int] = ()) -> list[Point]:
+    """The grid of each model at each rate, with the axes of all models at every point: None where one has no such.
+
+    With seeds, of which there are several at scale `overnight` alone, they are an axis too.
+    """
     absent = {axis: (None,) for axes in sizes.values() for axis in axes}
+    seeded = {"seed": seeds} if seeds else {}
     return [
         point
         for model, axes in sizes.items()
-        for point in grid(**{"model": (model,), **absent, **axes, "learning_rate": learning_rates})
+        for point in grid(**{"model": (model,), **absent, **axes, "learning_rate": learning_rates, **seeded})
     ]
 
 
@@ -113,7 +129,7 @@ def run(point: Point, protocol: Protocol, data: RecallDataConfig, *, variant: Va
     """
     at: dict[str, Any] = dict(point)
     model = MODELS[at["model"]](at, variant)
-    return protocol.run_preset(model, data, learning_rate=at["learning_rate"])
+    return protocol.run_preset(model, data, learning_rate=at["learning_rate"], seed=at.get("seed", 0))
 
 
 def _sized(preset: Callable[..., LanguageModelConfig], *axes: str) -> Model:
@@ -166,6 +182,7 @@ and Hyena are two layers of themselves. H3 has d / 4 numbers of state."""
 SETTINGS: dict[str, tuple[Protocol, RecallDataConfig, Variant]] = {
     "smoke": (SMOKE, SMOKE_DATA, "paper"),
     "laptop": (LAPTOP, LAPTOP_DATA, "paper"),
+    "overnight": (OVERNIGHT_PROTOCOL, OVERNIGHT_DATA, "paper"),
     "paper": (BASED_PAPER, PAPER_DATA, "paper"),
     "release": (BASED_RELEASE, RELEASE_DATA, "release"),
 }
@@ -188,6 +205,7 @@ def scales(
       remarks: on the claims at scale `laptop`.
     """
     told = {"smoke": "Two models of width 16, a few steps: nothing can be learned.", "laptop": LAPTOP_ABOUT, **about}
+    told.setdefault("overnight", OVERNIGHT_ABOUT)
     remarked = {"laptop": remarks or {}}
     return {
         name: functools.partial(_scale, name, sizes[name], told[name], keep, remarked.get(name, {})) for name in sizes
@@ -196,9 +214,11 @@ def scales(
 
 def _scale(name: str, sizes: Sizes, about: str, keep: Callable[[Point], bool], remarks: Mapping[str, str]) -> Scale:
     protocol, data, variant = SETTINGS[name]
+    seeds = SEEDS if name == "overnight" else ()
     return Scale(
         about=about,
-        points=[point for point in points(sizes, protocol.learning_rates) if keep(point)],
+        points=[point for point in points(sizes, protocol.learning_rates, seeds) if keep(point)],
+        all_seeds=2 if seeds else None,
         config=lambda point: run(point, protocol, data, variant=variant),
         remarks=remarks,
     )

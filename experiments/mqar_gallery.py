@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from benchmarks.subjects import family, subjects
 from experiments import recall
-from experiments.protocol import LAPTOP
+from experiments.protocol import LAPTOP, SEEDS
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
@@ -85,6 +85,16 @@ def _laptop() -> Scale:
         "learning rates, two seeds; no paper shows this figure.",
         points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=(0, 1)),
         config=config,
+    )
+
+
+def _overnight() -> Scale:
+    return Scale(
+        about=f"{LENGTH} tokens, {N_PAIRS} pairs, {VOCAB_SIZE} token ids, width 64, 2,500 steps of batch 64, two "
+        "learning rates, three seeds; no paper shows this figure.",
+        points=grid(mixer=tuple(subjects()), d_model=(64,), learning_rate=LAPTOP.learning_rates, seed=SEEDS),
+        config=lambda point: config(point, steps=2_500),
+        all_seeds=2,
     )
 
 
@@ -184,7 +194,7 @@ def _every(*names: str) -> Any:
 experiment = Experiment(
     title="All mixers on MQAR",
     about="Accuracy of every mixer behind a short convolution over the bytes of its state, a panel a family.",
-    scales={"smoke": _smoke, "laptop": _laptop},
+    scales={"smoke": _smoke, "laptop": _laptop, "overnight": _overnight},
     claims=(
         Claim(
             name="attention",

@@ -6,6 +6,7 @@ fail before they make anything; 130: interrupted, finished work is kept.
 
 import argparse
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def _sweep(argv: Sequence[str]) -> None:
     options = parse(argv)
     screen = Screen(sys.stdout)
     if options.report:
-        report(options.report, options.out, screen)
+        report(options.report, options.out, screen, experiment=options.experiment)
         return
     if options.experiment is None:
         raise UsageError(
@@ -76,17 +77,21 @@ def tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> No
 def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen) -> None:
     """Makes the missing runs and the report."""
     from jaxzoo.sweep.board import Board
-    from jaxzoo.sweep.directory import About
     from jaxzoo.sweep.oversee import WorkersError, oversee
     from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
-    others = other_sweeps(options.reuse) + kept_results(file)
-    sweep.directory.create(About(str(file), options.scale))
+    others, is_new = other_sweeps(options.reuse) + kept_results(file), not sweep.directory.path.exists()
+    sweep.directory.create(sweep.about(str(file), options.scale))
+    try:
+        workers, n_workers, who = _local_workers(sweep, options) if options.cluster is None else _jobs(sweep, options)
+    except BaseException:
+        if is_new:  # a refused command leaves nothing
+            shutil.rmtree(sweep.directory.path, ignore_errors=True)
+        raise
     for other in others:
         if n := sweep.reuse(other):
             screen.say(f"{n} runs taken over from {other.path}")
-    workers, n_workers, who = _local_workers(sweep, options) if options.cluster is None else _jobs(sweep, options)
     sweep.directory.forget_failures()
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
@@ -95,7 +100,7 @@ def make(sweep: "Sweep", file: Path, options: argparse.Namespace, screen: Screen
         oversee(sweep, workers, n_workers, Board(screen, n_workers))
     except WorkersError as error:
         raise Failure(str(error), 1) from error
-    report([str(sweep.directory.path)], None, screen)
+    report([str(sweep.directory.path)], None, screen, experiment=str(file))
     n_failed = len(sweep.directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:
         raise Failure(
@@ -153,7 +158,8 @@ def _jobs(sweep: "Sweep", options: argparse.Namespace) -> "tuple[Workers, int, s
 
 def _words(sweep: "Sweep", options: argparse.Namespace, n_workers: int) -> list[str]:
     """Command line of a worker without its name."""
-    words = [str(sweep.directory.path), "--workers", str(n_workers), "--parallel", options.parallel]
+    words = [str(sweep.directory.path), "--experiment", options.experiment, "--scale", options.scale]
+    words += ["--workers", str(n_workers), "--parallel", options.parallel]
     return [*words, "--keep-checkpoints"] if options.keep_checkpoints else words
 
 

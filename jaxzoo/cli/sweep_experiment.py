@@ -18,17 +18,23 @@ def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "
       UsageError: the file fails or has no such scale, or a point has no valid config.
     """
     from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.experiment import Scale
     from jaxzoo.sweep.sweep import Sweep
 
     experiment = load_experiment(file)
     if scale not in experiment.scales:
         hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
         raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
-    sweep = Sweep(experiment, experiment.scales[scale](), SweepDirectory(out.absolute()))
     try:
+        made = experiment.scales[scale]()
+        if not isinstance(made, Scale):
+            raise ValueError(f"scale {scale} gives {made!r}; it must be a Scale")
+        sweep = Sweep(experiment, made, SweepDirectory(out.absolute()))
         n_tasks = len(sweep.tasks)
     except ValueError as error:
         raise UsageError(f"{file}: {error}") from error
+    except Exception as error:  # of the user's own function
+        raise UsageError(f"{file}: scale {scale}: {type(error).__name__}: {error}") from error
     if not n_tasks:
         raise UsageError(f"{file}: scale {scale} has no points")
     for complaint in sweep.experiment.complaints(sweep.scale) if checked else ():

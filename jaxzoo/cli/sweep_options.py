@@ -56,7 +56,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--report",
         nargs="+",
         metavar="DIR",
-        help="write figure, table, claims and page of these sweeps, finished or not; --out says where to",
+        help="write one page over these sweeps as they were reported last; with --experiment FILE first their figure, "
+        "table and claims, finished or not; --out says where to",
     )
     options = flags.parse_args(argv)
     if options.cluster is None and options.cluster_options:

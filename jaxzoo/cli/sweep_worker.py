@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.cli.sweep_worker DIR --name NAME`: one worker of a sweep; `jaxzoo.sweep` starts it.
+"""`python -m jaxzoo.cli.sweep_worker DIR --experiment FILE ...`: one worker of a sweep; `jaxzoo.sweep` starts it.
 
 A local worker stops when its standard input ends, which the process that started it closes. A job of a cluster stops
 by the signals of the scheduler.
@@ -35,7 +35,6 @@ def _work(argv: Sequence[str]) -> None:
 
     from jaxzoo.cli.sweep_experiment import open_sweep
     from jaxzoo.sweep.cluster import STOPPING
-    from jaxzoo.sweep.directory import SweepDirectory
     from jaxzoo.sweep.launch import as_one_program
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
@@ -44,8 +43,7 @@ def _work(argv: Sequence[str]) -> None:
 
     if share_one_arena():  # before JAX starts its threads
         keep_freed_memory()
-    about = SweepDirectory(options.directory).read_about()
-    sweep = open_sweep(Path(about.experiment), about.scale, options.directory)
+    sweep = open_sweep(options.experiment, options.scale, options.directory)
     stops = StopSignals(STOPPING, patient=True) if options.job else StopSignals()
     with stops as stop, Queue(sweep.directory, options.name) as queue:
         work(
@@ -70,6 +68,8 @@ def _follow_parent() -> None:
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog="python -m jaxzoo.cli.sweep_worker", allow_abbrev=False)
     parser.add_argument("directory", type=Path, help="of the sweep")
+    parser.add_argument("--experiment", type=Path, required=True, help="its file")
+    parser.add_argument("--scale", required=True, help="its scale")
     parser.add_argument("--name", required=True, help="of this worker, which no other has")
     parser.add_argument("--workers", type=int, default=1, help="how many there are")
     parser.add_argument("--parallel", default="auto", help="of runs that share a program, as in jaxzoo.sweep")

@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from jaxzoo.json_files import parse_json, read_json
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_whole
 
@@ -13,12 +14,24 @@ REPORT = ("figure.png", "figure.svg", "table.md", "claims.json", "report.html")
 
 
 class About(NamedTuple):
-    """Contents of `sweep.json`."""
+    """Contents of `sweep.json`: what a report says of the experiment, so that it is written without importing it."""
 
     experiment: str
     """Path of the experiment's file, as it was given."""
     scale: str
     """Name of the scale."""
+    title: str = ""
+    """Title of the figure."""
+    about: str = ""
+    """Content of the figure."""
+    scale_about: str = ""
+    """Sizes of the scale."""
+    missing: tuple[str, ...] = ()
+    """Parts of the paper's figure that this one lacks."""
+    axes: tuple[str, ...] = ()
+    """Axes of the points."""
+    n_runs: int = 0
+    """Number of points that have a result when all is done."""
 
 
 class SweepDirectory:
@@ -47,7 +60,7 @@ class SweepDirectory:
         """
         if self.about.is_file():
             found = self.read_about()
-            if found != about:
+            if found[:2] != about[:2]:
                 raise ValueError(
                     f"{self.path} holds the sweep of {found.experiment} at scale {found.scale}, not of "
                     f"{about.experiment} at scale {about.scale}; choose another place with --out"
@@ -55,9 +68,17 @@ class SweepDirectory:
         elif self.path.exists() and any(self.path.iterdir()):
             name = sorted(entry.name for entry in self.path.iterdir())[0]
             raise ValueError(f"{self.path} holds {name!r}, which no sweep wrote; choose another place with --out")
-        for folder in (self._runs, self._results, self._failures, self._running, self.workers):
+        folders = (self._runs, self._results, self._failures, self._running, self.workers)
+        for place in (self.about, self.rows, *folders):
+            if place.is_symlink():
+                raise ValueError(f"{place} must not be a link, or runs would be written elsewhere; remove it")
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.about, json.dumps(about._asdict()) + "\n")
+        self.write_about(about)
+
+    def write_about(self, about: About) -> None:
+        """Writes `sweep.json`."""
+        write_whole(self.about, json.dumps(about._asdict(), ensure_ascii=False) + "\n")
 
     def read_about(self) -> About:
         """Reads `sweep.json`.
@@ -66,11 +87,9 @@ class SweepDirectory:
           ValueError: it is missing or damaged.
         """
         try:
-            return About(**json.loads(self.about.read_text()))
+            return read_json(self.about, About)
         except FileNotFoundError:
             raise ValueError(f"{self.path} holds no sweep: {self.about.name} is missing") from None
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{self.about} must hold experiment and scale: {error}") from error
 
     @property
     def has_runs(self) -> bool:
@@ -106,12 +125,13 @@ class SweepDirectory:
         return _ids(self._running)
 
     def result(self, task: str) -> dict[str, Any]:
-        """The result of a run."""
-        return json.loads((self._results / f"{task}.json").read_text())
+        """Reads the result of a run. Raises `ValueError` where it is damaged."""
+        return read_result(self._results / f"{task}.json")
 
     def failure(self, task: str) -> dict[str, Any]:
-        """The reason why a run failed: `error`, one line, and perhaps a `traceback`."""
-        return json.loads((self._failures / f"{task}.json").read_text())
+        """Reads the reason why a run failed: `error`, one line, and perhaps a `traceback`."""
+        failure = read_json(self._failures / f"{task}.json", Failure, remedy="remove it: the run is tried again")
+        return {name: value for name, value in failure._asdict().items() if value is not None}
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
         """Keeps the result of a run."""
@@ -126,6 +146,43 @@ class SweepDirectory:
         for task in self.failed():
             self.running(task, "json").unlink(missing_ok=True)
             (self._failures / f"{task}.json").unlink(missing_ok=True)
+
+
+class Failure(NamedTuple):
+    """Contents of a file of `failures/`."""
+
+    error: str
+    traceback: str | None = None
+
+
+class Facts(NamedTuple):
+    """The fields of a result that every reader needs; the others are described in `results.py`."""
+
+    id: str
+    status: Literal["finished", "diverged"]
+    metrics: dict[str, float]
+    seconds: float
+    cpu_seconds: float | None
+    machine: str | None
+    date: str
+    commit: str | None
+    versions: dict[str, str]
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """Reads a result. Raises `ValueError` where it is damaged."""
+    remedy = "remove it: the run is made again"
+    return checked_result(read_json(file, dict[str, Any], remedy=remedy), str(file), remedy)
+
+
+def checked_result(result: dict[str, Any], where: str, remedy: str = "") -> dict[str, Any]:
+    """Returns a result, or a row, whose fields have their types; raises `ValueError`, which begins with `where`."""
+    known = {name: value for name, value in result.items() if name in Facts._fields}
+    parse_json(json.dumps(known), Facts, where=where, remedy=remedy)
+    for name in ("curve", "guess", "point"):
+        if not isinstance(result.get(name, {}), dict):
+            raise ValueError(f"{where}: {name} must be an object" + (f"; {remedy}" if remedy else ""))
+    return result
 
 
 def _ids(folder: Path) -> set[str]:

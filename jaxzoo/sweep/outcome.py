@@ -1,15 +1,29 @@
-"""A sweep with its results: best runs, verdicts, missing points, and provenance."""
+"""A sweep with its results, as data alone: best runs, verdicts, missing points, and provenance."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.sweep.claims import Verdict, judge
-from jaxzoo.sweep.experiment import Experiment, Point, Scale
+from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.experiment import Point
 from jaxzoo.sweep.results import OVER, SCORE, Missing, Results, Row, Score, ranked
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
+
+
+class Judged(NamedTuple):
+    """A claim with its verdict, an item of `claims.json`; the fields are those of `Claim` and `Verdict`."""
+
+    name: str
+    quote: str
+    text: str
+    source: str
+    rule: str
+    verdict: str
+    numbers: str
+    control: str
+    remark: str | None
 
 
 class Best(NamedTuple):
@@ -29,31 +43,33 @@ class Outcome:
 
     name: str
     """Name of its directory, unique on a page."""
-    experiment: Experiment
-    scale_name: str
-    """Such as `laptop`."""
-    scale: Scale
-    """The scale of this name."""
+    about: About
+    """Contents of `sweep.json`."""
     rows: Sequence[Row]
-    """Rows of `results.jsonl`."""
+    """Rows of `results.jsonl`, in the order of the points."""
+    verdicts: Sequence[Judged] = ()
+    """Contents of `claims.json`."""
+    svg: str | None = None
+    """Contents of `figure.svg`; None: there is no figure."""
+    reason: str = ""
+    """Reason why there is none."""
     failures: Sequence[Failure] = ()
     """Contents of `failures/`."""
-    command: str
-    """Command that made it."""
+
+    @property
+    def command(self) -> str:
+        """Command that made it."""
+        return f"python -m jaxzoo.sweep --experiment {self.about.experiment} --scale {self.about.scale}"
 
     @property
     def axes(self) -> list[str]:
         """The coordinates of the points but those over which the best counts."""
-        return [axis for axis in self._all_axes if axis not in OVER]
+        return [axis for axis in self.about.axes if axis not in OVER]
 
     @property
     def tuned(self) -> list[str]:
         """The coordinates over which the best counts."""
-        return [axis for axis in self._all_axes if axis in OVER]
-
-    @property
-    def _all_axes(self) -> list[str]:
-        return list(dict.fromkeys(axis for point in self.scale.points for axis in point))
+        return [axis for axis in self.about.axes if axis in OVER]
 
     @property
     def metrics(self) -> list[str]:
@@ -63,9 +79,8 @@ class Outcome:
 
     def best(self) -> list[Best]:
         """The scores, in the order of the points."""
-        places = {_key(point): i for i, point in reversed(list(enumerate(self.scale.points)))}
         groups: dict[Any, list[Row]] = {}
-        for row in sorted(self.rows, key=lambda row: places.get(_key(row["point"]), len(places))):
+        for row in self.rows:
             groups.setdefault(tuple(row["point"].get(axis) for axis in self.axes), []).append(row)
         return [self._best(dict(zip(self.axes, where, strict=True)), rows) for where, rows in groups.items()]
 
@@ -78,14 +93,9 @@ class Outcome:
         counted = {row["id"] for row in score.rows}
         return Best(where, score, [*score.rows, *(row for row in others if row["id"] not in counted)])
 
-    def verdicts(self) -> list[Verdict]:
-        """Verdicts on the claims."""
-        results = Results(self.rows)
-        return [judge(claim, results) for claim in self.experiment.claims]
-
     def progress(self) -> str:
         """A sentence on the points that have no result; empty: all have."""
-        made, total = {_key(row["point"]) for row in self.rows}, self.scale.n_runs
+        made, total = {_key(row["point"]) for row in self.rows}, self.about.n_runs
         if len(made) >= total:
             return ""
         failed = len({_key(failure["point"]) for failure in self.failures} - made)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment
 from markupsafe import Markup
@@ -14,24 +14,14 @@ from jaxzoo.sweep.page_data import PageData
 from jaxzoo.sweep.table import SYMBOLS, cells, headings
 
 
-class Section(NamedTuple):
-    """A sweep on the page."""
-
-    outcome: Outcome
-    svg: str | None
-    """Its figure; None: there is none."""
-    reason: str
-    """Reason why there is none."""
-
-
-def page(sections: Sequence[Section]) -> str:
+def page(outcomes: Sequence[Outcome]) -> str:
     """Text of the page."""
     data: dict[str, dict[str, object]] = {}
-    parts = [_part(section, i, data) for i, section in enumerate(sections)]
-    verdicts = [verdict.verdict for part in parts for verdict in part["verdicts"]]
-    runs = {row["id"]: row["cpu_seconds"] or 0 for section in sections for row in section.outcome.rows}
+    parts = [_part(outcome, i, data) for i, outcome in enumerate(outcomes)]
+    verdicts = [found.verdict for outcome in outcomes for found in outcome.verdicts]
+    runs = {row["id"]: row["cpu_seconds"] or 0 for outcome in outcomes for row in outcome.rows}
     summary = {
-        "sweeps": f"{len(sections):,}",
+        "sweeps": f"{len(outcomes):,}",
         "runs": f"{len(runs):,}",
         "CPU-hours": f"{sum(runs.values()) / 3600:.1f}",
         **{f"{symbol} {verdict}": verdicts.count(verdict) for verdict, symbol in SYMBOLS.items()},
@@ -50,21 +40,11 @@ def _in_script(data: object) -> Markup:
     return Markup(text.replace("<", "\\u003c"))
 
 
-def _part(section: Section, number: int, data: dict[str, dict[str, object]]) -> dict[str, Any]:
+def _part(outcome: Outcome, number: int, data: dict[str, dict[str, object]]) -> dict[str, Any]:
     """Variables of a section of the template; adds the data of its script to `data`."""
-    outcome, svg = section.outcome, None
     known = PageData(outcome)
-    if section.svg is not None:
-        title = outcome.experiment.title
-        svg = Markup(inline(section.svg, prefix=f"s{number}-", title=title, label=known.mark))
+    svg = outcome.svg and Markup(inline(outcome.svg, prefix=f"s{number}-", title=outcome.about.title, label=known.mark))
     lines = [(known.line(best), cells(outcome, best)) for best in outcome.best()] if outcome.rows else []
     data[outcome.name] = {"runs": known.runs, "items": known.items}
-    return {
-        "outcome": outcome,
-        "svg": svg,
-        "reason": section.reason,
-        "verdicts": outcome.verdicts(),
-        "headings": headings(outcome),
-        "lines": lines,
-        "failures": list(map(failed, outcome.failures)),
-    }
+    failures = list(map(failed, outcome.failures))
+    return {"outcome": outcome, "svg": svg, "headings": headings(outcome), "lines": lines, "failures": failures}

@@ -5,43 +5,100 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.sweep.outcome import Outcome
-from jaxzoo.sweep.page import Section, page
-from jaxzoo.sweep.results import Missing, Results
+from jaxzoo.json_files import read_json
+from jaxzoo.sweep.claims import judge
+from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.outcome import Failure, Judged, Outcome
+from jaxzoo.sweep.page import page
+from jaxzoo.sweep.results import Missing, Results, Row
+from jaxzoo.sweep.sweep import reported
 from jaxzoo.sweep.table import markdown
 from jaxzoo.whole_files import replacing
 from pallas_kernels.figure import render
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from jaxzoo.sweep.experiment import Experiment, Scale
+
+FIGURE, CLAIMS, TABLE = "figure.svg", "claims.json", "table.md"
 
 
-def write_report(outcome: Outcome, out: Path) -> list[str]:
+def write_report(
+    experiment: "Experiment",
+    scale: "Scale",
+    about: About,
+    rows: Sequence[Row],
+    out: Path,
+    *,
+    failures: Sequence[Failure] = (),
+    name: str = "",
+) -> Outcome:
     """Writes `figure.png`, `figure.svg`, `table.md` and `claims.json`, each whole or not at all.
 
     All is made before the first is written. A figure that cannot be drawn yet is left out, and an old one removed.
 
     Args:
-      outcome: of the sweep.
+      experiment: draws the figure and has the claims.
+      scale: has remarks on their verdicts.
+      about: contents of `sweep.json`.
+      rows: results, in the order of the points.
       out: directory of the files; made if need be.
-
-    Returns:
-      Lines to print: why there is no figure, how many points are missing, how many claims have which verdict.
+      failures: contents of `failures/`.
+      name: name on a page; the directory's without.
     """
-    figure, reason = _drawn(outcome)
-    pictures = {f"figure.{kind}": figure and render(figure, kind) for kind in ("png", "svg")}
-    texts = {"table.md": markdown(outcome), "claims.json": json.dumps(_claims(outcome), indent=1, ensure_ascii=False)}
+    pictures, reason = pictures_of(experiment, rows)
+    svg = pictures[FIGURE]
+    outcome = Outcome(
+        name=name or out.name,
+        about=about,
+        rows=rows,
+        verdicts=judged(experiment, scale, rows),
+        svg=svg and svg.decode(),
+        reason=reason,
+        failures=failures,
+    )
+    claims = json.dumps([verdict._asdict() for verdict in outcome.verdicts], indent=1, ensure_ascii=False)
+    texts = {TABLE: markdown(outcome), CLAIMS: claims}
     out.mkdir(parents=True, exist_ok=True)
-    for name, picture in pictures.items():
+    for file, picture in pictures.items():
         if picture is None:
-            (out / name).unlink(missing_ok=True)
+            (out / file).unlink(missing_ok=True)
         else:
-            _write(out / name, picture)
-    for name, text in texts.items():
-        _write(out / name, (text.rstrip() + "\n").encode())
-    verdicts = [verdict.verdict for verdict in outcome.verdicts()]
+            _write(out / file, picture)
+    for file, text in texts.items():
+        _write(out / file, (text.rstrip() + "\n").encode())
+    return outcome
+
+
+def read_report(directory: SweepDirectory, name: str) -> Outcome:
+    """Reads the report that was written last; imports nothing.
+
+    Raises:
+      ValueError: there is none, or a file of it is damaged.
+    """
+    about, claims, figure = directory.read_about(), directory.path / CLAIMS, directory.path / FIGURE
+    if not (about.title and claims.is_file() and directory.rows.is_file()):
+        raise ValueError(f"{directory.path} has no report yet; give its experiment: --experiment {about.experiment}")
+    verdicts = read_json(claims, list[Judged], remedy="write the report again with --experiment")
+    svg = figure.read_text(encoding="utf-8") if figure.is_file() else None
+    return Outcome(name=name, about=about, rows=reported(directory), verdicts=verdicts, svg=svg, reason="no figure yet")
+
+
+def summary(outcome: Outcome) -> list[str]:
+    """Lines to print: why there is no figure, how many points are missing, how many claims have which verdict."""
+    verdicts = [verdict.verdict for verdict in outcome.verdicts]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in sorted(set(verdicts)))
+    reason = "" if outcome.svg else outcome.reason
     return [line for line in (reason, outcome.progress(), counts and f"claims: {counts}") if line]
+
+
+def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> list[Judged]:
+    """Verdicts on the claims of an experiment."""
+    found = []
+    for claim in experiment.claims:
+        _, verdict, numbers, control = judge(claim, Results(rows))
+        texts = (claim.name, claim.quote, claim.text, claim.source, claim.rule)
+        found.append(Judged(*texts, verdict, numbers, control, scale.remarks.get(claim.name)))
+    return found
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> None:
@@ -58,44 +115,23 @@ def write_page(outcomes: Sequence[Outcome], out: Path) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two sweeps of a page have the name {name!r}: rename a directory")
-    text = page([_section(outcome) for outcome in outcomes])
+    text = page(outcomes)
     out.parent.mkdir(parents=True, exist_ok=True)
     _write(out, text.encode())
 
 
-def _section(outcome: Outcome) -> Section:
+def pictures_of(experiment: "Experiment", rows: Sequence[Row]) -> tuple[dict[str, bytes | None], str]:
+    """The figure by name of the file; None, and the reason, where it cannot be drawn yet."""
     import matplotlib
 
-    figure, reason = _drawn(outcome)
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        return Section(outcome, figure and render(figure, "svg").decode(), reason)
-
-
-def _drawn(outcome: Outcome) -> "tuple[Figure | None, str]":
-    """The figure, or None and why it cannot be drawn yet."""
-    if not any(row["metrics"] for row in outcome.rows):
-        return None, "no figure yet: no run is finished"
-    try:
-        return outcome.experiment.draw(Results(outcome.rows)), ""
-    except Missing as missing:
-        return None, f"no figure yet: {missing}"
-
-
-def _claims(outcome: Outcome) -> list[dict[str, str | None]]:
-    return [
-        {
-            "name": claim.name,
-            "quote": claim.quote,
-            "text": claim.text,
-            "source": claim.source,
-            "rule": claim.rule,
-            "verdict": verdict,
-            "numbers": numbers,
-            "control": control,
-            "remark": outcome.scale.remarks.get(claim.name),
-        }
-        for claim, verdict, numbers, control in outcome.verdicts()
-    ]
+    figure, reason = None, "no figure yet: no run is finished"
+    if any(row["metrics"] for row in rows):
+        try:
+            figure, reason = experiment.draw(Results(rows)), ""
+        except Missing as missing:
+            reason = f"no figure yet: {missing}"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text, on a page and in print
+        return {f"figure.{kind}": figure and render(figure, kind) for kind in ("png", "svg")}, reason
 
 
 def _write(path: Path, content: bytes) -> None:

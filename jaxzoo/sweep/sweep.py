@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-import json
 import math
 from typing import Any
 
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.sweep.directory import SweepDirectory
+from jaxzoo.json_files import read_json_lines
+from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
 from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
 from jaxzoo.sweep.results import OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.task import Task
@@ -31,16 +31,30 @@ class Sweep:
         """
         found: list[tuple[Point, Task]] = []
         for point in self.scale.points:
+            for axis, value in point.items():
+                if not isinstance(value, str | int | float | None):
+                    raise ValueError(
+                        f"point {in_words(point)}: {axis}={value!r} must be text, a number, a flag or None"
+                    )
             try:
                 found.append((point, Task.of(self.scale, point)))
             except ValueError as error:
                 raise ValueError(f"point {in_words(point)}: {error}") from error
+            except Exception as error:  # of the user's own function
+                raise ValueError(f"point {in_words(point)}: {type(error).__name__}: {error}") from error
         return found
 
     @functools.cached_property
     def tasks(self) -> list[Task]:
         """Every run once, in the order of the points."""
         return list({task.id: task for _, task in self.points}.values())
+
+    def about(self, file: str, scale: str) -> About:
+        """Contents of `sweep.json`, given the path of the experiment's file and the name of the scale."""
+        axes = tuple(dict.fromkeys(axis for point in self.scale.points for axis in point))
+        experiment, missing = self.experiment, tuple(self.experiment.missing)
+        texts = (experiment.title, experiment.about, self.scale.about)
+        return About(file, scale, *texts, missing, axes, self.scale.n_runs)
 
     def left(self) -> tuple[list[Task], list[Task]]:
         """Runs that have neither a result nor a failure: those to make now, and those that may be made later.
@@ -122,9 +136,14 @@ def reported(directory: SweepDirectory) -> list[Row]:
     """The results by point of a sweep whose runs are elsewhere.
 
     Raises:
-      ValueError: its `results.jsonl` is damaged.
+      ValueError: its `results.jsonl` is missing or damaged.
     """
     try:
-        return [json.loads(line) for line in directory.rows.read_text().splitlines()]
-    except (OSError, ValueError) as error:
+        rows = list(read_json_lines(directory.rows, dict[str, Any]))
+    except OSError as error:
         raise ValueError(f"{directory.rows} must hold a result in every line: {error}") from error
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row.get("point"), dict):
+            raise ValueError(f"{directory.rows}:{number}: point must be an object")
+        checked_result(row, f"{directory.rows}:{number}")
+    return rows

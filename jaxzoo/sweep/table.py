@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
+from jaxzoo.sweep.outcome import Best, Judged, Outcome, failed, metric, number
 from jaxzoo.sweep.results import SEED, UNSTABLE, Score
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
@@ -39,21 +39,19 @@ def cells(outcome: Outcome, best: Best) -> list[Cell]:
 
 def markdown(outcome: Outcome) -> str:
     """The text of `table.md`."""
-    experiment = outcome.experiment
-    parts = [f"# {_text(experiment.title)} ({_text(outcome.scale_name)})", _text(experiment.about)]
+    about = outcome.about
+    parts = [f"# {_text(about.title)} ({_text(about.scale)})", _text(about.about)]
     if outcome.progress():
         parts += [f"{outcome.progress()}."]
     if outcome.rows:
         lines = ([cell.text for cell in cells(outcome, best)] for best in outcome.best())
         parts += [_table(headings(outcome), lines)]
-    if experiment.claims:
-        parts += [
-            "## Claims",
-            _table(["the paper", "tested", "source", "verdict", "numbers", "control", "remark"], _claims(outcome)),
-        ]
-    parts += ["## Scale", _text(outcome.scale.about)]
-    if experiment.missing:
-        parts += ["## Not in this figure", "\n".join(f"- {_text(line)}" for line in experiment.missing)]
+    if outcome.verdicts:
+        heads = ["the paper", "tested", "source", "verdict", "numbers", "control", "remark"]
+        parts += ["## Claims", _table(heads, map(_claim, outcome.verdicts))]
+    parts += ["## Scale", _text(about.scale_about)]
+    if about.missing:
+        parts += ["## Not in this figure", "\n".join(f"- {_text(line)}" for line in about.missing)]
     if outcome.failures:
         parts += ["## Failed runs", "\n".join(f"- {_text(failed(failure))}" for failure in outcome.failures)]
     if outcome.rows:
@@ -65,10 +63,10 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
 
 
-def _claims(outcome: Outcome) -> Iterable[list[str]]:
-    for claim, verdict, numbers, control in outcome.verdicts():
-        remark = outcome.scale.remarks.get(claim.name, "")
-        yield [f"“{claim.quote}”", claim.text, claim.source, f"{SYMBOLS[verdict]} {verdict}", numbers, control, remark]
+def _claim(found: Judged) -> list[str]:
+    verdict = f"{SYMBOLS[found.verdict]} {found.verdict}"
+    numbers = [found.numbers, found.control, found.remark or ""]
+    return [f"“{found.quote}”", found.text, found.source, verdict, *numbers]
 
 
 def _metric(name: str, score: Score) -> Cell:

@@ -28,6 +28,8 @@ class Task:
     def of(cls, scale: Scale, point: Point) -> "Task":
         """The run of a point."""
         config, also = scale.config(point), scale.also(point)
+        if not isinstance(config, ExperimentConfig | Measurement):
+            raise ValueError(f"config gives {config!r}; it must be an ExperimentConfig or a Measurement")
         said = _canonical([_as_json(config), {name: to_json(other) for name, other in also.items()}])
         return cls(hashlib.sha256(said.encode()).hexdigest()[:16], config, also)
 

@@ -85,7 +85,7 @@ from jaxzoo.train import host_memory
 begun = []
 host_memory.share_one_arena = lambda: begun.append(xla_bridge.backends_are_initialized())
 from jaxzoo.cli.sweep_worker import main
-assert main(["out", "--name", "w", "--workers", "1"]) == 0
+assert main(["out", "--experiment", "small.py", "--scale", "laptop", "--name", "w", "--workers", "1"]) == 0
 assert begun[0] is False, begun
 """
 
@@ -108,8 +108,11 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     )
     figure = (kept / "figure.svg").read_bytes()
     (kept / "figure.svg").unlink()
-    assert main(["--report", str(kept.parent)]) == 0
+    assert main(["--report", str(kept.parent), "--experiment", "small.py"]) == 0
     assert (kept / "figure.svg").read_bytes() == figure
+    (made / "small.py").rename(made / "away.py")  # a report imports nothing that the command line does not name
+    assert main(["--report", str(kept.parent)]) == 0
+    (made / "away.py").rename(made / "small.py")
     assert (kept.parent / "report.html").is_file()
     assert "Small" in capsys.readouterr().out
 

@@ -17,12 +17,9 @@ def test_the_experiment_of_the_page(tmp_path):
     sweep = open_sweep(tmp_path / "ours.py", "laptop", tmp_path / "out")
     assert len(sweep.tasks) == 12
     assert len({task.program for task in sweep.tasks}) == 6
-    score = {"attention": 0.9, "Hyena": 0.3}
-    rows = [
-        {"point": dict(point), "id": task.id, "metrics": {"valid/accuracy": score[str(point["model"])]}}
-        for point, task in sweep.points
-    ]
     experiment = sweep.experiment
+    rows = experiment.made_up_rows(sweep.scale)
+    assert experiment.complaints(sweep.scale) == []
     assert [judge(claim, Results(rows)).verdict for claim in experiment.claims] == ["held"]
     assert [judge(claim, Results([])).verdict for claim in experiment.claims] == ["not tested"]
     assert [line.get_label() for line in experiment.draw(Results(rows)).axes[0].lines] == ["attention", "Hyena"]

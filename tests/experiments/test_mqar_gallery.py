@@ -10,7 +10,7 @@ from experiments.mqar_gallery import LENGTH, VOCAB_SIZE, config, draw, experimen
 from jaxzoo.mixers import MIXERS, RetNetConfig
 from jaxzoo.sweep import Results
 from jaxzoo.train.session import Session
-from tests.experiments.hand_made import curves, distinct_runs, row, verdict
+from tests.experiments.hand_made import curves, distinct_runs, row
 
 SOLVE = (
     "attention",

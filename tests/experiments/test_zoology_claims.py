@@ -113,7 +113,7 @@ def test_one_length_does_not_test_growth():
 
 
 def test_runs_that_diverged_are_no_runs():
-    diverged = rows({("BaseConv", 64): None, ("Hyena", 64): 0.3}, length=128)
+    diverged = rows({("BaseConv", 64): None, ("Hyena", 64): 0.3, ("Hyena", 128): 1.0}, length=128)
     found = verdict(zoology_figure2, "d-below-N", diverged)
     assert found.verdict == "held"
     assert "Hyena" in found.numbers

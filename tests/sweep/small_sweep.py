@@ -1,10 +1,10 @@
 """A sweep whose rows are made by hand: two models, two widths, two rates, one seed."""
 
-import dataclasses
-
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
+from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.figure import curve
 from jaxzoo.sweep.outcome import Outcome
+from jaxzoo.sweep.report import judged, pictures_of, summary, write_report
 from pallas_kernels.figure import add_legend, panels
 
 ACCURACY = {
@@ -100,15 +100,41 @@ EXPERIMENT = Experiment(
 )
 
 
+SCALE = Scale(
+    about="Width 16 and 32.",
+    points=POINTS,
+    config=lambda point: None,  # pyright: ignore
+    remarks={"hyena-attention": "It is too small."},
+)
+ABOUT = About(
+    "small.py",
+    "laptop",
+    EXPERIMENT.title,
+    EXPERIMENT.about,
+    SCALE.about,
+    tuple(EXPERIMENT.missing),
+    tuple(POINTS[0]),
+    8,
+)
+
+
+def report(out, *, experiment=EXPERIMENT, made=None, about=ABOUT, **fields):
+    """Writes the report of the whole sweep, or of other rows, into a directory; its summary."""
+    made = in_order(rows() if made is None else made)
+    return summary(write_report(experiment, SCALE, about, made, out, **fields))
+
+
 def outcome(**fields):
     """The whole sweep."""
-    scale = Scale(
-        about="Width 16 and 32.",
-        points=POINTS,
-        config=lambda point: None,  # pyright: ignore
-        remarks={"hyena-attention": "It is too small."},
-    )
-    whole = Outcome(
-        name="small", experiment=EXPERIMENT, scale_name="laptop", scale=scale, rows=rows(), command="make small"
-    )
-    return dataclasses.replace(whole, **fields)
+    made = in_order(fields.pop("rows", rows()))
+    about, experiment = fields.pop("about", ABOUT), fields.pop("experiment", EXPERIMENT)
+    verdicts = judged(experiment, SCALE, made)
+    pictures, reason = pictures_of(experiment, made)
+    svg = pictures["figure.svg"]
+    fields = {"name": "small", "svg": svg and svg.decode(), "reason": reason, **fields}
+    return Outcome(about=about, rows=made, verdicts=verdicts, **fields)
+
+
+def in_order(made):
+    """Rows in the order of their points, as `results.jsonl` has them."""
+    return sorted(made, key=lambda row: POINTS.index(row["point"]) if row["point"] in POINTS else len(POINTS))

@@ -10,9 +10,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.page_data import TRAIN_POINTS, thinned
 from jaxzoo.sweep.report import write_page
-from tests.sweep.small_sweep import EXPERIMENT, POINTS, measured, outcome, row, rows
+from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, outcome, row, rows
 
 EVIL = "</script><script>alert(1)</script><b onclick='x'>\"&amp;"
 VOID = {"meta", "br", "path", "rect", "use"}
@@ -86,8 +87,8 @@ def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
     """Kills: a mark that says it is at a point where only its run is, too."""
     points = [{"model": "attention", "d_model": 16, "chunk": chunk, "learning_rate": 0.1} for chunk in (8, 32)]
     made = [row(point, 0.5, id="same") for point in points]
-    scale = dataclasses.replace(outcome().scale, points=points)
-    data = written(tmp_path, outcome(rows=made, scale=scale)).data["small"]
+    about = ABOUT._replace(axes=tuple(points[0]))
+    data = written(tmp_path, outcome(rows=made, about=about)).data["small"]
     assert [item["title"] for item in data["items"]] == [
         "model attention, d_model 16",
         "model attention, d_model 16, chunk 8",
@@ -101,16 +102,15 @@ def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
 def test_no_word_is_taken_for_markup(tmp_path):
     """Kills: a script from a model's name, a failure, a claim or a title; an attribute that is closed by a quote."""
     point = {"model": EVIL, "d_model": 16, "learning_rate": 0.001}
-    claims = [dataclasses.replace(claim, text=EVIL, source=EVIL) for claim in EXPERIMENT.claims]
-    fields = {"title": EVIL, "about": EVIL, "missing": (EVIL,), "claims": claims}
+    texts = {"text": EVIL, "source": EVIL, "quote": EVIL, "rule": EVIL}
+    claims = [dataclasses.replace(claim, **texts) for claim in EXPERIMENT.claims]
+    about = About(EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,), ABOUT.axes, 8)
     bad = outcome(
         name=EVIL,
-        experiment=dataclasses.replace(EXPERIMENT, **fields, draw=lambda results: _draw_one(results)),
+        about=about,
+        experiment=dataclasses.replace(EXPERIMENT, claims=claims, draw=lambda results: _draw_one(results)),
         rows=[row(point, 0.5, machine=EVIL)],
         failures=[{"id": "a", "point": point, "error": EVIL}],
-        command=EVIL,
-        scale_name=EVIL,
-        scale=dataclasses.replace(outcome().scale, about=EVIL, remarks={"attention-rwkv": EVIL}),
     )
     plain, found = written(tmp_path, _plain(bad)), written(tmp_path, bad)
     kinds = [tag for tag, _ in found.elements]
@@ -140,6 +140,8 @@ def _plain(bad):
             return value.replace(EVIL, "plain")
         if isinstance(value, dict):
             return {name: tamed(inner) for name, inner in value.items()}
+        if hasattr(value, "_fields"):
+            return type(value)(*map(tamed, value))
         if isinstance(value, list | tuple):
             return [tamed(inner) for inner in value]
         if dataclasses.is_dataclass(value):
@@ -177,12 +179,12 @@ def test_the_script_is_javascript(tmp_path):
 def test_sweeps_stand_side_by_side(tmp_path):
     """Kills: ids of two figures that clash, a link to nothing, a page that one unfinished sweep brings down."""
     points = [{"model": "cat", "d_model": 8}, {"model": "cat", "d_model": 16}]
-    scale = dataclasses.replace(outcome().scale, points=points)
+    about = ABOUT._replace(axes=("model", "d_model"), n_runs=2)
     others = [
         outcome(name="again"),
         outcome(name="empty", rows=[]),
         outcome(name="half", rows=rows()[:3], failures=[{"id": "f", "point": POINTS[0], "error": "no disk"}]),
-        outcome(name="computed", rows=[measured(p, hits=1.5) for p in points], scale=scale),
+        outcome(name="computed", rows=[measured(p, hits=1.5) for p in points], about=about),
     ]
     found = written(tmp_path, outcome(), *others)
     ids = [had["id"] for _, had in found.elements if "id" in had]
@@ -201,7 +203,8 @@ def test_sweeps_stand_side_by_side(tmp_path):
 def test_a_verdict_is_a_symbol_and_a_word(tmp_path):
     """Kills: a verdict that only its colour tells; one of another claim."""
     found = written(tmp_path, outcome())
-    verdicts = re.findall(r'<b aria-hidden="true">(.)</b> ([a-z ]+)</strong><div><p>(\w+ beats \w+)\.', found.source)
+    pattern = r'<b aria-hidden="true">(.)</b> ([a-z ]+)</strong><div><p>“We see that (\w+ beats \w+)\.'
+    verdicts = re.findall(pattern, found.source)
     assert verdicts == [
         ("✓", "held", "attention beats hyena"),
         ("✗", "not held", "hyena beats attention"),

@@ -7,8 +7,7 @@ import pytest
 
 from jaxzoo.sweep import Missing, grid
 from jaxzoo.sweep.outcome import coordinates, number
-from jaxzoo.sweep.report import write_report
-from tests.sweep.small_sweep import EXPERIMENT, POINTS, measured, outcome, row, rows
+from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, report, row, rows
 
 FILES = {"figure.png", "figure.svg", "table.md", "claims.json"}
 
@@ -27,7 +26,7 @@ def lines(path):
 
 def test_the_table_has_the_best_run_of_each_group(tmp_path):
     """Kills: the first, last or worst rate, a group that is lost, the order of arrival, the state of another run."""
-    write_report(outcome(), tmp_path / "new")
+    report(tmp_path / "new")
     assert names(tmp_path / "new") == FILES
     head, _, *body = lines(tmp_path / "new")
     assert head == ["model", "d_model", "accuracy", "best learning_rate", "steps", "state bytes", "parameters"]
@@ -41,7 +40,7 @@ def test_the_table_has_the_best_run_of_each_group(tmp_path):
 
 def test_claims_have_verdict_numbers_and_remark(tmp_path):
     """Kills: a claim whose runs are missing taken for one that does not hold, a remark at another claim."""
-    told = write_report(outcome(), tmp_path)
+    told = report(tmp_path)
     held, broken, untested = json.loads((tmp_path / "claims.json").read_text())
     assert held == {
         "name": "attention-hyena",
@@ -57,7 +56,8 @@ def test_claims_have_verdict_numbers_and_remark(tmp_path):
     assert (broken["verdict"], broken["remark"]) == ("not held", "It is too small.")
     assert (untested["verdict"], untested["numbers"]) == ("not tested", "no finished run at model rwkv, d_model 16")
     text = (tmp_path / "table.md").read_text()
-    assert "| hyena beats attention. | Paper, Sec. 1 | ✗ not held | 0.125 against 0.9;" in text
+    quote = "We see that hyena beats attention."
+    assert f"| “{quote}” | hyena beats attention. | Paper, Sec. 1 | ✗ not held | 0.125 against 0.9;" in text
     assert "| It is too small. |" in text
     assert "- RWKV: is not there." in text
     assert "Width 16 and 32." in text
@@ -71,13 +71,13 @@ def test_provenance_names_each_maker_once_and_counts_each_run_once(tmp_path):
     made[0] |= {"machine": "a | b", "date": "2026-03-09", "commit": None}
     shared = {"model": "attention", "d_model": 64, "learning_rate": 0.001}
     made.append({**row(shared, 1.0), "id": made[1]["id"]})
-    write_report(outcome(rows=made), tmp_path)
+    report(tmp_path, made=made)
     assert (
         (tmp_path / "table.md")
         .read_text()
         .endswith(
             "Made on a \\| b and two cores; 2026-03-04 to 2026-03-09; jax 0.10.2; commit abc1234 and unknown; "
-            "8 runs, 0.8 CPU-hours; by `make small`.\n"
+            "8 runs, 0.8 CPU-hours; by `python -m jaxzoo.sweep --experiment small.py --scale laptop`.\n"
         )
     )
 
@@ -89,7 +89,7 @@ def test_a_sweep_that_is_half_done_shows_what_is_there(tmp_path):
         {"id": "f", "point": POINTS[-1], "error": "out of | memory"},
         {"id": "g", "point": POINTS[0], "error": ""},
     ]
-    told = write_report(outcome(rows=half, failures=failures), tmp_path)
+    told = report(tmp_path, made=half, failures=failures)
     progress = "4 of 8 points are finished, 4 are missing, 1 of them because their run failed"
     assert told == [progress, "claims: 3 not tested"]
     assert names(tmp_path) == FILES
@@ -102,7 +102,7 @@ def test_a_sweep_that_is_half_done_shows_what_is_there(tmp_path):
 def test_a_sweep_without_a_finished_run_has_no_figure(tmp_path, made):
     """Kills: a traceback, an empty panel, a figure that stays from before."""
     (tmp_path / "figure.png").write_text("old")
-    told = write_report(outcome(rows=made), tmp_path)
+    told = report(tmp_path, made=made)
     assert told[0] == "no figure yet: no run is finished"
     assert names(tmp_path) == {"table.md", "claims.json"}
     assert ("diverged" in (tmp_path / "table.md").read_text()) == bool(made)
@@ -116,14 +116,14 @@ def test_a_figure_that_needs_more_runs_says_which(tmp_path):
         raise Missing(f"no finished run at {len(results.rows)} places")
 
     experiment = dataclasses.replace(EXPERIMENT, draw=draw)
-    told = write_report(outcome(experiment=experiment), tmp_path)
+    told = report(tmp_path, experiment=experiment)
     assert told[0] == "no figure yet: no finished run at 8 places"
 
 
 @pytest.mark.full
 def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
     """Kills: a table beside the figure of another time, half a picture, temporary files that stay."""
-    write_report(outcome(rows=rows()[:3]), tmp_path)
+    report(tmp_path, made=rows()[:3])
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
     def broken(target, **_):
@@ -136,15 +136,15 @@ def test_nothing_changes_where_drawing_fails(tmp_path, monkeypatch):
         return figure
 
     with pytest.raises(RuntimeError, match="no such font"):
-        write_report(outcome(experiment=dataclasses.replace(EXPERIMENT, draw=draw)), tmp_path)
+        report(tmp_path, experiment=dataclasses.replace(EXPERIMENT, draw=draw))
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
 @pytest.mark.full
 def test_equal_results_give_equal_bytes(tmp_path):
     """Kills: dates, random ids and the order of arrival in files that are committed."""
-    write_report(outcome(), tmp_path / "a")
-    write_report(outcome(rows=rows()[::-1]), tmp_path / "b")
+    report(tmp_path / "a")
+    report(tmp_path / "b", made=rows()[::-1])
     for name in FILES:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
@@ -155,8 +155,8 @@ def test_what_is_computed_shows_its_metrics(tmp_path):
     points = grid(model=("cat",), d_model=(64, 128))
     computed = [measured(point, hits=0.00012346) for point in points]
     experiment = dataclasses.replace(EXPERIMENT, claims=())
-    scale = dataclasses.replace(outcome().scale, points=points)
-    told = write_report(outcome(experiment=experiment, scale=scale, rows=computed), tmp_path)
+    about = ABOUT._replace(axes=("model", "d_model"), n_runs=2)
+    told = report(tmp_path, experiment=experiment, about=about, made=computed)
     assert told == []
     assert lines(tmp_path) == [
         ["model", "d_model", "hits"],
@@ -170,7 +170,7 @@ def test_what_is_computed_shows_its_metrics(tmp_path):
 def test_words_of_a_table_are_no_markup(tmp_path):
     """Kills: a name that ends a cell, begins a line or is taken for HTML."""
     point = {"model": "a|b\n<i>&", "d_model": 16, "learning_rate": 0.1}
-    write_report(outcome(rows=[row(point, 0.5)]), tmp_path)
+    report(tmp_path, made=[row(point, 0.5)])
     assert "| a\\|b &lt;i>&amp; | 16 | 0.500 |" in (tmp_path / "table.md").read_text()
 
 
