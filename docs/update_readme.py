@@ -69,7 +69,7 @@ def recall_table() -> str:
 def figures_table() -> str:
     """The figures that were made, what became of their claims, and the pictures of some."""
     rows = []
-    for folder in sorted(file.parent for file in FIGURES.glob("*/claims.json")):
+    for folder in sorted(file.parent for file in FIGURES.glob("**/claims.json")):
         title = (folder / "table.md").read_text().splitlines()[0].removeprefix("# ")
         verdicts = [claim["verdict"] for claim in json.loads((folder / "claims.json").read_text())]
         counts = [str(verdicts.count(verdict)) for verdict in ("held", "not held", "not tested")]

@@ -73,7 +73,7 @@ def config(point: Any, *, steps: int = 400) -> ExperimentConfig:
     return dataclasses.replace(
         base,
         model=dataclasses.replace(base.model, **sizes),
-        data=recall.data(task, train=100_000, valid=1_000),
+        data=recall.data(task, train=max(100_000, 64 * steps), valid=1_000),
         optimizer=dataclasses.replace(base.optimizer, learning_rate=rate),
         train=dataclasses.replace(base.train, steps=steps, seed=seed, **often),
     )

@@ -87,7 +87,6 @@ def _laptop() -> Scale:
         remarks={
             "programmatic-constant": "With d = 64 it has 0.98, 0.99 and 0.94, but that is as wide as the longest "
             "sequence is long, which any gated convolution may need.",
-            "autocorrelation-gap": "It is the learned one that does.",
             "autocorrelation-improved": "The learned one recalls more than BaseConv at every width but the smallest of "
             "N = 64, and exceeds 0.9 nowhere in 1,500 steps.",
         },

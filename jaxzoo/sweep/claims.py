@@ -66,10 +66,10 @@ def solved(*, each: Sequence[str] = ("model",), metric: str = SCORE, **where: An
 class Change(NamedTuple):
     """A change of made-up rows."""
 
-    where: Mapping[str, Any] | Callable[[Mapping[str, Any]], bool]
+    where: Mapping[str, Any] | Callable[[Any], bool]
     """Coordinates of the changed rows, or a predicate on points."""
-    to: float | Mapping[str, Any] | Callable[[Mapping[str, Any]], float]
-    """Their accuracy, or a function of the point, or other values by name of the metric or key of the row."""
+    to: float | Mapping[str, Any] | Callable[[Any], float | Mapping[str, Any]]
+    """Their accuracy, or values by name of a metric or key of the row, or a function of the point that gives these."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

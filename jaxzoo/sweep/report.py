@@ -52,7 +52,7 @@ def write_report(
         about=about,
         rows=rows,
         verdicts=judged(experiment, scale, rows),
-        svg=svg and svg.decode(),
+        svg=svg.decode() if svg else None,
         reason=reason,
         failures=failures,
     )

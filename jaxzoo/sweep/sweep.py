@@ -139,11 +139,11 @@ def reported(directory: SweepDirectory) -> list[Row]:
       ValueError: its `results.jsonl` is missing or damaged.
     """
     try:
-        rows = list(read_json_lines(directory.rows, dict[str, Any]))
+        rows: list[Row] = list(read_json_lines(directory.rows, dict[str, Any]))
     except OSError as error:
         raise ValueError(f"{directory.rows} must hold a result in every line: {error}") from error
     for number, row in enumerate(rows, 1):
         if not isinstance(row.get("point"), dict):
             raise ValueError(f"{directory.rows}:{number}: point must be an object")
-        checked_result(row, f"{directory.rows}:{number}")
+        checked_result(dict(row), f"{directory.rows}:{number}")
     return rows

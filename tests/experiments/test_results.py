@@ -7,14 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.sweep_report import outcome_of, read_sweep, report
+from jaxzoo.cli.sweep_experiment import open_sweep
+from jaxzoo.cli.sweep_report import report
 from jaxzoo.screen import Screen
+from jaxzoo.sweep.directory import SweepDirectory
+from jaxzoo.sweep.outcome import Outcome
+from jaxzoo.sweep.report import judged, read_report
 from jaxzoo.sweep.results import Results
 from jaxzoo.sweep.table import markdown
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / "experiments/results"
 KEPT = sorted(str(file.parent.relative_to(HOME)) for file in HOME.glob("**/sweep.json"))
+
+
+def opened(name):
+    """The sweep of kept results."""
+    about = SweepDirectory(HOME / name).read_about()
+    return open_sweep(ROOT / about.experiment, about.scale, HOME / name), about
 
 
 def test_there_are_some():
@@ -24,14 +34,12 @@ def test_there_are_some():
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", KEPT)
-def test_the_figure_can_be_drawn_again(name, monkeypatch):
+def test_the_figure_can_be_drawn_again(name):
     """Kills: kept results whose figure cannot be drawn any more."""
-    monkeypatch.chdir(ROOT)
-    kept = ROOT / "experiments/results" / name
-    sweep = read_sweep(kept)
+    sweep, _ = opened(name)
     assert any(panel.lines or panel.collections for panel in sweep.experiment.draw(Results(sweep.rows())).axes)
     for picture in ("figure.png", "figure.svg"):
-        assert (kept / picture).stat().st_size > 5_000
+        assert (HOME / name / picture).stat().st_size > 5_000
 
 
 @pytest.mark.full
@@ -39,30 +47,29 @@ def test_the_report_can_be_written_again(tmp_path, monkeypatch):
     """Kills: files of a report that differ from those that are kept."""
     name = "cat_figure4"
     monkeypatch.chdir(ROOT)
-    kept, again = ROOT / "experiments/results" / name, tmp_path / name
+    kept, again = HOME / name, tmp_path / name
     again.mkdir()
     for file in ("sweep.json", "results.jsonl"):
         shutil.copyfile(kept / file, again / file)
-    report([str(again)], None, Screen(sys.stdout))
-    for file in ("claims.json", "table.md"):
+    report([str(again)], None, Screen(sys.stdout), experiment=f"experiments/{name}.py")
+    for file in ("claims.json", "table.md", "sweep.json"):
         assert (again / file).read_text() == (kept / file).read_text()
 
 
 @pytest.mark.parametrize(
     "name", [name if name == "cat_figure4" else pytest.param(name, marks=pytest.mark.full) for name in KEPT]
 )
-def test_verdicts_and_table_are_those_of_the_numbers(name, monkeypatch):
+def test_verdicts_and_table_are_those_of_the_numbers(name):
     """Kills: a field of a config, or a default, by which no kept result is that of its experiment any more; a claim, a
     remark or a scale that was changed without the verdicts that are shown."""
-    monkeypatch.chdir(ROOT)
-    kept = ROOT / "experiments/results" / name
-    sweep = read_sweep(kept)
-    rows = [json.loads(line) for line in (kept / "results.jsonl").read_text().splitlines()]
+    sweep, about = opened(name)
+    assert about == sweep.about(about.experiment, about.scale)
+    rows = [json.loads(line) for line in (HOME / name / "results.jsonl").read_text().splitlines()]
     points = [(point, task.id) for point, task in sweep.points]
     made = [(row["point"], row["id"]) for row in rows]
     assert made == [found for found in points if found in made]
     assert made
-    outcome = outcome_of(sweep, name)
-    assert markdown(outcome) == (kept / "table.md").read_text()
-    claims = [(claim["name"], claim["verdict"]) for claim in json.loads((kept / "claims.json").read_text())]
-    assert [(verdict.claim.name, verdict.verdict) for verdict in outcome.verdicts()] == claims
+    verdicts = judged(sweep.experiment, sweep.scale, rows)
+    outcome = Outcome(name=name, about=about, rows=rows, verdicts=verdicts)
+    assert markdown(outcome) == (HOME / name / "table.md").read_text()
+    assert read_report(SweepDirectory(HOME / name), name).verdicts == verdicts

@@ -56,7 +56,7 @@ def test_smoke(file, tmp_path, monkeypatch, capsys):
     assert not sweep.failures()
     assert len(sweep.rows()) == len(sweep.points)
 
-    report([str(out)], None, Screen(sys.stdout))
+    report([str(out)], None, Screen(sys.stdout), experiment=file)
     assert (out / "figure.png").stat().st_size > 5_000
     verdicts = json.loads((out / "claims.json").read_text())
     assert {claim["name"] for claim in verdicts} == {claim.name for claim in sweep.experiment.claims}

@@ -101,18 +101,7 @@ def test_a_run_of_several_points_is_named_by_what_they_share(tmp_path):
 @pytest.mark.full
 def test_no_word_is_taken_for_markup(tmp_path):
     """Kills: a script from a model's name, a failure, a claim or a title; an attribute that is closed by a quote."""
-    point = {"model": EVIL, "d_model": 16, "learning_rate": 0.001}
-    texts = {"text": EVIL, "source": EVIL, "quote": EVIL, "rule": EVIL}
-    claims = [dataclasses.replace(claim, **texts) for claim in EXPERIMENT.claims]
-    about = About(EVIL, EVIL, EVIL, EVIL, EVIL, (EVIL,), ABOUT.axes, 8)
-    bad = outcome(
-        name=EVIL,
-        about=about,
-        experiment=dataclasses.replace(EXPERIMENT, claims=claims, draw=lambda results: _draw_one(results)),
-        rows=[row(point, 0.5, machine=EVIL)],
-        failures=[{"id": "a", "point": point, "error": EVIL}],
-    )
-    plain, found = written(tmp_path, _plain(bad)), written(tmp_path, bad)
+    found, plain = written(tmp_path, _with_words(EVIL)), written(tmp_path, _with_words("plain"))
     kinds = [tag for tag, _ in found.elements]
     assert kinds == [tag for tag, _ in plain.elements]
     assert kinds.count("script") == 2
@@ -120,6 +109,20 @@ def test_no_word_is_taken_for_markup(tmp_path):
     assert EVIL in found.texts["td"]
     assert EVIL in found.data[EVIL]["items"][0]["title"]
     assert found.all("section") == [{"id": EVIL}]
+
+
+def _with_words(word):
+    """A sweep that has a word wherever a user has one."""
+    point = {"model": word, "d_model": 16, "learning_rate": 0.001}
+    texts = {"text": word, "source": word, "quote": word, "rule": word}
+    claims = [dataclasses.replace(claim, **texts) for claim in EXPERIMENT.claims]
+    return outcome(
+        name=word,
+        about=About(word, word, word, word, word, (word,), ABOUT.axes, 8),
+        experiment=dataclasses.replace(EXPERIMENT, claims=claims, draw=_draw_one),
+        rows=[row(point, 0.5, machine=word)],
+        failures=[{"id": "a", "point": point, "error": word}],
+    )
 
 
 def _draw_one(results):
@@ -130,27 +133,6 @@ def _draw_one(results):
     (name,) = results.values("model")
     curve(panel, results, x="d_model", points=[{"model": name}], label=name, series=0)
     return figure
-
-
-def _plain(bad):
-    """The same with words that need no care."""
-
-    def tamed(value):
-        if isinstance(value, str):
-            return value.replace(EVIL, "plain")
-        if isinstance(value, dict):
-            return {name: tamed(inner) for name, inner in value.items()}
-        if hasattr(value, "_fields"):
-            return type(value)(*map(tamed, value))
-        if isinstance(value, list | tuple):
-            return [tamed(inner) for inner in value]
-        if dataclasses.is_dataclass(value):
-            return dataclasses.replace(
-                value, **{f.name: tamed(getattr(value, f.name)) for f in dataclasses.fields(value)}
-            )
-        return value
-
-    return tamed(bad)
 
 
 @pytest.mark.full
