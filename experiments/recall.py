@@ -120,8 +120,8 @@ def needs_less(results: Results, *, model: str, than: Sequence[str], axis: str =
     values = [n for n in results.values(axis) if all(results.select(model=name, **{axis: n}) for name in names)]
     if len(names) == 1 or not values:
         raise Missing(f"no runs of {model} and {' or '.join(than)} at one {axis}")
-    if len(results.values("d_model", model=model)) < 2:
-        raise Missing(f"one width of {model} only")
+    if len(values) < 2 or len(results.values("d_model", model=model)) < 2:
+        raise Missing(f"one width or one {axis} of {model} and {' or '.join(than)} only")
     own, *others = [[least_width(results, model=name, **{axis: n}) for n in values] for name in names]
     holds = all(a <= b for other in others for a, b in zip(own, other, strict=True))
     return Finding(

@@ -14,10 +14,11 @@ import json
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from filelock import FileLock, Timeout
 
+from jaxzoo.json_files import read_json
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.whole_files import write_whole
 
@@ -25,6 +26,19 @@ MOST_ATTEMPTS = 3
 """A run whose workers were killed so often is not tried again: it may be what ends them."""
 TELL_SECONDS = 2.0
 """Least time between two progress reports of a run."""
+
+
+class Progress(NamedTuple):
+    """Contents of a progress report."""
+
+    attempt: int = 1
+    """Which attempt this is."""
+    worker: str = ""
+    """Name of the worker."""
+    step: int | None = None
+    steps: int | None = None
+    score: float | None = None
+    """Accuracy of the newest validation."""
 
 
 class Queue:
@@ -103,6 +117,8 @@ def _lock(directory: SweepDirectory, run: str) -> FileLock:
 
 
 def _progress(directory: SweepDirectory, run: str) -> dict[str, Any]:
+    """A progress report; one that is missing or damaged says nothing, and the run begins its first attempt."""
     with contextlib.suppress(OSError, ValueError):
-        return json.loads(directory.running(run, "json").read_text())
+        found = read_json(directory.running(run, "json"), Progress)
+        return {name: value for name, value in found._asdict().items() if value is not None}
     return {}

@@ -7,6 +7,19 @@ from jaxzoo.cli.sweep_experiment import open_sweep
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.sweep import Sweep
 
+FACTS = {
+    "id": "0",
+    "status": "finished",
+    "metrics": {},
+    "seconds": 1.0,
+    "cpu_seconds": 1.0,
+    "machine": "two cores",
+    "date": "2026-03-04",
+    "commit": None,
+    "versions": {"jax": "0.10.2"},
+}
+"""The fields that every result has."""
+
 EXPERIMENT = """
     import dataclasses
 

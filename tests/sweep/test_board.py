@@ -8,9 +8,9 @@ import pytest
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.board import Board
 from jaxzoo.sweep.queue import Queue
-from tests.sweep.small import open_small
+from tests.sweep.small import FACTS, open_small
 
-RESULT = {"steps": 6, "seconds": 12.0}
+RESULT = {**FACTS, "steps": 6, "seconds": 12.0}
 
 
 @pytest.fixture(autouse=True)

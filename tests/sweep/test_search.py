@@ -1,21 +1,24 @@
-"""The search of learning rates with one seed, before the best run with all."""
+"""Which runs of a sweep are left: the search of learning rates with one seed, damaged results, linked folders."""
 
 import dataclasses
+import json
 
-from jaxzoo.sweep.directory import SweepDirectory
+import pytest
+
+from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.plan import expected
+from jaxzoo.sweep.queue import progress_of_all
 from jaxzoo.sweep.sweep import Sweep
-from tests.sweep.small import open_small
+from tests.sweep.small import FACTS, open_small
 
 
 def finish(sweep, accuracy, **where):
     """Writes results of the runs at some coordinates."""
     for point, task in sweep.points:
         if where.items() <= point.items():
-            facts = {"seconds": 1.0, "cpu_seconds": 1.0, "machine": "m", "date": "d", "commit": None, "versions": {}}
             metrics = {} if accuracy is None else {"valid/accuracy": accuracy}
             status = "diverged" if accuracy is None else "finished"
-            sweep.directory.write_result(task.id, {"id": task.id, "status": status, "metrics": metrics, **facts})
+            sweep.directory.write_result(task.id, {**FACTS, "id": task.id, "status": status, "metrics": metrics})
 
 
 def test_the_best_rates_run_with_all_seeds(tmp_path):
@@ -41,3 +44,28 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
     finish(sweep, 0.9, model="attention", learning_rate=1e-1)
     finish(sweep, 0.2, model="convolution")
     assert left() == ([], 0)
+
+
+def test_damaged_results_are_one_line(tmp_path):
+    """Kills: a traceback from a result, a progress report or a row that has other types or lacks a field."""
+    sweep = open_small(tmp_path)
+    task = sweep.tasks[0].id
+    for damaged in ("[" * 100_000, '{"id": 3}', json.dumps({**FACTS, "metrics": {"valid/accuracy": "high"}}), "3", "{"):
+        (tmp_path / f"out/results/{task}.json").write_text(damaged)
+        with pytest.raises(ValueError, match=rf"{task}\.json: .*remove it: the run is made again") as caught:
+            sweep.rows()
+        assert "\n" not in str(caught.value)
+    sweep.directory.running(task, "json").write_text("[3]")
+    assert progress_of_all(sweep.directory) == {}
+    sweep.directory.about.write_text('{"experiment": 3}')
+    with pytest.raises(ValueError, match=r"sweep\.json: "):
+        sweep.directory.read_about()
+
+
+def test_a_sweep_is_not_written_through_links(tmp_path):
+    """Kills: runs that are written outside of the directory of their sweep."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/runs").symlink_to(tmp_path)
+    (tmp_path / "out/sweep.json").write_text('{"experiment": "small.py", "scale": "laptop"}')
+    with pytest.raises(ValueError, match="runs must not be a link"):
+        SweepDirectory(tmp_path / "out").create(About("small.py", "laptop"))

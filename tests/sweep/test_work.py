@@ -19,7 +19,7 @@ from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
-from tests.sweep.small import open_small
+from tests.sweep.small import FACTS, open_small
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -106,7 +106,7 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
     sweep = open_small(tmp_path)
     scale = dataclasses.replace(sweep.scale, config=lambda point: Measurement(function=dict, arguments={}))
     measured = dataclasses.replace(sweep, scale=scale)
-    measured.directory.write_result(measured.tasks[0].id, {"seconds": 1.0})
+    measured.directory.write_result(measured.tasks[0].id, FACTS)
     other = dataclasses.replace(measured, directory=SweepDirectory(tmp_path / "other"))
     other.directory.create(About("small.py", "laptop"))
     assert other.reuse(measured.directory) == 0
