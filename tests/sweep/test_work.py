@@ -164,7 +164,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
     for row in sweep.rows():
         assert row["curve"] == alone[row["id"]]["curve"]
         assert row["metrics"] == alone[row["id"]]["metrics"]
-    report([str(sweep.directory.path)], None, Screen(sys.stdout))
+    report([str(sweep.directory.path)], None, Screen(sys.stdout), experiment=sweep.directory.read_about().experiment)
     assert capsys.readouterr().out.startswith(f"{sweep.directory.path}: Small\npage: ")
     assert len((sweep.directory.path / "table.md").read_text().split("\n\n")[2].splitlines()) == 2 + 1
     assert (sweep.directory.path / "figure.png").stat().st_size > 1000
