@@ -24,7 +24,7 @@ from jaxzoo.mixers import (
     MixerConfig,
     RWKV7TimeMixConfig,
 )
-from jaxzoo.sweep import Claim, Experiment, Finding, Results, Scale, grid
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks.base import TaskConfig
@@ -187,6 +187,21 @@ def draw(results: Results) -> "Figure":
     return figure
 
 
+def _made_up(point: Any) -> dict[str, float]:
+    """Reflections track the state at all lengths, positive eigenvalues and attention at the trained one."""
+    name = point["model"]
+    longer = 0.99 if name in (*NEGATIVE, "RWKV-7") else 0.6
+    scores = {f"{SCORE}/length={length}": 0.99 if length == TRAINED else longer for length in LENGTHS}
+    return {SCORE: longer, **scores}
+
+
+def _learned(tasks: Sequence[str], models: Sequence[str]) -> Any:
+    """Each of the models is seen to have learned each of the tasks at the trained length."""
+    metric = f"{SCORE}/length={TRAINED}"
+    return tuple(learned(metric=metric, task=name, model=model) for name in tasks for model in models)
+
+
+LINE = "0.95 of all places at each length stand for solved."
 experiment = Experiment(
     title="State tracking by length",
     about=f"Parity and the permutations of three and of five objects (swaps only), learned at {TRAINED} tokens and "
@@ -197,33 +212,59 @@ experiment = Experiment(
             name="positive",
             text="No model whose transitions have positive eigenvalues only solves parity at all lengths (for us: "
             "more than 0.95 of all places at each).",
-            source="arXiv 2411.12537, Theorem 1",
+            quote="(in our words) finite precision linear RNNs with state-transition matrices having only "
+            "positive eigenvalues cannot solve "
+            "parity",
+            source="arXiv 2411.12537, abstract and Theorem 1",
+            rule=LINE,
+            controls=_learned(("parity",), POSITIVE),
+            broken_by=(Change({"model": "GLA"}, 0.99),),
             holds=lambda results: _all_lengths(results, ("parity",), POSITIVE, solved=False),
         ),
         Claim(
             name="parity",
             text="With eigenvalues down to -1 the delta rule solves parity at all lengths.",
+            quote="(in our words) Our experiments confirm that extending the eigenvalue range of Mamba and "
+            "DeltaNet to include negative "
+            "values enables them to solve parity",
             source="arXiv 2411.12537, abstract",
+            rule=LINE,
+            controls=_learned(("parity",), NEGATIVE),
+            broken_by=(Change({"model": NEGATIVE}, 0.6),),
             holds=lambda results: _all_lengths(results, ("parity",), NEGATIVE, solved=True),
         ),
         Claim(
             name="groups",
             text="It solves the permutations of three objects and the swaps of five, one reflection per token.",
-            source="arXiv 2411.12537, Theorem 3",
+            quote="(in our words) but consistently improves their performance on state-tracking tasks",
+            source="arXiv 2411.12537, abstract and Theorem 3",
+            rule=LINE,
+            controls=_learned(("S_3", "S_5"), NEGATIVE[:1]),
+            broken_by=(Change({"model": NEGATIVE}, 0.6),),
             holds=lambda results: _all_lengths(results, ("S_3", "S_5"), ("DeltaNet, negative",), solved=True),
         ),
         Claim(
             name="rwkv7",
             text="RWKV-7 tracks states: parity and the permutations of three objects at all lengths.",
+            quote="(in our words) RWKV-7 can perform state tracking and recognize all regular languages",
             source="RWKV-7, arXiv 2503.14456, abstract",
+            rule=LINE,
+            controls=_learned(("parity", "S_3"), ("RWKV-7",)),
+            broken_by=(Change({"model": "RWKV-7"}, 0.6),),
             holds=lambda results: _all_lengths(results, ("parity", "S_3"), ("RWKV-7",), solved=True),
         ),
         Claim(
             name="attention",
             text="Attention solves neither at all lengths.",
+            quote="(in our words) linear RNNs such as Mamba and DeltaNet, like Transformers, have limited "
+            "state-tracking capabilities",
             source="arXiv 2411.12537, abstract",
+            rule=LINE,
+            controls=_learned(tuple(GUESS), ("attention",)),
+            broken_by=(Change({"model": "attention"}, 0.99),),
             holds=lambda results: _all_lengths(results, tuple(GUESS), ("attention",), solved=False),
         ),
     ),
+    made_up=_made_up,
     draw=draw,
 )
