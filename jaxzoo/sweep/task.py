@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import Json, to_json
@@ -60,11 +61,20 @@ def _as_json(config: ExperimentConfig | Measurement) -> Json:
     return {"function": f"{module}.{function.__qualname__}", "arguments": dict(config.arguments)}
 
 
-def _identity(config: ExperimentConfig) -> Json:
-    """What determines the result of a run: all but the choice of kernels, which is like that of a machine."""
-    stored = to_json(config)
-    del stored["train"]["pallas_kernels"]
-    return stored
+def _identity(value: Any) -> Json:
+    """A config without the fields that have their defaults, so that a new field keeps the ids of results."""
+    if isinstance(value, tuple | list):
+        return [_identity(item) for item in value]
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    said: dict[str, Json] = {"type": type(value).__name__}
+    for field in dataclasses.fields(value):
+        given, default = getattr(value, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if given != default:
+            said[field.name] = _identity(given)
+    return said
 
 
 def _without_rates(config: ExperimentConfig) -> Json:
