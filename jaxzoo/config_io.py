@@ -7,6 +7,7 @@ of this package, where names are unique, and `{"type": "module:OwnConfig", ...}`
 
 import dataclasses
 import difflib
+import importlib.metadata
 import inspect
 import sys
 import types
@@ -27,6 +28,10 @@ TYPE = "type"
 
 STORED_MODULE = "__stored_module__"
 """Attribute of a module that names it in files, where its import name changes with its contents (config files)."""
+
+
+ENTRY_POINTS = ("jaxzoo.mixers", "jaxzoo.tasks")
+"""Groups in which installed packages declare their config classes, by name."""
 
 
 class UnknownTypeError(ValueError):
@@ -148,10 +153,18 @@ def _chosen_class(value: dict[str, Json], declared: list[type], path: str) -> ty
         name = _type_name(first)
     elif TYPE not in value:
         raise ValueError(f"{path}: needs the key {TYPE!r}, the name of a {first.__name__ if first else 'class'}")
+    _import_installed(name)
     known = {_type_name(c): c for cls in declared for c in _with_subclasses(cls) if not inspect.isabstract(c)}
     if not isinstance(name, str) or not dataclasses.is_dataclass(known.get(name)):
         raise UnknownTypeError(f"{path}: unknown type {shorten(name)}{nearest(str(name), known)}")
     return known[name]
+
+
+def _import_installed(name: Any) -> None:
+    """Imports the class `module:Name` if an installed package declares it as an entry point of jaxzoo; nothing else."""
+    for group in ENTRY_POINTS if isinstance(name, str) and ":" in name else ():
+        for point in importlib.metadata.entry_points(group=group, value=name):
+            point.load()
 
 
 def _type_name(cls: type) -> str:

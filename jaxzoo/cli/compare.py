@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.whole_files import write_whole
@@ -33,7 +33,7 @@ def _compare(argv: Sequence[str]) -> None:
     if wrong := next((f for f in flags if f.startswith("-") and not f.startswith(("--data.", "--train."))), None):
         raise UsageError(f"unknown option {wrong}; fields of the data and of the training can be changed, no others")
     for file in options.config or []:
-        load_config(Path(file))
+        import_file(Path(file))
 
     from jaxzoo.evals.compare import compare, draw, table
     from jaxzoo.loading import load

@@ -9,6 +9,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = 
         "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
     )
     names = ", ".join(mixers) or "with --config FILE, --help lists them"
-    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: {names}"
+    mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
     parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
 
 
@@ -127,8 +128,11 @@ def mixer_names() -> list[str]:
 
 
 def normal_name(text: str) -> str:
-    """A name of the command line as configurations, mixers and tasks are registered: `RET-NET` is `ret_net`."""
-    return text.lower().replace("-", "_")
+    """A name of the command line as configurations, mixers and tasks are registered: `RET-NET` is `ret_net`.
+
+    `FILE.py:NAME` stays as it is.
+    """
+    return text if ":" in text else text.lower().replace("-", "_")
 
 
 def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | None) -> Any:
@@ -146,13 +150,49 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     return configs[name]
 
 
-def _mixer_named(name: str) -> "MixerConfig":
-    from jaxzoo.mixers import MIXERS
+def import_file(file: Path) -> ModuleType:
+    """Imports a Python file of the user's, so that the classes that it defines are known.
 
+    Raises:
+      UsageError: the file is missing or fails (with its line).
+    """
+    if not file.is_file():
+        raise UsageError(f"config file {file} does not exist")
+    with _failures_of(file):
+        return _import(file.resolve())
+
+
+def class_in_file(text: str, base: type, option: str) -> type:
+    """The class that `FILE:NAME` names: a subclass of `base`; NAME may lack the ending `Config`.
+
+    Raises:
+      UsageError: the file is missing or fails, or has no such class.
+    """
+    file, _, name = text.rpartition(":")
+    module = import_file(Path(file))
+    own = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
+    for found in (name, f"{name}Config"):
+        if found in own and not inspect.isabstract(own[found]):
+            return own[found]
+    names = [key for key, value in own.items() if value.__module__ == module.__name__]
+    hint = unknown("class", name, names) if names else "it defines none"
+    raise UsageError(f"{option} {text}: {file} must define {name} or {name}Config, a {base.__name__}: {hint}")
+
+
+def _mixer_named(name: str) -> "MixerConfig":
+    """A mixer of the package, of an installed package (entry points `jaxzoo.mixers`), or of a file (`FILE.py:NAME`)."""
+    from jaxzoo.mixers import MIXERS, MixerConfig
+
+    if ":" in name:
+        with _failures_of(Path(name.rpartition(":")[0])):
+            return class_in_file(name, MixerConfig, MIXER_FLAG)()
     registered = normal_name(name)
-    if registered not in MIXERS:
-        raise UsageError(f"{MIXER_FLAG}: {unknown('mixer', registered, MIXERS)}")
-    return MIXERS[registered]()
+    installed = {point.name: point for point in entry_points(group="jaxzoo.mixers")}
+    if registered in MIXERS:
+        return MIXERS[registered]()
+    if registered in installed:
+        return installed[registered].load()()
+    raise UsageError(f"{MIXER_FLAG}: {unknown('mixer', registered, [*MIXERS, *installed])}")
 
 
 @contextlib.contextmanager
@@ -160,6 +200,8 @@ def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
     """One line for whatever the user's file raises, SystemExit and KeyboardInterrupt included."""
     try:
         yield
+    except UsageError:
+        raise
     except BaseException as error:
         last_line = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(f"{what} {file}{_line_of(error, file)}: {last_line}") from error

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.evaluate_common import PROGRAM, check_out, check_variables, write_results
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import run, say, use_compilation_cache
@@ -47,7 +47,7 @@ def _evaluate(argv: Sequence[str]) -> None:
         raise UsageError("--run DIR is required, such as runs/mqar-based; see --help")
     out = check_out(options.out)
     if options.config is not None:
-        load_config(Path(options.config))
+        import_file(Path(options.config))
 
     import jax
 

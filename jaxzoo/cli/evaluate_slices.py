@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.data_progress import PieceProgress
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
@@ -59,7 +59,7 @@ def evaluate_slices(argv: Sequence[str]) -> None:
     if out is not None:
         check_directory(out)
     for file in options.config:
-        load_config(Path(file))
+        import_file(Path(file))
     use_compilation_cache()
     candidates = [_candidate(name, path, flags, options.checkpoint) for name, path in names.items()]
     digest = check_same_tokens({c.name: c.session for c in candidates})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.evaluate_common import PROGRAM, check_out, check_variables, write_results
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.runner import say, use_compilation_cache
@@ -57,7 +57,7 @@ def evaluate_tasks(argv: Sequence[str]) -> None:
         raise UsageError("--tasks must name at least one, such as fda; see --tasks --help")
     scorer, names = _plan(options)
     if options.config is not None:
-        load_config(options.config)
+        import_file(options.config)
     model, about = _model(options, flags)
     results = _score(scorer, model, names, options)
     about |= {"max_length": model.max_length, "requests": model.requests._asdict()}

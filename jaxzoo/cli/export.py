@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
 from jaxzoo.cli.runner import run, say
 
@@ -35,7 +35,7 @@ def _export(argv: Sequence[str]) -> None:
     if options.out is None:
         raise UsageError("--out is required: the file to write, or with --import the directory of the run; see --help")
     if options.config is not None:
-        load_config(Path(options.config))
+        import_file(Path(options.config))
     out = Path(options.out).expanduser()
     if options.file is not None:
         if options.checkpoint is not None:

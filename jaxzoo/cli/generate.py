@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import tyro
 
 from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
@@ -88,7 +88,7 @@ def _generate(argv: Sequence[str]) -> None:
 
     sampling = Sampling(temperature=command.temperature, top_k=command.top_k, top_p=command.top_p)
     if command.config is not None:
-        load_config(command.config)
+        import_file(command.config)
     use_compilation_cache()
     given = load_tokenizer(command.tokenizer) if command.tokenizer else None
     model, tokenizer, step = load_trained(command.run, command.checkpoint or None, tokenizer=given)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxzoo.cli.config_file import load_config
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import UsageError, flags_of, parse_flags, which_checkpoint
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 
@@ -49,7 +49,7 @@ def _inspect(argv: Sequence[str]) -> None:
     if command.prompt and command.example is not None:
         raise UsageError("--prompt and --example are two inputs; give one of them")
     if command.config is not None:
-        load_config(command.config)
+        import_file(command.config)
 
     import numpy as np
 

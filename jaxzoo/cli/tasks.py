@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
-from jaxzoo.cli.config_file import normal_name
+from jaxzoo.cli.config_file import class_in_file, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.config_io import nearest
-from jaxzoo.tasks.demos import DEMOS
+from jaxzoo.config_io import unknown
+from jaxzoo.tasks.demos import DEMOS, Demo
 
 if TYPE_CHECKING:
     from jaxzoo.tasks.base import TaskConfig
@@ -37,9 +37,8 @@ class TasksCommand(Checked):
     """Which of the two disjoint sets of examples."""
 
     def __post_init__(self) -> None:
-        if self.task not in DEMOS:
-            hint = nearest(self.task, DEMOS) or f"; there are {', '.join(DEMOS)}"
-            raise UsageError(f"--task: unknown task {self.task!r}{hint}")
+        if ":" not in self.task and self.task not in DEMOS:
+            raise UsageError(f"--task: {unknown('task', self.task, DEMOS)}; a task of yours is FILE.py:NAME")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +53,7 @@ def _show(argv: Sequence[str]) -> None:
 
     from jaxzoo.data.base import UNLABELLED
 
-    print(f"{command.task}: {DEMOS[command.task].summary}\n{config.legend}")
+    print(f"{command.task}: {_demo(command.task).summary}\n{config.legend}")
     batch = config.labelled(command.seed, np.arange(command.show), command.split)
     targets = np.full(batch.tokens.shape, UNLABELLED)
     np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
@@ -76,13 +75,24 @@ def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:
         print(_options(tasks=True).format_help(), end="")
         raise SystemExit(0)
     command = TasksCommand(**given)
-    demo = DEMOS[command.task]
-    _refuse_others(command.task, flags)
+    demo = _demo(command.task)
+    if command.task in DEMOS:
+        _refuse_others(command.task, flags)
     if wants_help:
         print(_options().format_help())
         flags = [*flags, "--help"]
     known = [*demo.flags, *flags_of(TasksCommand())]
     return command, parse_flags(demo.build, flags, prog=f"{PROGRAM} --task {command.task}", known=known)
+
+
+def _demo(task: str) -> Demo:
+    """A registered task, or the class of the user's own that `FILE.py:NAME` names."""
+    if task in DEMOS:
+        return DEMOS[task]
+    from jaxzoo.tasks.base import TaskConfig
+
+    found = class_in_file(task, TaskConfig, "--task")
+    return Demo((found.__doc__ or found.__name__).strip().splitlines()[0], found, {})
 
 
 def _refuse_others(task: str, flags: Sequence[str]) -> None:
@@ -108,7 +118,7 @@ def _options(*, tasks: bool = False) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help="show this help")
-    parser.add_argument("--task", type=normal_name, metavar="NAME", help="which task; default: mqar")
+    parser.add_argument("--task", type=normal_name, metavar="NAME", help="which task, or FILE.py:NAME; default: mqar")
     parser.add_argument("--show", type=int, metavar="N", help="how many examples to print; default: 3")
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the examples; default: 0")
     parser.add_argument("--split", metavar="NAME", help="train or test, two disjoint sets of examples; default: train")

@@ -15,16 +15,19 @@ class Demo(NamedTuple):
 
     summary: str
     """The question of the task, in one line."""
-    target: str
-    """Config class or preset function and its module in `jaxzoo.tasks`, such as `ngram_recall.nar`."""
+    target: "str | Callable[..., TaskConfig]"
+    """Config class or preset function, or its name and module in `jaxzoo.tasks`, such as `ngram_recall.nar`."""
     sizes: Mapping[str, int | str]
     """Defaults that differ from those of the target."""
 
     @property
     def build(self) -> "Callable[..., TaskConfig]":
         """The target with these defaults."""
-        module, name = self.target.split(".")
-        return functools.partial(getattr(importlib.import_module(f"jaxzoo.tasks.{module}"), name), **self.sizes)
+        target = self.target
+        if isinstance(target, str):
+            module, name = target.split(".")
+            target = getattr(importlib.import_module(f"jaxzoo.tasks.{module}"), name)
+        return functools.partial(target, **self.sizes)
 
     @property
     def flags(self) -> list[str]:
