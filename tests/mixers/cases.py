@@ -2,10 +2,6 @@
 
 import dataclasses
 
-import jax
-import numpy as np
-from flax import nnx
-
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
     MIXERS,
@@ -21,7 +17,6 @@ from jaxzoo.mixers import (
     LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
-    Mixer,
     MixerConfig,
     NystromFormerConfig,
     RetNetConfig,
@@ -30,11 +25,8 @@ from jaxzoo.mixers import (
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
 )
-from jaxzoo.mixers.base import Inherited
+from jaxzoo.testing import ready
 from tests.mixers.outside import OUTSIDE
-
-MAX_LENGTH = 40
-"""Taps of long filters, and capacity of growing states: more than any test feeds."""
 
 EXTRA = [
     AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
@@ -99,35 +91,9 @@ def _label(config: MixerConfig) -> str:
     return f"{name}-{','.join(changed)}"
 
 
-def _ready(config: MixerConfig) -> MixerConfig:
-    """Large weights, so that wrong mixing shows in the numbers."""
-    config = dataclasses.replace(config, init_std=0.5, out_init_std=0.5)
-    model = Inherited(d_model=config.width, max_length=MAX_LENGTH, init_std=0.5, out_init_std=0.5)
-    return config.inherit(model)
-
-
 _TINY = [cls.tiny() for cls in (*MIXERS.values(), *OUTSIDE)]
-CASES = {_label(config): _ready(config) for config in [*_TINY, *EXTRA, *MORE]}
+CASES = {_label(config): ready(config) for config in [*_TINY, *EXTRA, *MORE]}
 TINY = {_label(config) for config in _TINY}
 """Cases that are the `tiny()` of a mixer."""
 SLOW = {_label(config) for config in MORE}
 """Cases that run before a release only."""
-
-
-def build(config: MixerConfig) -> Mixer:
-    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one.
-
-    One compiled program draws all parameters; built eagerly, each would be a program of its own.
-    """
-    definition: list = []
-
-    def draw(seed: jax.Array) -> tuple:
-        rngs = nnx.Rngs(jax.random.wrap_key_data(seed, impl="unsafe_rbg"))
-        graph, *variables = nnx.split(config.build(rngs=rngs), nnx.Param, ...)
-        definition.append(graph)
-        return tuple(variables)
-
-    parameters, others = jax.jit(draw)(np.arange(4, dtype=np.uint32))
-    rng = np.random.default_rng(1)
-    moved = jax.tree.map(lambda x: (np.asarray(x) + 0.1 * rng.normal(size=x.shape)).astype(x.dtype), parameters)
-    return nnx.merge(definition[0], jax.tree.map(jax.device_put, moved), others)

@@ -10,8 +10,8 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import buffer, parameter
 from jaxzoo.mixers import Capabilities, Mixer, MixerConfig
 from jaxzoo.mixers.base import NO_CONTEXT
+from jaxzoo.testing import N_TOKENS
 
-N_TOKENS = 13
 """Token ids of `SignedTokens`: those of the models in `tests/models/hybrids.py`."""
 
 

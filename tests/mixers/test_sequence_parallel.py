@@ -22,7 +22,8 @@ from jaxzoo.mixers import (
 from jaxzoo.ops.linear_attention import LinearState, linear_attention
 from jaxzoo.sequence_parallel import behind_halo
 from jaxzoo.sharding import MeshConfig, constrain, make_mesh, named_sharding
-from tests.mixers.cases import CASES, build
+from jaxzoo.testing import build
+from tests.mixers.cases import CASES
 from tests.pallas_kernels.shared import assert_close, needs_eight_devices
 
 pytestmark = needs_eight_devices

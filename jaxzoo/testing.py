@@ -1,0 +1,359 @@
+"""`check_mixer`: the contract of `jaxzoo.mixers.base`, asked of a mixer as far as its capabilities promise.
+
+For the tests of your own mixer, wherever it is defined:
+
+    from jaxzoo.testing import check_mixer
+
+    def test_my_mixer():
+        check_mixer(MyMixerConfig.tiny())
+
+The truth is `step`, token by token, the simplest of the three forms; check it against your equation by a test of your
+own. Two programs are compiled for a mixer, and their results are cached: `streams` runs `step` and `prefill`,
+`training` the call and its gradients. Each `check_*` function reads them and raises AssertionError for one invariant.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jaxzoo.mixers.base import Context, Inherited, Mixer, MixerConfig, state_bytes
+
+BATCH, LENGTH = 3, 13
+WARM = (0, 4, 9)
+"""Tokens that each row has seen before a stream begins."""
+LENGTHS = (0, 1, 4, LENGTH)
+"""Tokens of a prefill, from the state after any number of tokens: none, one, a chunk of `tiny()`, and several with a
+rest."""
+HALF = LENGTH // 2
+DOCUMENTS = ((1, 5, 2, 5), (13,), (4, 1, 8))
+"""Lengths of the documents that are packed into each row."""
+
+
+N_TOKENS = 13
+"""Token ids that the inputs hold are below."""
+MAX_LENGTH = 40
+"""Taps of long filters, and capacity of growing states: more than any check feeds."""
+
+
+def check_mixer(config: MixerConfig) -> None:
+    """Checks all that a mixer promises, with weights of standard deviation 0.5 so that wrong mixing shows.
+
+    Args:
+      config: a small one, such as `tiny()`: widths of some 16 at most.
+
+    Raises:
+      AssertionError: an invariant does not hold; the message names it.
+      ValueError: what the mixer itself refuses.
+    """
+    config = ready(config)
+    promised = config.capabilities
+    check_parameters(config)
+    check_dependence(config)
+    if promised.streams:
+        check_streams(config)
+        check_gradients(config)
+    if promised.segments and promised.causal:
+        check_documents(config)
+
+
+def ready(config: MixerConfig) -> MixerConfig:
+    """Large weights, so that wrong mixing shows in the numbers."""
+    config = dataclasses.replace(config, init_std=0.5, out_init_std=0.5)
+    model = Inherited(d_model=config.width, max_length=MAX_LENGTH, init_std=0.5, out_init_std=0.5)
+    return config.inherit(model)
+
+
+def build(config: MixerConfig) -> Mixer:
+    """The mixer with every parameter moved off its initial value: no zero bias, no scale of one.
+
+    One compiled program draws all parameters; built eagerly, each would be a program of its own.
+    """
+    definition: list = []
+
+    def draw(seed: jax.Array) -> tuple:
+        rngs = nnx.Rngs(jax.random.wrap_key_data(seed, impl="unsafe_rbg"))
+        graph, *variables = nnx.split(config.build(rngs=rngs), nnx.Param, ...)
+        definition.append(graph)
+        return tuple(variables)
+
+    parameters, others = jax.jit(draw)(np.arange(4, dtype=np.uint32))
+    rng = np.random.default_rng(1)
+    moved = jax.tree.map(lambda x: (np.asarray(x) + 0.1 * rng.normal(size=x.shape)).astype(x.dtype), parameters)
+    return nnx.merge(definition[0], jax.tree.map(jax.device_put, moved), others)
+
+
+class Stream(NamedTuple):
+    """Inputs and token ids, as NumPy arrays: each cut of a JAX array would be a program to compile."""
+
+    x: Any
+    tokens: Any
+
+    def at(self, rows, places):
+        """The tokens at these rows and places."""
+        return Stream(self.x[rows, places], self.tokens[rows, places])
+
+    @property
+    def context(self):
+        """Token ids, and values of an earlier layer."""
+        return Context(tokens=jnp.asarray(self.tokens), first_values=jax.lax.stop_gradient(jnp.sin(self.x)))
+
+
+@functools.cache
+def mixer_of(config):
+    """The mixer of `build`, once for a config."""
+    return build(config)
+
+
+def inputs(config, length=LENGTH, seed=2):
+    """Random tokens."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(BATCH, length, config.d_model)).astype(np.float32)
+    return Stream(x, rng.integers(N_TOKENS, size=(BATCH, length), dtype=np.int32))
+
+
+def in_turn(mixer, stream, state):
+    """Outputs `(b, t, d)` of `step`, and the states before the first and after every token `(t + 1, b, ...)`."""
+
+    def step(state, now):
+        y, state = mixer.step(now.x, state, now.context)
+        return state, (y, state)
+
+    y, states = jax.lax.scan(step, state, jax.tree.map(lambda x: x.swapaxes(0, 1), stream))[1]
+    whole = jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), state, states)
+    return y.swapaxes(0, 1), whole
+
+
+def starts(length):
+    """(row, place) of every token of every stretch of that length of the streams, which begin at `WARM`."""
+    rows, places = np.meshgrid(np.arange(BATCH), np.arange(LENGTH - length + 1), indexing="ij")
+    return rows.ravel(), (places + np.array(WARM)[:, None]).ravel()
+
+
+@functools.cache
+def streams(config):
+    """Inputs in turn; and from the state after any number of them, the next `LENGTHS` at once."""
+    graph, variables = nnx.split(mixer_of(config))
+
+    @jax.jit
+    def run(variables, stream):
+        mixer = nnx.merge(graph, variables)
+        stepped, states = in_turn(mixer, stream, mixer.init_state(BATCH, capacity=MAX_LENGTH))
+        prefilled = {}
+        for length in LENGTHS:
+            rows, places = starts(length)
+            part = stream.at(rows[:, None], places[:, None] + np.arange(length)[None])
+            prefilled[length] = mixer.prefill(part.x, jax.tree.map(lambda x: x[places, rows], states), part.context)  # noqa: B023
+        return {"steps": stepped, "states": states, "prefill": prefilled}
+
+    return jax.tree.map(np.asarray, run(variables, inputs(config, LENGTH + max(WARM))))
+
+
+def assert_close(actual, expected, tolerance=1e-5, what=""):
+    """Every leaf within `tolerance` of the largest entry of its expectation (at least 1)."""
+
+    def leaf(path, actual, expected):
+        scale = max(1.0, float(np.abs(np.asarray(expected, np.float64)).max(initial=0)))
+        message = f"{what}{jax.tree_util.keystr(path)}"
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance * scale, err_msg=message)
+
+    jax.tree.map_with_path(leaf, actual, expected)
+
+
+def assert_state_keeps_structure(config):
+    """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays; only traced."""
+    mixer, states = mixer_of(config), streams(config)["states"]
+    assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
+    if not config.capabilities.growing_state:
+        assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
+
+    def prefill_and_step(state, x, tokens):
+        _, prefilled = mixer.prefill(x, state, Context(tokens=tokens, first_values=x))
+        return prefilled, mixer.step(x[:, 0], prefilled, Context(tokens=tokens[:, 0], first_values=x[:, 0]))[1]
+
+    tokens = jax.ShapeDtypeStruct((BATCH, 3), jnp.int32)
+    for dtype in (jnp.float32, jnp.bfloat16):
+        state = jax.eval_shape(lambda: mixer.init_state(BATCH, capacity=MAX_LENGTH, dtype=dtype))  # noqa: B023
+        x = jax.ShapeDtypeStruct((BATCH, 3, config.d_model), dtype)
+        for after in jax.eval_shape(prefill_and_step, state, x, tokens):
+            assert jax.tree.structure(after) == jax.tree.structure(state)
+            for before, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+                assert (leaf.shape, leaf.dtype, leaf.weak_type) == (before.shape, before.dtype, before.weak_type)
+                assert leaf.shape[0] == BATCH
+
+
+def segment_ids():
+    """Ids by row: neighbours differ, and neither start at 0 nor rise by 1."""
+    rows = [np.repeat(7 - 3 * np.arange(len(lengths)), lengths) for lengths in DOCUMENTS]
+    return np.stack(rows).astype(np.int32)
+
+
+def documents():
+    """Rows, first places and places after the last one of all documents."""
+    ends = [np.cumsum(lengths) for lengths in DOCUMENTS]
+    rows = np.repeat(np.arange(BATCH), [len(lengths) for lengths in DOCUMENTS])
+    stops = np.concatenate(ends)
+    return rows, stops - np.concatenate(DOCUMENTS), stops
+
+
+class Rows(NamedTuple):
+    """Rows of the batch of `training`."""
+
+    whole = slice(0, BATCH)
+    alone = slice(BATCH, BATCH + sum(map(len, DOCUMENTS)))
+    """Each document at the start of a row of its own; something else follows."""
+    jacobian = slice(alone.stop, alone.stop + 2 * LENGTH)
+    """Sums of neighbours of the first two rows, once for each of their places."""
+    futures = slice(jacobian.stop, jacobian.stop + 8)
+    """The first 5 tokens of the first row, and other tokens after them."""
+
+
+def batch(config):
+    """The inputs of `training`, and for each of its gradients the cotangents of outputs and losses."""
+    stream = inputs(config)
+    rows, first, stops = documents()
+    places = first[:, None] + np.arange(LENGTH)[None]
+    own = places < stops[:, None]
+    places = np.minimum(places, LENGTH - 1)
+    alone, copies = stream.at(rows[:, None], places), stream.at(np.repeat([0, 1], LENGTH), slice(None))
+    copies.x[:, 1:] += copies.x[:, :-1]  # a filter from the inputs' correlations has a tap at distance 1
+    others = [inputs(config, seed=seed).at([0], slice(None)) for seed in range(20, 28)]
+    futures = jax.tree.map(lambda first, *rest: np.concatenate(rest), stream, *others)
+    for all_rows, given in zip(futures, stream, strict=True):
+        all_rows[:, :5] = given[:1, :5]
+    everything = Stream(*(np.concatenate(parts) for parts in zip(stream, alone, copies, futures, strict=True)))
+
+    cotangent = inputs(config, seed=4).x
+    y = {name: np.zeros_like(everything.x) for name in ("alone", "jacobian", "whole", "row", "losses")}
+    y["alone"][Rows.alone] = np.where(own[..., None], cotangent[rows[:, None], places], 0)
+    y["jacobian"][Rows.jacobian] = np.tile(np.eye(LENGTH), (2, 1))[..., None] * cotangent[0, 0]
+    y["losses"][Rows.whole] = cotangent
+    y["whole"][Rows.whole, : 2 * HALF] = cotangent[:, : 2 * HALF]
+    y["row"][0] = cotangent[0]
+    return everything, {name: (dy, np.float32(name == "losses")) for name, dy in y.items()}
+
+
+@functools.cache
+def training(config):
+    """Outputs, losses, and gradients of parameters and inputs of the call; the same of packed documents, and of two
+    calls of `prefill`."""
+    graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
+    promised, stream, ids = config.capabilities, inputs(config), segment_ids()
+    everything, cotangents = batch(config)
+
+    def all_at_once(params, x):
+        return nnx.merge(graph, params, others).with_losses(x, everything.context)
+
+    def packed(params, x):
+        context = dataclasses.replace(stream.context, segment_ids=jnp.asarray(ids))
+        return nnx.merge(graph, params, others)(x, context)
+
+    def cut_in_two(params, x):
+        mixer = nnx.merge(graph, params, others)
+
+        def half(state, now):
+            y, state = mixer.prefill(now.x, state, now.context)
+            return state, y
+
+        halves = Stream(x, jnp.asarray(stream.tokens[:, : 2 * HALF]))
+        halves = jax.tree.map(lambda x: x.reshape(BATCH, 2, HALF, *x.shape[2:]).swapaxes(0, 1), halves)
+        return jax.lax.scan(half, mixer.init_state(BATCH, capacity=2 * HALF), halves)[1]
+
+    @jax.jit
+    def run(params, x, everything, cotangents, cotangent):
+        (y, losses), pull_back = jax.vjp(all_at_once, params, everything)
+        gradients = jax.lax.map(lambda dy: pull_back((dy[0], dict.fromkeys(losses, dy[1]))), cotangents)
+        found = {"y": y, "losses": losses, "gradients": gradients}
+        if not promised.streams:
+            found["call"] = nnx.merge(graph, params, others)(x, stream.context)
+        if promised.segments and promised.causal:
+            y, pull_back = jax.vjp(packed, params, x)
+            found["packed"] = y, pull_back(cotangent)
+        if promised.streams:
+            y, pull_back = jax.vjp(cut_in_two, params, x[:, : 2 * HALF])
+            cotangents_of_halves = cotangent[:, : 2 * HALF].reshape(BATCH, 2, HALF, -1).swapaxes(0, 1)
+            found["cut"] = y, pull_back(cotangents_of_halves)
+        return found
+
+    stacked = jax.tree.map(lambda *each: np.stack(each), *cotangents.values())
+    found = run(params, stream.x, everything.x, stacked, inputs(config, seed=4).x)
+    found = jax.tree.map(np.asarray, found)
+    found["gradients"] = {
+        name: jax.tree.map(lambda x: x[i], found["gradients"])  # noqa: B023
+        for i, name in enumerate(cotangents)
+    }
+    return found
+
+
+def check_parameters(config: MixerConfig) -> None:
+    """Every parameter has a gradient, and the loss terms are those that the config names."""
+    found = training(config)
+    for path, leaf in jax.tree.leaves_with_path(found["gradients"]["losses"][0]):
+        assert np.isfinite(leaf).all(), path
+        assert np.abs(leaf).max() > 1e-4, path
+    assert found["losses"].keys() == config.loss_weights.keys()
+    for name, loss in found["losses"].items():
+        assert (loss.shape, loss.dtype) == ((), np.float32), name
+        assert np.isfinite(loss), name
+    if "call" in found:
+        assert_close(found["y"][Rows.whole], found["call"], what="output of with_losses")
+
+
+def check_dependence(config: MixerConfig) -> None:
+    """Outputs depend on the past, on the future only where promised, and on no other row."""
+    found, promised = training(config), config.capabilities
+    of_two = np.abs(found["gradients"]["jacobian"][1][Rows.jacobian]).reshape(2, LENGTH, LENGTH, -1)
+    strength = of_two.max(axis=(0, 3))  # by chance an output of a squared ReLU has no gradient
+    if promised.causal:
+        assert np.triu(strength, 1).max() <= promised.future_rounding * strength.max(), "the future"
+    else:
+        change = np.abs(found["y"][Rows.futures] - found["y"][:1])[:, :5].max()
+        assert change > 1e-4, "no output depends on the future"
+    mixed = np.tril(strength, -1).any(axis=1) if promised.selects else np.ones(LENGTH, bool)
+    assert mixed[1:].any(), "no output depends on the past"
+    assert np.diagonal(strength)[mixed].min() > 1e-4, "the token itself"
+    if not getattr(config, "look_back", True):
+        mixed[:: config.block_size] = False  # the first of a block sees itself alone
+    assert np.diagonal(strength, -1)[mixed[1:]].min() > 1e-5, "the token before"
+
+    of_row = found["gradients"]["row"][1]
+    assert np.abs(of_row[0]).max() > 1e-3
+    np.testing.assert_array_equal(of_row[1:], 0, err_msg="other rows")
+
+
+def check_streams(config: MixerConfig) -> None:
+    """`prefill` of any number of tokens from any state equals as many steps; states keep shapes and dtypes."""
+    assert_state_keeps_structure(config)
+    found, tolerance = streams(config), config.capabilities.prefill_tolerance
+    for length in LENGTHS:
+        rows, places = starts(length)
+        y, state = found["prefill"][length]
+        expected = found["steps"][rows[:, None], places[:, None] + np.arange(length)[None]]
+        assert_close(y, expected, tolerance, f"outputs of {length} tokens")
+        after = jax.tree.map(lambda x: x[places + length, rows], found["states"])  # noqa: B023
+        assert_close(state, after, tolerance, f"state after {length} tokens")
+
+
+def check_documents(config: MixerConfig) -> None:
+    """Packed documents give the outputs and gradients of the documents alone."""
+    found, (rows, first, stops) = training(config), documents()
+    y, (dparams, dx) = found["packed"]
+    alone, dalone = found["y"][Rows.alone], found["gradients"]["alone"][1][Rows.alone]
+    for i, (row, start, stop) in enumerate(zip(rows, first, stops, strict=True)):
+        assert_close(y[row, start:stop], alone[i, : stop - start], what=f"outputs of document {i}")
+        assert_close(dx[row, start:stop], dalone[i, : stop - start], 1e-4, f"gradients of document {i}")
+    assert_close(dparams, found["gradients"]["alone"][0], 1e-4, "gradients of parameters")
+    assert np.abs(found["y"][Rows.whole] - y).max() > 1e-3, "the documents do differ from one long one"
+
+
+def check_gradients(config: MixerConfig) -> None:
+    """The call and its gradients equal those of two calls of `prefill`."""
+    found, tolerance = training(config), config.capabilities.prefill_tolerance
+    y = np.concatenate(list(found["cut"][0]), axis=1)
+    assert_close(found["y"][Rows.whole, : 2 * HALF], y, tolerance, "outputs")
+    dparams, dx = found["gradients"]["whole"]
+    assert_close(found["cut"][1], (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)
