@@ -1,0 +1,97 @@
+"""Mixers and tasks that the package does not know: in a file, by FILE.py:NAME, and of an installed package."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.evaluate import main as evaluate
+from jaxzoo.cli.tasks import main as tasks
+from jaxzoo.cli.train import main as train
+from jaxzoo.testing import check_mixer
+from tests.cli.test_mixer_flag import SMALL, ZOO
+
+pytestmark = pytest.mark.full
+
+PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
+TASK = '''
+import dataclasses
+import jax.numpy as jnp
+from jaxzoo.data.base import Batch
+from jaxzoo.tasks.base import TaskConfig
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Echo(TaskConfig):
+    """The first token, once more at the end."""
+    vocab_size: int = 32
+    length: int = 6
+
+    @property
+    def slices(self):
+        return {"length": self.length}
+
+    def generate(self, key, numbers, split):
+        first = (7 * numbers.astype(jnp.int32) + int(split == "test")) % self.vocab_size
+        tokens = jnp.zeros((len(numbers), self.length), jnp.int32).at[:, 0].set(first)
+        return Batch(tokens=tokens, targets=first[:, None], positions=jnp.full((len(numbers), 1), self.length - 1))
+'''
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder with the page's mixer and a task, where the user stands."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "moving_average.py").write_text(code)
+    (tmp_path / "echo.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
+    return tmp_path
+
+
+def test_a_mixer_of_a_file_trains_and_is_evaluated(folder, capsys):
+    """Kills a name that only the registry knows, a run that cannot be read again, a contract that asks for more."""
+    flags = ["--config", str(ZOO), "--model.mixer", "moving_average.py:MovingAverage", "--run-dir", "run"]
+    assert train([*flags, *SMALL.split(), "--model.pattern.1.fastest", "2"]) == 0, capsys.readouterr().err
+    assert evaluate(["--run", "run", "--config", "moving_average.py"]) == 0
+    check_mixer(import_file(Path("moving_average.py")).MovingAverageConfig.tiny())
+
+
+def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, capsys):
+    """Kills entry points that are not read, and runs of installed classes that need --config."""
+    (folder / "moving_average.py").rename(folder / "averages_of_mine.py")
+    info = folder / "averages_of_mine-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: averages-of-mine\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[jaxzoo.mixers]\nmine = averages_of_mine:MovingAverageConfig\n")
+    monkeypatch.syspath_prepend(str(folder))
+    flags = ["--config", str(ZOO), "--model.mixer", "mine", "--run-dir", "run"]
+    assert train([*flags, *SMALL.split()]) == 0, capsys.readouterr().err
+    assert "averages_of_mine:MovingAverageConfig" in (folder / "run/config.json").read_text()
+    assert evaluate(["--run", "run"]) == 0
+    sys.modules.pop("averages_of_mine")
+
+
+def test_a_task_of_a_file_shows_examples(folder, capsys):
+    """Kills a task that must stand in the package, flags of another task."""
+    assert tasks(["--task", "echo.py:Echo", "--show", "1", "--length", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "The first token, once more at the end." in out
+    assert re.search(r"position +0 +1 +2 +3\n", out)
+
+
+def test_mistakes_are_one_line(folder, capsys):
+    """Kills a traceback for a misspelt file or class."""
+    zoo = ["--config", str(ZOO), "--model.mixer"]
+    for main, argv, message in (
+        (train, [*zoo, "nowhere.py:Thing"], "config file nowhere.py does not exist"),
+        (train, [*zoo, "moving_average.py:MovingAvrage"], "did you mean 'MovingAverageConfig'"),
+        (train, [*zoo, "echo.py:Echo"], "it defines none"),
+        (tasks, ["--task", "echo.py:Ecco"], "did you mean 'Echo'"),
+        (tasks, ["--task", "mqra"], "did you mean 'mqar'"),
+    ):
+        assert main(argv) == 2
+        error = capsys.readouterr().err
+        assert message in error, error
+        assert error.count("\n") == 1
