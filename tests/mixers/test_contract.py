@@ -115,7 +115,8 @@ def test_what_a_mixer_does_not_honour_is_refused_by_name():
         mixer = nnx.eval_shape(lambda case=case: CASES[case].build(rngs=nnx.Rngs(0)))
         promised, (x, tokens) = CASES[case].capabilities, inputs(CASES[case])
         name, ids = type(mixer).__name__, segment_ids()
-        packed, one = Context(tokens=tokens, segment_ids=ids), Context(tokens=tokens[:, 0], segment_ids=ids[:, 0])
+        packed = Context(tokens=tokens, segment_ids=ids, first_values=jnp.asarray(x))
+        one = jax.tree.map(lambda leaf: leaf[:, 0], packed)
         if not promised.segments:
             for run in (mixer, mixer.with_losses):
                 with pytest.raises(ValueError, match=f"^{name} does not honour segment_ids"):
@@ -139,7 +140,8 @@ def test_bfloat16_stays_close(case):
     """Kills sums in bfloat16: the relative L2 error stays within 3 % (three roundings of 2^-8 a layer, the largest
     seen over all cases about 1.2 %), and the output has the dtype of the input."""
     expected, stream = training(CASES[case])["y"][Rows.whole], inputs(CASES[case])
-    y = jax.jit(mixer_of(CASES[case]))(stream.x.astype(jnp.bfloat16), stream.context)
+    x = stream.x.astype(jnp.bfloat16)
+    y = jax.jit(mixer_of(CASES[case]))(x, Stream(x, stream.tokens).context)
     assert y.dtype == jnp.bfloat16
     assert np.linalg.norm(np.asarray(y, np.float32) - expected) <= 0.03 * np.linalg.norm(expected)
 

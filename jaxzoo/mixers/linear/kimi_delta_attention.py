@@ -68,7 +68,7 @@ class KimiDeltaAttentionConfig(DeltaConfig):
 
     @classmethod
     def tiny(cls) -> Self:
-        return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=6, value_width=12, n_taps=3, rank=3)
+        return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=8, value_width=16, n_taps=3, rank=3)
 
     def build(self, *, rngs: nnx.Rngs) -> "KimiDeltaAttention":
         return KimiDeltaAttention(self, rngs=rngs)
