@@ -76,7 +76,7 @@ def test_commands_take_the_run(folder, tmp_path, capsys):
     capsys.readouterr()
     assert run(evaluate, "--run", there, *data, "--train.valid-batch-size", "2") == 0
     assert "bits_per_byte" in capsys.readouterr().out
-    short = ("--train.steps", "1", "--train.batch-size", "2", "--train.valid-batch-size", "2", "--mesh.data", "1")
+    short = ("--train.steps", "1", "--train.batch-size", "8", "--train.valid-batch-size", "8")
     words = ("--config", there, "--init-from", there, "--run-dir", tuned, *data, *short)
     assert run(train, *words) == 0, capsys.readouterr().err
     said = capsys.readouterr()

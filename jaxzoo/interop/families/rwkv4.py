@@ -95,6 +95,7 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "attention_hidden_size": time.values,
         "intermediate_size": channel.hidden,
         "context_length": config.max_length,
+        "rescale_every": 0,
         "layer_norm_epsilon": config.norm_eps,
         "tie_word_embeddings": config.tie_embeddings,
     }
