@@ -89,5 +89,6 @@ experiment = Experiment(
     about="",
     scales={name: functools.partial(_scale, name) for name in STEPS},
     claims=(),
+    made_up=lambda _: 1.0,
     draw=_draw,
 )

@@ -316,8 +316,9 @@ def check_dependence(config: MixerConfig) -> None:
     mixed = np.tril(strength, -1).any(axis=1) if promised.selects else np.ones(LENGTH, bool)
     assert mixed[1:].any(), "no output depends on the past"
     assert np.diagonal(strength)[mixed].min() > 1e-4, "the token itself"
-    if not getattr(config, "look_back", True):
-        mixed[:: config.block_size] = False  # the first of a block sees itself alone
+    if not getattr(config, "look_back", True):  # the first of a block sees itself alone
+        block_size: int = vars(config)["block_size"]
+        mixed[::block_size] = False
     assert np.diagonal(strength, -1)[mixed[1:]].min() > 1e-5, "the token before"
 
     of_row = found["gradients"]["row"][1]

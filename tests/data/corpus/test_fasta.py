@@ -110,6 +110,7 @@ def test_layouts(tmp_path):
         (gzip.compress(b">a\n" + b"ACGT" * 9999)[:-20], "damaged gzip data"),
         (gzip.compress(b">a\n")[:5], "damaged gzip data"),
     ],
+    ids=["protein", "headless", "empty", "nameless", "cut", "header"],  # gzip data hold the time
 )
 def test_damage(tmp_path, content, message):
     """Kills a damaged file that is read as a short one."""
