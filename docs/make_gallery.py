@@ -5,6 +5,7 @@ paper and its strength in its config (`capabilities`, `about`); its cost is meas
 are those of `experiments/mqar_gallery.py` and `python -m benchmarks.mixers_cpu`, where they have been drawn.
 """
 
+import argparse
 import functools
 import sys
 import textwrap
@@ -137,4 +138,5 @@ def _link(file: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()  # there are no options
     main()

@@ -6,6 +6,7 @@ of docs/recall.md have written; what is missing keeps its old text. A block stan
 and `<!-- /NAME -->`.
 """
 
+import argparse
 import json
 import re
 import shlex
@@ -243,4 +244,5 @@ def _copy_picture(run: str) -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0]).parse_args()  # there are no options
     main()

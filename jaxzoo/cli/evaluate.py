@@ -38,6 +38,8 @@ def _evaluate(argv: Sequence[str]) -> None:
 
         evaluate_tasks(argv)
         return
+    if sum(word.partition("=")[0] == "--run" for word in argv) > 1:
+        raise UsageError("--run takes one run; python -m jaxzoo.compare RUN RUN ... scores several on the same data")
     options, flags = _options().parse_known_args(argv)
     if options.help:
         print(_options().format_help())
