@@ -42,7 +42,7 @@ def commands(name):
 @pytest.mark.full
 def test_the_page_s_commands(file, capsys):
     """Kills: a mixer from outside that cannot be trained, resumed bit for bit, described or generated from."""
-    fresh, resumed, described = commands("train")
+    fresh, resumed, described, *_on_mqar = commands("train")
     (generated,) = commands("generate")
     quick = [*FLAGS.split(), "--data.path", "text", "--data.valid-tokens", "128"]
     assert train.main([*fresh, *quick]) == 0

@@ -101,7 +101,8 @@ def test_every_config_of_the_repository_loads():
     files = sorted((REPOSITORY / "configs").rglob("*.py"))
     assert len(files) > 10
     for file in files:
-        if file.parent.name != "lm" or file.stem.endswith("tiny"):  # the others: tests/configs
+        several = file.parent.name == "lm" and not file.stem.endswith("tiny")  # see tests/configs
+        if not several and file.relative_to(REPOSITORY) != Path("configs/dna/based.py"):
             load_config(file)
     assert [file for file in files if f"`{file.relative_to(REPOSITORY)}`" not in listed] == []
 
@@ -157,7 +158,7 @@ def test_a_file_of_a_package_imports_its_siblings_from_anywhere(tmp_path, monkey
     (package / "figure.py").write_text(
         "from house_of_figures.sizes import WIDTH\n"
         "from jaxzoo.sweep import Experiment\n"
-        "experiment = Experiment(title=str(WIDTH), about='', scales={}, claims=(), draw=None)\n"
+        "experiment = Experiment(title=str(WIDTH), about='', scales={}, claims=(), made_up=None, draw=None)\n"
     )
     monkeypatch.chdir(tmp_path.parent)
     monkeypatch.setattr("sys.path", list(sys.path))

@@ -26,7 +26,7 @@ def test_counts(data, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, [line.split(":")[0] for line in done.stderr.splitlines()][-1]) == (0, "merge")
     manifest = BigramCounts(tmp_path / "counts").manifest
-    assert done.stdout == f"{manifest['total']:,} pairs, {manifest['distinct']} distinct: {tmp_path}/counts\n"
+    assert done.stdout == f"{manifest.total:,} pairs, {manifest.distinct} distinct: {tmp_path}/counts\n"
 
 
 def test_says_what_was_counted_before(data, tmp_path, capsys):

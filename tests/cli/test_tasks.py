@@ -108,7 +108,7 @@ def test_refuses_in_one_line(capsys):
         ("--show few", "argument --show: invalid int value: 'few'"),
         ("--seed -1", r"TasksCommand.seed=-1 must be in [0, 2^32)"),
         ("--split valid", "TasksCommand.split='valid' must be one of 'train', 'test'"),
-        ("--task copying", "--task: unknown task 'copying'; there are mqar, ar, nar, mqnar, selective_copy, "),
+        ("--task copying", "--task: unknown task 'copying'; there are ar, compositional_mqar, forgetting_mqar, "),
         ("--task mqnarr", "--task: unknown task 'mqnarr'; did you mean 'mqnar'?"),
         ("--task", "argument --task: expected one argument"),
         ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),

@@ -293,7 +293,7 @@ def test_configs_that_cannot_be_built_say_why_in_one_line():
             "AttentionConfig.d_model=9 must equal the model's d_model=8",
         ),
         ({"pattern": ()}, r"LanguageModelConfig.pattern=\(\) must name at least one mixer"),
-        ({"n_layers": 0}, "LanguageModelConfig.n_layers=0 must be positive"),
+        ({"n_layers": 0}, r"LanguageModelConfig.n_layers=0 must be in \[1, 65536\]"),
         ({"embed_dropout": 1.0}, r"LanguageModelConfig.embed_dropout=1.0 must be in \[0, 1\)"),
         ({"mlp_width": -1}, "LanguageModelConfig.mlp_width=-1 must not be negative"),
         (
