@@ -298,7 +298,7 @@ def test_configs_that_cannot_be_built_say_why_in_one_line():
         ({"mlp_width": -1}, "LanguageModelConfig.mlp_width=-1 must not be negative"),
         (
             {"mlp": "relu"},
-            "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'geglu', 'glu', 'gelu', 'ident",
+            "LanguageModelConfig.mlp='relu' must be one of 'swiglu', 'geglu', 'geglu_tanh', 'glu', ",
         ),
         (
             {"mlp": "identity", "parallel_residual": True},
