@@ -74,6 +74,7 @@ class Lifelines:
         self._leaving.set()
         self._tell(*((FAILED, " ".join(str(error).split()) or type(error).__name__) if error else (LEFT, "")))
         if error and self._process == 0:
+            self._watcher.join(GRACE_SECONDS)  # of two readers of a connection one would wait for a second message
             self._wait_for_others(2 * GRACE_SECONDS)
 
     def _watch(self) -> None:
