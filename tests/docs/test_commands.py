@@ -36,6 +36,7 @@ TESTS = {
     "jaxzoo.evaluate --slices": "tests/cli/test_evaluate_slices.py",
     "jaxzoo.evaluate --tasks": "tests/cli/test_evaluate_tasks.py",
     "jaxzoo.compare": "tests/cli/test_inspect_compare.py",
+    "jaxzoo.convert": "tests/cli/test_convert.py",
     "jaxzoo.export": "tests/train/test_portable.py",
     "jaxzoo.generate": "tests/cli/test_generate.py",
     "jaxzoo.inspect": "tests/cli/test_inspect_compare.py",
@@ -48,6 +49,7 @@ TESTS = {
     "pallas_kernels.compile_check": "tests/pallas_kernels/test_compile_check.py",
     "pallas_kernels.verify": "tests/pallas_kernels/test_verify.py",
     "pallas_kernels.schedule_model.calibrate": "tests/pallas_kernels/schedule_model/test_calibrate.py",
+    "tests.fuzz": "tests/fuzz/test_fuzz.py",
     "tests.mutants": "tests/mutants/test_mutants.py",
 }
 """Program -> the test file that runs it, by its `main` or as a process."""
@@ -138,7 +140,7 @@ def main_module(program: str) -> str:
 
 def selected(words: list[str]) -> list[str]:
     """The words that select a help text."""
-    values = {"NAME": "mqar"}
+    values = {"NAME": "mqar", "FILE.py:NAME": "mqar", "runs/pythia": "configs/lm/based_tiny.py"}
     return [
         part
         for i, word in enumerate(words)
@@ -151,6 +153,7 @@ NO_HELP = (
     "benchmarks.mqar_cpu",
     "benchmarks.mqar_generation",
     "pallas_kernels.schedule_model.calibrate",
+    "tests.fuzz",
     "tests.mutants",
 )
 """Programs whose flags are the fields of a config, or that have none."""
@@ -169,15 +172,17 @@ def test_a_printed_command_can_be_typed(command, tmp_path, monkeypatch, capsys):
         assert flags <= {"--peer"}
     elif command.program in NO_HELP:
         assert not flags
-    elif command.program == "jaxzoo.train" and "--config" in flags:
+    elif command.program == "jaxzoo.train" and "--config" in flags and "--config runs/" not in str(command):
         from jaxzoo.cli.train import main
 
         words = [{"NAME": "hyena", "FILE": "configs/mqar/zoo.py"}.get(word, word) for word in command.words]
-        file = words[words.index("--config") + 1]
-        if not Path(file).exists():  # a file that the page itself prints
+        given = {flag: words[words.index(flag) + 1].partition(":")[0] for flag in flags & {"--config", "--model.mixer"}}
+        printed = [Path(file) for file in given.values() if file.endswith(".py") and not Path(file).exists()]
+        if printed:  # a file that the page itself prints
             (code,) = re.findall(r"```python\n(.*?)```", command.page.read_text(), re.DOTALL)
+            words = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
             monkeypatch.chdir(tmp_path)
-            Path(file).write_text(code)
+            printed[0].write_text(code)
         assert main([*words, "--print-model"]) == 0, capsys.readouterr().err
     else:
         known = flags_of(main_module(command.program), *selected(command.words))

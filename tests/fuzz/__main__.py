@@ -5,6 +5,7 @@ import collections
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -16,13 +17,14 @@ from tests.fuzz.world import cases, make_world
 BAD = ("SILENT", "WROTE", "BROKEN")
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the cases; 1 if an outcome is bad."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     parser.add_argument("--trials", type=int, default=40, help="damages of each file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="begins no case after them")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     counts: collections.Counter[str] = collections.Counter()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
