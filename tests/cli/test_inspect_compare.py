@@ -1,7 +1,6 @@
 """`python -m jaxzoo.inspect`, `python -m jaxzoo.compare` and `jaxzoo.load` on a run of three steps and its export."""
 
 import json
-import textwrap
 
 import numpy as np
 import pytest
@@ -10,23 +9,16 @@ import jaxzoo
 from jaxzoo.cli.compare import main as compare
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.inspect import main as inspect
-from jaxzoo.cli.train import main as train
-from tests.cli.test_evaluate import FILE
+from tests.cli.test_evaluate import trained as trained
 
 pytestmark = pytest.mark.full
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(name="run", scope="module")
+def run_and_export(trained):
     """A run with checkpoints 2 and 3, and next to it `two.safetensors`, an export of the first."""
-    directory = tmp_path_factory.mktemp("runs")
-    (directory / "file.py").write_text(textwrap.dedent(FILE))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
-        assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
-    out = str(directory / "two.safetensors")
-    assert export(["--run", str(directory / "run"), "--checkpoint", "2", "--out", out]) == 0
-    return directory / "run"
+    assert export(["--run", str(trained), "--checkpoint", "2", "--out", str(trained.parent / "two.safetensors")]) == 0
+    return trained
 
 
 def test_compare_scores_runs_and_exports_on_the_same_rows(run, tmp_path, capsys):
