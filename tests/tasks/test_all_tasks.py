@@ -12,6 +12,7 @@ import jaxzoo.tasks
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.ngram_recall import NO_MATCH, NGramRecallConfig
+from jaxzoo.tasks.permutations import PermutationsConfig
 from tests.tasks.examples import SMALL, N, make, parametrize_small
 
 
@@ -43,6 +44,7 @@ def test_the_oracle_is_right_and_shuffled_labels_are_chance(config):
         has_no_match = isinstance(config, NGramRecallConfig)
         values = targets[(targets != UNLABELLED) & ~(has_no_match & (targets == NO_MATCH))]
         n_values = getattr(config, "n_values", getattr(config, "n_signal_tokens", 2))
+        n_values = config.vocab_size if isinstance(config, PermutationsConfig) else n_values
         shuffled = np.random.default_rng(0).permutation(values)
         assert abs((values == shuffled).mean() - 1 / n_values) < 5 * math.sqrt(1 / n_values / values.size)
 
