@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from jaxzoo.inspection import capture as capture
     from jaxzoo.loading import load as load
 
+__version__ = "0.1.0"
+
 _LAZY = {"capture": "jaxzoo.inspection", "load": "jaxzoo.loading"}
 """Names of the package and the modules that hold them, which import JAX."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.config_io import STORED_MODULE, unknown
 
@@ -29,7 +30,8 @@ MIXER_FLAG = "--model.mixer"
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
     """Adds the options that choose a configuration, and --help, to those of a command."""
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
-    parser.add_argument("--config", metavar="FILE", help="Python file with `config`, a value or a function")
+    config = "Python file with `config`, a value or a function; or a packaged one by name, such as mqar/based"
+    parser.add_argument("--config", metavar="FILE", type=packaged.find_config, help=config)
     parser.add_argument(
         "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
     )
@@ -78,7 +80,7 @@ def load_config(file: Path, *, name: str | None = None, mixer: str | None = None
 
         return read_run(file)[1]
     if not file.is_file():
-        raise UsageError(f"config file {file} does not exist")
+        raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
     from jaxzoo.config import ExperimentConfig  # slow, and not in the block below: Ctrl-C would be a failing file there
 
@@ -109,7 +111,7 @@ def load_experiment(file: Path) -> "Experiment":
       UsageError: the file is missing or fails (with its line), or gives no such thing.
     """
     if not file.is_file():
-        raise UsageError(f"experiment file {file} does not exist")
+        raise UsageError(f"experiment file {file} {packaged.missing(file, 'experiments')}")
 
     from jaxzoo.sweep import Experiment
 

@@ -5,6 +5,7 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from jaxzoo.cli import packaged
 from jaxzoo.cli.flags import ArgumentParser, UsageError
 
 PROGRAM = "python -m jaxzoo.sweep"
@@ -21,7 +22,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
       UsageError: a mistake, or a flag that needs another.
     """
     flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
-    flags.add_argument("--experiment", metavar="FILE", help="Python file with `experiment`, as in experiments/")
+    experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
+    flags.add_argument("--experiment", metavar="FILE", type=packaged.find_experiment, help=experiment)
     flags.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
     flags.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
     flags.add_argument(

@@ -1,0 +1,52 @@
+"""Configs and experiments that come with the package, by name: `mqar/based`, `zoology_figure2`.
+
+A wheel holds them in `jaxzoo/packaged`; in a clone they are the folders `configs` and `experiments` of the repository.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+PACKAGE = Path(__file__).parents[1]
+
+Kind = Literal["configs", "experiments"]
+
+
+def folder(kind: Kind) -> Path:
+    """The folder with the packaged files of a kind."""
+    inside = PACKAGE / "packaged" / kind
+    return inside if inside.is_dir() else PACKAGE.parent / kind
+
+
+def names(kind: Kind) -> list[str]:
+    """Names of the packaged files."""
+    files = folder(kind).rglob("*.py")
+    return sorted(file.relative_to(folder(kind)).with_suffix("").as_posix() for file in files if file.stem[0] != "_")
+
+
+def find(text: str, kind: Kind) -> str:
+    """The packaged file of that name; a path that exists, or that ends in a suffix, stays as it is."""
+    if text in names(kind) and not Path(text).exists():
+        return str(folder(kind) / f"{text}.py")
+    return text
+
+
+def find_config(text: str) -> str:
+    """`find` among the configs, as the type of an option."""
+    return find(text, "configs")
+
+
+def find_experiment(text: str) -> str:
+    """`find` among the experiments, as the type of an option."""
+    return find(text, "experiments")
+
+
+def missing(file: Path, kind: Kind) -> str:
+    """` does not exist`, with the way to the packaged file that was perhaps meant."""
+    from jaxzoo.config_io import nearest
+
+    parts = file.with_suffix("").parts
+    name = "/".join(parts[parts.index(kind) + 1 :] if kind in parts else parts)
+    known = names(kind)
+    if name in known:
+        return f"does not exist; the packaged one is {name}"
+    return f"does not exist{nearest(name, known)}" if not file.suffix else "does not exist"

@@ -1,0 +1,87 @@
+"""The package by name: its console command, its packaged configs and experiments, its wheel."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import jaxzoo
+from jaxzoo.cli import __main__ as console, packaged
+from jaxzoo.cli.config_file import load_config, load_experiment
+from jaxzoo.cli.flags import UsageError
+
+pytestmark = pytest.mark.full
+
+ROOT = Path(__file__).parents[2]
+
+
+def typed(monkeypatch, *words):
+    """The exit status of `jaxzoo WORDS`, and the module that it enters."""
+    entered = []
+
+    def enter(module):
+        entered.append((module, sys.argv[1:]))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(sys, "argv", ["jaxzoo", *words])
+    monkeypatch.setattr(console, "enter", enter)
+    with pytest.raises(SystemExit) as stopped:
+        console.main()
+    return stopped.value.code, entered
+
+
+def test_the_console_command(monkeypatch, capsys):
+    """Kills: a command without a module, a module left out of the table, lost words, a second version."""
+    with_main = {file.stem for file in (ROOT / "jaxzoo/cli").glob("*.py") if "\ndef main(" in file.read_text()}
+    assert {console.module(name) for name in console.COMMANDS} == with_main - {"__main__", "sweep_worker"}
+    assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data_build", ["--out", "x"])])
+    assert typed(monkeypatch, "trian") == (2, [])
+    assert "did you mean 'train'?" in capsys.readouterr().err
+    assert typed(monkeypatch, "--print-completion", "sh") == (2, [])
+    assert typed(monkeypatch, "--version") == (0, [])
+    assert capsys.readouterr().out == f"jaxzoo {jaxzoo.__version__}\n"
+    assert f"\n## {jaxzoo.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert typed(monkeypatch) == (0, [])
+    assert set(re.findall(r"^  ([\w-]+)  ", capsys.readouterr().out, re.MULTILINE)) == set(console.COMMANDS)
+
+
+def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch):
+    """Kills: a name that shadows the user's own folder, a path that is looked up, a hint at what does not exist."""
+    monkeypatch.chdir(tmp_path)
+    assert packaged.find_config("mqar/based") == str(ROOT / "configs/mqar/based.py")
+    assert packaged.find_experiment("zoology_figure2") == str(ROOT / "experiments/zoology_figure2.py")
+    assert packaged.find_config("mqar/based.py") == "mqar/based.py"
+    with pytest.raises(UsageError, match=r"configs/mqar/based.py does not exist; the packaged one is mqar/based$"):
+        load_config(Path("configs/mqar/based.py"))
+    with pytest.raises(UsageError, match=r"mqar/basde does not exist; did you mean 'mqar/based'\?$"):
+        load_config(Path("mqar/basde"))
+    with pytest.raises(UsageError, match=r"the packaged one is cat_figure4$"):
+        load_experiment(Path("experiments/cat_figure4.py"))
+    (tmp_path / "mqar/based").mkdir(parents=True)
+    assert packaged.find_config("mqar/based") == "mqar/based"
+
+
+@pytest.mark.slow
+def test_the_wheel_works_without_the_repository(tmp_path):
+    """Kills: a wheel without configs, experiments, their helpers or the pages' files; completion without flags."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(pip, check=True)
+    (wheel,) = tmp_path.glob("jaxzoo-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    (tmp_path / "empty").mkdir()
+
+    def ran(*words):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "XLA_FLAGS": ""}
+        command = [sys.executable, "-m", *words]
+        return subprocess.run(command, check=True, cwd=tmp_path / "empty", env=environment, capture_output=True).stdout
+
+    assert b"short" in ran("jaxzoo.train", "--config", "mqar/zoo", "--model.mixer", "gated_short_conv", "--print-model")
+    ran("jaxzoo.train", "--config", "mqar/based", "--train.steps", "2")
+    assert (tmp_path / "empty/runs/mqar-based/metrics.jsonl").exists()
+    assert b"runs" in ran("jaxzoo.sweep", "--experiment", "mqar_gallery", "--scale", "smoke", "--dry-run")
+    assert b"--model.d-model" in ran("jaxzoo.cli", "--print-completion", "bash")
