@@ -10,6 +10,8 @@ For the tests of your own mixer, wherever it is defined:
 The truth is `step`, token by token, the simplest of the three forms; check it against your equation by a test of your
 own. Two programs are compiled for a mixer, and their results are cached: `streams` runs `step` and `prefill`,
 `training` the call and its gradients. Each `check_*` function reads them and raises AssertionError for one invariant.
+
+`check_task` does the same for a task; see `jaxzoo.tasks.contract`.
 """
 
 import dataclasses
@@ -22,6 +24,7 @@ import numpy as np
 from flax import nnx
 
 from jaxzoo.mixers.base import Context, Inherited, Mixer, MixerConfig, state_bytes
+from jaxzoo.tasks.contract import check_task as check_task
 
 BATCH, LENGTH = 3, 13
 WARM = (0, 4, 9)

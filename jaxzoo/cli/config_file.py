@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.mixers import MixerConfig
     from jaxzoo.sweep import Experiment
+    from jaxzoo.tasks.base import TaskConfig
 
-MIXER_FLAG = "--model.mixer"
-"""Chooses the mixer of a file whose `config` is a function with a parameter `mixer`."""
+MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
+"""Choose the mixer and the task of a file whose `config` is a function with a parameter `mixer` or `task`."""
 
 
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
@@ -38,6 +39,8 @@ def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = 
     names = ", ".join(mixers) or "with --config FILE, --help lists them"
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
     parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)
+    task = "task of a FILE that leaves it open, such as configs/any_task.py: your_file.py:YourTask, or a name that "
+    parser.add_argument(TASK_FLAG, metavar="NAME", help=task + "python -m jaxzoo.tasks --help lists")
 
 
 def read_config(options: argparse.Namespace, flags: Sequence[str], *, prog: str, others: Sequence[str]) -> Any:
@@ -54,26 +57,29 @@ def read_config(options: argparse.Namespace, flags: Sequence[str], *, prog: str,
     """
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
-    config = load_config(Path(options.config), name=options.name, mixer=options.mixer)
+    config = load_config(Path(options.config), name=options.name, mixer=options.mixer, task=options.task)
     words = [*flags, "--help"] if options.help else flags
-    return override(config, words, prog=prog, others=[MIXER_FLAG, "--name", *others])
+    return override(config, words, prog=prog, others=[MIXER_FLAG, TASK_FLAG, "--name", *others])
 
 
-def load_config(file: Path, *, name: str | None = None, mixer: str | None = None) -> "ExperimentConfig":
+def load_config(
+    file: Path, *, name: str | None = None, mixer: str | None = None, task: str | None = None
+) -> "ExperimentConfig":
     """Imports a Python file and takes its `config`: an `ExperimentConfig`, or a function that returns one.
 
     The file may define mixers of its own, or import them from a module next to it. A function with a parameter
-    `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line. A file may define several
-    configurations instead, as a dict `configs`.
+    `mixer: MixerConfig = ...` leaves the choice of the mixer to the command line, and `task: TaskConfig = ...` that of
+    the task. A file may define several configurations instead, as a dict `configs`.
 
     Args:
       file: the Python file; or the directory of a run, whose config is taken.
       name: key of `configs`; None where the file has a `config`.
       mixer: name of the mixer that the function gets, with its class's defaults; None: the function's own default.
+      task: name of the task that it gets, likewise.
 
     Raises:
-      UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration or mixer
-        has this name (with the nearest one), or the file leaves no such choice.
+      UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration, mixer or
+        task has this name (with the nearest one), or the file leaves no such choice.
     """
     if file.is_dir():
         from jaxzoo.train.trained import read_run
@@ -87,13 +93,19 @@ def load_config(file: Path, *, name: str | None = None, mixer: str | None = None
     with _failures_of(file):
         module = _import(file.resolve())
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
-    leaves_open = callable(config) and "mixer" in inspect.signature(config).parameters
-    if mixer is not None and not leaves_open:
-        raise UsageError(
-            f"{MIXER_FLAG}: config file {file} leaves no mixer open: its `config` must be a function with a parameter "
-            "`mixer`, as in configs/mqar/zoo.py"
-        )
-    chosen: dict[str, Any] = {} if mixer is None else {"mixer": _mixer_named(mixer)}
+    open_choices = inspect.signature(config).parameters if callable(config) else {}
+    chosen: dict[str, Any] = {}
+    for what, option, wanted, example, named in (
+        ("mixer", MIXER_FLAG, mixer, "configs/mqar/zoo.py", _mixer_named),
+        ("task", TASK_FLAG, task, "configs/any_task.py", _task_named),
+    ):
+        if wanted is not None and what not in open_choices:
+            raise UsageError(
+                f"{option}: config file {file} leaves no {what} open: its `config` must be a function with a parameter "
+                f"`{what}`, as in {example}"
+            )
+        if wanted is not None:
+            chosen[what] = named(wanted)
     with _failures_of(file):
         config = config(**chosen) if callable(config) else config
     if not isinstance(config, ExperimentConfig):
@@ -181,20 +193,40 @@ def class_in_file(text: str, base: type, option: str) -> type:
     raise UsageError(f"{option} {text}: {file} must define {name} or {name}Config, a {base.__name__}: {hint}")
 
 
+def find_class(name: str, base: type, option: str, registered: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """A registered class or function, a class of an installed package (entry points), or of a file (`FILE.py:NAME`).
+
+    Raises:
+      UsageError: there is none of this name (with the nearest one), or the file fails.
+    """
+    what = "mixer" if option == MIXER_FLAG else "task"
+    if ":" in name:
+        return class_in_file(name, base, option)
+    normal = normal_name(name)
+    installed = {point.name: point for point in entry_points(group=f"jaxzoo.{what}s")}
+    if normal in registered:
+        return registered[normal]
+    if normal in installed:
+        return installed[normal].load()
+    yours = "; a task of yours is FILE.py:NAME" if what == "task" else ""
+    raise UsageError(f"{option}: {unknown(what, normal, [*registered, *installed])}{yours}")
+
+
 def _mixer_named(name: str) -> "MixerConfig":
-    """A mixer of the package, of an installed package (entry points `jaxzoo.mixers`), or of a file (`FILE.py:NAME`)."""
+    """The mixer of `--model.mixer`, with its class's defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
 
-    if ":" in name:
-        with _failures_of(Path(name.rpartition(":")[0])):
-            return class_in_file(name, MixerConfig, MIXER_FLAG)()
-    registered = normal_name(name)
-    installed = {point.name: point for point in entry_points(group="jaxzoo.mixers")}
-    if registered in MIXERS:
-        return MIXERS[registered]()
-    if registered in installed:
-        return installed[registered].load()()
-    raise UsageError(f"{MIXER_FLAG}: {unknown('mixer', registered, [*MIXERS, *installed])}")
+    with _failures_of(Path(name.rpartition(":")[0])):
+        return find_class(name, MixerConfig, MIXER_FLAG, MIXERS)()
+
+
+def _task_named(name: str) -> "TaskConfig":
+    """The task of `--task`, with its own defaults."""
+    from jaxzoo.tasks.base import TaskConfig
+    from jaxzoo.tasks.demos import DEMOS
+
+    with _failures_of(Path(name.rpartition(":")[0])):
+        return find_class(name, TaskConfig, TASK_FLAG, {key: demo.full_size for key, demo in DEMOS.items()})()
 
 
 @contextlib.contextmanager

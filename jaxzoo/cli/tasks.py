@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from jaxzoo.checked import Checked, PositiveInt, Seed
-from jaxzoo.cli.config_file import class_in_file, normal_name
+from jaxzoo.cli.config_file import TASK_FLAG, find_class, normal_name
 from jaxzoo.cli.flags import ArgumentParser, UsageError, flags_of, parse_flags
 from jaxzoo.cli.runner import run
-from jaxzoo.config_io import unknown
 from jaxzoo.tasks.demos import DEMOS, Demo
 
 if TYPE_CHECKING:
@@ -35,10 +34,6 @@ class TasksCommand(Checked):
     """Seed of the examples."""
     split: Literal["train", "test"] = "train"
     """Which of the two disjoint sets of examples."""
-
-    def __post_init__(self) -> None:
-        if ":" not in self.task and self.task not in DEMOS:
-            raise UsageError(f"--task: {unknown('task', self.task, DEMOS)}; a task of yours is FILE.py:NAME")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,12 +81,12 @@ def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:
 
 
 def _demo(task: str) -> Demo:
-    """A registered task, or the class of the user's own that `FILE.py:NAME` names."""
+    """A registered task, or a class of an installed package or of the user's own."""
     if task in DEMOS:
         return DEMOS[task]
     from jaxzoo.tasks.base import TaskConfig
 
-    found = class_in_file(task, TaskConfig, "--task")
+    found = find_class(task, TaskConfig, TASK_FLAG, {name: demo.build for name, demo in DEMOS.items()})
     return Demo((found.__doc__ or found.__name__).strip().splitlines()[0], found, {})
 
 

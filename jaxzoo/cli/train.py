@@ -111,7 +111,7 @@ def parse_command(argv: Sequence[str]) -> argparse.Namespace:
 
         options.profile = parse_steps(options.profile, config.train.steps)
     file = Path(options.config)
-    default = default_run_dir(file.with_stem(options.name or file.stem), options.mixer)
+    default = default_run_dir(file.with_stem(options.name or file.stem), options.mixer, options.task)
     options.run_dir = Path(options.run_dir or default).expanduser()
     options.config, options.config_file = config, file
     check_options(options)

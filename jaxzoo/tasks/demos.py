@@ -21,13 +21,20 @@ class Demo(NamedTuple):
     """Defaults that differ from those of the target."""
 
     @property
+    def _target(self) -> "Callable[..., TaskConfig]":
+        if not isinstance(self.target, str):
+            return self.target
+        module, name = self.target.split(".")
+        return getattr(importlib.import_module(f"jaxzoo.tasks.{module}"), name)
+
+    @property
     def build(self) -> "Callable[..., TaskConfig]":
         """The target with these defaults."""
-        target = self.target
-        if isinstance(target, str):
-            module, name = target.split(".")
-            target = getattr(importlib.import_module(f"jaxzoo.tasks.{module}"), name)
-        return functools.partial(target, **self.sizes)
+        return functools.partial(self._target, **self.sizes)
+
+    def full_size(self) -> "TaskConfig":
+        """The task at the target's own defaults."""
+        return self._target()
 
     @property
     def flags(self) -> list[str]:

@@ -163,8 +163,8 @@ def release(length: int, n_pairs: int, *, vocab_size: int = 8192, fillers: Fille
 
 
 def preset(
-    length: int,
-    n_pairs: int,
+    length: int = 64,
+    n_pairs: int = 8,
     *,
     vocab_size: int = 8192,
     fillers: Fillers = "zero",

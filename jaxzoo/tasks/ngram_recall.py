@@ -193,7 +193,7 @@ def nar(length: int = 65, n_gram: int = 2, *, vocab_size: int = 8192) -> NGramRe
     return NGramRecallConfig(vocab_size=vocab_size, length=length, n_gram=n_gram, n_pairs=n_pairs, n_queries=1)
 
 
-def mqnar(length: int, n_pairs: int, *, n_gram: int = 2, vocab_size: int = 8192) -> NGramRecallConfig:
+def mqnar(length: int = 128, n_pairs: int = 8, *, n_gram: int = 2, vocab_size: int = 8192) -> NGramRecallConfig:
     """Multi-query N-gram recall (CAT, Definition 5): every gram of the context is asked for, and a quarter as many that
     have no match.
 

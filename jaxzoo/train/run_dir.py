@@ -35,17 +35,18 @@ MAY_CHANGE = frozenset(
 kernels it runs. All others change what is learned; `train.steps` does, since the learning rate follows it."""
 
 
-def default_run_dir(config_file: Path, mixer: str | None = None) -> Path:
+def default_run_dir(config_file: Path, *choices: str | None) -> Path:
     """`configs/mqar/based.py` -> `runs/mqar-based`; of a file outside a folder `configs`, its name alone.
 
-    A mixer that was chosen by its name is appended: `runs/mqar-zoo-hyena`.
+    A mixer and a task that were chosen by name are appended: `runs/mqar-zoo-hyena`.
     """
     parts = config_file.with_suffix("").parts
     names = parts[-1:]
     if "configs" in parts:
         last = len(parts) - 1 - parts[::-1].index("configs")
         names = parts[last + 1 :]
-    return Path("runs", "-".join([*names, *([mixer.lower().replace("-", "_")] if mixer else [])]))
+    chosen = [choice.rpartition(":")[2].lower().replace("-", "_") for choice in choices if choice]
+    return Path("runs", "-".join([*names, *chosen]))
 
 
 class InUseError(ValueError):

@@ -24,7 +24,7 @@ FLAGS = "--train.steps 4 --train.batch-size 8 --train.checkpoint-every 2 --train
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """The page's file, in an empty folder where the reader stands."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
     (tmp_path / "text").mkdir()

@@ -16,35 +16,14 @@ from tests.cli.test_mixer_flag import SMALL, ZOO
 pytestmark = pytest.mark.full
 
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
-TASK = '''
-import dataclasses
-import jax.numpy as jnp
-from jaxzoo.data.base import Batch
-from jaxzoo.tasks.base import TaskConfig
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Echo(TaskConfig):
-    """The first token, once more at the end."""
-    vocab_size: int = 32
-    length: int = 6
-
-    @property
-    def slices(self):
-        return {"length": self.length}
-
-    def generate(self, key, numbers, split):
-        first = (7 * numbers.astype(jnp.int32) + int(split == "test")) % self.vocab_size
-        tokens = jnp.zeros((len(numbers), self.length), jnp.int32).at[:, 0].set(first)
-        return Batch(tokens=tokens, targets=first[:, None], positions=jnp.full((len(numbers), 1), self.length - 1))
-'''
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty folder with the page's mixer and a task, where the user stands."""
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    code, task = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "moving_average.py").write_text(code)
-    (tmp_path / "echo.py").write_text(TASK)
+    (tmp_path / "echo.py").write_text(task)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
     return tmp_path
@@ -77,7 +56,7 @@ def test_a_task_of_a_file_shows_examples(folder, capsys):
     """Kills a task that must stand in the package, flags of another task."""
     assert tasks(["--task", "echo.py:Echo", "--show", "1", "--length", "4"]) == 0
     out = capsys.readouterr().out
-    assert "The first token, once more at the end." in out
+    assert "The first token, once more at the end;" in out
     assert re.search(r"position +0 +1 +2 +3\n", out)
 
 
@@ -88,7 +67,7 @@ def test_mistakes_are_one_line(folder, capsys):
         (train, [*zoo, "nowhere.py:Thing"], "config file nowhere.py does not exist"),
         (train, [*zoo, "moving_average.py:MovingAvrage"], "did you mean 'MovingAverageConfig'"),
         (train, [*zoo, "echo.py:Echo"], "it defines none"),
-        (tasks, ["--task", "echo.py:Ecco"], "did you mean 'Echo'"),
+        (tasks, ["--task", "echo.py:Ecco"], "unknown class 'Ecco'; there are EchoConfig"),
         (tasks, ["--task", "mqra"], "did you mean 'mqar'"),
     ):
         assert main(argv) == 2

@@ -1,40 +1,20 @@
 """Examples of every task, and the laws that they are held to."""
 
-import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.contract import N as N, make as make
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
-
-N = 2000
-"""Examples of a batch; all tests of a config take as many, so that it is compiled once."""
-
-
-class MadeExamples(NamedTuple):
-    """A batch as NumPy arrays."""
-
-    tokens: np.ndarray
-    positions: np.ndarray
-    targets: np.ndarray
-
-
-@functools.cache
-def make(config: TaskConfig, n: int = N, seed: int = 0, split: Split = "train") -> MadeExamples:
-    """The first `n` examples."""
-    batch = config.labelled(seed, np.arange(n), split)
-    return MadeExamples(*(np.asarray(part) for part in (batch.tokens, batch.positions, batch.targets)))
-
 
 SMALL: dict[str, TaskConfig] = {
     "mqar": mqar.paper(8, 2, vocab_size=9),

@@ -1,23 +1,21 @@
 """What holds for every task: an oracle that only reads, chance, pure functions of the number, and disjoint splits."""
 
+import dataclasses
 import importlib
 import inspect
-import math
 import pkgutil
+import re
 
 import jax
 import numpy as np
+import pytest
 
 import jaxzoo.tasks
-from jaxzoo.data.base import UNLABELLED
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.tasks.ngram_recall import NO_MATCH, NGramRecallConfig
-from jaxzoo.tasks.permutations import PermutationsConfig
-from tests.tasks.examples import SMALL, N, make, parametrize_small
-
-
-def oracle_of(config: TaskConfig):
-    return importlib.import_module(type(config).__module__).oracle
+from jaxzoo.tasks.ngram_recall import NGramRecallConfig
+from jaxzoo.testing import check_task
+from tests.tasks.examples import SMALL, make, parametrize_small
 
 
 def test_every_task_is_tested():
@@ -29,43 +27,31 @@ def test_every_task_is_tested():
 
 
 @parametrize_small()
-def test_the_oracle_is_right_and_shuffled_labels_are_chance(config):
-    """Kills: a label that reading cannot give, a target at another position, a query without a label, and an accuracy
-    that is high for any labels."""
+def test_every_task_keeps_the_contract(config):
+    """Kills: a label that reading cannot give, a target at another position, a query without a label, an accuracy that
+    is high for any labels; examples that depend on their batch or the kind of seed; a test set that was trained on.
+    Another seed's training set shares examples with the first one, so that an overlap would show."""
+    oracle = importlib.import_module(type(config).__module__).oracle
+    check_task(config, oracle, chance=chance(config))
     for split in ("train", "test"):
-        tokens, positions, targets = make(config, split=split)
-        assert tokens.shape == (N, config.length)
-        assert tokens.dtype == positions.dtype == targets.dtype == np.int32
-        assert ((tokens >= 0) & (tokens < config.vocab_size)).all()
-        said = oracle_of(config)(tokens, config)
-        np.testing.assert_array_equal(np.take_along_axis(said, positions, axis=1), targets)
+        tokens, _, targets = make(config, split=split)
         if getattr(config, "fillers", "zero") != "any":
-            assert (said != UNLABELLED).sum() == (targets != UNLABELLED).sum()
-        has_no_match = isinstance(config, NGramRecallConfig)
-        values = targets[(targets != UNLABELLED) & ~(has_no_match & (targets == NO_MATCH))]
-        n_values = getattr(config, "n_values", getattr(config, "n_signal_tokens", 2))
-        n_values = config.vocab_size if isinstance(config, PermutationsConfig) else n_values
-        shuffled = np.random.default_rng(0).permutation(values)
-        assert abs((values == shuffled).mean() - 1 / n_values) < 5 * math.sqrt(1 / n_values / values.size)
-
-
-@parametrize_small()
-def test_an_example_is_a_function_of_config_split_seed_and_number(config):
-    """Kills: examples that depend on their place in a batch, its other examples or the kind of seed; a seed without
-    effect; a test set that was trained on. Another seed's training set shares examples with the first one, so that an
-    overlap would show."""
-    whole, order = make(config), np.random.default_rng(1).permutation(N)
-    others = np.where(np.arange(N) % 2 == 0, order, order + 10_000)
-    part = config.labelled(jax.random.key(0, impl="threefry2x32"), others)
-    for all_of_them, some in zip(whole, (part.tokens, part.positions, part.targets), strict=True):
-        np.testing.assert_array_equal(all_of_them[order[::2]], some[::2])
-    other_seed = make(config, seed=1)
-    assert (other_seed.tokens != whole.tokens).any(1).mean() > 0.5
-
-    train, again, test = (distinct(config, each) for each in (whole, other_seed, make(config, split="test")))
+            assert (oracle(tokens, config) != UNLABELLED).sum() == (targets != UNLABELLED).sum()
+    train, again, test = (distinct(config, make(config, seed=seed, split=split)) for seed, split in SETS)
     assert train & again
     assert not train & test
     assert len(test) > 15
+
+
+SETS = (0, "train"), (1, "train"), (0, "test")
+
+
+def chance(config) -> float | None:
+    """Accuracy of shuffled labels; "no match" is one more label, and more frequent than the values."""
+    if not isinstance(config, NGramRecallConfig) or not config.n_unmatched:
+        return None
+    unmatched = config.n_unmatched / config.asked
+    return unmatched**2 + (1 - unmatched) ** 2 / config.n_values
 
 
 def distinct(config, examples) -> set[bytes]:
@@ -74,3 +60,63 @@ def distinct(config, examples) -> set[bytes]:
     if getattr(config, "fillers", "zero") != "zero":
         tokens = np.concatenate([tokens[:, : 2 * config.n_pairs], positions], axis=1)
     return {row.tobytes() for row in tokens}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Echo(TaskConfig):
+    """The first token, at the last one; with the defect of that name."""
+
+    vocab_size: int = 40
+    length: int = 3
+    defect: str = ""
+
+    @property
+    def slices(self):
+        return {"length": self.length if self.defect != "slices" else 0.5}
+
+    def generate(self, key, numbers, split):
+        n, defect = len(numbers), self.defect
+        seed = 0 if defect == "seed" else int(jax.random.key_data(key)[-1])
+        numbers = np.asarray(numbers, np.int64)
+        numbers = numbers + numbers[0] if defect == "batch" else numbers
+        first = 2 * ((numbers * 7919 + 11 * seed) % (self.vocab_size // 2))
+        first = first + (split == "test") * (defect != "split")
+        first = first * 0 + (split == "test") if defect == "chance" else first
+        first = first % 2 + 2 * (first < 4) if defect == "uneven" else first
+        tokens = np.zeros((n, self.length), np.int32)
+        tokens[:, 0] = first + (100 if defect == "vocabulary" else 0)
+        targets = np.full((n, 1), UNLABELLED) if defect == "silent" else first[:, None] + (defect == "target")
+        positions = np.full((n, 1), self.length - 1, np.int32)
+        return Batch(
+            tokens=tokens, positions=positions, targets=targets.astype(np.int64 if defect == "dtype" else "i4")
+        )
+
+
+@pytest.mark.parametrize(
+    ("defect", "message"),
+    [
+        ("", ""),
+        ("slices", "Echo.slices must have whole numbers"),
+        ("vocabulary", r"train example 0, position 0: the token must be in \[0, 40\)"),
+        ("silent", "train example 0 asks nothing"),
+        ("dtype", "targets of train must be int32, got int64"),
+        ("target", "train example 0, position 2: the target is 1, the oracle says 0; tokens"),
+        ("chance", "every question has the answer 1"),
+        ("uneven", "shuffled labels are right in 0.[89]"),
+        ("batch", "tokens of example .* differ with the other examples of its batch"),
+        ("seed", "only 0% of the examples change with the seed"),
+        ("split", "test example 0 is train example"),
+    ],
+)
+def test_each_defect_has_its_failure(defect, message):
+    """Kills a check that finds nothing, or names another defect than that of the task."""
+
+    def oracle(tokens, config):
+        return np.repeat(tokens[:, :1], config.length, axis=1)
+
+    if not message:
+        check_task(Echo(), oracle, chance=1 / 20)
+        return
+    with pytest.raises(AssertionError) as error:
+        check_task(Echo(defect=defect), oracle, chance=None)
+    assert re.search(message, str(error.value)), str(error.value)

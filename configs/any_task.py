@@ -1,0 +1,35 @@
+"""Any mixer on any task: `--model.mixer hyena --task selective_copy`, or FILE.py:NAME for either.
+
+The model is that of `configs/mqar/zoo.py`: a short convolution, then the mixer. The task is trained at its defaults;
+its fields are the flags `--data.train.0.task.FIELD` and `--data.valid.0.task.FIELD`.
+"""
+
+import dataclasses
+
+from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
+from jaxzoo.mixers import BaseConvConfig, MixerConfig, TaylorLinearAttentionConfig
+from jaxzoo.models import LanguageModelConfig
+from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.mqar import MQARConfig
+from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+
+MIXER, TASK = TaylorLinearAttentionConfig(), MQARConfig()
+
+
+def config(mixer: MixerConfig = MIXER, task: TaskConfig = TASK) -> ExperimentConfig:
+    """The experiment with `mixer` in the second layer, and `task` for training and validation."""
+    return ExperimentConfig(
+        model=LanguageModelConfig(
+            pattern=(BaseConvConfig(n_taps=3), dataclasses.replace(mixer, init_std=0.1)),
+            d_model=64,
+            n_layers=2,
+            vocab_size=task.vocab_size,
+            max_length=task.length,
+            mlp="none",
+        ),
+        data=RecallDataConfig(
+            train=(Examples(task=task, n_examples=100_000),), valid=(Examples(task=task, n_examples=1_000),)
+        ),
+        optimizer=OptimizerConfig(learning_rate=3e-3, b2=0.95, decay_embeddings=False),
+        train=TrainConfig(steps=800, eval_every=100, checkpoint_every=400),
+    )
