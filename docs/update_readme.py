@@ -26,8 +26,10 @@ SHOWN = {
     "zoology_figure2": "Zoology, Figure 2 at a laptop's scale: accuracy by width and length",
     "based_figure2": "Based, Figure 2 at a laptop's scale: accuracy by the bytes of the state",
 }
-README, KERNELS, SWEEPS = Path("README.md"), Path("pallas_kernels/README.md"), Path("docs/sweeps.md")
-DATA, RECALL = Path("docs/data.md"), Path("docs/recall.md")
+KERNELS = Path("pallas_kernels/README.md")
+COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
+    Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
+)
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
@@ -35,12 +37,12 @@ TEXT_RUN = "lm-based_tiny"
 def main() -> None:
     """Writes the pages and the pictures beside them."""
     blocks: list[tuple[Path, str, Callable[[], str]]] = [
-        (README, "RECALL", recall_table),
-        (README, "FIGURES", figures_table),
-        (README, "TEXT", text_table),
-        (README, "CPU", cpu_table),
-        (README, "SAMPLE", sample),
-        (README, "GENERATION", generation_table),
+        (START, "RECALL", recall_table),
+        (FINDINGS, "FIGURES", figures_table),
+        (GENERATION, "TEXT", text_table),
+        (COST, "CPU", cpu_table),
+        (GENERATION, "SAMPLE", sample),
+        (GENERATION, "GENERATION", generation_table),
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "PREDICTED", predicted_table),
         (SWEEPS, "COST", sweep_table),
@@ -76,13 +78,13 @@ def figures_table() -> str:
         counts = [str(verdicts.count(verdict)) for verdict in ("held", "not held", "not tested")]
         lines = (folder / "results.jsonl").read_text().splitlines()
         runs = {row["id"]: row["cpu_seconds"] for row in map(json.loads, lines)}
-        cells = [f"[{title}]({folder}/table.md)", *counts, str(len(runs)), f"{sum(runs.values()) / 60:.0f}"]
+        cells = [f"[{title}](../{folder}/table.md)", *counts, str(len(runs)), f"{sum(runs.values()) / 60:.0f}"]
         rows.append(f"| {' | '.join(cells)} |")
     for name in SHOWN:
         if not (FIGURES / name).is_dir():
             raise FileNotFoundError(2, "not made yet", str(FIGURES / name))
     head = "| figure (scale) | claims held | not held | not tested | runs | CPU-minutes |\n" + "| --- " * 6 + "|"
-    pictures = [f"![{text}]({FIGURES}/{name}/figure.png)\n" for name, text in SHOWN.items()]
+    pictures = [f"![{text}](../{FIGURES}/{name}/figure.png)\n" for name, text in SHOWN.items()]
     return "\n".join([*pictures, head, *rows])
 
 
@@ -115,7 +117,7 @@ def text_table() -> str:
 
 
 def cpu_table() -> str:
-    """CPU cost of a training step beside PyTorch's with the same head, and the authors'."""
+    """CPU cost of a training step compared with PyTorch with the same head, and with the authors' code."""
     report = json.loads((RESULTS / "mqar_cpu.json").read_text())
     if "peer_cpu_ms" not in report["rows"][0]:
         raise FileNotFoundError(2, "measured without --peer", f"the peers' column of {RESULTS / 'mqar_cpu.json'}")
@@ -132,16 +134,16 @@ def cpu_table() -> str:
     columns = (
         "model",
         "tokens",
-        "ours, CPU-ms a step",
-        "PyTorch, same head",
-        "and malloc, best forms",
+        "jaxzoo, CPU ms per step",
+        "our PyTorch, head at labelled positions",
+        "the same, memory kept and best forms",
         "authors' code",
     )
     words = (
-        f"The head at labelled positions alone makes the authors' code {head} as fast. Beside our own PyTorch with\n"
-        f"that head and their forms, ours is {rest} as fast, most of it because the trainer keeps its memory\n"
-        f"from step to step (`jaxzoo/train/host_memory.py`); beside PyTorch with those settings too, and its\n"
-        f"best forms, {lean}."
+        f"The head at labelled positions alone makes the authors' code {head} as fast. Compared with our own\n"
+        f"PyTorch with that head and the authors' forms, jaxzoo is {rest} as fast, most of it because the\n"
+        f"trainer keeps its memory from step to step (`jaxzoo/train/host_memory.py`); compared with PyTorch with\n"
+        f"those settings too, and its best forms, {lean}."
     )
     note = (
         f"({report['device']}, load {report['load']:.0f}, jax {report['versions']['jax']}, torch "
@@ -152,10 +154,10 @@ def cpu_table() -> str:
 
 
 def sample() -> str:
-    """Output of the README's own command for generation."""
+    """Output of the page's own command for generation."""
     if not (RUNS / TEXT_RUN).exists():
         raise FileNotFoundError(2, "no such run", str(RUNS / TEXT_RUN))
-    (command,) = re.findall(r"^python (-m jaxzoo\.generate .*)$", README.read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^python (-m jaxzoo\.generate .*)$", GENERATION.read_text(), re.MULTILINE)
     text = subprocess.run([sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=True).stdout
     return f"```\n{text.rstrip()}\n```"
 
@@ -177,13 +179,14 @@ def generation_table() -> str:
     short, long = steps[0]["context"], steps[-1]["context"]
     head = (
         f"| model | parameters | prefill of {prefill[-1]['length']:,} tokens, tokens/s "
-        f"| step behind {short:,} tokens, ms | behind {long:,}, ms | state behind {long:,}, MiB |\n{'| --- ' * 6}|"
+        f"| decode step after a {short:,}-token prompt, ms | after {long:,} tokens, ms "
+        f"| state after {long:,} tokens, MiB |\n{'| --- ' * 6}|"
     )
     note = (
         f"({report['device']}, jax {report['versions']['jax']}, {report['date']}, batch {steps[0]['batch']}; "
         "`python -m benchmarks.generation`)"
     )
-    picture = f"![Prefill, decode and state of three models](benchmarks/results/{name}.png)"
+    picture = f"![Prefill, decode and state of three models](../benchmarks/results/{name}.png)"
     return "\n".join([head, *rows, "", note, "", picture])
 
 

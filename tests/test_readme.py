@@ -18,6 +18,11 @@ def test_the_code_block_runs_and_its_comments_are_true():
     np.testing.assert_allclose(names["y_last"], names["y"][:, 99], atol=1e-5)
 
 
+def test_it_is_short():
+    """Kills a README that says everything at once; more belongs to docs/."""
+    assert len(README.splitlines()) <= 120
+
+
 def test_every_file_that_it_names_exists():
     """Kills a link or a command that points nowhere."""
     names = re.findall(r"\b(?:configs|benchmarks|docs|experiments|jaxzoo)/[\w/.-]+\.(?:py|md|png)", README)

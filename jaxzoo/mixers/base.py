@@ -93,7 +93,7 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
-    """Facts of a mixer for the gallery of the documentation (`docs/make_gallery.py`)."""
+    """Facts of a mixer for its page in the documentation (`docs/gallery.py`)."""
 
     paper: str
     """Authors and year."""

@@ -54,7 +54,7 @@ TESTS = {
 }
 """Program -> the test file that runs it, by its `main` or as a process."""
 
-TOOLS = ("pytest", "venv")
+TOOLS = ("build", "pytest", "venv")
 MAINS = {"jaxzoo.evaluate --slices": "jaxzoo.cli.evaluate", "jaxzoo.evaluate --tasks": "jaxzoo.cli.evaluate"}
 """Modules of `main` where they do not follow from the program's name."""
 SELECTORS = ("--config", "--task", "--tasks", "--slices")
@@ -68,6 +68,7 @@ class Command:
         self.page = page
         # variables of a shell script, and what it computes
         text = re.sub(r"\$\([^)]*\)|\$resume", "", text).replace("$model", "based").replace("$steps", "10")
+        text = re.sub("^jaxzoo ", "python -m jaxzoo.", text)
         words = shlex.split(re.sub(r"\$\w+", "0", text), comments=True)
         end = next((i for i, word in enumerate(words) if word in ("&", "|") or word.endswith(";")), len(words))
         words = [*words[:end], *[word.rstrip(";") for word in words[end : end + 1] if word.endswith(";")]]
@@ -92,7 +93,7 @@ def commands() -> list[Command]:
         lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
         for line in lines:
             line = re.sub(r'^\w+="(.*)"$', r"\1", line)
-            match = re.search(r"\bpython3? (?:-m [\w.]+|[\w/]+\.py)(?: .*)?$", line)
+            match = re.search(r"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|^jaxzoo [a-z-]+)(?: .*)?$", line)
             if match and "..." not in match[0]:
                 command = Command(page, match[0])
                 found.setdefault(str(command), command)
@@ -105,7 +106,8 @@ COMMANDS = commands()
 def test_commands_are_found():
     """Kills: a search that finds none, or none in prose or shell scripts."""
     names = {str(command) for command in COMMANDS}
-    assert "README.md: benchmarks.mqar_cpu --peer PYTHON" in names
+    assert "docs/cost.md: benchmarks.mqar_cpu --peer PYTHON" in names
+    assert "README.md: jaxzoo.train --config mqar/based" in names
     assert "docs/recall.md: jaxzoo.train --config configs/recall/based.py" in names
     assert any(name.startswith("docs/scale.md: jaxzoo.train --config configs/lm/based.py") for name in names)
     assert len(names) > 60

@@ -1,29 +1,56 @@
-"""The gallery: in step with the registry and the docstrings."""
-
-import re
+"""Pages of the site that are made from the registries, and links between the repository's files and the site."""
 
 import pytest
 
-from docs.make_gallery import PAGE, ROOT, _cells, page, read_docstring, step_flops
+from docs.gallery import ROOT, _cells, _entry, read_docstring, step_flops, task_examples
+from docs.site_hook import API, MARK, MIRRORED, on_page_markdown
 from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
+from jaxzoo.tasks.demos import DEMOS
 
 
 @pytest.mark.full
-def test_the_page_is_what_the_generator_writes():
-    """Kills: a mixer, a number or a docstring that changed without its page; renewed by python -m docs.make_gallery."""
-    assert PAGE.read_text() == page()
+def test_the_page_of_a_mixer():
+    """Kills: a page without equation, paper, cost, state or fields; a mixer that has no facts for its page."""
+    config = RetNetConfig()
+    text = _entry("ret_net", config, _cells(config))
+    assert f"[{config.about.paper}]({config.about.url})" in text
+    assert "--model.mixer ret_net\n" in text
+    assert "| state, bytes | 16,388 |" in text
+    assert "| accuracy on MQAR, 8 pairs, 400 steps | 0." in text
+    assert "::: jaxzoo.mixers.linear.ret_net.RetNetConfig" in text
+    assert "| float32 |" in text
+    assert all(kind.about.paper and kind.about.url for kind in MIXERS.values())
 
 
-def test_every_link_of_the_page_leads_somewhere():
-    """Kills: a link to a file that moved, a heading that the table does not reach."""
-    text = PAGE.read_text()
-    links = re.findall(r"\]\(([^)]+)\)", text)
-    for link in links:
-        if link.startswith("#"):
-            assert f"\n### {link[1:]}\n" in text
-        elif not link.startswith("https://"):
-            assert (ROOT / "docs" / link).is_file()
-    assert {f"#{name}" for name in MIXERS} <= set(links)
+@pytest.mark.full
+def test_examples_of_the_tasks_and_what_the_pages_leave_to_the_site():
+    """Kills: a task that the page leaves out; a mark or a module that the site does not find."""
+    assert all(f"### {name}\n" in task_examples() for name in DEMOS)
+    assert all(MARK.search((ROOT / "docs" / page).read_text()) for page in ("mixers.md", "tasks.md"))
+    assert all((ROOT / f"{name.replace('.', '/')}.py").is_file() for names in API.values() for name in names)
+    assert all(list(ROOT.glob(pattern)) for pattern in MIRRORED)
+
+
+def test_links_of_the_repository_in_the_site():
+    """Kills: a link of a page in docs/ or of the README that leads out of the site, or nowhere."""
+
+    class Files:
+        src_uris = ("data.md", "index.md", "experiments/results/x.png", "pallas_kernels/README.md")
+
+    def moved(page, text):
+        class Page:
+            class file:
+                src_uri = page
+
+        return on_page_markdown(text, page=Page, config=None, files=Files)
+
+    assert moved("recall.md", "![a](../experiments/results/x.png)") == "![a](experiments/results/x.png)"
+    assert moved("index.md", "[d](docs/data.md#train) [s](jaxzoo/a.py)") == "[d](data.md#train) s"
+    assert moved("pallas_kernels/README.md", "[`k`](../docs/data.md)") == "[`k`](../data.md)"
+    assert (
+        moved("data.md", "[r](../README.md) [w](https://x.org/a.md) [h](#b)")
+        == "[r](index.md) [w](https://x.org/a.md) [h](#b)"
+    )
 
 
 @pytest.mark.parametrize(

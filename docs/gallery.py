@@ -1,0 +1,140 @@
+"""Pages of the site from the registries: the tables of the mixers, a page per mixer, examples of the tasks.
+
+A mixer's description is in its module docstring (first paragraph, first indented equation), its promises, paper and
+strength in its config (`capabilities`, `about`); its cost is measured from shapes.
+"""
+
+import contextlib
+import functools
+import io
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from benchmarks.subjects import family, in_model, train_growth
+from jaxzoo.cli import tasks
+from jaxzoo.mixers import MIXERS, Context, Mixer, MixerConfig
+from jaxzoo.models.accounting import count_parameters, growth, mixer_state_bytes
+from jaxzoo.tasks.demos import DEMOS
+
+ROOT = Path(__file__).parents[1]
+ACCURACY = ROOT / "experiments/results/mqar_gallery/table.md"
+WIDTH, LENGTH = 64, 1024
+COLUMNS = (
+    "causal",
+    "streams",
+    "packed documents",
+    "train",
+    "step",
+    "parameters",
+    "state, bytes",
+    "papers' state, bytes",
+)
+FAMILIES = {
+    "attention": "Attention: exact or selected keys",
+    "linear": "Linear attention and its relatives: matrix states",
+    "conv": "Convolutions: filters",
+    "ssm": "State space models: diagonal recurrences",
+}
+TRAIN = {"1": "t", "log t": "t log t", "sqrt t": "t sqrt t", "t": "t^2", "t^2": "t^3"}
+"""Cost of a sequence, by the growth of that of a token."""
+
+
+def mixer_pages() -> tuple[str, dict[str, str]]:
+    """The tables of all mixers by family, with links to their pages, and these pages by name."""
+    configs = {name: config() for name, config in MIXERS.items()}
+    cells = {name: _cells(config) for name, config in configs.items()}
+    parts = []
+    for key in [*FAMILIES, *sorted({family(config) for config in configs.values()} - FAMILIES.keys())]:
+        members = sorted(name for name, config in configs.items() if family(config) == key)
+        rows = [f"| {' | '.join((f'[`{name}`](mixers/{name}.md)', *cells[name]))} |" for name in members]
+        head = [f"| {' | '.join(('mixer', *COLUMNS))} |", "| --- " * (1 + len(COLUMNS)) + "|"]
+        parts.append("\n".join([f"## {FAMILIES.get(key, key)}\n", *head, *rows]))
+    return "\n\n".join(parts), {name: _entry(name, configs[name], cells[name]) for name in configs}
+
+
+def task_examples() -> str:
+    """One example of every task, as `python -m jaxzoo.tasks` prints it."""
+    parts = []
+    for name in DEMOS:
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            assert tasks.main(["--task", name, "--show", "1"]) == 0
+        parts.append(f"### {name}\n\n```\n{shown.getvalue().strip()}\n```")
+    return "\n\n".join(parts)
+
+
+def _cells(config: MixerConfig) -> list[str]:
+    """Cells of the table after the name."""
+    ready = in_model(config, WIDTH, LENGTH)
+    can, formula = ready.capabilities, ready.papers_state_size(LENGTH)
+    return [
+        *("yes" if value else "no" for value in (can.causal, can.streams, can.segments)),
+        TRAIN[train_growth(config, WIDTH)],
+        growth(functools.partial(step_flops, config), LENGTH) if can.streams else "",
+        f"{count_parameters(nnx.eval_shape(lambda: ready.build(rngs=nnx.Rngs(0)))):,}",
+        f"{mixer_state_bytes(ready, LENGTH, jnp.float32):,}" if can.streams else "",
+        "" if formula is None else f"{4 * formula:,}",
+    ]
+
+
+def step_flops(config: MixerConfig, length: int) -> float:
+    """The compiler's count of FLOPs of one step of a state with room for `length` tokens; nothing is compiled."""
+    config = in_model(config, WIDTH, length)
+    mixer: Mixer = nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0)))
+    definition, variables = nnx.split(mixer)
+    state = jax.eval_shape(lambda: mixer.init_state(1, capacity=length))
+
+    def step(variables: Any, state: Any, x: jax.Array, tokens: jax.Array) -> Any:
+        return nnx.merge(definition, variables).step(x, state, Context(tokens=tokens))
+
+    x, tokens = jax.ShapeDtypeStruct((1, WIDTH), jnp.float32), jax.ShapeDtypeStruct((1,), jnp.int32)
+    cost: Any = jax.jit(step).lower(variables, state, x, tokens).cost_analysis()
+    return cost["flops"]
+
+
+def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
+    """The page of a mixer; mkdocstrings fills in the fields of its config."""
+    about, module = config.about, type(config).__module__
+    title, equation = read_docstring(str(sys.modules[module].__doc__))
+    rows = [f"| {column} | {cell} |" for column, cell in zip(COLUMNS, cells, strict=True) if cell]
+    learned = re.search(rf"^\| {name} \| \S+ \| ([\d.]+)", ACCURACY.read_text(), re.MULTILINE)
+    if learned:
+        rows.append(f"| accuracy on MQAR, 8 pairs, 400 steps | {learned[1]} |")
+    parts = [
+        f"# {name}",
+        title,
+        f"```\n{equation or about.equation}\n```",
+        about.good_at,
+        f"[{about.paper}]({about.url})",
+    ]
+    parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
+    parts += [
+        f"## Cost\n\nWidth {WIDTH}, state after {LENGTH:,} tokens, one sequence, float32.",
+        "\n".join(["| | |", "| --- | --- |", *rows]),
+    ]
+    if config.capabilities.streams:
+        parts += ["## State", _state(config)]
+    return "\n\n".join([*parts, "## Configuration", f"::: {module}.{type(config).__name__}", ""])
+
+
+def _state(config: MixerConfig) -> str:
+    """Table of the arrays of a state."""
+    mixer: Mixer = nnx.eval_shape(lambda: in_model(config, WIDTH, LENGTH).build(rngs=nnx.Rngs(0)))
+    leaves = jax.tree_util.tree_leaves_with_path(jax.eval_shape(lambda: mixer.init_state(1, capacity=LENGTH)))
+    rows = [f"| `{jax.tree_util.keystr(path)[1:]}` | {leaf.shape} | {leaf.dtype} |" for path, leaf in leaves]
+    return "\n".join(["| array | shape | dtype |", "| --- | --- | --- |", *rows])
+
+
+def read_docstring(text: str) -> tuple[str, str]:
+    """The first paragraph on one line, and the first indented block without its indentation ("": there is none)."""
+    paragraphs = text.strip().split("\n\n")
+    title = " ".join(paragraphs[0].split())
+    blocks = [paragraph for paragraph in paragraphs if all(x.startswith("    ") for x in paragraph.splitlines())]
+    return title, textwrap.dedent(blocks[0]).rstrip() if blocks else ""
