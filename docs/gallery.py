@@ -30,8 +30,8 @@ COLUMNS = (
     "causal",
     "streams",
     "packed documents",
-    "train",
-    "step",
+    "cost of t tokens",
+    "cost of one more token",
     "parameters",
     "state, bytes",
     "papers' state, bytes",
@@ -117,7 +117,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
     parts += [
         f"## Cost\n\nWidth {WIDTH}, state after {LENGTH:,} tokens, one sequence, float32.",
-        "\n".join(["| | |", "| --- | --- |", *rows]),
+        "\n".join(["| property | value |", "| --- | --- |", *rows]),
     ]
     if config.capabilities.streams:
         parts += ["## State", _state(config)]

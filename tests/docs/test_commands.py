@@ -57,6 +57,7 @@ TESTS = {
 TOOLS = ("build", "pytest", "venv")
 MAINS = {"jaxzoo.evaluate --slices": "jaxzoo.cli.evaluate", "jaxzoo.evaluate --tasks": "jaxzoo.cli.evaluate"}
 """Modules of `main` where they do not follow from the program's name."""
+NAME_FILES = ("--config", "--model.mixer", "--task")
 SELECTORS = ("--config", "--task", "--tasks", "--slices")
 """Flags that a help text depends on."""
 
@@ -93,7 +94,7 @@ def commands() -> list[Command]:
         lines += [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
         for line in lines:
             line = re.sub(r'^\w+="(.*)"$', r"\1", line)
-            match = re.search(r"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|^jaxzoo [a-z-]+)(?: .*)?$", line)
+            match = re.search(r"(?:\bpython3? (?:-m [\w.]+|[\w/]+\.py)|^jaxzoo [a-z][a-z-]*)(?: .*)?$", line)
             if match and "..." not in match[0]:
                 command = Command(page, match[0])
                 found.setdefault(str(command), command)
@@ -151,6 +152,12 @@ def selected(words: list[str]) -> list[str]:
     ]
 
 
+def write_printed_files(page: Path) -> None:
+    """Writes into the current folder the files that a page prints, each after "`NAME.py`:"."""
+    for name, code in re.findall(r"`(\w+\.py)`:\n\n```python\n(.*?)```", page.read_text(), re.DOTALL):
+        Path(name).write_text(code)
+
+
 NO_HELP = (
     "benchmarks.mqar_cpu",
     "benchmarks.mqar_generation",
@@ -178,15 +185,21 @@ def test_a_printed_command_can_be_typed(command, tmp_path, monkeypatch, capsys):
         from jaxzoo.cli.train import main
 
         words = [{"NAME": "hyena", "FILE": "configs/mqar/zoo.py"}.get(word, word) for word in command.words]
-        given = {flag: words[words.index(flag) + 1].partition(":")[0] for flag in flags & {"--config", "--model.mixer"}}
-        printed = [Path(file) for file in given.values() if file.endswith(".py") and not Path(file).exists()]
-        if printed:  # a file that the page itself prints
-            (code,) = re.findall(r"```python\n(.*?)```", command.page.read_text(), re.DOTALL)
+        given = {
+            flag: words[words.index(flag) + 1].partition(":")[0]
+            for flag in flags & {"--config", "--model.mixer", "--task"}
+        }
+        if any(file.endswith(".py") and not Path(file).exists() for file in given.values()):
             words = [str(ROOT / word) if word.startswith("configs/") else word for word in words]
             monkeypatch.chdir(tmp_path)
-            printed[0].write_text(code)
+            write_printed_files(command.page)
         assert main([*words, "--print-model"]) == 0, capsys.readouterr().err
     else:
+        if any(".py:" in word and word != "FILE.py:NAME" for word in command.words):
+            monkeypatch.chdir(tmp_path)
+            write_printed_files(command.page)
         known = flags_of(main_module(command.program), *selected(command.words))
-        of_runs = flags_of("jaxzoo.cli.train", "--config", "configs/recall/based.py")  # fields of a run's config
+        of_runs = flags_of("jaxzoo.cli.train", "--config", "recall/based") | flags_of(
+            "jaxzoo.cli.train", "--config", "mqar/based"
+        )  # fields of a run's config
         assert not [flag for flag in flags if flag not in known and not ("." in flag and flag in of_runs)]
