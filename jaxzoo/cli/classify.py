@@ -3,13 +3,12 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import Failure, run, say, use_compilation_cache
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.runner import Failure, say, use_compilation_cache
 from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_json
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.data.labelled_sequences import LabelledSequences, LabelledSequencesConfig
     from jaxzoo.train.origin import CheckpointPlace
-
-PROGRAM = "python -m jaxzoo.classify"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,18 +57,7 @@ class Command(Checked):
     """Replace what is in the directory."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _classify,
-        argv,
-        interrupted="interrupted before training began; nothing was written",
-        out_of_memory="out of memory; try a smaller --batch-size or --length",
-    )
-
-
-def _classify(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(run=Path(), data=Path(), run_dir=Path())))
+def _classify(command: Command) -> None:
     from jaxzoo.config_io import to_json
     from jaxzoo.train.origin import CheckpointPlace
     from jaxzoo.train.trained import read_run
@@ -182,3 +168,12 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Comman
     print(f"test: {len(test):,} sequences of {len(data.classes)} classes, checkpoint {seal.step}")
     for name, row in results.items():
         print(f"  {name:26} accuracy {row['accuracy']:.3f}  95 % interval {row['low']:.3f} to {row['high']:.3f}")
+
+
+main = make_main(
+    Command,
+    _classify,
+    prog="python -m jaxzoo.classify",
+    interrupted="interrupted before training began; nothing was written",
+    out_of_memory="out of memory; try a smaller --batch-size or --length",
+)

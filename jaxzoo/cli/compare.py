@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, override
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.whole_files import write_whole
 
@@ -27,9 +27,8 @@ def _compare(argv: Sequence[str]) -> None:
     options, flags = _options().parse_known_args(rest)
     if len(places) < 2 or len(set(places)) < len(places):
         raise UsageError("give two different runs or more, such as runs/mqar-based runs/mqar-attention; see --help")
-    for file in (options.out, options.picture):
-        if file is not None and not file.expanduser().parent.is_dir():
-            raise UsageError(f"{file}: its directory does not exist")
+    out = options.out and output_file("--out", options.out)
+    picture = options.picture and output_file("--picture", options.picture)
     if wrong := next((f for f in flags if f.startswith("-") and not f.startswith(("--data.", "--train."))), None):
         raise UsageError(f"unknown option {wrong}; fields of the data and of the training can be changed, no others")
     for file in options.config or []:
@@ -44,12 +43,12 @@ def _compare(argv: Sequence[str]) -> None:
     sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
     scored = compare(models, config.data.build(**sizes))
     report = json.dumps([{**s._asdict(), "step": models[s.name].step} for s in scored], indent=1) + "\n"
-    if options.out is not None:
-        write_whole(options.out.expanduser().resolve(), report)
-        say(f"written to {options.out}")
-    if options.picture is not None:
-        draw(scored, options.picture.expanduser())
-        say(f"written to {options.picture}")
+    if out is not None:
+        write_whole(out.resolve(), report)
+        say(f"written to {out}")
+    if picture is not None:
+        draw(scored, picture)
+        say(f"written to {picture}")
     print(table(scored))
 
 

@@ -3,15 +3,13 @@
 import argparse
 import contextlib
 import hashlib
-import importlib.machinery
-import importlib.util
 import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli import packaged
@@ -21,7 +19,6 @@ from jaxzoo.config_io import STORED_MODULE, unknown
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.mixers import MixerConfig
-    from jaxzoo.sweep import Experiment
     from jaxzoo.tasks.base import TaskConfig
 
 MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
@@ -88,10 +85,9 @@ def load_config(
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 
-    from jaxzoo.config import ExperimentConfig  # slow, and not in the block below: Ctrl-C would be a failing file there
+    from jaxzoo.config import ExperimentConfig  # not by the file's import, where Ctrl-C would be a failure of the file
 
-    with _failures_of(file):
-        module = _import(file.resolve())
+    module = import_file(file)
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
     open_choices = inspect.signature(config).parameters if callable(config) else {}
     chosen: dict[str, Any] = {}
@@ -114,24 +110,6 @@ def load_config(
             "in a dict `configs`"
         )
     return config
-
-
-def load_experiment(file: Path) -> "Experiment":
-    """Imports a Python file and takes its `experiment`.
-
-    Raises:
-      UsageError: the file is missing or fails (with its line), or gives no such thing.
-    """
-    if not file.is_file():
-        raise UsageError(f"experiment file {file} {packaged.missing(file, 'experiments')}")
-
-    from jaxzoo.sweep import Experiment
-
-    with _failures_of(file, "experiment file"):
-        experiment = getattr(_import(file.resolve()), "experiment", None)
-    if not isinstance(experiment, Experiment):
-        raise UsageError(f"experiment file {file} must define `experiment`, an Experiment")
-    return experiment
 
 
 def mixer_names() -> list[str]:
@@ -164,15 +142,16 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     return configs[name]
 
 
-def import_file(file: Path) -> ModuleType:
+def import_file(file: Path, kind: packaged.Kind = "configs") -> ModuleType:
     """Imports a Python file of the user's, so that the classes that it defines are known.
 
     Raises:
       UsageError: the file is missing or fails (with its line).
     """
+    what = f"{kind.removesuffix('s')} file"
     if not file.is_file():
-        raise UsageError(f"config file {file} does not exist")
-    with _failures_of(file):
+        raise UsageError(f"{what} {file} {packaged.missing(file, kind)}")
+    with _failures_of(file, what):
         return _import(file.resolve())
 
 
@@ -241,13 +220,6 @@ def _failures_of(file: Path, what: str = "config file") -> Iterator[None]:
         raise UsageError(f"{what} {file}{_line_of(error, file)}: {last_line}") from error
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles the file as it stands, and writes no bytecode next to it."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
 def _import(file: Path) -> ModuleType:
     """The file as a module: dataclasses and type hints find it in `sys.modules`.
 
@@ -255,19 +227,18 @@ def _import(file: Path) -> ModuleType:
     folder is appended to `sys.path` and stays there, for imports inside its functions; if the folder is a package, the
     folder that contains the package too.
     """
-    name = f"{file.stem}_{hashlib.sha256(bytes(file) + file.read_bytes()).hexdigest()[:16]}"
+    source = file.read_bytes()
+    name = f"{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     for folder in (file.parent, _outside_packages(file.parent)):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
-    spec = importlib.util.spec_from_file_location(name, file, loader=_Loader(name, str(file)))
-    assert spec
-    assert spec.loader
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = ModuleType(name)
+    module.__file__ = str(file)
     setattr(module, STORED_MODULE, file.stem)
     try:
-        spec.loader.exec_module(module)
+        exec(compile(source, file, "exec"), vars(module))
     except BaseException:
         del sys.modules[name]
         raise

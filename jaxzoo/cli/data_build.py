@@ -1,21 +1,18 @@
 """`python -m jaxzoo.data.build`: a corpus on disk as a tensorflow-datasets directory."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.checked import PositiveInt
-from jaxzoo.cli.flags import flags_of, parse_flags
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import run, say
+from jaxzoo.cli.runner import make_main, say
 from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.data.corpus.request import BuildConfig
 
 if TYPE_CHECKING:
     from jaxzoo.data.corpus.building import Build, Built
-
-PROGRAM = "python -m jaxzoo.data.build"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,20 +33,7 @@ class Command(BuildConfig):
     """Starts even where the disk seems too small."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _build,
-        argv,
-        interrupted="interrupted; the same command goes on from here",
-        out_of_memory="out of memory; take fewer --workers",
-    )
-
-
-def _build(argv: Sequence[str]) -> None:
-    known = flags_of(Command(source="pile", paths="", out=Path()))
-    command = parse_flags(Command, argv, prog=PROGRAM, known=known)
-
+def _build(command: Command) -> None:
     from jaxzoo.data.corpus.building import Build
 
     fields = {field.name: getattr(command, field.name) for field in dataclasses.fields(BuildConfig)}
@@ -101,3 +85,12 @@ def _tell_missing(config: BuildConfig, built: "Built") -> None:
         missing = sorted(set(fields.intervals) - {name for found in built.subsets.values() for name in found})
         if missing:
             say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")
+
+
+main = make_main(
+    Command,
+    _build,
+    prog="python -m jaxzoo.data.build",
+    interrupted="interrupted; the same command goes on from here",
+    out_of_memory="out of memory; take fewer --workers",
+)

@@ -1,14 +1,10 @@
 """`python -m jaxzoo.data.demo_pile`: a small real corpus in the Pile's format."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.checked import Checked
-from jaxzoo.cli.flags import flags_of, parse_flags
-from jaxzoo.cli.runner import run
-
-PROGRAM = "python -m jaxzoo.data.demo_pile"
+from jaxzoo.cli.runner import make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,16 +23,16 @@ class Command(Checked):
     """Replaces these files where they exist."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_write, argv)
-
-
-def _write(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(out=Path())))
-
+def _write(command: Command) -> None:
     from jaxzoo.data.corpus.python_pile import write_python_pile
 
     for file, subsets in write_python_pile(command.out, command.packages, overwrite=command.overwrite).items():
         counts = "; ".join(f"{subset}: {n:,} documents, {n_bytes:,} bytes" for subset, (n, n_bytes) in subsets.items())
         print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
+
+
+main = make_main(
+    Command,
+    _write,
+    prog="python -m jaxzoo.data.demo_pile",
+)

@@ -1,25 +1,19 @@
 """`python -m jaxzoo.data.recall_statistics --data TOKENDIR --out DIR`: how much of a text repeats what stands in it."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.checked import Checked, PositiveInt
-from jaxzoo.cli.data_progress import PieceProgress
-from jaxzoo.cli.flags import parse_flags
-from jaxzoo.cli.runner import run
-
-PROGRAM = "python -m jaxzoo.data.recall_statistics"
-
-DESCRIPTION = """Counts the n-grams that stood earlier in their sequence, by the distance to where they were last and by
-source, fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
-documents of one source are joined, within a shard, and cut into sequences. A command that was stopped goes on where it
-was when it is given again."""
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """The flags."""
+    """Counts the n-grams that stood earlier in their sequence, by the distance to where they were last and by source,
+    fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
+    documents of one source are joined, within a shard, and cut into sequences. A command that was stopped goes on where
+    it was when it is given again."""
 
     data: Path
     """Token directory, as python -m jaxzoo.data.tokenize writes it."""
@@ -43,15 +37,7 @@ class Command(Checked):
         self.require("n", bool(self.n), "must name at least one length")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_count, argv, interrupted="interrupted; the same command goes on from here")
-
-
-def _count(argv: Sequence[str]) -> None:
-    known = [f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(Command)]
-    command = parse_flags(Command, argv, prog=PROGRAM, known=known, description=DESCRIPTION)
-
+def _count(command: Command) -> None:
     from jaxzoo.data.statistics.corpus_recall import make_recall_statistics, read_table
     from jaxzoo.data.statistics.recall_histograms import Cut
 
@@ -61,6 +47,14 @@ def _count(argv: Sequence[str]) -> None:
         out,
         stop_words=command.stop_words and command.stop_words.expanduser(),
         workers=command.workers,
-        report=PieceProgress("shards"),
+        report=ProgressLines("shards"),
     )
     print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")
+
+
+main = make_main(
+    Command,
+    _count,
+    prog="python -m jaxzoo.data.recall_statistics",
+    interrupted="interrupted; the same command goes on from here",
+)

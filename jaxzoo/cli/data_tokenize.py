@@ -2,20 +2,18 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.checked import Checked, PositiveInt
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
+from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import run
+from jaxzoo.cli.runner import make_main
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory
     from jaxzoo.data.tokens.tokenization import Tokenization
-
-PROGRAM = "python -m jaxzoo.data.tokenize"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,20 +38,7 @@ class Command(Checked):
     """Processes; nothing but the time depends on it."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _tokenize,
-        argv,
-        interrupted="interrupted; the same command goes on from here",
-        out_of_memory="out of memory; take fewer --workers",
-    )
-
-
-def _tokenize(argv: Sequence[str]) -> None:
-    known = flags_of(Command(data=Path(), tokenizer="", out=Path()))
-    command = parse_flags(Command, argv, prog=PROGRAM, known=known)
-
+def _tokenize(command: Command) -> None:
     from jaxzoo.data.tokens.tokenization import Tokenization
     from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
@@ -103,3 +88,12 @@ def _tell(directory: "TokenDirectory") -> None:
             print(f"    {empty:,} of its documents are empty: an end-of-text alone")
         if repaired:
             print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
+
+
+main = make_main(
+    Command,
+    _tokenize,
+    prog="python -m jaxzoo.data.tokenize",
+    interrupted="interrupted; the same command goes on from here",
+    out_of_memory="out of memory; take fewer --workers",
+)

@@ -2,17 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.checked import Checked, PositiveInt
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run, say
-
-PROGRAM = "python -m jaxzoo.data.train_tokenizer"
-
-REPORT_SECONDS = 5.0
-"""Shortest time between two lines about the reading."""
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import make_main, say
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,18 +30,7 @@ class Command(Checked):
     """Replaces a tokenizer that is there."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _learn,
-        argv,
-        interrupted="interrupted; nothing was written",
-        out_of_memory="out of memory; take fewer --max-bytes",
-    )
-
-
-def _learn(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=flags_of(Command(data=Path(), out=Path())))
+def _learn(command: Command) -> None:
     directory = _place(command)
 
     from jaxzoo.data.corpus.built import BuiltData
@@ -54,15 +38,12 @@ def _learn(argv: Sequence[str]) -> None:
     from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 
     data = BuiltData(command.data)
-    began = said = time.monotonic()
+    began, progress = time.monotonic(), ProgressLines("bytes")
 
     def report(n_bytes: int, is_all: bool) -> None:
-        nonlocal said
-        now = time.monotonic()
-        if is_all or now - said > REPORT_SECONDS:
-            rate = f"{n_bytes / 1e6 / (now - began):,.1f} MB/s"
-            say(f"read {n_bytes:,} bytes, {rate}" + (f"; merging to {command.vocab_size:,} ids" if is_all else ""))
-            said = now
+        progress("read", n_bytes)
+        if is_all:
+            say(f"read {n_bytes:,} bytes; merging to {command.vocab_size:,} ids")
 
     learnt = learn_tokenizer(data, vocab_size=command.vocab_size, max_bytes=command.max_bytes, report=report)
     directory.mkdir(parents=True, exist_ok=True)
@@ -90,3 +71,12 @@ def _place(command: Command) -> Path:
     if found and not command.overwrite:
         raise UsageError(f"--out {out} holds {found[0]}; replace it with --overwrite, or choose another place")
     return out
+
+
+main = make_main(
+    Command,
+    _learn,
+    prog="python -m jaxzoo.data.train_tokenizer",
+    interrupted="interrupted; nothing was written",
+    out_of_memory="out of memory; take fewer --max-bytes",
+)

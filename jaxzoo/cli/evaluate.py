@@ -9,14 +9,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.evaluate_common import PROGRAM, check_out, check_variables, write_results
-from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
-from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
+from jaxzoo.cli.runner import run, use_compilation_cache
+from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 
-DESCRIPTION = """Scores a trained model on the validation sets of its run. Any field of the run's config can be
-overridden by its dotted name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what
-is asked, those of the model how it answers, as long as it has the same variables. Add --run DIR to this
---help to see all fields of that run."""
+DESCRIPTION = """Scores a trained model on the validation sets of its run; with --slices, its associative recall on
+text; with --tasks, on recall tasks and those of lm_eval. Any field of the run's config can be overridden by its dotted
+name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what is asked, those of the model how it
+answers, as long as it has the same variables. Add --run DIR to this --help to see all fields of that run."""
+
+SLICES = """Perplexity of runs on text by what could be recalled from the context (Zoology, sec. 3.1): AR hits are
+tokens that end a bigram which stands earlier in the window and is rare in training. With --baseline, how much of the
+gap between two models is due to them (App. C.1). Fields of the config are overridden in all runs."""
+
+TASKS = """Recall tasks fda, swde, squad_completion (Based, Tables 1 to 3) and records (made by
+python -m jaxzoo.tasks.records), and any other of lm_eval by name, such as lambada_openai, hellaswag, piqa, arc_easy,
+arc_challenge, winogrande, super-glue-lm-eval-v1. Prompts that are longer than the model's max_length lose their
+beginning, which the report counts."""
+
+OPTIONS_OF = {"slices": ("baseline", "bigrams", "at_most"), "tasks": ("data", "limit", "batch_size", "scorer")}
+"""Options that belong to --slices and --tasks."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,67 +37,87 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(argv: Sequence[str]) -> None:
-    asked = {word.split("=")[0] for word in argv}
-    if "--slices" in asked and "--tasks" in asked:
-        raise UsageError("--slices and --tasks are two commands; give one of them")
-    if "--slices" in asked:
-        from jaxzoo.cli.evaluate_slices import evaluate_slices
-
-        evaluate_slices(argv)
-        return
-    if "--tasks" in asked:
-        from jaxzoo.cli.evaluate_tasks import evaluate_tasks
-
-        evaluate_tasks(argv)
-        return
-    if sum(word.partition("=")[0] == "--run" for word in argv) > 1:
-        raise UsageError("--run takes one run; python -m jaxzoo.compare RUN RUN ... scores several on the same data")
     options, flags = _options().parse_known_args(argv)
+    forms = [form for form in OPTIONS_OF if getattr(options, form) is not None]
     if options.help:
         print(_options().format_help())
-        if options.run is None:
+        if forms or not options.run:
             return
-    if options.run is None:
+        flags = [*flags, "--help"]
+    _check(options, forms)
+    if forms == ["slices"]:
+        from jaxzoo.cli.evaluate_slices import evaluate_slices
+
+        evaluate_slices(options, flags)
+    elif forms == ["tasks"]:
+        from jaxzoo.cli.evaluate_tasks import evaluate_tasks
+
+        evaluate_tasks(options, flags)
+    else:
+        _validate(options, flags)
+
+
+def _check(options: argparse.Namespace, forms: Sequence[str]) -> None:
+    """Checks and prepares what all forms of the command share. Raises `UsageError`."""
+    if len(forms) > 1:
+        raise UsageError("--slices and --tasks are two commands; give one of them")
+    for form, names in OPTIONS_OF.items():
+        if form not in forms and (given := next((n for n in names if getattr(options, n) is not None), None)):
+            raise UsageError(f"--{given.replace('_', '-')} belongs to --{form}; see --help")
+    if not options.run:
         raise UsageError("--run DIR is required, such as runs/mqar-based; see --help")
-    out = check_out(options.out)
-    if options.config is not None:
-        import_file(Path(options.config))
+    if len(options.run) > 1 and forms != ["slices"]:
+        raise UsageError("--run takes one run; python -m jaxzoo.compare RUN RUN ... scores several on the same data")
+    if options.out is not None:
+        options.out = output_file("--out", options.out)
+    for file in options.config:
+        import_file(file)
 
-    import jax
 
+def _validate(options: argparse.Namespace, flags: Sequence[str]) -> None:
+    """Scores the run on its validation sets."""
+    from jaxzoo.cli.evaluate_common import open_run, write_results
     from jaxzoo.config_io import to_json
-    from jaxzoo.models.accounting import count_parameters
     from jaxzoo.train.progress import table
-    from jaxzoo.train.session import Session
-    from jaxzoo.train.trained import load_variables, read_run
 
-    directory, trained = read_run(Path(options.run).expanduser())
-    config = override(trained, [*flags, *(["--help"] if options.help else [])], prog=PROGRAM)
     use_compilation_cache()
-    session = Session(config, limited=True)
-    blueprint, variables, seal = load_variables(directory, trained, options.checkpoint)
-    check_variables(blueprint, session.blueprint)
-    n = count_parameters(blueprint.model(variables))
-    say(f"{options.run}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
-    with jax.set_mesh(session.mesh):
-        metrics = session.evaluate(variables)
-    report = {"run": str(directory.path), "step": seal.step, "config": to_json(config), "metrics": metrics}
-    write_results(table(metrics), out, report)
+    found = open_run(options.run[0], flags, options.checkpoint)
+    metrics = found.evaluate()
+    report = {"run": str(found.directory), "step": found.step, "config": to_json(found.session.config)}
+    write_results(table(metrics), options.out, {**report, "metrics": metrics})
 
 
 def _options() -> argparse.ArgumentParser:
     """Options other than the config's fields."""
-    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, add_help=False, allow_abbrev=False)
-    parser.add_argument("-h", "--help", action="store_true", help="show this help")
-    parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
+    parser = ArgumentParser(
+        prog="python -m jaxzoo.evaluate", description=DESCRIPTION, add_help=False, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("-h", "--help", action="store_true", help="show this help")
+    add("--run", metavar="DIR", action="append", default=[], help="directory of the run; nothing is written there")
     checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
-    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    parser.add_argument(
-        "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
+    add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    config = "the run's config file; needed where it defines classes of its own"
+    add("--config", metavar="FILE", type=Path, action="append", default=[], help=config)
+    out = "also writes config and metrics there, as JSON; with --slices a directory for table, numbers and picture"
+    add("--out", metavar="FILE", type=Path, help=out)
+
+    add = parser.add_argument_group("associative recall on text", SLICES).add_argument
+    add("--slices", metavar="recall", help="measures recall; --run may be given repeatedly")
+    add("--baseline", metavar="DIR", help="the run that the gap is measured to, such as attention's")
+    add("--bigrams", metavar="DIR", help="counts of training, by python -m jaxzoo.data.bigrams; default: repeats alone")
+    rare = f"occurrences in training up to which a bigram is rare; default: {THRESHOLD}"
+    add("--at-most", metavar="N", type=int, help=rare)
+
+    add = parser.add_argument_group("tasks", TASKS).add_argument
+    add("--tasks", metavar="NAME", nargs="*", help="which tasks")
+    data = (
+        "directory with TASK.jsonl for every task: the rows of its set on the hub, of the split that is scored "
+        "(for recall tasks, objects with text and value); default: fetched from the hub by lm_eval"
     )
-    parser.add_argument(
-        "--slices", metavar="recall", help="measures associative recall instead; see --slices recall --help"
-    )
-    parser.add_argument("--tasks", metavar="NAME", nargs="+", help="runs recall and lm_eval tasks; see --tasks --help")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="also writes config and metrics there, as JSON")
+    add("--data", metavar="DIR", type=Path, help=data)
+    add("--limit", metavar="N", type=int, help="the first N examples of each task; default: all")
+    add("--batch-size", metavar="N", type=int, help="rows of a batch; default: 8")
+    scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval where it is installed"
+    add("--scorer", choices=("lm_eval", "own"), help=scorer)
     return parser

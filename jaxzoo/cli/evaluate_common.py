@@ -1,31 +1,78 @@
-"""Parts that the forms of `python -m jaxzoo.evaluate` share: its name, checks of its options, and its output."""
+"""Parts that the forms of `python -m jaxzoo.evaluate` share: the run with other fields, and the output."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-from jaxzoo.cli.flags import UsageError
+import jax
+
+from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
+from jaxzoo.models.accounting import count_parameters
+from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.train.session import Session
+from jaxzoo.train.trained import Which, load_variables, read_run
 from jaxzoo.whole_files import write_whole
-
-if TYPE_CHECKING:
-    from jaxzoo.models.blueprint import Blueprint
 
 PROGRAM = "python -m jaxzoo.evaluate"
 
 
-def check_out(out: Path | None) -> Path | None:
-    """Returns the file of `--out` with `~` expanded.
+class OpenRun(NamedTuple):
+    """A trained model, with fields of its config overridden."""
+
+    directory: Path
+    session: Session
+    variables: Variables
+    """In the host's memory."""
+    step: int
+    n_parameters: int
+
+    def evaluate(self) -> dict[str, float]:
+        """Metrics on the validation sets."""
+        with jax.set_mesh(self.session.mesh):
+            return self.session.evaluate(self.variables)
+
+
+def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
+    """Reads a run, with fields of its config replaced by flags.
 
     Raises:
-      UsageError: its directory does not exist.
+      ValueError: there is no such run or checkpoint; or, with these fields, no such config, data or variables.
     """
-    if out is None:
-        return None
-    if not (out := out.expanduser()).parent.is_dir():
-        raise UsageError(f"--out {out}: its directory does not exist")
-    return out
+    directory, trained = read_run(Path(path).expanduser())
+    config = override(trained, flags, prog=PROGRAM)
+    blueprint, variables, seal = load_variables(directory, trained, checkpoint)
+    try:
+        session = Session(config, limited=True)
+        check_variables(blueprint, session.blueprint)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+    n = count_parameters(blueprint.model(variables))
+    say(f"{path}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
+    return OpenRun(directory.path, session, jax.device_get(variables), seal.step, n)
+
+
+def check_variables(trained: Blueprint, asked: Blueprint) -> None:
+    """Refuses a model that has other variables than the trained one, by the name of the first.
+
+    Raises:
+      UsageError: which variable, and its shapes.
+    """
+    shapes = [
+        {
+            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
+            for path, leaf in jax.tree.leaves_with_path(blueprint.shapes)
+        }
+        for blueprint in (trained, asked)
+    ]
+    for name in sorted(shapes[0].keys() | shapes[1].keys()):
+        before, after = (each.get(name) for each in shapes)
+        if before != after:
+            raise UsageError(
+                f"variable {name} has shape {before} in the run and {after} with these flags; those of --model may "
+                "change what is computed, not which variables there are"
+            )
 
 
 def write_results(table: str, out: Path | None, report: Mapping[str, Any]) -> None:
@@ -42,27 +89,3 @@ def write_results(table: str, out: Path | None, report: Mapping[str, Any]) -> No
             write_whole(out.resolve(), text)
         say(f"written to {out}")
     print(table, flush=True)
-
-
-def check_variables(trained: "Blueprint", asked: "Blueprint") -> None:
-    """Refuses a model that has other variables than the trained one, by the name of the first.
-
-    Raises:
-      UsageError: which variable, and its shapes.
-    """
-    import jax
-
-    shapes = [
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-            for path, leaf in jax.tree.leaves_with_path(blueprint.shapes)
-        }
-        for blueprint in (trained, asked)
-    ]
-    for name in sorted(shapes[0].keys() | shapes[1].keys()):
-        before, after = (each.get(name) for each in shapes)
-        if before != after:
-            raise UsageError(
-                f"variable {name} has shape {before} in the run and {after} with these flags; those of --model may "
-                "change what is computed, not which variables there are"
-            )

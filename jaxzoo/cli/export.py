@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import ArgumentParser, UsageError, which_checkpoint
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import run, say
 
 if TYPE_CHECKING:
@@ -46,9 +46,7 @@ def _export(argv: Sequence[str]) -> None:
         raise UsageError(f"--out {out} must end in {EXTENSION}")
     if out.exists():
         raise UsageError(f"--out {out} exists; remove it, or choose another name")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: its directory does not exist")
-    _to_file(Path(options.run).expanduser(), options.checkpoint, out)
+    _to_file(Path(options.run).expanduser(), options.checkpoint, output_file("--out", out))
 
 
 def _to_file(directory: Path, step: "Which", out: Path) -> None:

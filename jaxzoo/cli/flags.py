@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import dataclasses
+import inspect
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
 
 import tyro
@@ -27,6 +29,18 @@ class ArgumentParser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
+def output_file(option: str, file: Path) -> Path:
+    """Returns the value of an option that names a file to write, with `~` expanded.
+
+    Raises:
+      UsageError: its directory does not exist.
+    """
+    file = file.expanduser()
+    if not file.parent.is_dir():
+        raise UsageError(f"{option} {file}: its directory does not exist")
+    return file
+
+
 def which_checkpoint(text: str) -> int | Literal["best"]:
     """Value of an option `--checkpoint STEP|best`."""
     if text == "best":
@@ -37,7 +51,12 @@ def which_checkpoint(text: str) -> int | Literal["best"]:
 
 
 def parse_flags(
-    declared: Callable[..., Parsed], flags: Sequence[str], *, prog: str, known: Iterable[str], **options: Any
+    declared: Callable[..., Parsed],
+    flags: Sequence[str],
+    *,
+    prog: str,
+    known: Iterable[str] | None = None,
+    **options: Any,
 ) -> Parsed:
     """Reads a dataclass, or the arguments of a function, off the command line; prints help and exits with 0 on --help.
 
@@ -45,7 +64,7 @@ def parse_flags(
       declared: the dataclass or function.
       flags: the words of the command line.
       prog: name of the program.
-      known: all flags, for the hint at a misspelt one.
+      known: all flags, for the hint at a misspelt one; None: the fields of the dataclass.
       **options: of `tyro.cli`.
 
     Raises:
@@ -61,7 +80,8 @@ def parse_flags(
             raise
         raise UsageError(_error_message(stopped, said.getvalue())) from stopped
     if unknown:
-        raise UsageError(_unknown(unknown[0], known))
+        names = [f"--{name.replace('_', '-')}" for name in inspect.signature(declared).parameters]
+        raise UsageError(_unknown(unknown[0], names if known is None else known))
     return result
 
 

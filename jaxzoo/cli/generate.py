@@ -11,17 +11,13 @@ import tyro
 
 from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.flags import UsageError
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import make_main, say, use_compilation_cache
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:
     from jaxzoo.generation import Generation
-
-PROGRAM = "python -m jaxzoo.generate"
-
-REPORT_SECONDS = 2.0
-"""Shortest time between two lines about the reading of long prompts."""
 
 Repeatable = tyro.conf.UseAppendAction[tuple[str, ...]]
 
@@ -65,18 +61,7 @@ class Command(Checked):
         check_stops(self.stop)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(
-        _generate,
-        argv,
-        interrupted="\ninterrupted",
-        out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",
-    )
-
-
-def _generate(argv: Sequence[str]) -> None:
-    command = parse_command(argv)
+def _generate(command: Command) -> None:
     prompts = read_prompts(command)
 
     import jax
@@ -102,18 +87,12 @@ def _generate(argv: Sequence[str]) -> None:
         seed=command.seed,
         stop_tokens=(tokenizer.end_of_text,),
     )
-    _read(generation)
+    began, n_read = time.monotonic(), int(generation.lengths.sum())
+    progress = ProgressLines("prompt tokens")
+    generation.read(lambda n: progress("read", n))
+    say(f"read {n_read:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
     texts = [TextOutput(tokenizer, command.stop) for _ in prompts]
     _write(generation, texts, Printer(sys.stdout, prompts if command.echo else [""] * len(prompts)))
-
-
-def parse_command(argv: Sequence[str]) -> Command:
-    """Reads the command line; prints help and exits with 0 where asked to.
-
-    Raises:
-      UsageError: a mistake in it.
-    """
-    return parse_flags(Command, argv, prog=PROGRAM, known=list(flags_of(Command(run=Path()))))
 
 
 def read_prompts(command: Command) -> list[str]:
@@ -140,23 +119,6 @@ def read_prompts(command: Command) -> list[str]:
         if not data:
             raise UsageError(f"{source} is empty; give at least one character to continue from")
     return texts
-
-
-def _read(generation: "Generation") -> None:
-    """Reads the prompts, and says so where it takes a while."""
-    total, began, said, first = int(generation.lengths.sum()), time.monotonic(), 0.0, 0
-
-    def report(n_read: int) -> None:
-        nonlocal said, first
-        now = time.monotonic()
-        if not first:
-            said, first = now, n_read
-        elif now - said > REPORT_SECONDS:
-            said = now
-            say(f"read {n_read:,} of {total:,} prompt tokens")
-
-    generation.read(report)
-    say(f"read {total:,} prompt tokens in {time.monotonic() - began:.1f} s, compilation included")
 
 
 def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Printer") -> None:
@@ -221,3 +183,12 @@ class Printer:
             self._row += 1
             if self._row < len(self._waiting):
                 self._open()
+
+
+main = make_main(
+    Command,
+    _generate,
+    prog="python -m jaxzoo.generate",
+    interrupted="\ninterrupted",
+    out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",
+)

@@ -1,14 +1,12 @@
 """`python -m jaxzoo.inspect --run DIR --example 3`: what a trained model does with one example, as a picture."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags, which_checkpoint
-from jaxzoo.cli.runner import run, say, use_compilation_cache
+from jaxzoo.cli.flags import UsageError, output_file, which_checkpoint
+from jaxzoo.cli.runner import make_main, say, use_compilation_cache
 
-PROGRAM = "python -m jaxzoo.inspect"
 MOST_TOKENS = 512
 """Longest example: maps have t x t entries, and an influence takes t d backward passes."""
 
@@ -34,18 +32,10 @@ class Command:
     """The picture: .png, .svg or .pdf; an existing file is replaced."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_inspect, argv, out_of_memory="out of memory; take a shorter example")
-
-
-def _inspect(argv: Sequence[str]) -> None:
-    command = parse_flags(Command, argv, prog=PROGRAM, known=list(flags_of(Command(run=Path()))))
-    out = command.out.expanduser()
+def _inspect(command: Command) -> None:
+    out = output_file("--out", command.out)
     if out.suffix not in (".png", ".svg", ".pdf"):
         raise UsageError(f"--out {out} must end in .png, .svg or .pdf")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: its directory does not exist")
     if command.prompt and command.example is not None:
         raise UsageError("--prompt and --example are two inputs; give one of them")
     if command.config is not None:
@@ -74,3 +64,11 @@ def _inspect(argv: Sequence[str]) -> None:
     draw(seen, out, title=f"{command.run}, step {loaded.step}, {what}", labels=labels)
     print(table(seen, labels))
     say(f"written to {out}")
+
+
+main = make_main(
+    Command,
+    _inspect,
+    prog="python -m jaxzoo.inspect",
+    out_of_memory="out of memory; take a shorter example",
+)

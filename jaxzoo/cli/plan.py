@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import add_config_options, read_config
-from jaxzoo.cli.flags import ArgumentParser, UsageError
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import Failure, run
 from jaxzoo.screen import Screen
@@ -71,7 +71,7 @@ def _plan(argv: Sequence[str]) -> None:
             raise Failure(str(error), 1) from error
     screen.say(describe(plan))
     if options.save is not None:
-        plan.save(Path(options.save))
+        plan.save(options.save)
     if not plan.fits:
         raise Failure(verdict(plan), 1)
 
@@ -117,8 +117,8 @@ def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentCon
     config = read_config(options, flags, prog=PROGRAM, others=others)
     if options.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
-    if options.save is not None and not Path(options.save).absolute().parent.is_dir():
-        raise UsageError(f"--save {options.save}: {Path(options.save).parent} is no directory")
+    if options.save is not None:
+        options.save = output_file("--save", options.save)
     if options.most_compiled < 1:
         raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
     return config
@@ -137,6 +137,6 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--search", action="store_true", help=searched)
     most = "programs that --search may compile; default 4"
     parser.add_argument("--most-compiled", type=int, default=4, metavar="N", help=most)
-    parser.add_argument("--save", metavar="FILE", help="write the plan there as JSON")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
     return parser

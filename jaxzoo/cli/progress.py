@@ -1,4 +1,4 @@
-"""A line on standard error that says how far long work is."""
+"""Progress of long work, on standard error."""
 
 import contextlib
 import sys
@@ -9,15 +9,46 @@ from collections.abc import Callable, Iterator
 from jaxzoo.screen import Screen
 
 REPORT_SECONDS = {True: 1.0, False: 10.0}
-"""Between two looks: on a terminal, where the line is drawn over, and elsewhere, where lines follow one another."""
+"""Time between two updates of `show_progress`: on a terminal, which shows one line, and elsewhere."""
+LINE_SECONDS = 2.0
+"""Shortest time between two lines of `ProgressLines`."""
+
+
+class ProgressLines:
+    """Prints how much is done, how fast, and how long the rest takes: at most every two seconds, and at the end.
+
+    Args:
+      unit: what is counted, in the plural.
+    """
+
+    def __init__(self, unit: str):
+        self._unit = unit
+        self._began: tuple[float, int] | None = None
+        self._said = time.monotonic()
+
+    def __call__(self, name: str, done: int, total: int | None = None) -> None:
+        """Reports that `done` of `total` (None: unknown) are done; `name` is the work, or its last piece."""
+        now = time.monotonic()
+        if self._began is None:
+            self._began = (now, done)
+        if done != total and now - self._said < LINE_SECONDS:
+            return
+        self._said = now
+        seconds, new = now - self._began[0], done - self._began[1]
+        parts = [f"{name}: {done:,} {self._unit}" if total is None else f"{name}: {done:,} of {total:,} {self._unit}"]
+        if new and seconds:
+            parts.append(f"{new / seconds:,.3g}/s")
+            if total is not None:
+                parts.append(f"{(total - done) * seconds / new:,.0f} s left")
+        Screen(sys.stderr).say(", ".join(parts))
 
 
 @contextlib.contextmanager
 def show_progress(line: Callable[[float], str]) -> Iterator[None]:
-    """Shows progress as long as the block lasts.
+    """Shows a line until the block ends.
 
     Args:
-      line: what to show, of the seconds since the beginning; called by a thread.
+      line: gives the text after a number of seconds; called by a thread.
     """
     screen, ended, start = Screen(sys.stderr), threading.Event(), time.monotonic()
 

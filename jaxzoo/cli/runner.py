@@ -12,8 +12,12 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from jaxzoo.cli.flags import parse_flags
 from jaxzoo.screen import Screen, is_muted
+
+Options = TypeVar("Options")
 
 HALF_LINE = 1000
 """Characters of each end of an error message that are printed; the middle of a longer one is left out."""
@@ -69,6 +73,27 @@ def run(
             os._exit(status)  # at the interpreter's end JAX would wait for processes that have ended, and abort
         return status
     return 0
+
+
+def make_main(
+    declared: type[Options], work: Callable[[Options], None], *, prog: str, **lines: str
+) -> Callable[[Sequence[str] | None], int]:
+    """Makes the `main` of a command whose options are the fields of a dataclass.
+
+    Args:
+      declared: the dataclass; its docstring is the description of the help.
+      work: gets the options.
+      prog: name of the program.
+      **lines: `interrupted` and `out_of_memory` of `run`.
+
+    Returns:
+      `main(argv)`, which returns the exit status; `argv` None: the command line of the process.
+    """
+
+    def main(argv: Sequence[str] | None = None) -> int:
+        return run(lambda words: work(parse_flags(declared, words, prog=prog)), argv, **lines)
+
+    return main
 
 
 def _has_peers() -> bool:

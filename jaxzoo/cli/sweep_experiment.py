@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jaxzoo.cli.config_file import load_experiment
+from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.config_io import nearest
 
@@ -12,16 +12,26 @@ if TYPE_CHECKING:
 
 
 def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":
-    """Opens the experiment of a file at a scale, with all its runs read; `checked`: also its claims, on made-up rows.
+    """Opens the `experiment` of a Python file at a scale, with all its runs read.
+
+    Args:
+      file: the Python file.
+      scale: name of the scale.
+      out: directory of the sweep.
+      checked: whether its claims are checked, on made-up rows.
 
     Raises:
-      UsageError: the file fails or has no such scale, or a point has no valid config.
+      UsageError: the file fails, defines no experiment or no such scale, or a point has no valid config.
     """
+    module = import_file(file, "experiments")
+
     from jaxzoo.sweep.directory import SweepDirectory
-    from jaxzoo.sweep.experiment import Scale
+    from jaxzoo.sweep.experiment import Experiment, Scale
     from jaxzoo.sweep.sweep import Sweep
 
-    experiment = load_experiment(file)
+    experiment = getattr(module, "experiment", None)
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"experiment file {file} must define `experiment`, an Experiment")
     if scale not in experiment.scales:
         hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
         raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")

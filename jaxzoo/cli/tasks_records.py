@@ -7,28 +7,23 @@ import json
 import os
 import shutil
 import statistics
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxzoo.cli.flags import UsageError, flags_of, parse_flags
-from jaxzoo.cli.runner import run, say
+from jaxzoo.cli.flags import UsageError, output_file
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import make_main, say
 from jaxzoo.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
 from jaxzoo.whole_files import write_rows
-
-PROGRAM = "python -m jaxzoo.tasks.records"
 
 MANIFEST = "manifest.json"
 MADE_BY = "jaxzoo.tasks.records"
 
 FILES = {PYTHON: "python.jsonl", DEBIAN: "debian.jsonl"}
 """File names of the training text, by source."""
-
-REPORT_SECONDS = 2.0
-"""Shortest time between two lines about the progress."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,14 +50,8 @@ class RecordsCommand(RecordsConfig):
         return RecordsConfig(**{field.name: getattr(self, field.name) for field in fields})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (None: the process's own); returns the exit status."""
-    return run(_make, argv)
-
-
-def _make(argv: Sequence[str]) -> None:
-    command = parse_flags(RecordsCommand, argv, prog=PROGRAM, known=list(flags_of(RecordsCommand(out=Path()))))
-    out = command.out.expanduser()
+def _make(command: RecordsCommand) -> None:
+    out = output_file("--out", command.out)
     _check_out(out, overwrite=command.overwrite)
     records = RecordSet([*python_records(), *debian_records(command.dpkg_status.expanduser())], command.records)
     examples = records.examples()
@@ -79,8 +68,6 @@ def _make(argv: Sequence[str]) -> None:
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
     """Refuses to replace existing files, except the command's own with --overwrite."""
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: its directory does not exist")
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     ours = out.is_file() and out.suffix == ".jsonl"
@@ -109,14 +96,11 @@ def _write_directory(
 
 
 def _reported(rows: Iterable[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
-    """Yields the rows and reports their number and rate from time to time."""
-    began = said = time.monotonic()
+    """Yields the rows and reports their number and rate."""
+    progress = ProgressLines(what)
     for n, row in enumerate(rows, 1):
         yield row
-        now = time.monotonic()
-        if now - said > REPORT_SECONDS:
-            said = now
-            say(f"{n:,} {what}, {n / (now - began):,.0f}/s")
+        progress("written", n)
 
 
 def _write_by_source(folder: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -167,3 +151,10 @@ def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]])
             f"{baselines['random_field']:.2%} by any field of the document",
         ]
     )
+
+
+main = make_main(
+    RecordsCommand,
+    _make,
+    prog="python -m jaxzoo.tasks.records",
+)

@@ -12,11 +12,12 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from jaxzoo.sweep.directory import SweepDirectory
-from jaxzoo.sweep.launch import worker_name
 from jaxzoo.sweep.queue import is_held, progress_of_all
+from jaxzoo.sweep.workers import Worker, worker_name
 
 SHARED = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Options that submitit knows for every cluster; other names get the prefix of the cluster."""
@@ -35,42 +36,14 @@ Program = Callable[[Sequence[str]], int]
 """A command: gets the words of its command line, returns its exit status."""
 
 
-class ClusterWorker:
-    """A job that is a worker (a `Worker`).
-
-    Args:
-      name: its name in the queue.
-      job: submitit's job; a string: why the cluster refused it.
-    """
-
-    def __init__(self, name: str, job: Any):
-        self.name, self._job = name, job
-        self._refused = job if isinstance(job, str) else None
-
-    def ended(self) -> bool:
-        """Whether it has ended; one that waits for a node has not."""
-        return self._refused is not None or self._job.done()
-
-    def error_message(self) -> str | None:
-        """The last line that it printed where it failed, or its state in the cluster; None: it did not fail."""
-        if self._refused:
-            return self._refused
-        line = next(reversed((self._job.stderr() or "").strip().splitlines()), "")
-        if not self._job.paths.result_pickle.exists():
-            return f"job {self._job.job_id} ended without a result, state {self._job.state}{line and f': {line}'}"
-        if self._job.exception() is None and self._job.result() in (0, INTERRUPTED):
-            return None
-        return line or f"exit status {self._job.result()}"
-
-
 class ClusterWorkers:
-    """Jobs of a cluster (`Workers`).
+    """Jobs of a cluster, each of which is one worker.
 
     Args:
       cluster: `slurm`, `local` for processes of this machine, or the name of another cluster that submitit knows.
       options: options of `submitit.AutoExecutor.update_parameters`; those of this cluster alone without its prefix.
       program: command of a worker, a function of a module.
-      words: its command line without its name.
+      words: its command line after its name.
       directory: directory of the sweep, which all nodes see.
 
     Raises:
@@ -103,19 +76,19 @@ class ClusterWorkers:
         except (NameError, ValueError, AssertionError, TypeError) as error:
             raise ValueError(f"--cluster-options: {str(error).splitlines()[0]}") from error
 
-    def start(self, numbers: Sequence[int]) -> list[ClusterWorker]:
-        """Submits an array of jobs, one per number."""
+    def start(self, numbers: Sequence[int]) -> list[Worker]:
+        """Submits an array of jobs, one per number. A job that waits for a node has not ended."""
         names = [worker_name(number) for number in numbers]
-        words = [[*self._words, "--name", name] for name in names]
+        words = [[name, *self._words] for name in names]
         n = len(names)
         try:
             with _shielded_from_ctrl_c():
                 jobs = self._executor.map_array(run_in_job, [self._program] * n, words, [self._threads] * n)
         except (RuntimeError, OSError) as error:  # submitit's own errors are RuntimeErrors
             refused = f"{self._cluster} takes no job: {' '.join(str(error).split())}"
-            return [ClusterWorker(name, refused) for name in names]
-        self._jobs |= dict(zip(names, jobs, strict=True))
-        return [ClusterWorker(name, job) for name, job in zip(names, jobs, strict=True)]
+            return [Worker(name, lambda: True, lambda: refused) for name in names]
+        self._jobs |= zip(names, jobs, strict=True)
+        return [Worker(name, job.done, partial(_error_message, job)) for name, job in zip(names, jobs, strict=True)]
 
     def stop(self, *, finished: bool) -> None:
         """Cancels all jobs that have not ended, and waits until the running ones have saved and released their runs.
@@ -139,6 +112,16 @@ class ClusterWorkers:
     def _working(self) -> bool:
         reports = progress_of_all(self._directory)
         return any(told["worker"] in self._jobs and is_held(self._directory, run) for run, told in reports.items())
+
+
+def _error_message(job: Any) -> str | None:
+    """The last line that a job printed where it failed, or its state in the cluster; None: it did not fail."""
+    line = next(reversed((job.stderr() or "").strip().splitlines()), "")
+    if not job.paths.result_pickle.exists():
+        return f"job {job.job_id} ended without a result, state {job.state}{line and f': {line}'}"
+    if job.exception() is None and job.result() in (0, INTERRUPTED):
+        return None
+    return line or f"exit status {job.result()}"
 
 
 def run_in_job(program: Program, words: Sequence[str], threads: int | None) -> int:

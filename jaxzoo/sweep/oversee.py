@@ -1,12 +1,15 @@
 """The loop that keeps workers running until a sweep is done, shows progress and gathers the results."""
 
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from jaxzoo.sweep.board import Board
 from jaxzoo.sweep.queue import progress_of_all
 from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.workers import LocalWorkers, Worker
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.cluster import ClusterWorkers
 
 LOOK_SECONDS = 1.0
 """Time between two looks at the workers."""
@@ -14,40 +17,11 @@ MOST_FAILURES = 3
 """Workers in a row that may fail before they take a run."""
 
 
-class Worker(Protocol):
-    """A worker that was started."""
-
-    @property
-    def name(self) -> str:
-        """Name in the queue."""
-        ...
-
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        ...
-
-    def error_message(self) -> str | None:
-        """One line on why it failed; None: it did not."""
-        ...
-
-
-class Workers(Protocol):
-    """A kind of workers: processes of this machine, or jobs of a cluster."""
-
-    def start(self, numbers: Sequence[int]) -> Sequence[Worker]:
-        """Starts the workers of these numbers."""
-        ...
-
-    def stop(self, *, finished: bool) -> None:
-        """Lets all workers save and end, and waits for them; `finished`: none has a run any more."""
-        ...
-
-
 class WorkersError(Exception):
     """Workers fail before they make anything; the message is that of the last one."""
 
 
-def oversee(sweep: Sweep, workers: Workers, count: int, board: Board) -> None:
+def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, board: Board) -> None:
     """Keeps `count` workers running until every run of the sweep has a result or has failed.
 
     Args:
@@ -66,7 +40,8 @@ def oversee(sweep: Sweep, workers: Workers, count: int, board: Board) -> None:
         while left := _left(sweep):
             board.show(sweep)
             free = [number for number in range(min(count, left)) if number not in running]
-            running |= dict(zip(free, workers.start(free), strict=True)) if free else {}
+            if free:
+                running |= zip(free, workers.start(free), strict=True)
             time.sleep(LOOK_SECONDS)
             for number in [number for number, worker in running.items() if worker.ended()]:
                 worker = running.pop(number)

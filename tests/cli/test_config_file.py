@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxzoo.cli.config_file import load_config, load_experiment
+from jaxzoo.cli.config_file import import_file, load_config
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.train import parse_command
 from jaxzoo.config import ExperimentConfig
@@ -161,4 +161,4 @@ def test_a_file_of_a_package_imports_its_siblings_from_anywhere(tmp_path, monkey
     )
     monkeypatch.chdir(tmp_path.parent)
     monkeypatch.setattr("sys.path", list(sys.path))
-    assert load_experiment(package / "figure.py").title == "24"
+    assert import_file(package / "figure.py").experiment.title == "24"

@@ -85,7 +85,7 @@ from jaxzoo.train import host_memory
 begun = []
 host_memory.share_one_arena = lambda: begun.append(xla_bridge.backends_are_initialized())
 from jaxzoo.cli.sweep_worker import main
-assert main(["out", "--experiment", "small.py", "--scale", "laptop", "--name", "w", "--workers", "1"]) == 0
+assert main(["w", "--experiment", "small.py", "--out", "out", "--workers", "1"]) == 0
 assert begun[0] is False, begun
 """
 

@@ -47,7 +47,7 @@ def signals():
 def program(words):
     """Stands for a worker; pickled by its name, as a worker's command is."""
     print("said", *words)
-    return int(words[0])
+    return int(words[1])
 
 
 def workers_of(directory, *words):
@@ -126,7 +126,7 @@ def test_a_job_runs_the_worker_and_brings_its_error_message(directory):
     assert bad == "exit status 3"
     assert lost == "ValueError: invalid literal for int() with base 10: 'words'"
     said = {file.read_text() for file in (directory.workers / "jobs").glob("*.out")}
-    assert any(f"said 0 --name {started[0].name}\n" in text for text in said)
+    assert any(f"said {started[0].name} 0\n" in text for text in said)
 
 
 def test_a_waiting_job_is_no_lost_worker(slurm, directory):

@@ -6,10 +6,26 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+
+class Worker(NamedTuple):
+    """A worker that was started."""
+
+    name: str
+    """Name in the queue."""
+    ended: Callable[[], bool]
+    """Whether it has ended."""
+    error_message: Callable[[], str | None]
+    """One line on why it failed, once it has ended; None: it did not fail."""
+
+
+def worker_name(number: int) -> str:
+    """A name that no other worker has, on this machine or another."""
+    return f"{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}"
 
 
 class Device(NamedTuple):
@@ -19,6 +35,23 @@ class Device(NamedTuple):
     """`cpu`, `gpu` or `tpu`."""
     number: int
     """Number of devices."""
+
+    @property
+    def n_workers(self) -> int:
+        """Default number of workers: one per CPU core, one per GPU, one for all chips of a TPU."""
+        if self.platform == "cpu":
+            return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return self.number if self.platform == "gpu" else 1
+
+    def environment(self, worker: int) -> dict[str, str]:
+        """Variables of a worker, by its number: one thread on a CPU, one of the GPUs."""
+        if self.platform == "cpu":
+            return {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
+        if self.platform != "gpu":
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(i) for i in range(self.number)]
+        return {"CUDA_VISIBLE_DEVICES": names[worker % len(names)]}
 
 
 def find_device() -> Device:
@@ -39,84 +72,48 @@ def as_one_program(parallel: str, platform: str) -> bool:
     return parallel == "vmap" or (parallel == "auto" and platform != "cpu")
 
 
-def worker_name(number: int) -> str:
-    """A name that no other worker has, on this machine or another."""
-    return f"{os.getpid()}-{number}-{uuid.uuid4().hex[:6]}"
-
-
-class LocalWorker(NamedTuple):
-    """A worker process (a `Worker`)."""
-
-    name: str
-    process: "Future[str | None]"
-    """Gives the error message when the process has ended."""
-
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self.process.done()
-
-    def error_message(self) -> str | None:
-        """The last line that it printed, or the signal that killed it; None: it did not fail."""
-        return self.process.result()
-
-
 class LocalWorkers:
-    """Processes of this machine (`Workers`), which also stop when this process is killed.
+    """Processes of this machine, which also stop when this process is killed.
 
     Args:
-      command: command line of a worker without its name.
+      module: the worker's; its command line is a name and `words`.
+      words: command line of a worker after its name.
       count: workers at once.
       device: device of the machine.
       logs: folder for the output of the workers.
     """
 
-    def __init__(self, command: Sequence[str], count: int, device: Device, logs: Path):
-        self._command, self._device, self._logs = command, device, logs
+    def __init__(self, module: str, words: Sequence[str], count: int, device: Device, logs: Path):
+        self._module, self._words, self._device, self._logs = module, words, device, logs
         self._pool = ThreadPoolExecutor(count)
-        self._started: list[Future[str | None]] = []
         # Standard input of the workers. It ends when we close the other side, or when we are gone.
         self._stdin, self._stop = os.pipe()
 
-    def start(self, numbers: Sequence[int]) -> list[LocalWorker]:
+    def start(self, numbers: Sequence[int]) -> list[Worker]:
         """Starts the workers of these numbers."""
-        names = [worker_name(number) for number in numbers]
-        found = [self._pool.submit(self._run, number, name) for number, name in zip(numbers, names, strict=True)]
-        self._started += found
-        return [LocalWorker(name, process) for name, process in zip(names, found, strict=True)]
+        names = {number: worker_name(number) for number in numbers}
+        ends = {name: self._pool.submit(self._run, number, name) for number, name in names.items()}
+        return [Worker(name, end.done, end.result) for name, end in ends.items()]
 
     def stop(self, *, finished: bool) -> None:
         """Lets all workers save and end, and waits for them."""
         os.close(self._stop)
-        wait(self._started)
         self._pool.shutdown()
         os.close(self._stdin)
 
     def _run(self, number: int, name: str) -> str | None:
-        """Runs a worker; returns its error message."""
+        """Runs a worker to its end; returns the last line that it printed, or the signal that killed it."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as stream:
             status = subprocess.run(
-                [*self._command, "--name", name],
+                [sys.executable, "-m", self._module, name, *self._words],
                 stdin=self._stdin,
                 stdout=stream,
                 stderr=stream,
-                env={**os.environ, **environment(number, self._device)},
+                env={**os.environ, **self._device.environment(number)},
                 start_new_session=True,  # Ctrl-C reaches this process only, which then stops the workers
             ).returncode
         if status < 0:
             return f"killed by {signal.Signals(-status).name}"
         lines = log.read_text(errors="replace").strip().splitlines()
         return (lines[-1] if lines else f"exit status {status}") if status else None
-
-
-def environment(number: int, device: Device) -> dict[str, str]:
-    """One thread per worker on a CPU; one GPU per worker."""
-    if device.platform == "cpu":
-        return {"JAX_PLATFORMS": "cpu", "NPROC": "1"}
-    return {"CUDA_VISIBLE_DEVICES": _visible(number, device)} if device.platform == "gpu" else {}
-
-
-def _visible(number: int, device: Device) -> str:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = named.split(",") if named else [str(i) for i in range(device.number)]
-    return names[number % len(names)]
