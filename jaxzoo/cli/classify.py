@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Failure, say, use_compilation_cache
+from jaxzoo.cli.runner import Failure, make_main, say, use_compilation_cache
 from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_json

@@ -38,11 +38,6 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name.replace('_', '-')} {value} must be positive")
-    if options.data is not None:
-        options.data = options.data.expanduser()
-        # lm_eval's libraries read these when they are imported, and then ask the hub for nothing
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
-            os.environ.setdefault(name, "1")
     if not options.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
     scorer, names = _plan(options)
@@ -77,6 +72,11 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
 
 def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:
     """Scorer and tasks of the command line; refuses missing ones before anything is loaded."""
+    if options.data is not None:
+        options.data = options.data.expanduser()
+        # lm_eval's libraries read these when they are imported, and then ask the hub for nothing
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TQDM_DISABLE"):
+            os.environ.setdefault(name, "1")
     installed = importlib.util.find_spec("lm_eval") is not None
     scorer = options.scorer or ("lm_eval" if installed else "own")
     others = [name for name in options.tasks if name not in RECALL_TASKS]

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Float
@@ -32,19 +31,6 @@ class Rated(NamedTuple):
     peak: Float[Array, ""]
 
 
-def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metrics]]:
-    """The train step of the session's experiment at any learning rate."""
-    config = session.config
-
-    def step(rated: Rated, batch: Batch) -> tuple[Rated, Metrics]:
-        schedule = make_schedule(config.optimizer, config.train.steps, peak=rated.peak)
-        optimizer = make_optimizer(config.optimizer, schedule, session.blueprint.traits.params)
-        state, metrics = make_train_step(session.blueprint, optimizer, schedule, config.train)(rated.state, batch)
-        return Rated(state, rated.peak), metrics
-
-    return step
-
-
 class SequentialRuns:
     """Updates the active runs, one after the other.
 
@@ -57,16 +43,7 @@ class SequentialRuns:
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
         self._runs = [Rated(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
-        shardings = _shardings(session)
-        self._step = PerShape(
-            jax.jit(
-                _rated_step(session),
-                donate_argnums=0,
-                in_shardings=(shardings, session.row_sharding),
-                out_shardings=(shardings, session.everywhere),
-            ),
-            session.config.train.pallas_kernels,
-        )
+        self._step = _compiled(session, _rated_step(session), _shardings(session))
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
         """Makes one step of the active runs on a batch; returns functions that fetch the metrics of each."""
@@ -93,20 +70,12 @@ class VmappedRuns:
         shardings = jax.tree.map(_with_lanes, _shardings(session))
         lanes = Rated(jax.tree.map(lambda *xs: jnp.stack(xs), *states), jnp.asarray(rates, jnp.float32))
         self._runs = jax.device_put(lanes, shardings)
-        self._step = PerShape(
-            jax.jit(
-                jax.vmap(_rated_step(session), in_axes=(0, None)),
-                donate_argnums=0,
-                in_shardings=(shardings, session.row_sharding),
-                out_shardings=(shardings, session.everywhere),
-            ),
-            session.config.train.pallas_kernels,
-        )
+        self._step = _compiled(session, jax.vmap(_rated_step(session), in_axes=(0, None)), shardings)
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
         """Makes one step of all runs on a batch; the metrics of all are fetched at once."""
         self._runs, metrics = self._step(self._runs, self._session.place(batch))
-        fetch_all = functools.cache(functools.partial(_host_arrays, metrics))
+        fetch_all: Callable[[], Any] = functools.cache(lambda: jax.device_get(metrics))
         return {i: functools.partial(_lane, fetch_all, i) for i in active}
 
     def state(self, i: int) -> TrainState:
@@ -114,20 +83,37 @@ class VmappedRuns:
         return jax.tree.map(lambda x: x[i], self._runs.state)
 
 
+def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metrics]]:
+    """The train step of the session's experiment at any learning rate."""
+    config = session.config
+
+    def step(rated: Rated, batch: Batch) -> tuple[Rated, Metrics]:
+        schedule = make_schedule(config.optimizer, config.train.steps, peak=rated.peak)
+        optimizer = make_optimizer(config.optimizer, schedule, session.blueprint.traits.params)
+        state, metrics = make_train_step(session.blueprint, optimizer, schedule, config.train)(rated.state, batch)
+        return Rated(state, rated.peak), metrics
+
+    return step
+
+
+def _compiled(session: Session, step: Callable[..., Any], shardings: Rated) -> PerShape:
+    jitted = jax.jit(
+        step,
+        donate_argnums=0,
+        in_shardings=(shardings, session.row_sharding),
+        out_shardings=(shardings, session.everywhere),
+    )
+    return PerShape(jitted, session.config.train.pallas_kernels)
+
+
 def _shardings(session: Session) -> Rated:
     """Shardings of a run; the rate is replicated."""
-    of_state, of_rate = cast(Any, session.state_shardings), cast(Any, session.everywhere)
-    return Rated(of_state, of_rate)
+    return Rated(cast(Any, session.state_shardings), cast(Any, session.everywhere))
 
 
 def _with_lanes(sharding: NamedSharding) -> NamedSharding:
     return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
 
 
-def _host_arrays(metrics: Metrics) -> dict[str, np.ndarray]:
-    fetched: Any = jax.device_get(metrics)
-    return {name: np.asarray(value) for name, value in fetched.items()}
-
-
-def _lane(fetch_all: Callable[[], dict[str, np.ndarray]], i: int) -> dict[str, float]:
+def _lane(fetch_all: Callable[[], Mapping[str, Any]], i: int) -> dict[str, float]:
     return {name: float(values[i]) for name, values in fetch_all().items()}

@@ -11,7 +11,7 @@ import pytest
 
 import jaxzoo
 from jaxzoo.cli import __main__ as console, packaged
-from jaxzoo.cli.config_file import load_config, load_experiment
+from jaxzoo.cli.config_file import import_file, load_config
 from jaxzoo.cli.flags import UsageError
 
 pytestmark = pytest.mark.full
@@ -60,7 +60,7 @@ def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch
     with pytest.raises(UsageError, match=r"mqar/basde does not exist; did you mean 'mqar/based'\?$"):
         load_config(Path("mqar/basde"))
     with pytest.raises(UsageError, match=r"the packaged one is cat_figure4$"):
-        load_experiment(Path("experiments/cat_figure4.py"))
+        import_file(Path("experiments/cat_figure4.py"), "experiments")
     (tmp_path / "mqar/based").mkdir(parents=True)
     assert packaged.find_config("mqar/based") == "mqar/based"
 

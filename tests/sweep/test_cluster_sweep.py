@@ -57,7 +57,9 @@ def scale():
 def draw(results):
     return panels(1, 1, size=(2, 2), title="small")[0]
 
-experiment = Experiment(title="Small", about="", scales={{"laptop": scale}}, claims=(), made_up=lambda point: 0.5, draw=draw)
+experiment = Experiment(
+    title="Small", about="", scales={{"laptop": scale}}, claims=(), made_up=lambda point: 0.5, draw=draw
+)
 """
 
 
