@@ -167,7 +167,7 @@ def _call(words: Sequence[str], cache: Path) -> None:
     )
     if done.returncode:
         line = ([*done.stdout.splitlines(), *done.stderr.splitlines()] or ["no word"])[-1]
-        raise Failure(f"{' '.join(words)} ended with status {done.returncode}: {line}", 1)
+        raise Failure(f"{' '.join(words)} ended with status {done.returncode}: {line}")
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
@@ -181,12 +181,12 @@ def _held_against(expected: Accuracies, accuracies: Accuracies, way: str) -> flo
       Failure: those that must agree do not, or a run is missing.
     """
     if expected.keys() != accuracies.keys():
-        raise Failure(f"{way} made {len(accuracies)} runs, not the {len(expected)} of the separate commands", 1)
+        raise Failure(f"{way} made {len(accuracies)} runs, not the {len(expected)} of the separate commands")
     for point, wanted in expected.items():
         found = accuracies[point]
         equal = abs(found[0] - wanted[0]) <= MOST_APART if way == "vmap" else found == wanted
         if not equal:
-            raise Failure(f"{way}: accuracies at {point} are {found}, but {wanted} by themselves", 1)
+            raise Failure(f"{way}: accuracies at {point} are {found}, but {wanted} by themselves")
     return max(abs(accuracies[point][-1] - expected[point][-1]) for point in expected)
 
 

@@ -128,7 +128,7 @@ def _train(
             init_from=place,
         )
     except TrainingError as error:
-        raise Failure(str(error), 1) from error
+        raise Failure(str(error)) from error
 
 
 def _is_finished(directory: RunDirectory, steps: int) -> bool:

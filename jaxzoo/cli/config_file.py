@@ -40,23 +40,35 @@ def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = 
     parser.add_argument(TASK_FLAG, metavar="NAME", help=task + "python -m jaxzoo.tasks --help lists")
 
 
-def read_config(options: argparse.Namespace, flags: Sequence[str], *, prog: str, others: Sequence[str]) -> Any:
+def read_config(
+    options: argparse.Namespace,
+    flags: Sequence[str],
+    *,
+    prog: str,
+    make_parser: Callable[[Sequence[str]], argparse.ArgumentParser],
+) -> "ExperimentConfig":
     """The configuration that the options of `add_config_options` choose, with fields replaced by dotted flags.
+
+    Prints help and exits with 0 where asked to.
 
     Args:
       options: the options.
       flags: words of the command line that are no options.
       prog: name of the program.
-      others: further options of the program, for the hint at a misspelt one.
+      make_parser: the parser of the options, whose help tells these names of mixers.
 
     Raises:
       UsageError: a mistake in either, or in the file.
     """
+    if options.help:
+        print(make_parser(_mixer_names() if options.config else ()).format_help())
+        if options.config is None:
+            raise SystemExit(0)
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
     config = load_config(Path(options.config), name=options.name, mixer=options.mixer, task=options.task)
-    words = [*flags, "--help"] if options.help else flags
-    return override(config, words, prog=prog, others=[MIXER_FLAG, TASK_FLAG, "--name", *others])
+    others = [f"--{name.replace('_', '-')}" for name in vars(options) if name != "mixer"]
+    return override(config, [*flags, "--help"] if options.help else flags, prog=prog, others=[MIXER_FLAG, *others])
 
 
 def load_config(
@@ -112,9 +124,8 @@ def load_config(
     return config
 
 
-def mixer_names() -> list[str]:
-    """Names of the registered mixers, the values of `MIXER_FLAG`. Imports JAX."""
-    from jaxzoo.mixers import MIXERS
+def _mixer_names() -> list[str]:
+    from jaxzoo.mixers import MIXERS  # which imports JAX
 
     return sorted(MIXERS)
 

@@ -53,32 +53,25 @@ def _to_run(options: argparse.Namespace) -> None:
     opened = import_folder(
         folder, RunDirectory(out.absolute()), dtype=options.dtype, ignore_fields=options.ignore_field
     )
-    _report(options, opened.account.lines())
+    if options.report:
+        print("\n".join(opened.account.lines()))
     left_out = f", {len(opened.account.left_out)} tensors left out" if opened.account.left_out else ""
     n = opened.blueprint.n_params
     say(f"{out}: a run with the {n:,} parameters of {folder}, family {opened.family.name}{left_out}")
 
 
 def _to_folder(options: argparse.Namespace) -> None:
+    import jax.numpy as jnp
+
     from jaxzoo.interop.runs import export_folder
 
     directory, out = Path(options.run).expanduser(), Path(options.to).expanduser()
     dtype = options.dtype or "float32"
-    account = export_folder(directory, out, step=options.checkpoint, family=options.family, dtype=_dtype(dtype))
-    _report(options, account.lines())
+    account = export_folder(directory, out, step=options.checkpoint, family=options.family, dtype=jnp.dtype(dtype))
+    if options.report:
+        print("\n".join(account.lines()))
     n = sum(len(move.theirs) for move in account.moves)
     say(f"{out}: {n} tensors in {dtype} of {directory}")
-
-
-def _dtype(name: str) -> object:
-    import jax.numpy as jnp
-
-    return jnp.dtype(name)
-
-
-def _report(options: argparse.Namespace, lines: object) -> None:
-    if options.report:
-        print("\n".join(lines))  # type: ignore[arg-type]
 
 
 def _options() -> argparse.ArgumentParser:

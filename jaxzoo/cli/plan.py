@@ -68,12 +68,12 @@ def _plan(argv: Sequence[str]) -> None:
             else:
                 plan = make_plan(config, topology, name=name, say=say)
         except RejectedError as error:
-            raise Failure(str(error), 1) from error
+            raise Failure(str(error)) from error
     screen.say(describe(plan))
     if options.save is not None:
         plan.save(options.save)
     if not plan.fits:
-        raise Failure(verdict(plan), 1)
+        raise Failure(verdict(plan))
 
 
 @contextlib.contextmanager
@@ -109,12 +109,7 @@ def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentCon
     Raises:
       UsageError: a mistake in either.
     """
-    if options.help:
-        print(_options().format_help())
-        if options.config is None:
-            raise SystemExit(0)
-    others = ["--topology", "--search", "--most-compiled", "--save", "--table"]
-    config = read_config(options, flags, prog=PROGRAM, others=others)
+    config = read_config(options, flags, prog=PROGRAM, make_parser=_options)
     if options.topology is None:
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
     if options.save is not None:
@@ -124,13 +119,13 @@ def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentCon
     return config
 
 
-def _options() -> argparse.ArgumentParser:
+def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The options besides the config's fields."""
     parser = ArgumentParser(
         prog=PROGRAM, description=DESCRIPTION, epilog=EXAMPLES, add_help=False, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    add_config_options(parser)
+    add_config_options(parser, mixers)
     topologies = "what to compile for: v5e:16x16, v6e:2x4, v5p:2x2x2 (chips of a slice), h100:8 (GPUs of a host)"
     parser.add_argument("--topology", metavar="NAME", help=topologies)
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"

@@ -24,11 +24,7 @@ HALF_LINE = 1000
 
 
 class Failure(Exception):
-    """Ends the program with one line and a status."""
-
-    def __init__(self, message: str, status: int):
-        super().__init__(message)
-        self.status = status
+    """Ends the program with one line and status 1."""
 
 
 def run(
@@ -110,7 +106,7 @@ def _outcome(error: BaseException, interrupted: str, out_of_memory: str) -> tupl
     """Exit status and line ("": none) for an error; None: a defect."""
     match error:
         case Failure():
-            return error.status, f"error: {_one_line(error)}"
+            return 1, f"error: {_one_line(error)}"
         case BrokenPipeError():
             return 141, ""
         case ValueError() | OSError():

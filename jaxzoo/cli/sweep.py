@@ -97,13 +97,11 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     try:
         oversee(sweep, workers, n_workers, Board(screen, n_workers))
     except WorkersError as error:
-        raise Failure(str(error), 1) from error
+        raise Failure(str(error)) from error
     report([str(directory.path)], None, screen, experiment=options.experiment)
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:
-        raise Failure(
-            f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again", 1
-        )
+        raise Failure(f"{n_failed} of {len(sweep.tasks)} runs failed, listed above; the same command tries them again")
 
 
 def _other_sweeps(options: argparse.Namespace) -> list["SweepDirectory"]:

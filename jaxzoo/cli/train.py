@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxzoo.cli.config_file import add_config_options, mixer_names, read_config
+from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError
 from jaxzoo.cli.processes import add_options, check_options, part_of_run
 from jaxzoo.cli.runner import Failure, run, use_compilation_cache
@@ -83,7 +83,7 @@ def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
             profile=options.profile,
         )
     except TrainingError as error:
-        raise Failure(str(error), 1) from error
+        raise Failure(str(error)) from error
 
 
 def parse_command(argv: Sequence[str]) -> argparse.Namespace:
@@ -97,15 +97,11 @@ def parse_command(argv: Sequence[str]) -> argparse.Namespace:
       UsageError: a mistake in either.
     """
     options, flags = _options().parse_known_args(argv)
-    if options.help:
-        print(_options(mixers=mixer_names() if options.config else ()).format_help())
-        if options.config is None:
-            raise SystemExit(0)
     if options.resume and options.init_from is not None:
         raise UsageError("--resume and --init-from exclude each other: a run that goes on has parameters of its own")
     if options.init_from == "":
         raise UsageError("--init-from must name a run, such as runs/mqar-based, or a step of it, runs/mqar-based:900")
-    config = read_config(options, flags, prog=PROGRAM, others=())
+    config = read_config(options, flags, prog=PROGRAM, make_parser=_options)
     if options.profile is not None:
         from jaxzoo.train.profiling import parse_steps
 

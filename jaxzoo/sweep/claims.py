@@ -109,18 +109,24 @@ class Claim:
 
 
 class Verdict(NamedTuple):
-    """A claim with its verdict."""
+    """A claim with its verdict, an item of `claims.json`."""
 
-    claim: Claim
+    name: str
+    quote: str
+    text: str
+    source: str
+    rule: str
     verdict: str
     """One of `VERDICTS`."""
     numbers: str
     """Numbers of the finding, or what is missing."""
     control: str
     """Models that were seen to learn, and those that are left out."""
+    remark: str | None
+    """Remark on the verdict at this scale."""
 
 
-def judge(claim: Claim, results: Results) -> Verdict:
+def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
     """Tests a claim on results."""
     control: list[str] = []
     try:
@@ -128,10 +134,12 @@ def judge(claim: Claim, results: Results) -> Verdict:
             results = _with_control(each, results, control)
         if not claim.controls:
             results = Results([_without_accuracy(row) for row in results.rows])
-        finding = claim.holds(results)
+        holds, numbers = claim.holds(results)
+        verdict = HELD if holds else NOT_HELD
     except Missing as missing:
-        return Verdict(claim, NOT_TESTED, str(missing), "; ".join(control))
-    return Verdict(claim, HELD if finding.holds else NOT_HELD, finding.numbers, "; ".join(control))
+        verdict, numbers = NOT_TESTED, str(missing)
+    texts = (claim.name, claim.quote, claim.text, claim.source, claim.rule)
+    return Verdict(*texts, verdict, numbers, "; ".join(control), remark)
 
 
 def _with_control(control: Control, results: Results, words: list[str]) -> Results:

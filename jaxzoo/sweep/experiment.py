@@ -38,10 +38,6 @@ class Measurement:
     """Its keyword arguments."""
 
 
-def _nothing_else(point: Point) -> Mapping[str, ExperimentConfig]:
-    return {}
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
     """One size at which a figure is made."""
@@ -52,7 +48,7 @@ class Scale:
     """All have the same axes."""
     config: Callable[[Point], ExperimentConfig | Measurement]
     """The run of a point. Points with equal runs share one."""
-    also: Callable[[Point], Mapping[str, ExperimentConfig]] = _nothing_else
+    also: Callable[[Point], Mapping[str, ExperimentConfig]] = lambda point: {}
     """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
     `name` are called `name/valid/...`."""
     all_seeds: int | None = None

@@ -40,10 +40,7 @@ def machine() -> str:
     device = jax.devices()[0]
     if device.platform != "cpu":
         return device.device_kind
-    return f"{_cpu()}, {os.cpu_count()} cores"
-
-
-def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE) if info.exists() else None
-    return found[1] if found else platform.processor() or platform.machine()
+    name = found[1] if found else platform.processor() or platform.machine()
+    return f"{name}, {os.cpu_count()} cores"

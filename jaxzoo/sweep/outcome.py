@@ -4,26 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.experiment import Point
 from jaxzoo.sweep.results import OVER, SCORE, Missing, Results, Row, Score, ranked
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
-
-
-class Judged(NamedTuple):
-    """A claim with its verdict, an item of `claims.json`; the fields are those of `Claim` and `Verdict`."""
-
-    name: str
-    quote: str
-    text: str
-    source: str
-    rule: str
-    verdict: str
-    numbers: str
-    control: str
-    remark: str | None
 
 
 class Best(NamedTuple):
@@ -47,7 +34,7 @@ class Outcome:
     """Contents of `sweep.json`."""
     rows: Sequence[Row]
     """Rows of `results.jsonl`, in the order of the points."""
-    verdicts: Sequence[Judged] = ()
+    verdicts: Sequence[Verdict] = ()
     """Contents of `claims.json`."""
     svg: str | None = None
     """Contents of `figure.svg`; None: there is no figure."""

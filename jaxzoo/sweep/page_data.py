@@ -8,7 +8,7 @@ from jaxzoo.sweep.experiment import Point
 from jaxzoo.sweep.figure import Mark
 from jaxzoo.sweep.inline_svg import Label
 from jaxzoo.sweep.outcome import Best, Outcome, coordinates, metric, number
-from jaxzoo.sweep.results import OVER, Row
+from jaxzoo.sweep.results import OVER, Row, thinned
 
 TRAIN_POINTS, VALID_POINTS = 18, 12
 """Of a curve, at most; two numbers each."""
@@ -68,17 +68,14 @@ def _run(row: Row) -> dict[str, Any]:
         "facts": facts,
         "metrics": [[name.removeprefix("valid/"), metric(name, value)] for name, value in row["metrics"].items()],
         "diverged": row["status"] == "diverged",
-        "train": thinned(curve.get("train", ()), TRAIN_POINTS),
-        "valid": thinned(curve.get("valid", ()), VALID_POINTS),
+        "train": short_curve(curve.get("train", ()), TRAIN_POINTS),
+        "valid": short_curve(curve.get("valid", ()), VALID_POINTS),
     }
 
 
-def thinned(pairs: Iterable[Sequence[float]], most: int) -> list[list[float]]:
-    """A curve of `most` pairs at most, evenly chosen, the first and the last among them, and the finite alone."""
-    finite = [[step, float(f"{value:.4g}")] for step, value in pairs if math.isfinite(value)]
-    if len(finite) <= most:
-        return finite
-    return [finite[round(i * (len(finite) - 1) / (most - 1))] for i in range(most)]
+def short_curve(pairs: Iterable[Sequence[float]], most: int) -> list[list[float]]:
+    """The finite points of a curve, at most `most`, with four digits."""
+    return thinned([[step, float(f"{value:.4g}")] for step, value in pairs if math.isfinite(value)], most)
 
 
 def _shared(rows: Iterable[Row]) -> Point:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.json_files import read_json
-from jaxzoo.sweep.claims import judge
+from jaxzoo.sweep.claims import Verdict, judge
 from jaxzoo.sweep.directory import About, SweepDirectory
-from jaxzoo.sweep.outcome import Failure, Judged, Outcome
+from jaxzoo.sweep.outcome import Failure, Outcome
 from jaxzoo.sweep.page import page
 from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.sweep import reported
@@ -78,7 +78,7 @@ def read_report(directory: SweepDirectory, name: str) -> Outcome:
     about, claims, figure = directory.read_about(), directory.path / CLAIMS, directory.path / FIGURE
     if not (about.title and claims.is_file() and directory.rows.is_file()):
         raise ValueError(f"{directory.path} has no report yet; give its experiment: --experiment {about.experiment}")
-    verdicts = read_json(claims, list[Judged], remedy="write the report again with --experiment")
+    verdicts = read_json(claims, list[Verdict], remedy="write the report again with --experiment")
     svg = figure.read_text(encoding="utf-8") if figure.is_file() else None
     return Outcome(name=name, about=about, rows=reported(directory), verdicts=verdicts, svg=svg, reason="no figure yet")
 
@@ -91,14 +91,9 @@ def summary(outcome: Outcome) -> list[str]:
     return [line for line in (reason, outcome.progress(), counts and f"claims: {counts}") if line]
 
 
-def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> list[Judged]:
+def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> list[Verdict]:
     """Verdicts on the claims of an experiment."""
-    found = []
-    for claim in experiment.claims:
-        _, verdict, numbers, control = judge(claim, Results(rows))
-        texts = (claim.name, claim.quote, claim.text, claim.source, claim.rule)
-        found.append(Judged(*texts, verdict, numbers, control, scale.remarks.get(claim.name)))
-    return found
+    return [judge(claim, Results(rows), scale.remarks.get(claim.name)) for claim in experiment.claims]
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> None:

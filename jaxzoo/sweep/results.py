@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 Row = Mapping[str, Any]
 """A finished run at a point, one line of `results.jsonl`, with these keys.
@@ -15,6 +15,8 @@ training, by our count), `n_parameters`, `state_bytes` (of one sequence of the l
 None: does not stream), `config`, `versions`, `commit`, `machine`, `date`. What is computed in place of a run has all
 but `curve`, `steps`, `guess`, `flops`, `n_parameters`, `state_bytes` and `config`.
 """
+
+Item = TypeVar("Item")
 
 RATE, SEED = "learning_rate", "seed"
 OVER = (RATE, SEED)
@@ -99,6 +101,13 @@ class Results:
 def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:
     """Runs from the largest metric to the smallest; those without it, such as those that diverged, come last."""
     return sorted(rows, key=lambda row: row["metrics"].get(metric, -math.inf), reverse=True)
+
+
+def thinned(points: Sequence[Item], most: int) -> list[Item]:
+    """A curve of at most `most` points, evenly chosen, with the first and the last."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def _among(value: Any, wanted: Any) -> bool:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from jaxzoo.sweep.outcome import Best, Judged, Outcome, failed, metric, number
+from jaxzoo.sweep.claims import Verdict
+from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
 from jaxzoo.sweep.results import SEED, UNSTABLE, Score
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
@@ -63,7 +64,7 @@ def _facts(outcome: Outcome) -> dict[str, str]:
     return {key: words for key, words in FACTS.items() if any(row.get(key) for row in outcome.rows)}
 
 
-def _claim(found: Judged) -> list[str]:
+def _claim(found: Verdict) -> list[str]:
     verdict = f"{SYMBOLS[found.verdict]} {found.verdict}"
     numbers = [found.numbers, found.control, found.remark or ""]
     return [f"“{found.quote}”", found.text, found.source, verdict, *numbers]

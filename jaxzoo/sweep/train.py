@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.screen import warn
 from jaxzoo.sweep.lockstep import Fetch, SequentialRuns, VmappedRuns
+from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.loop import Start, StopSignals, TrainingRun, begin
@@ -188,10 +187,4 @@ def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:
     found = {
         key: [(int(row["step"]), round(row[name], 5)) for row in rows if name in row] for key, name in names.items()
     }
-    return {key: _thinned(points) for key, points in found.items()}
-
-
-def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    if len(points) <= CURVE_POINTS:
-        return points
-    return [points[round(i)] for i in np.linspace(0, len(points) - 1, CURVE_POINTS)]
+    return {key: thinned(points, CURVE_POINTS) for key, points in found.items()}

@@ -115,7 +115,10 @@ def _trained(
     runs: dict[str, RunDirectory] = {task.id: directory.run(task.id) for task in tasks}
     with jax.set_mesh(session.mesh):
         try:
-            members = list(_members(tasks, runs, session))
+            members = []
+            for task in tasks:
+                with contextlib.suppress(InUseError):  # another process writes there
+                    members.append(Member(task, runs[task.id], session))
             asked = {name: Session(config) for name, config in tasks[0].also.items()}
             for group in by_step(members):
                 for member, state in train_members(group, session, vectorized=vectorized, tell=queue.tell, stop=stop):
@@ -127,19 +130,13 @@ def _trained(
                 run.release()
 
 
-def _members(tasks: Sequence[Task], runs: Mapping[str, RunDirectory], session: Session) -> Iterator[Member]:
-    """The runs whose directories no other process writes to."""
-    for task in tasks:
-        with contextlib.suppress(InUseError):
-            yield Member(task, runs[task.id], session)
-
-
 def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     rows, config = member.rows(), member.task.trained
     last = next((row for row in reversed(rows) if "valid/accuracy" in row), {})
     metrics = {name: value for name, value in last.items() if name.startswith("valid/")}
     metrics |= {f"{name}/{key}": value for name, found in others.items() for key, value in found.items()}
-    diverged = member.diverged is not None
+    diverged, model = member.diverged is not None, session.config.model
+    streams = all(mixer.capabilities.streams for mixer in model.layers)
     return {
         **_facts(member.task),
         "status": "diverged" if diverged else "finished",
@@ -151,7 +148,7 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
         "cpu_seconds": round(member.cpu_seconds, 2),
         "flops": train_flops(config, member.course.step),
         "n_parameters": session.blueprint.n_params,
-        "state_bytes": _state_bytes(session),
+        "state_bytes": state_bytes(model, session.dataset.max_length) if streams else None,
         "config": to_json(config),
     }
 
@@ -172,11 +169,3 @@ def _facts(task: Task) -> dict[str, Any]:
         "machine": machine(),
         "date": datetime.date.today().isoformat(),
     }
-
-
-def _state_bytes(session: Session) -> int | None:
-    """Bytes of the state of one sequence of the longest length; None where a mixer does not stream."""
-    config = session.config.model
-    if not all(mixer.capabilities.streams for mixer in config.layers):
-        return None
-    return state_bytes(config, session.dataset.max_length)

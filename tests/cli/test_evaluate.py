@@ -2,7 +2,6 @@
 
 import json
 import resource
-import subprocess
 import sys
 import textwrap
 
@@ -90,6 +89,8 @@ def test_one_line_for_a_mistake(trained, capsys):
         (["--run", "RUN", "--model.n-layers", "2"], "variable params/stacks/0/blocks/0/mixer/"),
         (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),
         (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
+        (["--run", "RUN", "--limit", "2"], "--limit belongs to --tasks"),
+        (["--run", "RUN", "--slices", "recall", "--tasks", "fda"], "--slices and --tasks are two commands"),
         (["--run", "RUN", "--checkpoint", "1"], "checkpoint 1 must be one of 2, 3"),
         (["--run", "RUN", "--checkpoint", "x"], "--checkpoint: 'x' must be the step of a checkpoint, or best"),
     ]:
@@ -129,10 +130,10 @@ def test_help_of_a_run_shows_its_fields(trained, capsys):
         assert text in shown
 
 
-@pytest.mark.full
-def test_the_module_is_a_command():
-    """Kills: a door that is missing, and help that waits for JAX."""
-    code = "import sys; from jaxzoo.cli.evaluate import main; main(['--help']); assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    shown = subprocess.run([sys.executable, "-m", "jaxzoo.evaluate", "--help"], check=True, capture_output=True)
-    assert b"--run" in shown.stdout
+def test_help_tells_the_options_of_all_forms(capsys):
+    """Kills: options that one cannot find, help that does not say what the files of tasks hold."""
+    for words in (["--help"], ["--slices", "recall", "--help"], ["--tasks", "--help"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        for option in ("--run", "--out", "--slices", "--baseline", "--at-most", "--tasks", "TASK.jsonl", "--scorer"):
+            assert option in shown

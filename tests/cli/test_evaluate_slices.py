@@ -5,8 +5,6 @@ import functools
 import json
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -204,17 +202,3 @@ def test_runs_of_one_name_go_by_their_paths(runs, measured, tmp_path):
     assert [model["name"] for model in found["models"]] == [str(runs["run"]), str(tmp_path / "copy" / "run")]
     share = found["models"][0]["share_of_gap"]
     assert (share["formula"], share["case"]) == (None, "there is no gap overall")
-
-
-@pytest.mark.full
-def test_help(capsys):
-    """Kills: options that one cannot find, help that waits for JAX."""
-    for word in ("--slices", "--slices=recall"):
-        assert main([word, *(["recall"] if word == "--slices" else []), "--help"]) == 0
-        shown = capsys.readouterr().out
-        for option in ("--run", "--baseline", "--bigrams", "--at-most", "--out"):
-            assert option in shown
-    assert main(["--help"]) == 0
-    assert "--slices" in capsys.readouterr().out
-    code = "import sys; from jaxzoo.cli.evaluate import main; main(['--slices', 'recall', '--help']); "
-    subprocess.run([sys.executable, "-c", code + "assert 'jax' not in sys.modules"], check=True, capture_output=True)

@@ -36,7 +36,11 @@ def typed(monkeypatch, *words):
 
 def test_the_console_command(monkeypatch, capsys):
     """Kills: a command without a module, a module left out of the table, lost words, a second version."""
-    with_main = {file.stem for file in (ROOT / "jaxzoo/cli").glob("*.py") if "\ndef main(" in file.read_text()}
+    with_main = {
+        file.stem
+        for file in (ROOT / "jaxzoo/cli").glob("*.py")
+        if re.search(r"^(def main\(|main = )", file.read_text(), re.MULTILINE)
+    }
     assert {console.module(name) for name in console.COMMANDS} == with_main - {"__main__", "sweep_worker"}
     assert typed(monkeypatch, "data-build", "--out", "x") == (0, [("data_build", ["--out", "x"])])
     assert typed(monkeypatch, "trian") == (2, [])

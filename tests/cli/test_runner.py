@@ -27,7 +27,7 @@ def raising(error):
 def test_status_and_line(capsys):
     """Kills: an error with another command's status, a message of many lines, success after a failure."""
     for error, status, line in (
-        (Failure("two\nlines", 1), 1, "error: two lines\n"),
+        (Failure("two\nlines"), 1, "error: two lines\n"),
         (ValueError("field=0  must be\npositive"), 2, "error: field=0 must be positive\n"),
         (OSError(28, "No space left on device"), 2, "error: [Errno 28] No space left on device\n"),
         (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: pages"), 1, "error: buy more\n"),
@@ -137,7 +137,7 @@ def test_output_that_ends_early(command, redirection, status, said):
     "module",
     [
         "jaxzoo.train",
-        *(pytest.param(f"jaxzoo.{name}", marks=FULL) for name in ("generate", "tasks", "sweep")),
+        *(pytest.param(f"jaxzoo.{name}", marks=FULL) for name in ("evaluate", "generate", "tasks", "sweep")),
         pytest.param("benchmarks.generation", marks=FULL),
     ],
 )

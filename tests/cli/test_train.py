@@ -210,7 +210,7 @@ def test_a_run_whose_directory_is_renamed_goes_on_there(mqar_file, run, rows, tm
     ("name", "number", "step"),
     [
         ("mqar_file", signal.SIGTERM, 4),
-        pytest.param("text_file", signal.SIGINT, 5, marks=pytest.mark.full),
+        pytest.param("text_file", signal.SIGINT, 5, marks=pytest.mark.slow),
         pytest.param("own_data_file", signal.SIGTERM, 5, marks=pytest.mark.slow),
     ],
 )
@@ -379,7 +379,7 @@ def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     assert rows("r") == before
 
 
-@pytest.mark.parametrize("where", ["checkpoint", pytest.param("metrics", marks=pytest.mark.full)])
+@pytest.mark.parametrize("where", ["checkpoint", pytest.param("metrics", marks=pytest.mark.slow)])
 def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a traceback, an exit status of success, an older checkpoint deleted for one that failed."""
     full = OSError(28, "No space left on device")

@@ -266,7 +266,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="status 0 after a failure",
         path="jaxzoo/cli/runner.py",
-        old='            return error.status, f"error: {_one_line(error)}"',
+        old='            return 1, f"error: {_one_line(error)}"',
         new='            return 0, f"error: {_one_line(error)}"',
         tests=("tests/cli/test_runner.py",),
     ),

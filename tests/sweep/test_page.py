@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.page_data import TRAIN_POINTS, thinned
+from jaxzoo.sweep.page_data import TRAIN_POINTS, short_curve
 from jaxzoo.sweep.report import write_page
 from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, outcome, row, rows
 
@@ -205,10 +205,10 @@ def test_equal_sweeps_give_an_equal_page(tmp_path):
 def test_a_curve_is_short_and_keeps_its_ends():
     """Kills: a page of megabytes, a loss that is not a number in JSON, a curve without its last point."""
     pairs = [(step, 1 / 3 + step) for step in range(1000)]
-    found = thinned([*pairs, (1000, float("nan")), (1001, float("inf"))], TRAIN_POINTS)
+    found = short_curve([*pairs, (1000, float("nan")), (1001, float("inf"))], TRAIN_POINTS)
     assert len(found) == TRAIN_POINTS
     assert (found[0], found[-1]) == ([0, 0.3333], [999, 999.3])
     steps = [step for step, _ in found]
     gaps = {b - a for a, b in itertools.pairwise(steps)}
     assert max(gaps) - min(gaps) <= 1
-    assert thinned(pairs[:3], TRAIN_POINTS) == [[0, 0.3333], [1, 1.333], [2, 2.333]]
+    assert short_curve(pairs[:3], TRAIN_POINTS) == [[0, 0.3333], [1, 1.333], [2, 2.333]]
