@@ -48,6 +48,8 @@ def inline(svg: str, *, prefix: str, title: str, label: Callable[[Mark], Label])
     root.attrib.pop("height")
     root.attrib |= {"role": "group", "aria-label": title, "style": f"max-width:{1.6 * width:.0f}px"}
     text = ElementTree.tostring(root, encoding="unicode")
+    used = set(re.findall(r'(?: href="#|url\(#)([^")]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", text)
     return re.sub(r'( id="| href="#|url\(#)', rf"\g<1>{prefix}", text)
 
 

@@ -22,7 +22,7 @@ REFUSED = {
     "topology 'h100' must be one of": ["--config", TINY, "--topology", "h100"],
     "--most-compiled 0 must be positive": ["--config", TINY, "--topology", "h100:8", "--most-compiled", "0"],
     "unknown option --topologie; did you mean --topology?": ["--config", TINY, "--topologie", "h100:8"],
-    "--save gone/plan.json: gone is no directory": [
+    "--save gone/plan.json: its directory does not exist": [
         "--config", TINY, "--topology", "h100:8", "--save", "gone/plan.json",
     ],
     "--table takes files alone": ["--table", "a.json", "--mesh.fsdp", "2"],
