@@ -19,6 +19,7 @@ from jaxzoo.checked import (
     Seed,
 )
 from jaxzoo.data.base import DataConfig
+from jaxzoo.data.completions import CompletionsConfig
 from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
 from jaxzoo.data.text_data import TextDataConfig
 from jaxzoo.data.token_data import TokenDataConfig, TokenSourceConfig
@@ -26,6 +27,7 @@ from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.mqar import MQARConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
@@ -33,27 +35,35 @@ from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.recall_data import RecallDataConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
+from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrackingConfig
 
 # Data and tasks among them, so that config.json is read with all of ours known by name.
 __all__ = [
+    "CompletionsConfig",
     "CompositionalMQARConfig",
     "ExperimentConfig",
     "ForgettingMQARConfig",
+    "FuzzyRecallConfig",
     "LabelledSequencesConfig",
     "LanguageModelConfig",
     "MQARConfig",
     "MajorityConfig",
+    "MemorizationConfig",
     "MeshConfig",
     "NGramRecallConfig",
+    "NeedleConfig",
+    "NoisyRecallConfig",
     "OptimizerConfig",
     "ParityConfig",
     "PermutationsConfig",
+    "PhoneBookConfig",
     "RecallDataConfig",
     "SelectiveCopyConfig",
     "TextDataConfig",
     "TokenDataConfig",
     "TokenSourceConfig",
     "TrainConfig",
+    "VariableTrackingConfig",
 ]
 
 
@@ -146,9 +156,20 @@ class TrainConfig(Checked):
     """Metric of a validation by which it is better than another: a higher valid/accuracy, a lower one of all others."""
     stop_at_accuracy: Fraction = 0.0
     """Stops after a validation whose accuracy reaches this; 0: never."""
+    lora_rank: NonNegativeInt = 0
+    """Rank of the adapters (LoRA) that learn in the place of the parameters, which `--init-from` names; 0: none."""
+    lora_targets: tuple[str, ...] = ()
+    """Projections that have adapters, such as q_proj v_proj; a wrong name lists those of the model."""
+    lora_alpha: PositiveFloat = 16.0
+    """An adapter is scaled by lora_alpha / lora_rank."""
     pallas_kernels: str | None = None
     """Devices on which Pallas kernels are the automatic choice: `all`, or a report of `python -m pallas_kernels.verify`
     for the one that it verified; None: as the environment variable PALLAS_KERNELS says."""
+
+    def __post_init__(self) -> None:
+        together = bool(self.lora_rank) == bool(self.lora_targets)
+        rule = f"must be given together with lora_targets={self.lora_targets}"
+        self.require("lora_rank", together, rule, "such as --train.lora-rank 8 --train.lora-targets q_proj v_proj")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.generation import Sampling, generate
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.adapter_files import apply_adapters
 from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.portable import EXTENSION, read_header, read_portable
 from jaxzoo.train.trained import (
@@ -108,30 +109,42 @@ def _logits(graph: nnx.GraphDef, variables: nnx.State, tokens: Int[Array, "b t"]
     return nnx.merge(graph, variables)(tokens)
 
 
-def load(path: str | Path, checkpoint: Which = None, *, tokenizer: Tokenizer | None = None) -> Loaded:
+def load(
+    path: str | Path,
+    checkpoint: Which = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    adapters: str | Path | None = None,
+) -> Loaded:
     """Reads a trained model; nothing is written.
 
     Args:
       path: directory of a run, or a .safetensors file of `python -m jaxzoo.export`.
       checkpoint: of a run: its step, "best", or None: the newest.
       tokenizer: of its text; None: the one that its config names.
+      adapters: file of `python -m jaxzoo.export --adapters`, whose adapters are merged.
 
     Raises:
-      ValueError: there is no such model, or its config names a class that has not been imported.
+      ValueError: there is no such model, its adapters are of another one, or its config names a class that has not
+        been imported.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
     place = Path(path).expanduser()
     if place.suffix == EXTENSION:
-        return _load_export(place, tokenizer)
+        return _load_export(place, tokenizer, adapters)
     run, config = read_run(place)
     blueprint, variables, seal = load_variables(run, config, checkpoint)
     rows = read_rows(run.metrics)
-    model = blueprint.model(variables)
+    model = blueprint.model(_adapted(variables, config, adapters))
     own = config.data.tokenizer() if tokenizer is None else tokenizer
     return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)
 
 
-def _load_export(file: Path, tokenizer: Tokenizer | None) -> Loaded:
+def _adapted(variables: Variables, config: ExperimentConfig, file: str | Path | None) -> Variables:
+    return variables if file is None else apply_adapters(Path(file).expanduser(), config.model, variables)
+
+
+def _load_export(file: Path, tokenizer: Tokenizer | None, adapters: str | Path | None) -> Loaded:
     header = read_header(file)
     config = read_experiment(header.config, file)
     blueprint = make_blueprint(config.model)
@@ -144,5 +157,5 @@ def _load_export(file: Path, tokenizer: Tokenizer | None) -> Loaded:
 
     variables, _ = read_portable(file, abstract, check)
     own = config.data.tokenizer() if tokenizer is None else tokenizer
-    model = blueprint.model(variables)
+    model = blueprint.model(_adapted(variables, config, adapters))
     return Loaded(model=model, config=config, tokenizer=own, step=header.step, metrics=())

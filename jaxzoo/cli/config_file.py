@@ -91,9 +91,10 @@ def load_config(
         task has this name (with the nearest one), or the file leaves no such choice.
     """
     if file.is_dir():
-        from jaxzoo.train.trained import read_run
+        from jaxzoo.train.trained import find_run, read_experiment
 
-        return read_run(file)[1]
+        run = find_run(file, "--config")
+        return read_experiment(run.read_config(), run.config)
     if not file.is_file():
         raise UsageError(f"config file {file} {packaged.missing(file, 'configs')}")
 

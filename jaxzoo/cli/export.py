@@ -17,8 +17,9 @@ PROGRAM = "python -m jaxzoo.export"
 EXTENSION = ".safetensors"
 
 DESCRIPTION = """Writes the parameters and buffers of a run's checkpoint to a safetensors file, bit for bit, with the
-names of the variables, the config, the step, the tokenizer's fingerprint and a digest. --import makes a run
-directory of such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from, jaxzoo.train."""
+names of the variables, the config, the step, the tokenizer's fingerprint and a digest. Adapters of LoRA are
+merged. --import makes a run directory of such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by
+--init-from, jaxzoo.train."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +47,14 @@ def _export(argv: Sequence[str]) -> None:
         raise UsageError(f"--out {out} must end in {EXTENSION}")
     if out.exists():
         raise UsageError(f"--out {out} exists; remove it, or choose another name")
-    _to_file(Path(options.run).expanduser(), options.checkpoint, output_file("--out", out))
+    out = output_file("--out", out)
+    if options.adapters:
+        from jaxzoo.train.adapter_files import write_adapters
+
+        n, step = write_adapters(Path(options.run).expanduser(), out, options.checkpoint)
+        say(f"{out}: adapters of {n:,} parameters, checkpoint {step} of {options.run}")
+        return
+    _to_file(Path(options.run).expanduser(), options.checkpoint, out)
 
 
 def _to_file(directory: Path, step: "Which", out: Path) -> None:
@@ -77,6 +85,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
     checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
     parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    parser.add_argument("--adapters", action="store_true", help="of a run with LoRA, those alone; default: merged")
     parser.add_argument("--import", dest="file", metavar="FILE", help="make a run of this file instead")
     parser.add_argument("--out", metavar="PLACE", help=f"the {EXTENSION} file; with --import the directory of the run")
     parser.add_argument(

@@ -50,11 +50,14 @@ def _show(argv: Sequence[str]) -> None:
 
     print(f"{command.task}: {_demo(command.task).summary}\n{config.legend}")
     batch = config.labelled(command.seed, np.arange(command.show), command.split)
-    targets = np.full(batch.tokens.shape, UNLABELLED)
-    np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
-    for number, (tokens, answers) in enumerate(zip(np.asarray(batch.tokens).tolist(), targets.tolist(), strict=True)):
-        labels = ["." if answer == UNLABELLED else str(answer) for answer in answers]
-        print(f"\n{command.split} example {number}\n{format_example(tokens, labels)}")
+    targets = np.array(batch.targets)
+    if batch.positions is not None:
+        targets = np.full(batch.tokens.shape, UNLABELLED)
+        np.put_along_axis(targets, np.asarray(batch.positions), np.asarray(batch.targets), axis=1)
+    for number, (tokens, answers) in enumerate(zip(np.asarray(batch.tokens), targets, strict=True)):
+        labels = ["." if answer == UNLABELLED else str(answer) for answer in answers.tolist()]
+        shown = config.as_text(tokens, answers) or format_example(tokens.tolist(), labels)
+        print(f"\n{command.split} example {number}\n{shown}")
 
 
 def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:

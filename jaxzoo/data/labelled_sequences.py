@@ -18,7 +18,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -162,9 +162,14 @@ class _Rows(NamedTuple):
 
 
 class LabelledStream:
-    """An endless iterator of training batches; the number of the next one is the cursor."""
+    """An endless iterator of training batches; the number of the next one is the cursor.
 
-    def __init__(self, data: LabelledSequences, rows: Sequence[int] | None):
+    Args:
+      data: has `training_batch(number, rows)` and a `fingerprint`.
+      rows: as in `Dataset.train`.
+    """
+
+    def __init__(self, data: Any, rows: Sequence[int] | None):
         self._data, self._rows, self._next = data, rows, 0
 
     def __iter__(self) -> "LabelledStream":

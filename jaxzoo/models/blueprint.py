@@ -33,6 +33,10 @@ class Blueprint(NamedTuple):
         """The module with these variables; to be made and used inside one traced function."""
         return nnx.merge(self.graph, *map(nnx.State, variables))
 
+    def own(self, variables: Variables) -> Variables:
+        """The variables of the model itself: all, without adapters (`jaxzoo.models.adapters`)."""
+        return variables
+
     @property
     def n_params(self) -> int:
         """Number of parameters."""

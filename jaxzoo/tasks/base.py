@@ -43,6 +43,10 @@ class TaskConfig(Checked, abc.ABC):
         """Which tokens are what, in a line for the reader of examples."""
         return f"tokens 0..{self.vocab_size - 1}"
 
+    def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str | None:
+        """An example as its reader sees it; None: the tokens say it all."""
+        return None
+
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes one example, without the axis of the batch: `tokens (t,)`, `positions (m,)` and `targets (m,)`.
 

@@ -84,6 +84,32 @@ DEMOS = {
         "permutations.preset",
         {"n_objects": 3, "length": 12},
     ),
+    "noisy_recall": Demo(
+        "MAD's noisy recall: at each key that came before, its value; some pairs are noise.",
+        "mad.NoisyRecallConfig",
+        {"length": 20, "vocab_size": 16, "noise_vocab_size": 8},
+    ),
+    "fuzzy_recall": Demo(
+        "MAD's fuzzy recall: after each key of several tokens that came before, the tokens of its value.",
+        "mad.FuzzyRecallConfig",
+        {"length": 30, "vocab_size": 10, "k_motif_size": 2, "v_motif_size": 2},
+    ),
+    "memorization": Demo(
+        "MAD's memorization: the value of each key, which no example tells.",
+        "mad.MemorizationConfig",
+        {"length": 12, "vocab_size": 16},
+    ),
+    "phone_book": Demo(
+        "A phone book as text, and one name that asks for its number.", "text_recall.PhoneBookConfig", {"length": 160}
+    ),
+    "needle_in_a_haystack": Demo(
+        "RULER's needle in a haystack: the magic number of a word.", "text_recall.NeedleConfig", {"length": 480}
+    ),
+    "variable_tracking": Demo(
+        "RULER's variable tracking: all variables that a chain of assignments gives one value.",
+        "text_recall.VariableTrackingConfig",
+        {"length": 560, "num_hops": 2},
+    ),
     "majority": Demo(
         "Whether more than half of the bits of a string are ones.", "majority.MajorityConfig", {"length": 14}
     ),

@@ -48,6 +48,18 @@ def check_kernels(config: TrainConfig) -> None:
             )
 
 
+def check_adapters(config: TrainConfig, *, begins_with: object) -> None:
+    """Refuses adapters of random parameters.
+
+    Raises:
+      ValueError: nothing to begin with, and the config asks for adapters.
+    """
+    if config.lora_rank and begins_with is None:
+        raise ValueError(
+            f"TrainConfig.lora_rank={config.lora_rank} must come with a trained model; give it by --init-from RUN"
+        )
+
+
 def check_data(model: LanguageModelConfig, *, vocab_size: int, max_length: int, packed: bool) -> None:
     """Refuses data that a model is not made for.
 

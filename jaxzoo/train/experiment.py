@@ -12,7 +12,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
 from jaxzoo.screen import Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.checks import check_kernels
+from jaxzoo.train.checks import check_adapters, check_kernels
 from jaxzoo.train.loop import Start, StopSignals, begin, train
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.metrics import MetricsLog, RowFile, rows_until
@@ -63,6 +63,8 @@ def run_experiment(
       TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
     check_kernels(config.train)
+    if not resume:
+        check_adapters(config.train, begins_with=init_from)
     with together(OSError, ValueError):
         session = Session(config, limited=not allow_oversize)
     with jax.set_mesh(session.mesh):
@@ -167,8 +169,9 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
 def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen) -> None:
     mesh = " ".join(f"{axis}={size}" for axis, size in session.mesh.shape.items())
     kind = session.mesh.devices.flat[0].device_kind
+    what = "parameters of adapters" if session.config.train.lora_rank else "parameters"
     screen.say(
-        f"{name}: {session.blueprint.n_params:,} parameters, "
+        f"{name}: {session.blueprint.n_params:,} {what}, "
         f"{session.mesh.size} x {kind} ({mesh}), run directory {run.path}"
     )
     if session.dataset.summary:

@@ -37,7 +37,7 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     """
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
-    copies = STATE_COPIES[config.optimizer.name]
+    copies = 1 if config.train.lora_rank else STATE_COPIES[config.optimizer.name]
     state = copies * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     parts = row_devices(mesh) * mesh.shape["sequence"]
     batch = FLOAT_BYTES * rows * length * model.d_model / parts

@@ -14,9 +14,10 @@ from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import joint_digest
 from jaxzoo.train.portable import EXTENSION, read_portable
+from jaxzoo.train.restore import Seal
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Shapes, Which, find_run, first_other_shape, read_stored, shapes_of, tokenizer_of
+from jaxzoo.train.trained import Shapes, Which, find_run, first_other_shape, read_merged, shapes_of, tokenizer_of
 
 OPTION = "--init-from"
 
@@ -68,14 +69,18 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
       ValueError: there is none, or it is of another model.
       OSError: it cannot be read, or holds other numbers than were saved.
     """
-    source, abstract = place.path.absolute(), session.abstract_state.variables
+    source, abstract = place.path.absolute(), session.blueprint.own(session.abstract_state.variables)
     if source.suffix == EXTENSION and not source.is_dir():
         variables, header = read_portable(source, abstract, lambda header: _check(source, header.shapes, abstract))
         config, tokenizer = header.config, header.tokenizer
         note = {"file": str(source), "step": header.step, "digest": header.digest}
     else:
         run = find_run(source, OPTION)
-        variables, seal = read_stored(run, place.step, abstract, lambda seal: _check(source, shapes_of(seal), abstract))
+
+        def check(seal: Seal, expected: Variables) -> None:
+            _check(source, shapes_of(seal), expected)
+
+        variables, seal = read_merged(run, place.step, session.config.model, abstract, check)
         config, tokenizer = seal.config, tokenizer_of(seal.cursor)
         note = {"run": str(source), "step": seal.step, "digest": joint_digest(seal.digests, Variables._fields)}
     broken = first_not_finite(variables)

@@ -19,6 +19,7 @@ from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
 from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.train.adapters import stored_without_adapters
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.digest import digests, joint_digest
 from jaxzoo.train.restore import Seal
@@ -62,11 +63,11 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     import safetensors.numpy
 
     metadata = {
-        "jaxzoo_version": _version(),
-        "config": json.dumps(seal.config),
+        "jaxzoo_version": version(),
+        "config": json.dumps(stored_without_adapters(seal.config)),
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
-        "digest": joint_digest(seal.digests, Variables._fields),
+        "digest": variables_digest(variables),
         "buffers": json.dumps(sorted(_dotted(name) for name in names_of(variables.buffers))),
     }
     arrays = {
@@ -102,7 +103,7 @@ def read_header(file: Path) -> Header:
       ValueError: it is none that `write_portable` has written.
       OSError: it cannot be read.
     """
-    with _opened(file) as content:
+    with opened(file) as content:
         metadata = content.metadata() or {}
         names = content.keys()
         shapes: Shapes = {name.replace(".", "/"): tuple(content.get_slice(name).get_shape()) for name in names}
@@ -133,7 +134,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
     check(header)
     import safetensors
 
-    with _opened(file) as content:
+    with opened(file) as content:
 
         def read(path: Any, x: jax.ShapeDtypeStruct) -> jax.Array:
             name = jax.tree_util.keystr(path, simple=True, separator=".")
@@ -146,8 +147,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
             return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])
 
         variables = Variables(*(jax.tree.map_with_path(read, tree) for tree in abstract))
-    found = digests({name: tree for name, tree in variables._asdict().items() if tree})
-    if joint_digest(found, Variables._fields) != header.digest:
+    if variables_digest(variables) != header.digest:
         raise OSError(
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )
@@ -201,12 +201,16 @@ def create_imported(
       ValueError, OSError: as `RunDirectory.create`.
     """
     parts = {name: tree for name, tree in variables._asdict().items() if tree}
-    digest = joint_digest(digests(parts), Variables._fields)
-    run.create(config, None, {**note, "digest": digest, "imported": True})
+    run.create(config, None, {**note, "digest": variables_digest(variables), "imported": True})
     cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}
     with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
         checkpoints.save(0, parts, cursor=cursor, config=config)
     run.release()
+
+
+def variables_digest(variables: Variables) -> str:
+    """Joint digest of all variables of a model."""
+    return joint_digest(digests({name: tree for name, tree in variables._asdict().items() if tree}), Variables._fields)
 
 
 def need_library() -> None:
@@ -214,7 +218,7 @@ def need_library() -> None:
     need("safetensors", "a .safetensors file", extra="export")
 
 
-def _opened(file: Path) -> Any:
+def opened(file: Path) -> Any:
     """The file, to be used in a `with` block."""
     need_library()
     import safetensors
@@ -231,7 +235,7 @@ def _dotted(name: str) -> str:
     return name.replace("/", ".")
 
 
-def _version() -> str:
+def version() -> str:
     try:
         return importlib.metadata.version("jaxzoo")
     except importlib.metadata.PackageNotFoundError:  # run from its source

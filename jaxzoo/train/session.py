@@ -15,9 +15,11 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch, Stream
 from jaxzoo.distributed.rows import place_rows, place_whole, rows_of_process
-from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.adapters import AdaptedBlueprint
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.sharding import RULES, make_mesh, row_devices
-from jaxzoo.train.checks import check_batch_size, check_data, check_metric, check_sequence_axis
+from jaxzoo.train.adapters import blueprint_of
+from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
 from jaxzoo.train.evaluate import evaluate, padded_batches
 from jaxzoo.train.memory import check_estimate
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
@@ -96,12 +98,13 @@ class Program:
         self.config, self.mesh = config, mesh
         self._row_devices = row_devices(mesh)
         check_batch_size(config, mesh)
-        self.blueprint = make_blueprint(config.model)
+        self.blueprint = blueprint_of(config)
         schedule = make_schedule(config.optimizer, config.train.steps)
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
 
         key_data = jax.random.key_data(jax.random.key(config.train.seed))
-        init = functools.partial(init_state, config.model, self._optimizer)
+        adapted = self.blueprint if isinstance(self.blueprint, AdaptedBlueprint) else None
+        init = functools.partial(init_state, config.model, self._optimizer, adapted=adapted)
         shapes = jax.eval_shape(init, key_data)
         self.state_shardings = state_shardings(self.blueprint, shapes, self.mesh)
         self.abstract_state: TrainState = jax.tree.map(
@@ -111,7 +114,7 @@ class Program:
         hasty = {"xla_backend_optimization_level": 0} if self.mesh.devices.flat[0].platform == "cpu" else None
         self._jitted_init = jax.jit(init, out_shardings=self.state_shardings, compiler_options=hasty)
         self._jitted_adopt = jax.jit(
-            lambda variables, key_data: first_state(variables, self._optimizer, key_data),
+            lambda variables, key_data: first_state(variables, self._optimizer, key_data, adapted),
             out_shardings=self.state_shardings,
             donate_argnums=0,
             compiler_options=hasty,
@@ -178,8 +181,13 @@ class Session(Program):
 
         Args:
           seed: None: that of the config.
-          variables: to begin with, placed as in `abstract_state`; donated. None: random ones.
+          variables: of the model without adapters, to begin with, placed as in `abstract_state`; donated. None:
+            random ones.
+
+        Raises:
+          ValueError: `variables` are missing, and the config asks for adapters.
         """
+        check_adapters(self.config.train, begins_with=variables)
         key_data = jax.random.key_data(jax.random.key(self.config.train.seed if seed is None else seed))
         return self._jitted_init(key_data) if variables is None else self._jitted_adopt(variables, key_data)
 

@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Int
+from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables, split_variables
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.sharding import named_sharding
@@ -35,19 +36,28 @@ class TrainState(NamedTuple):
 
 
 def init_state(
-    config: LanguageModelConfig, optimizer: optax.GradientTransformation, key_data: Int[Array, "words"]
+    config: LanguageModelConfig,
+    optimizer: optax.GradientTransformation,
+    key_data: Int[Array, "words"],
+    adapted: AdaptedBlueprint | None = None,
 ) -> TrainState:
     """The state before the first update; `key_data` seeds parameters and dropout. To be jitted."""
     params_key, _ = jax.random.split(jax.random.wrap_key_data(key_data))
     variables = split_variables(LanguageModel(config, rngs=nnx.Rngs(params=params_key)))
-    return first_state(variables, optimizer, key_data)
+    return first_state(variables, optimizer, key_data, adapted)
 
 
 def first_state(
-    variables: Variables, optimizer: optax.GradientTransformation, key_data: Int[Array, "words"]
+    variables: Variables,
+    optimizer: optax.GradientTransformation,
+    key_data: Int[Array, "words"],
+    adapted: AdaptedBlueprint | None = None,
 ) -> TrainState:
-    """The state before the first update with these variables; `key_data` seeds dropout as in `init_state`."""
-    _, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
+    """The state before the first update of a model with these variables; `key_data` seeds adapters, and dropout as in
+    `init_state`."""
+    adapters_key, dropout_key = jax.random.split(jax.random.wrap_key_data(key_data))
+    if adapted is not None:
+        variables = adapted.adopt(variables, adapters_key)
     return TrainState(
         params=variables.params,
         buffers=variables.buffers,
@@ -69,7 +79,7 @@ def _all_finite(variables: Variables) -> Variables:
     return jax.tree.map(lambda x: jnp.isfinite(x).all(), variables)
 
 
-def state_shardings(blueprint: Blueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
+def state_shardings(blueprint: Blueprint | AdaptedBlueprint, abstract: TrainState, mesh: Mesh) -> TrainState:
     """Sharding of every array of the state.
 
     Parameters and buffers follow the table of `jaxzoo.sharding`. An array of the optimizer's state that stands under

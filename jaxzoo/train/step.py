@@ -10,6 +10,7 @@ import optax
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.config import TrainConfig
 from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.sharding import constrain
 from jaxzoo.train.loss import score_targets
@@ -19,7 +20,10 @@ Metrics = dict[str, Array]
 
 
 def make_train_step(
-    blueprint: Blueprint, optimizer: optax.GradientTransformation, schedule: optax.Schedule, config: TrainConfig
+    blueprint: Blueprint | AdaptedBlueprint,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    config: TrainConfig,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Metrics]]:
     """`train_step(state, batch) -> (state, metrics)`: one update on the mean loss over labelled positions.
 
@@ -96,7 +100,9 @@ class Scores(NamedTuple):
     """Number of examples with a label."""
 
 
-def make_eval_step(blueprint: Blueprint, config: TrainConfig) -> Callable[[Variables, Batch], Scores]:
+def make_eval_step(
+    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
+) -> Callable[[Variables, Batch], Scores]:
     """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
     def eval_step(variables: Variables, batch: Batch) -> Scores:
@@ -110,7 +116,7 @@ def make_eval_step(blueprint: Blueprint, config: TrainConfig) -> Callable[[Varia
 
 
 def make_target_nats_step(
-    blueprint: Blueprint, config: TrainConfig
+    blueprint: Blueprint | AdaptedBlueprint, config: TrainConfig
 ) -> Callable[[Variables, Batch], Float[Array, "b m"]]:
     """`target_nats_step(variables, batch) -> nats`, without dropout: `-log p` of each target, float32.
 

@@ -11,8 +11,11 @@ from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.models.adapters import adapt
 from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
 from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
@@ -58,13 +61,13 @@ def find_run(directory: Path, option: str = "--run") -> RunDirectory:
 
 
 def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
-    """A run and its config.
+    """A run and the config of its model, in which adapters are merged.
 
     Raises:
       ValueError: there is no run, or its config.json is damaged or names a class that has not been imported.
     """
     run = find_run(directory)
-    return run, read_experiment(run.read_config(), run.config)
+    return run, without_adapters(read_experiment(run.read_config(), run.config))
 
 
 def read_experiment(config: Any, source: Path) -> ExperimentConfig:
@@ -125,9 +128,9 @@ def load_variables(
     """
     blueprint = make_blueprint(config.model)
 
-    def check(seal: Seal) -> None:
+    def check(seal: Seal, expected: Variables) -> None:
         where, remedy = f"{run.path}: checkpoint {seal.step} is of another model", "restore the run's own config.json"
-        other = first_other_shape(shapes_of(seal), blueprint.shapes)
+        other = first_other_shape(shapes_of(seal), expected)
         if other:
             name, there, here = other
             raise ValueError(f"{where}: variable {name} has shape {there} there and {here} by config.json; {remedy}")
@@ -135,7 +138,36 @@ def load_variables(
         if difference:
             raise ValueError(f"{where}: {difference[0]} differs; {remedy}")
 
-    return blueprint, *read_stored(run, step, on_device(blueprint.shapes, device or jax.devices()[0]), check)
+    shapes = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
+    return blueprint, *read_merged(run, step, config.model, shapes, check)
+
+
+def read_merged(
+    run: RunDirectory,
+    step: Which,
+    model: LanguageModelConfig,
+    abstract: Variables,
+    check: Callable[[Seal, Variables], None],
+) -> tuple[Variables, Seal]:
+    """The variables of a run's model, in which its adapters are merged, and the seal of the checkpoint.
+
+    Args:
+      run: its directory.
+      step: which checkpoint.
+      model: the model without adapters.
+      abstract: shapes, dtypes and shardings of its variables.
+      check: gets the seal and the shapes that it should have, with adapters; raises ValueError for others.
+
+    Raises:
+      ValueError, OSError: as `read_stored`.
+    """
+    lora = stored_lora(run.read_config())
+    if lora is None:
+        return read_stored(run, step, abstract, lambda seal: check(seal, abstract))
+    adapted = adapt(make_blueprint(model), lora)
+    expected = with_adapters(adapted, abstract)
+    variables, seal = read_stored(run, step, expected, lambda seal: check(seal, expected))
+    return merge(adapted, variables), seal
 
 
 def on_device(shapes: Any, device: Any) -> Any:

@@ -12,6 +12,7 @@ from jaxzoo.cli.flags import flags_of
 from jaxzoo.cli.tasks import TasksCommand, main
 from jaxzoo.tasks import base, mqar
 from jaxzoo.tasks.demos import DEMOS
+from jaxzoo.tasks.text_recall import TextTask
 
 LEGENDS = {
     "mqar": "keys 1..31, values 32..63; 0: empty",
@@ -23,6 +24,12 @@ LEGENDS = {
     "compositional_mqar": "first keys 1..19, second keys 20..39, values 40..59; 0: empty",
     "parity": "bits 0 and 1; 2 asks",
     "permutations": "permutations 0..5 of 3 objects in lexicographic order; each asks for the product",
+    "noisy_recall": "keys 0..3, values 4..7, noise 8..15",
+    "fuzzy_recall": "keys 0..3, values 4..8",
+    "memorization": "keys 0..6, values 7..14",
+    "phone_book": "tokens of bytes; the answer follows the question",
+    "needle_in_a_haystack": "tokens of bytes; the answer follows the question",
+    "variable_tracking": "tokens of bytes; the answer follows the question",
     "majority": "bits 0 and 1; 2 asks",
 }
 parametrize_tasks = pytest.mark.parametrize("name", DEMOS)
@@ -59,6 +66,12 @@ def test_every_task_prints_what_reading_finds(name, capsys):
     summary, legend = out.splitlines()[:2]
     assert summary == f"{name}: {DEMOS[name].summary}"
     assert legend == LEGENDS[name]
+    if isinstance(config, TextTask):
+        batch = config.labelled(3, np.arange(3))
+        said = sys.modules[type(config).__module__].oracle(np.asarray(batch.tokens), config)
+        answers = [config.tokenizer.decode(row[row != -100]) for row in said]
+        assert re.findall("^answer:(.*)$", out, re.MULTILINE) == answers
+        return
     printed = table(out)
     assert len(printed["token"]) == 3 * config.length
     assert config.length < 32

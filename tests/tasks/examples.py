@@ -10,11 +10,13 @@ from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
 from jaxzoo.tasks.contract import N as N, make as make
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
+from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
 from jaxzoo.tasks.majority import MajorityConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.parity import ParityConfig
 from jaxzoo.tasks.permutations import PermutationsConfig
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
+from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrackingConfig
 
 SMALL: dict[str, TaskConfig] = {
     "mqar": mqar.paper(8, 2, vocab_size=9),
@@ -32,6 +34,13 @@ SMALL: dict[str, TaskConfig] = {
     "parity-cumulative": ParityConfig(length=7, cumulative=True),
     "permutations": PermutationsConfig(length=5),
     "permutations-swaps": PermutationsConfig(length=6, n_objects=4, vocab_size=24, moves="swaps"),
+    "mad-noisy": NoisyRecallConfig(vocab_size=6, length=6, noise_vocab_size=2, frac_noise=0.3),
+    "mad-fuzzy": FuzzyRecallConfig(vocab_size=7, length=8, k_motif_size=2, v_motif_size=2),
+    "mad-memorization": MemorizationConfig(vocab_size=7, length=12),
+    "phone-book": PhoneBookConfig(length=160),
+    "needle": NeedleConfig(length=480),
+    "needles": NeedleConfig(length=1100, num_needle_k=4, num_needle_v=2, num_needle_q=2),
+    "variables": VariableTrackingConfig(length=640, num_chains=2, num_hops=2),
     "majority": MajorityConfig(length=8),
     "majority-cumulative": MajorityConfig(length=9, cumulative=True),
 }

@@ -1,0 +1,171 @@
+"""Prompts and responses in JSONL, as batches for the trainer: the loss counts the tokens of responses alone.
+
+    {"prompt": "Question: ...\\nAnswer:", "response": " ..."}
+
+A row is the prompt, the response and end-of-text, and ends with padding. The targets are the next tokens where these
+are of the response, or the end-of-text after it. A row that is too long loses the beginning of its prompt, and then the
+end of its response. Without files of their own, one pair in twenty validates, by the hash of its text.
+"""
+
+import dataclasses
+import glob
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.checked import PositiveInt, Seed
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.labelled_sequences import LabelledStream
+from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.data.windows import require_batch_sizes
+
+VALID_SHARE = 20
+
+
+class Pair(NamedTuple):
+    """Tokens of a prompt, and of its response with end-of-text."""
+
+    prompt: np.ndarray
+    response: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompletionsConfig(DataConfig):
+    """Where the pairs lie and how they are read."""
+
+    path: str
+    """JSONL file, or a glob of some."""
+    valid_path: str = ""
+    """The same of the validation pairs; empty: one pair in twenty of `path`."""
+    tokenizer_path: str = "bytes"
+    """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
+    length: PositiveInt = 512
+    """Input tokens of a row."""
+    prompt_field: str = "prompt"
+    """Key of the prompt."""
+    response_field: str = "response"
+    """Key of the response."""
+    seed: Seed = 0
+    """Seed of the order of the pairs."""
+
+    def build(self, *, batch_size: int, valid_batch_size: int) -> "Completions":
+        """Reads the files."""
+        return Completions(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
+
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the text."""
+        return load_tokenizer(self.tokenizer_path)
+
+
+class Completions:
+    """A `Dataset` of prompts and responses.
+
+    Raises:
+      ValueError: no file, a line that is no pair, or fewer training pairs than rows of a batch.
+    """
+
+    packed: bool = False
+
+    def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
+        require_batch_sizes("Completions", batch_size=batch_size, valid_batch_size=valid_batch_size)
+        self._config, self._batch_size, self._valid_batch_size = config, batch_size, valid_batch_size
+        self._tokenizer = config.tokenizer()
+        self.vocab_size, self.max_length = self._tokenizer.vocab_size, config.length
+        texts = read_pairs(config.path, config)
+        if config.valid_path:
+            train, valid = texts, read_pairs(config.valid_path, config)
+        else:
+            train = [each for each in texts if _hash(each) % VALID_SHARE]
+            valid = [each for each in texts if not _hash(each) % VALID_SHARE]
+        if len(train) < batch_size or not valid:
+            raise ValueError(
+                f"CompletionsConfig.path={config.path!r} has {len(train)} pairs to train and {len(valid)} to validate; "
+                f"at least batch_size={batch_size} and 1 are needed; add some, or give valid_path"
+            )
+        self._train, self._valid = self._encode(train), self._encode(valid)
+        digest = hashlib.sha256(repr([train, valid]).encode()).hexdigest()[:12]
+        self.fingerprint = f"{self._tokenizer.fingerprint}:{digest}"
+        n_bytes = sum(self._tokenizer.count_bytes(pair.response) for pair in self._valid)
+        self.bytes_per_token: float | None = n_bytes / sum(len(pair.response) for pair in self._valid)
+        cut = sum(len(pair.prompt) + len(pair.response) - 1 > config.length for pair in self._train)
+        self.summary = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
+
+    def train(self, rows: Sequence[int] | None = None) -> LabelledStream:
+        """A new stream at batch 0; `rows` as in `Dataset.train`."""
+        return LabelledStream(self, rows)
+
+    def valid(self) -> Sequence[ValidSet]:
+        """The validation pairs."""
+        n, size = len(self._valid), self._valid_batch_size
+        return [ValidSet({}, -(-n // size), lambda i: self._batch(self._valid[i * size : (i + 1) * size]))]
+
+    def manifest(self) -> dict:
+        """Sizes and fingerprint, JSON-able."""
+        return {"train": len(self._train), "valid": len(self._valid), "fingerprint": self.fingerprint}
+
+    def baselines(self) -> dict[str, Score]:
+        """None of them."""
+        return {}
+
+    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
+        """Batch `number`: every epoch in an order of its own, each pair once but for a remainder."""
+        epoch, place = divmod(number, len(self._train) // self._batch_size)
+        order = np.random.default_rng((self._config.seed, epoch)).permutation(len(self._train))
+        chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
+        return self._batch([self._train[i] for i in (chosen if rows is None else chosen[np.asarray(rows)])])
+
+    def _encode(self, texts: Sequence[tuple[str, str]]) -> list[Pair]:
+        end = np.array([self._tokenizer.end_of_text], np.int32)
+        prompts, responses = (self._tokenizer.encode_batch(column) for column in zip(*texts, strict=True))
+        return [
+            Pair(p.astype(np.int32) if len(p) else end, np.concatenate([r.astype(np.int32), end]))
+            for p, r in zip(prompts, responses, strict=True)
+        ]
+
+    def _batch(self, pairs: Sequence[Pair]) -> Batch:
+        length = self._config.length
+        tokens = np.full((len(pairs), length), self._tokenizer.end_of_text, np.int32)
+        targets = np.full((len(pairs), length), UNLABELLED, np.int32)
+        for row, (prompt, response) in enumerate(pairs):
+            kept = prompt[-max(1, length + 1 - len(response)) :]
+            inputs = np.concatenate([kept, response[:-1]])[:length]
+            tokens[row, : len(inputs)] = inputs
+            labelled = response[: length + 1 - len(kept)]
+            targets[row, len(kept) - 1 : len(kept) - 1 + len(labelled)] = labelled
+        return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(targets))
+
+
+def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
+    """Prompts and responses of files.
+
+    Raises:
+      ValueError: no file, or a line that is no object with both fields as strings.
+    """
+    files = sorted(glob.glob(str(Path(path).expanduser()), recursive=True))
+    if not files:
+        raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
+    pairs, fields = [], (config.prompt_field, config.response_field)
+    for file in files:
+        with open(file, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    prompt, response = (json.loads(line)[field] for field in fields)
+                except (ValueError, LookupError, TypeError):
+                    prompt = response = None
+                if not isinstance(prompt, str) or not isinstance(response, str) or not response:
+                    raise ValueError(
+                        f"{file}:{number}: must be an object with texts {fields[0]} and {fields[1]}, such as "
+                        f'{{"{fields[0]}": "2+2=", "{fields[1]}": "4"}}; mend the line, or set --data.prompt-field'
+                    )
+                pairs.append((prompt, response))
+    return pairs
+
+
+def _hash(pair: tuple[str, str]) -> int:
+    return int.from_bytes(hashlib.sha256(repr(pair).encode()).digest()[:4], "big")

@@ -1,0 +1,118 @@
+"""LoRA: low-rank adapters of chosen matrices, which learn while the adapted model stays as it is.
+
+W' = W + alpha / rank A B     (Hu et al. 2021, arXiv 2106.09685, Eq. 3; their B A acts from the left)
+
+A begins normal with variance 1 / d_in and B at 0, so that training begins at the adapted model exactly.
+
+Adapters are variables next to those of the model, not modules around its layers: any mixer has them without knowing of
+it, on any mesh and in scanned layers. W' is formed once per step, at `rank` multiplications per entry; its gradient is
+formed too, which the paper's x A B spares, and Adam's moments exist for A and B alone. Dropout of x is left out.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from jaxzoo.array_typing import PRNGKeyArray
+from jaxzoo.config_io import unknown
+from jaxzoo.layers.variables import Traits
+from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.models.language_model import LanguageModel
+
+FROZEN = "frozen"
+"""Key of the buffers under which the parameters of the adapted model are kept."""
+
+
+class Lora(NamedTuple):
+    """Which adapters a model has."""
+
+    rank: int
+    targets: tuple[str, ...]
+    """Names of projections, such as `q_proj`."""
+    alpha: float
+
+    @property
+    def scale(self) -> float:
+        """Factor of A B."""
+        return self.alpha / self.rank
+
+
+class AdaptedBlueprint(NamedTuple):
+    """A language model with adapters: its parameters are A and B of each, the model's own are buffers."""
+
+    base: Blueprint
+    """The model alone."""
+    lora: Lora
+    shapes: Variables
+    traits: Variables
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters of the adapters."""
+        return sum(leaf.size for leaf in jax.tree.leaves(self.shapes.params))
+
+    def model(self, variables: Variables) -> LanguageModel:
+        """The module with merged matrices; to be made and used inside one traced function."""
+        return self.base.model(self.merged(variables))
+
+    def merged(self, variables: Variables) -> Variables:
+        """The variables of the model alone, with W' in the place of each W."""
+        own = self.own(variables)
+        flat = _flat(own.params)
+        for path, a in _flat(variables.params).items():
+            if path[-1] == "a":
+                b = _flat(variables.params)[*path[:-1], "b"]
+                change = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+                flat[path[:-1]] = flat[path[:-1]] + self.lora.scale * change
+        return Variables(unflatten_dict(flat), own.buffers)
+
+    def own(self, variables: Variables) -> Variables:
+        """The variables of the model alone, as they were before the adapters."""
+        buffers = dict(variables.buffers)
+        return Variables(buffers.pop(FROZEN), buffers)
+
+    def adopt(self, own: Variables, key: PRNGKeyArray) -> Variables:
+        """The variables with fresh adapters of a model."""
+        fresh = {}
+        for path, shape in _flat(self.shapes.params).items():
+            key, drawn = jax.random.split(key)
+            d_in = shape.shape[-2]
+            is_a = path[-1] == "a"
+            fresh[path] = jax.random.normal(drawn, shape.shape) * d_in**-0.5 if is_a else jnp.zeros(shape.shape)
+        return Variables(unflatten_dict(fresh), {**own.buffers, FROZEN: own.params})
+
+
+def adapt(base: Blueprint, lora: Lora) -> AdaptedBlueprint:
+    """The blueprint of a model with adapters.
+
+    Raises:
+      ValueError: a target is no matrix of the model (with the nearest name).
+    """
+    traits, shapes = _flat(base.traits.params), _flat(base.shapes.params)
+    matrices = {path: of for path, of in traits.items() if len(of.axes) == 2 and path[-1] == "kernel"}
+    known = sorted({str(path[-2]) for path in matrices})
+    for target in lora.targets:
+        if target not in known:
+            raise ValueError(f"TrainConfig.lora_targets: {unknown('projection', target, known)}")
+    new_shapes, new_traits = {}, {}
+    for path, of in matrices.items():
+        if path[-2] in lora.targets:
+            *stacked, d_in, d_out = shapes[path].shape
+            for name, sizes, axes in (
+                ("a", (d_in, lora.rank), (of.axes[0], None)),
+                ("b", (lora.rank, d_out), (None, of.axes[1])),
+            ):
+                new_shapes[*path, name] = jax.ShapeDtypeStruct((*stacked, *sizes), jnp.float32)
+                new_traits[*path, name] = Traits(axes, learning_rate_scale=of.learning_rate_scale)
+
+    def joined(adapters: dict, own: Variables) -> Variables:
+        return Variables(unflatten_dict(adapters), {**own.buffers, FROZEN: own.params})
+
+    return AdaptedBlueprint(base, lora, joined(new_shapes, base.shapes), joined(new_traits, base.traits))
+
+
+def _flat(tree: dict) -> dict[tuple, Any]:
+    """Leaves of nested dicts by their keys."""
+    return dict(flatten_dict(tree))

@@ -1,0 +1,227 @@
+"""Noisy recall, fuzzy recall and memorization of MAD (Poli et al. 2024, arXiv 2403.17844).
+
+Parameters and defaults are those of the released code (athms/mad-lab, `mad/data/instances.py` and the baselines of
+`configs/tasks`), with several queries per example (`multi_query`):
+
+- noisy recall: pairs `k v`, each at random replaced by two noise tokens; at a key that came before, its value.
+- fuzzy recall: keys and values are motifs of several tokens; at the end of a key that came before, and at its value's
+  tokens, the next token of the value. Training has keys of 1 to `k_motif_size` tokens, test those of the full size.
+- memorization: keys, each followed by a token that asks; the value of a key is the same in all examples of all splits.
+
+The released code trains noisy and fuzzy recall on every next token and scores the queries; here the loss counts the
+queries too and nothing else. Splits: `jaxzoo.tasks.host_task`; there they are drawn from two seeds. MAD's compression
+is absent: it scores an autoencoder, whose decoder sees one token, and not a language model.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxzoo.array_typing import Array, Int
+from jaxzoo.checked import FractionBelowOne, PositiveInt, Seed
+from jaxzoo.data.base import UNLABELLED
+from jaxzoo.tasks.base import Split
+from jaxzoo.tasks.host_task import Drawn, HostTask
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MADConfig(HostTask, abc.ABC):
+    """Keys are the lower half of the tokens that are not special, values the upper half."""
+
+    @property
+    @abc.abstractmethod
+    def n_plain(self) -> int:
+        """Tokens that are keys or values."""
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens of keys: 0 .. n_keys - 1."""
+        return self.n_plain // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens of values: n_keys .. n_plain - 1."""
+        return self.n_plain - self.n_keys
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and vocabulary."""
+        return {"length": self.length, "vocabulary": self.vocab_size}
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what, for the reader of examples."""
+        return f"keys 0..{self.n_keys - 1}, values {self.n_keys}..{self.n_plain - 1}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoisyRecallConfig(MADConfig):
+    """Sizes of an example; the value of the last key stands in it, too."""
+
+    vocab_size: PositiveInt = 32
+    """Tokens, those of noise included."""
+    length: PositiveInt = 128
+    """Tokens in an example, even."""
+    noise_vocab_size: PositiveInt = 16
+    """Tokens of noise, the last of the vocabulary."""
+    frac_noise: FractionBelowOne = 0.2
+    """Probability of noise in the place of a pair."""
+
+    def __post_init__(self) -> None:
+        self.require("length", self.length % 2 == 0 and self.length > 2, "must be even and at least 4")
+        rule = f"must exceed noise_vocab_size={self.noise_vocab_size} by at least 4"
+        self.require("vocab_size", self.n_plain >= 4, rule, "two keys and two values")
+
+    @property
+    def n_plain(self) -> int:
+        """Tokens that are no noise."""
+        return self.vocab_size - self.noise_vocab_size
+
+    @property
+    def legend(self) -> str:
+        """Which tokens are what."""
+        return f"{super().legend}, noise {self.n_plain}..{self.vocab_size - 1}"
+
+    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+        """Pairs and noise, and the last pair one of those before."""
+        n, values = self.length // 2, rng.integers(self.n_keys, self.n_plain, self.n_keys)
+        keys = rng.integers(self.n_keys, size=n)
+        is_noise = rng.random(n) < self.frac_noise
+        is_noise[rng.integers(n - 1)] = is_noise[-1] = False
+        keys[-1] = rng.choice(keys[:-1][~is_noise[:-1]])
+        pairs = np.stack([keys, values[keys]], 1)
+        pairs[is_noise] = rng.integers(self.n_plain, self.vocab_size, (int(is_noise.sum()), 2))
+        targets, seen = np.full(pairs.shape, UNLABELLED), set()
+        for i in np.flatnonzero(~is_noise):
+            if keys[i] in seen:
+                targets[i, 0] = pairs[i, 1]
+            seen.add(keys[i])
+        return Drawn(pairs.ravel().tolist(), targets.ravel().tolist())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FuzzyRecallConfig(MADConfig):
+    """Sizes of an example, which begins with padding."""
+
+    vocab_size: PositiveInt = 16
+    """Tokens; the last one is padding."""
+    length: PositiveInt = 128
+    """Tokens in an example."""
+    k_motif_size: PositiveInt = 3
+    """Most tokens of a key."""
+    v_motif_size: PositiveInt = 3
+    """Most tokens of a value."""
+
+    def __post_init__(self) -> None:
+        longest = max(self.k_motif_size, self.v_motif_size)
+        self.require("vocab_size", self.n_keys >= longest, f"must be at least {2 * longest + 1}: motifs do not repeat")
+        least = 2 * (self.k_motif_size + self.v_motif_size)
+        self.require("length", self.length >= least, f"must be at least {least}, for two keys with their values")
+
+    @property
+    def n_plain(self) -> int:
+        """All tokens but the padding."""
+        return self.vocab_size - 1
+
+    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+        """Keys and values while there is room, one of them twice: somewhere, and at the end."""
+
+        def motif(first: int, size: int, n: int) -> tuple[int, ...]:
+            return tuple((first + rng.permutation(n)[:size]).tolist())
+
+        def key() -> tuple[int, ...]:
+            size = self.k_motif_size if split == "test" else rng.integers(1, self.k_motif_size + 1)
+            return motif(0, int(size), self.n_keys)
+
+        def value() -> tuple[int, ...]:
+            return motif(self.n_keys, int(rng.integers(1, self.v_motif_size + 1)), self.n_values)
+
+        probe = key()
+        memory = {probe: value()}
+        room = self.length + 1 - 2 * (len(probe) + len(memory[probe]))
+        keys: list[tuple[int, ...]] = []
+        while True:
+            new = key()
+            room -= len(new) + len(memory.setdefault(new, value()))
+            if room < 0:
+                break
+            keys.append(new)
+        keys.insert(rng.integers(len(keys) + 1), probe)
+        tokens, targets, seen = [], [], set()
+        for each in (*keys, probe):
+            tokens += [*each, *memory[each]]
+            targets += [UNLABELLED] * len(each)
+            targets += memory[each] if each in seen else [UNLABELLED] * len(memory[each])
+            seen.add(each)
+        pad = self.length + 1 - len(tokens)
+        tokens, targets = [self.n_plain] * pad + tokens, [UNLABELLED] * pad + targets
+        return Drawn(tokens[:-1], targets[1:])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemorizationConfig(MADConfig):
+    """Sizes of an example, and the facts."""
+
+    vocab_size: PositiveInt = 256
+    """Tokens; the last one asks."""
+    length: PositiveInt = 32
+    """Tokens in an example, even."""
+    kv_map_seed: Seed = 12345
+    """Seed of the facts."""
+
+    def __post_init__(self) -> None:
+        self.require("length", self.length % 2 == 0, "must be even: keys and questions")
+        self.require("vocab_size", self.vocab_size >= 5, "must be at least 5: two keys, two values and the question")
+
+    @property
+    def n_plain(self) -> int:
+        """All tokens but the one that asks."""
+        return self.vocab_size - 1
+
+    @property
+    def facts(self) -> Int[np.ndarray, "keys"]:
+        """The value of each key, all different."""
+        order = np.random.default_rng(self.kv_map_seed).permutation(self.n_values)
+        return self.n_keys + order[: self.n_keys]
+
+    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+        """Keys, and the question after each."""
+        keys = rng.integers(self.n_keys, size=self.length // 2)
+        tokens = np.stack([keys, np.full(keys.shape, self.n_plain)], 1)
+        targets = np.stack([np.full(keys.shape, UNLABELLED), self.facts[keys]], 1)
+        return Drawn(tokens.ravel().tolist(), targets.ravel().tolist())
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MADConfig) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading: remembers which value followed a run of key tokens. Of memorization it knows the
+    facts, which no example tells.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    tokens = np.asarray(tokens)
+    said = np.full(tokens.shape, UNLABELLED, np.int32)
+    if isinstance(config, MemorizationConfig):
+        said[:, 1::2] = config.facts[tokens[:, ::2]]
+        return said
+    for row, example in enumerate(tokens.tolist()):
+        memory: dict[tuple, list[int]] = {}
+        start = 0
+        while start < len(example):
+            middle = _run(example, start, lambda token: token < config.n_keys)
+            stop = _run(example, middle, lambda token: config.n_keys <= token < config.n_plain)
+            key, value = tuple(example[start:middle]), example[middle:stop]
+            if key in memory:
+                answer = memory[key][: len(example) - middle + 1]
+                said[row, middle - 1 : middle - 1 + len(answer)] = answer
+            elif key:
+                memory[key] = value
+            start = max(stop, start + 1)
+    return said
+
+
+def _run(tokens: list[int], start: int, belongs) -> int:
+    """The first place from `start` on whose token does not belong."""
+    return next((i for i in range(start, len(tokens)) if not belongs(tokens[i])), len(tokens))

@@ -1,0 +1,276 @@
+"""Recall as text: a phone book, and needle in a haystack and variable tracking of RULER (Hsieh et al. 2024).
+
+A task is a prompt and an answer, tokenized apart; the targets are the tokens of the answer. Any tokenizer will do:
+`bytes`, a tokenizer.json, or a folder that holds one. The haystack is as long as `length` allows.
+
+RULER (arXiv 2404.06654, Appendix B): templates and names of parameters are the paper's. `NeedleConfig` is its NIAH
+with `type_haystack` "repeat" (`niah_single_1`), and with more needles its multi-key, multi-value and multi-query
+forms; `VariableTrackingConfig` its VT. Deviations: keys are of our own word lists, values are numbers of seven digits;
+there are no essays, and no example before the question.
+
+The phone book, its names and its wording are ours; as a test of state space models: Jelassi et al. 2024 (2402.01032).
+"""
+
+import abc
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxzoo.array_typing import Array, Int
+from jaxzoo.checked import PositiveInt
+from jaxzoo.data.base import UNLABELLED
+from jaxzoo.data.tokenizer import Tokenizer
+from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.tasks.base import Split
+from jaxzoo.tasks.host_task import TRIALS, Drawn, HostTask
+
+NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
+FIRST = "Ada Ben Carl Dora Emil Fay Gus Hal Ines Jon Kay Leo Mia Ned Olga Pia Rex Sam Tess Uma Vic Walt Xena Yves Zoe"
+LAST = "Adler Baker Cook Dorn Ellis Frank Gray Hale Irwin Jansen King Lang Moss Nolan Odell Price Quinn Reed Stone Tate"
+ADJECTIVES = (
+    "blue brave calm cold dark deep dry fair fast firm flat kind large loud mild near new old pale rare red tall"
+)
+NOUNS = "anchor apple barn bell boat bridge castle cloud cup door drum field fork garden hat island key lamp leaf moon"
+
+load = functools.cache(load_tokenizer)
+
+
+class Text(NamedTuple):
+    """Prompt with its haystack, and its answer."""
+
+    prompt: str
+    answer: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextTask(HostTask, abc.ABC):
+    """A question on a text."""
+
+    vocab_size: PositiveInt = 257
+    """Tokens; at least those of the tokenizer."""
+    length: PositiveInt = 1024
+    """Tokens in an example; the rest of a shorter one is end-of-text."""
+    tokenizer_path: str = "bytes"
+    """Tokenizer of the text: bytes, a tokenizer.json, or a directory that holds one."""
+
+    def __post_init__(self) -> None:
+        n = self.tokenizer.vocab_size
+        self.require("vocab_size", self.vocab_size >= n, f"must be at least {n}, the ids of the tokenizer")
+        shortest = len(self._joined(self.text(np.random.default_rng(0), 0))[0])
+        rule = f"must be at least {shortest}, for an example without haystack"
+        self.require("length", self.length >= shortest, rule)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Tokenizer of the text."""
+        return load(self.tokenizer_path)
+
+    @property
+    def padding(self) -> int:
+        """End-of-text."""
+        return self.tokenizer.end_of_text
+
+    @property
+    def legend(self) -> str:
+        """Tokens, for the reader of examples."""
+        return f"tokens of {self.tokenizer.name}; the answer follows the question"
+
+    def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str:
+        """The text without its end, and the answer."""
+        (asked,) = np.nonzero(targets != UNLABELLED)
+        text = self.tokenizer.decode(tokens[: asked[0] + 1])
+        return f"{text}\nanswer:{self.tokenizer.decode(targets[asked])}"
+
+    @abc.abstractmethod
+    def text(self, rng: np.random.Generator, n_noise: int) -> Text:
+        """Draws an example with this much noise."""
+
+    def draw(self, rng: np.random.Generator, split: Split) -> Drawn:
+        """Draws an example with as much noise as fits."""
+        state = rng.bit_generator.state
+        for _ in range(TRIALS):
+            state = rng.bit_generator.state
+            if len(self._joined(self.text(rng, 0))[0]) <= self.length + 1:
+                break
+        n_noise, step = 0, self.noise_at_once
+        while True:  # the same example with more noise
+            rng.bit_generator.state = state
+            if len(self._joined(self.text(rng, n_noise + step))[0]) <= self.length + 1:
+                n_noise += step
+            elif step > 1:
+                step //= 2
+            else:
+                break
+        rng.bit_generator.state = state
+        tokens, n_answer = self._joined(self.text(rng, n_noise))
+        targets = [UNLABELLED] * (len(tokens) - 1 - n_answer) + tokens[len(tokens) - n_answer :]
+        return Drawn(tokens[:-1], targets)
+
+    @property
+    def noise_at_once(self) -> int:
+        """First guess of the pieces of noise that fit."""
+        return max(1, self.length // 64)
+
+    def _joined(self, text: Text) -> tuple[list[int], int]:
+        prompt, answer = (self.tokenizer.encode(part).tolist() for part in text)
+        return prompt + answer, len(answer)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhoneBookConfig(TextTask):
+    """A list of names with their numbers, as long as fits, and a question for one of them."""
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length."""
+        return {"length": self.length}
+
+    def text(self, rng: np.random.Generator, n_noise: int) -> Text:
+        """A book of `n_noise` entries more than the one that is asked for."""
+        names = [f"{first} {last}" for first in FIRST.split() for last in LAST.split()]
+        order, asked = rng.permutation(len(names)), rng.random()
+        wanted = f"{_digits(rng, 3)}-{_digits(rng, 3)}-{_digits(rng, 4)}"
+        if n_noise >= len(names):
+            raise ValueError(f"PhoneBookConfig.length={self.length} must be shorter: there are {len(names)} names")
+        lines = [f"{names[i]}: {_digits(rng, 3)}-{_digits(rng, 3)}-{_digits(rng, 4)}" for i in order[1 : n_noise + 1]]
+        lines.insert(int(asked * (n_noise + 1)), f"{names[order[0]]}: {wanted}")
+        return Text("\n".join([*lines, f"The number of {names[order[0]]} is"]), f" {wanted}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NeedleConfig(TextTask):
+    """Needle in a haystack: `num_needle_q` of `num_needle_k` words are asked for all their `num_needle_v` numbers."""
+
+    num_needle_k: PositiveInt = 1
+    """Words with a number."""
+    num_needle_v: PositiveInt = 1
+    """Numbers of each."""
+    num_needle_q: PositiveInt = 1
+    """Words that are asked for."""
+
+    def __post_init__(self) -> None:
+        rule = f"must be at most num_needle_k={self.num_needle_k}"
+        self.require("num_needle_q", self.num_needle_q <= self.num_needle_k, rule)
+        self.require("num_needle_k", self.num_needle_k <= 100, "must be at most 100, for as many words")
+        super().__post_init__()
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of needles."""
+        return {"length": self.length, "needles": self.num_needle_k * self.num_needle_v}
+
+    def text(self, rng: np.random.Generator, n_noise: int) -> Text:
+        """Needles among repetitions of the noise."""
+        adjectives, nouns = ADJECTIVES.split(), NOUNS.split()
+        drawn = rng.choice(len(adjectives) * len(nouns), self.num_needle_k, replace=False)
+        words = [f"{adjectives[i // len(nouns)]}-{nouns[i % len(nouns)]}" for i in drawn]
+        numbers = {word: [_number(rng, 7) for _ in range(self.num_needle_v)] for word in words}
+        needles = [f"One of the special magic numbers for {w} is: {n}." for w in words for n in numbers[w]]
+        lines = _scattered(rng, needles, n_noise)
+        asked = words[: self.num_needle_q]
+        several = len(asked) * self.num_needle_v > 1
+        one = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])}, and {asked[-1]}"
+        what = f"special magic number{'s' if several else ''} for {one} mentioned in the provided text"
+        begin = "Some special magic numbers are" if several else "A special magic number is"
+        quiz = "numbers" if several else "number"
+        question = f"What {'are all' if several else 'is'} the {what}? The {what} {'are' if several else 'is'}"
+        intro = f"{begin} hidden within the following text. Make sure to memorize it. I will quiz you about the {quiz}"
+        answer = ", ".join(number for word in asked for number in numbers[word])
+        return Text("\n".join([f"{intro} afterwards.", *lines, question]), f" {answer}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class VariableTrackingConfig(TextTask):
+    """Chains of assignments: the variables of the first chain are asked for."""
+
+    num_chains: PositiveInt = 1
+    """Chains, each with a number of its own."""
+    num_hops: PositiveInt = 4
+    """Variables of a chain after its first one."""
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length, chains and hops."""
+        return {"length": self.length, "chains": self.num_chains, "hops": self.num_hops}
+
+    def text(self, rng: np.random.Generator, n_noise: int) -> Text:
+        """Chains among repetitions of the noise, each in its order."""
+        n = self.num_hops + 1
+        names: list[str] = []
+        while len(names) < self.num_chains * n:
+            name = "".join(chr(ord("A") + i) for i in rng.integers(26, size=5))
+            names += [] if name in names else [name]
+        numbers = 10_000 + rng.choice(90_000, self.num_chains, replace=False)
+        chains = []
+        for c in range(self.num_chains):
+            chain = names[c * n : (c + 1) * n]
+            links = [f"VAR {new} = VAR {old}" for old, new in itertools.pairwise(chain)]
+            chains.append([f"VAR {chain[0]} = {numbers[c]}", *links])
+        whose = rng.permutation(np.repeat(np.arange(self.num_chains), n))
+        lines = _scattered(rng, [chains[c].pop(0) for c in whose], n_noise)
+        intro = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
+        question = f"Question: Find all variables that are assigned the value {numbers[0]} in the text above."
+        found = "Answer: According to the chain(s) of variable assignment in the text above,"
+        end = f"{question} {found} {n} variables are assigned the value {numbers[0]}, they are:"
+        return Text("\n".join([intro, *lines, end]), f" {' '.join(names[:n])}")
+
+
+def oracle(tokens: Int[Array | np.ndarray, "b t"], config: TextTask) -> Int[np.ndarray, "b t"]:
+    """Solves the task by reading the text with regular expressions.
+
+    Returns:
+      int32, -100 where it has nothing to say.
+    """
+    read = {PhoneBookConfig: _read_phone_book, NeedleConfig: _read_needles, VariableTrackingConfig: _read_variables}
+    said = np.full(tokens.shape, UNLABELLED, np.int32)
+    for row, example in enumerate(np.asarray(tokens)):
+        ids = example[example != config.padding]
+        prompt, answer = read[type(config)](config.tokenizer.decode(ids))
+        first, told = len(config.tokenizer.encode(prompt)) - 1, config.tokenizer.encode(answer)
+        said[row, first : first + len(told)] = told
+    return said
+
+
+def _read_phone_book(text: str) -> Text:
+    prompt, name = re.findall(r"^(.*^The number of (\w+ \w+) is)", text, re.DOTALL | re.MULTILINE)[0]
+    return Text(prompt, " " + re.findall(rf"^{name}: ([\d-]+)$", text, re.MULTILINE)[0])
+
+
+def _read_needles(text: str) -> Text:
+    told = re.findall(r"magic numbers for ([a-z]+-[a-z]+) is: (\d+)\.", text)
+    question = re.search(r"The special magic numbers? for ([a-z, -]+) mentioned in the provided text (?:are|is)", text)
+    assert question
+    asked = re.findall(r"[a-z]+-[a-z]+", question[1])
+    values = sorted((pair for pair in told if pair[0] in asked), key=lambda pair: asked.index(pair[0]))
+    return Text(text[: question.end()], " " + ", ".join(value for _, value in values))
+
+
+def _read_variables(text: str) -> Text:
+    end = re.search(r"variables are assigned the value (\d+), they are:", text)
+    assert end
+    known: dict[str, Any] = {}
+    for name, value in re.findall(r"VAR ([A-Z]+) = (?:VAR )?(\w+)", text[: end.start()]):
+        known[name] = known.get(value, value)
+    return Text(text[: end.end()], " " + " ".join(name for name, value in known.items() if value == end[1]))
+
+
+def _scattered(rng: np.random.Generator, lines: list[str], n_noise: int) -> list[str]:
+    """The lines in order, at random places among lines of noise."""
+    places = np.sort((rng.random(len(lines)) * (n_noise + 1)).astype(int))
+    result = [NOISE] * n_noise
+    for place, line in reversed(list(zip(places.tolist(), lines, strict=True))):
+        result.insert(place, line)
+    return result
+
+
+def _number(rng: np.random.Generator, n_digits: int) -> str:
+    return str(rng.integers(10 ** (n_digits - 1), 10**n_digits))
+
+
+def _digits(rng: np.random.Generator, n: int) -> str:
+    return "".join(map(str, rng.integers(10, size=n)))

@@ -1,0 +1,74 @@
+"""Adapters alone as a safetensors file, for the model that they were trained on.
+
+Names are those of the adapted matrices and `a` or `b`, such as `stacks.0.blocks.1.mixer.q_proj.kernel.a`. The metadata
+are strings: `lora` (rank, targets and alpha, JSON), `base` (digest of the adapted model's variables), `step` and
+`jaxzoo_version`.
+"""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
+from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.train.adapters import merge, stored_lora, with_adapters
+from jaxzoo.train.portable import need_library, opened, variables_digest, version
+from jaxzoo.train.trained import Which, names_of, on_device, read_run, read_stored
+from jaxzoo.whole_files import replacing
+
+
+def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int, int]:
+    """Writes the adapters of a run's checkpoint, whole or not at all; returns their parameters and the step.
+
+    Raises:
+      ValueError: the run has none, or no such checkpoint.
+      OSError: a file cannot be read or written.
+    """
+    need_library()
+    import safetensors.numpy
+
+    run, config = read_run(directory)
+    lora = stored_lora(run.read_config())
+    if lora is None:
+        raise ValueError(f"{run.path} was trained without adapters; export it without --adapters")
+    blueprint = adapt(make_blueprint(config.model), lora)
+    own = Variables(*on_device(blueprint.base.shapes, jax.devices("cpu")[0]))
+    variables, seal = read_stored(run, step, with_adapters(blueprint, own), lambda seal: None)
+    metadata = {
+        "jaxzoo_version": version(),
+        "lora": json.dumps(lora._asdict()),
+        "base": variables_digest(blueprint.own(variables)),
+        "step": str(seal.step),
+    }
+    arrays = {name.replace("/", "."): np.asarray(x) for name, x in names_of(variables.params).items()}
+    with replacing(file) as place:
+        safetensors.numpy.save_file(arrays, place, metadata=metadata)
+    return blueprint.n_params, seal.step
+
+
+def apply_adapters(file: Path, model: LanguageModelConfig, own: Variables) -> Variables:
+    """The variables of a model with the adapters of a file merged.
+
+    Raises:
+      ValueError: they are no adapters, or were trained on other variables.
+      OSError: the file cannot be read.
+    """
+    with opened(file) as content:
+        metadata = content.metadata() or {}
+        if "lora" not in metadata or "base" not in metadata:
+            raise ValueError(f"{file} holds no adapters; make it by python -m jaxzoo.export --adapters")
+        if metadata["base"] != variables_digest(own):
+            raise ValueError(f"{file}: its adapters were trained on another model; load the run that they began with")
+        fields = json.loads(metadata["lora"])
+        lora = Lora(int(fields["rank"]), tuple(fields["targets"]), float(fields["alpha"]))
+        blueprint: AdaptedBlueprint = adapt(make_blueprint(model), lora)
+
+        def read(path, _: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.asarray(content.get_tensor(jax.tree_util.keystr(path, simple=True, separator=".")))
+
+        adapters = jax.tree.map_with_path(read, blueprint.shapes.params)
+    return merge(blueprint, with_adapters(blueprint, own)._replace(params=adapters))
