@@ -1,0 +1,38 @@
+"""The notebooks of docs/notebooks, at a small size."""
+
+import json
+import re
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "docs/notebooks"
+SAID = {
+    "look_inside": r"8 pairs: 0\.\d\d right.*without layer 0: \d of 8 right",
+    "own_mixer": r"the contract holds.*notebook-slots .*notebook-delta_net ",
+    "convert_transformer": r"there and back: \d\.\de-0[4-9].*window  4: state  4,108 bytes",
+}
+
+
+def test_notebooks_are_listed_and_hold_no_output():
+    """Kills: a notebook that no test runs, outputs that are committed."""
+    books = {file.stem: json.loads(file.read_text()) for file in FOLDER.glob("*.ipynb")}
+    assert books.keys() == SAID.keys()
+    assert not any(cell.get("outputs") for book in books.values() for cell in book["cells"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAID)
+def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
+    """Kills: a notebook that an interface has left behind."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    small, n = re.subn(r"^STEPS = \d+", "STEPS = 10", code, flags=re.MULTILINE)
+    assert n == 1
+    with matplotlib.rc_context({"backend": "agg"}):
+        exec(small, {})
+        plt.close("all")
+    assert re.search(SAID[name], capsys.readouterr().out, re.DOTALL)
