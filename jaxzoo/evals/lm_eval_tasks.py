@@ -10,6 +10,7 @@ import functools
 import logging
 import math
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,14 @@ FEWSHOT_SEED = 1234
 
 
 def task_names(names: Sequence[str]) -> list[str]:
-    """The tasks of names of tasks and tags, such as `super-glue-lm-eval-v1`, in the order given.
+    """The tasks of names of tasks, of tags, such as `super-glue-lm-eval-v1`, and of YAML files, in the order given.
 
     Raises:
-      ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean.
+      ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean; a
+        file is missing or names no task.
     """
     found = []
+    names = [_task_of_file(Path(name)) if name.endswith((".yaml", ".yml")) else name for name in names]
     for name in names:
         if name in RECALL_TASKS or name in _manager().all_subtasks:
             found.append(name)
@@ -62,6 +65,17 @@ def task_names(names: Sequence[str]) -> list[str]:
         else:
             raise ValueError(f"task {name!r} is unknown to lm_eval{nearest(name, _manager().all_tasks)}")
     return list(dict.fromkeys(found))
+
+
+def _task_of_file(file: Path) -> str:
+    """Name of the task that a YAML file defines; lm_eval knows it, and all others of its folder, from now on."""
+    if not file.is_file():
+        raise ValueError(f"--tasks {file} does not exist; it must be a YAML file of lm_eval, or the name of a task")
+    named = re.search(r"^task:\s*[\"']?([\w.-]+)", file.read_text(), re.MULTILINE)
+    if not named:
+        raise ValueError(f"--tasks {file} names no task; a YAML file of lm_eval has a line such as task: my_task")
+    _FOLDERS[str(file.absolute().parent)] = None
+    return named[1]
 
 
 def score_tasks(
@@ -141,12 +155,20 @@ def _local_task(name: str, data: Path) -> dict[str, Any]:
         ) from error
 
 
-@functools.cache
+_FOLDERS: dict[str, None] = {}
+"""Folders of the user's with YAML files of tasks."""
+
+
 def _manager() -> Any:
-    """Knows all tasks by name; reads thousands of files, which takes a while."""
+    """Knows all tasks by name; the first call reads thousands of files, which takes a while."""
+    return _manager_of(tuple(_FOLDERS))
+
+
+@functools.cache
+def _manager_of(folders: tuple[str, ...]) -> Any:
     from lm_eval.tasks import TaskManager
 
-    return TaskManager()
+    return TaskManager(include_path=list(folders) or None)
 
 
 def _load(name: str, **own: Any) -> dict[str, Any]:

@@ -54,6 +54,37 @@ def test_the_table_and_the_file_are_the_library_s(scorer, trained_run, data, tmp
     assert files_of(trained_run) == before
 
 
+YAML = """
+task: sums_of_mine
+dataset_path: json
+dataset_kwargs: {data_files: {test: rows.jsonl}}
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_choice: ["1", "2"]
+doc_to_target: "{{answer}}"
+metric_list: [{metric: acc}]
+"""
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_a_yaml_task_of_the_user_s(trained_run, tmp_path, capsys):
+    """Kills: a file that lm_eval never reads, a task of another name."""
+    (tmp_path / "sums.yaml").write_text(YAML)
+    rows = [{"question": f"never odd {i}", "answer": i % 2} for i in range(5)]
+    (tmp_path / "sums_of_mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = f"--run {trained_run} --tasks {tmp_path / 'sums.yaml'} --data {tmp_path} --out {tmp_path / 'out.json'}"
+    assert main(flags.split()) == 0, capsys.readouterr().err
+    result = json.loads((tmp_path / "out.json").read_text())["results"]["sums_of_mine"]
+    assert result["n"] == 5
+    assert result["acc"] in (0.4, 0.6)
+    (tmp_path / "none.yaml").write_text("group: x")
+    for name, message in (("none.yaml", "names no task"), ("nowhere.yaml", "does not exist")):
+        assert main(flags.replace("sums.yaml", name).split()) == 2
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.full
 def test_config_fields_are_flags(trained_run, data, tmp_path):
     """Kills: flags of the model that nobody reads; --data DIR that swallows --data.length; a limit that is ignored."""

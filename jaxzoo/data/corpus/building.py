@@ -98,7 +98,10 @@ class Build:
         """Bytes of disk that the data set needs: `COMPRESSED_FACTOR` for compressed inputs, 1 for others."""
         files = [file for files in self.files.values() for file in files.values()]
         return round(
-            sum(file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in COMPRESSED else 1) for file in files)
+            sum(
+                file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
+                for file in files
+            )
         )
 
     def check_disk(self) -> None:

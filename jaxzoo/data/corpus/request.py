@@ -17,14 +17,17 @@ FORMAT = 1
 MEGABYTE = 10**6
 VALID_FRACTION = 0.01
 """Share of the documents, where no files are named for validation."""
+OPEN = ("jsonl", "parquet")
+"""Sources whose fields the user names."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BuildConfig(Checked):
     """Configuration of a build."""
 
-    source: Literal["pile", "slimpajama", "text", "jsonl", "fasta"]
-    """Which kind of files: the Pile's, SlimPajama's, text (a file a document), lines of JSON, or FASTA."""
+    source: Literal["pile", "slimpajama", "text", "jsonl", "parquet", "fasta"]
+    """Which kind of files: the Pile's, SlimPajama's, text (a file a document), lines of JSON, rows of parquet or Arrow
+    (a folder of Hugging Face datasets), or FASTA."""
     paths: str
     """Files to train on: a directory, file or glob."""
     valid_paths: str | None = None
@@ -34,9 +37,9 @@ class BuildConfig(Checked):
     valid_fraction: FractionBelowOne | None = None
     """Share of documents that go to validation; None: 0.01 without `valid_paths`, else 0."""
     text_field: str | None = None
-    """Source jsonl: where the text stands, keys joined by dots; None: `text`."""
+    """Source jsonl or parquet: where the text stands, keys joined by dots; None: `text`."""
     subset_field: str | None = None
-    """Source jsonl: where the name of the subset stands; None: nowhere."""
+    """Source jsonl or parquet: where the name of the subset stands; None: nowhere."""
     valid_regions: str = ""
     """Source fasta: sequences, or parts of them, to validate on, such as chr8,chr9:1-5000000."""
     test_regions: str = ""
@@ -50,7 +53,7 @@ class BuildConfig(Checked):
     def __post_init__(self) -> None:
         for field in ("text_field", "subset_field"):
             given = getattr(self, field) is not None
-            self.require(field, not given or self.source == "jsonl", "is for source jsonl alone", "leave it out")
+            self.require(field, not given or self.source in OPEN, "is for source jsonl or parquet", "leave it out")
         for field in ("valid_regions", "test_regions", "intervals"):
             allowed = not getattr(self, field) or self.source == "fasta"
             self.require(field, allowed, "is for source fasta alone", "leave it out")
@@ -70,7 +73,7 @@ class BuildConfig(Checked):
             return read_layout(
                 valid_regions=self.valid_regions, test_regions=self.test_regions, intervals=self.intervals
             )
-        if self.source != "jsonl":
+        if self.source not in OPEN:
             return SOURCES[self.source].fields
         return Fields(self.text_field or "text", self.subset_field or "")
 

@@ -1,4 +1,4 @@
-"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, folders of text, and FASTA.
+"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, parquet, folders of text, FASTA.
 
 The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` files with the keys `text` and
 `meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
+from jaxzoo.data.corpus.rows import TABLES, read_rows
 
 LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
 """Endings of what is read in a directory of JSON lines."""
@@ -58,6 +59,9 @@ SOURCES = {
     "text": Source("text_corpus", None, "UTF-8 text, a file a document"),
     "jsonl": Source(
         "text_corpus", Fields(), "Documents in JSON lines, compressed with zstd, gzip or bzip2, or plain", LINES
+    ),
+    "parquet": Source(
+        "text_corpus", Fields(), "Rows of parquet or Arrow files, such as a folder of Hugging Face datasets", TABLES
     ),
     "fasta": Source("dna", FastaLayout({}), "Bases of FASTA files, plain or compressed by gzip or bgzip", FASTA),
 }
@@ -148,10 +152,27 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
     endings = SOURCES[source].endings
     if endings and Path(path).expanduser().is_dir():
         files = {name: file for name, file in files.items() if name.endswith(endings)}
+    if source == "parquet":
+        files = _without_caches(files, Path(path).expanduser(), option)
     if not files:
         kind = f"files named {' or '.join('*' + ending for ending in endings)}" if endings else "files"
         raise ValueError(f"{option}={path!r} must name {kind}, but there is none; check the spelling")
     return files
+
+
+def _without_caches(files: dict[str, Path], folder: Path, option: str) -> dict[str, Path]:
+    """The files without those in which Hugging Face `datasets` keeps what it has computed.
+
+    Raises:
+        ValueError: the folder holds several splits.
+    """
+    if (folder / "dataset_dict.json").is_file():
+        splits = sorted(place.name for place in folder.iterdir() if place.is_dir())
+        raise ValueError(
+            f"{option} {folder} holds the splits {', '.join(splits)}; name each by itself, such as --paths "
+            f"{folder / splits[0] if splits else folder} and --valid-paths"
+        )
+    return {name: file for name, file in files.items() if not file.name.startswith("cache-")}
 
 
 def read_documents(
@@ -200,7 +221,7 @@ def read_documents(
                 skipped.remember(f"{files[i].name}:{where}: {error}")
 
 
-def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, bytes | AnyDocument | None]]:
+def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, bytes | dict | AnyDocument | None]]:
     """Yields number and content of each line that is not blank after the first `n_before`; of the file, as line 1; or
     of each document of sequences.
 
@@ -210,6 +231,9 @@ def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int
         left = itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
         for number, (text, name, split) in left:
             yield number, PlacedDocument(text, name, split) if fields.intervals else TextDocument(text, name)
+    elif fields is not None and file.suffix in TABLES:
+        columns = [name.split(".")[0] for name in fields if name]
+        yield from read_rows(file, list(dict.fromkeys(columns)), n_before)
     elif fields is not None:
         for number, line in enumerate(read_lines(file), start=1):
             if number > n_before and (line is None or line.strip()):
@@ -218,17 +242,17 @@ def _enumerated(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int
         yield 1, file.read_bytes() if file.stat().st_size <= MOST_TEXT_BYTES else None
 
 
-def _parsed(data: bytes | AnyDocument | None, fields: Layout) -> AnyDocument:
+def _parsed(data: bytes | dict | AnyDocument | None, fields: Layout) -> AnyDocument:
     if data is None:
         what = f"longer than {MOST_LINE_BYTES:,}" if fields else f"larger than {MOST_TEXT_BYTES:,}"
         raise DamagedLineError(f"{what} bytes")
-    if not isinstance(data, bytes):
+    if not isinstance(data, bytes | dict):
         return data
     try:
-        text = data.decode("utf-8")
+        text = data if isinstance(data, dict) else data.decode("utf-8")
         if fields is None:
-            return TextDocument(text, "")
-        record = json.loads(text)
+            return TextDocument(str(text), "")
+        record = text if isinstance(text, dict) else json.loads(text)
         assert isinstance(fields, Fields)
         document = TextDocument(_field(record, fields.text), _field(record, fields.subset) if fields.subset else "")
         for part in document:  # JSON may spell out half a character, such as "\ud800"
@@ -249,5 +273,5 @@ def _field(record: Any, keys: str) -> str:
             raise DamagedLineError(f"no field {keys!r}")
         value = value[key]
     if not isinstance(value, str):
-        raise DamagedLineError(f"field {keys!r} must be a string, got {json.dumps(value)[:40]}")
+        raise DamagedLineError(f"field {keys!r} must be a string, got {json.dumps(value, default=str)[:40]}")
     return value
