@@ -24,6 +24,8 @@ from typing import Any
 
 import jax
 
+from pallas_kernels.registry import OPS
+
 SETTING = "PALLAS_KERNELS"
 FOLDER = Path(__file__).parent / "certificates"
 
@@ -98,7 +100,7 @@ def minor_version(version: str) -> str:
 def kernel_hash() -> str:
     """SHA-256 of the sources that kernels are made of."""
     root = Path(__file__).parent
-    files = [*root.glob("*.py"), *root.glob("taylor_attention/*.py"), *root.glob("sliding_window/*.py")]
+    files = [*root.glob("*.py"), *(file for op in OPS for file in root.glob(f"{op}/*.py"))]
     texts = (path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in sorted(files))
     return hashlib.sha256(b"\0".join(texts)).hexdigest()
 

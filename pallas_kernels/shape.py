@@ -34,7 +34,7 @@ class Shape(abc.ABC):
         """By dimension, for tables."""
         return {"b": self.b, "t": self.t, "h": self.h, "k": self.k, "v": self.v}
 
-    def inputs(self, seed: int = 0) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def inputs(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Normal q, k, v."""
         shapes = [(self.h, self.k), (self.kv_heads, self.k), (self.kv_heads, self.v)]
         keys = jax.random.split(jax.random.key(seed), 3)

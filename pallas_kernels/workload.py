@@ -42,14 +42,14 @@ class Workload:
 
 
 class Attention(NamedTuple):
-    """An op on q, k, v as the maker of its workloads: functions of its spec, a `Shape`, and an implementation."""
+    """An op on q, k, v, .. as the maker of its workloads: functions of its spec, a `Shape`, and an implementation."""
 
     op: str
     """Name of the kernel package."""
     forward: Callable[[Any, str | None], Callable]
-    """(spec, implementation) -> the function of q, k, v."""
+    """(spec, implementation) -> the function of the inputs of the spec."""
     step: Callable[[Any, str | None], Callable]
-    """(spec, implementation) -> the function of a state and one token's q, k, v."""
+    """(spec, implementation) -> the function of a state and one token's inputs."""
     state: Callable[[Any, int], Any]
     """(spec, seed) -> a state to step from."""
 
@@ -77,15 +77,15 @@ class Attention(NamedTuple):
         return tuple(self.workload(name, spec, kind) for name, spec in shapes.items() for kind in kinds)
 
     def _forward_backward(self, spec: Shape, implementation: str | None) -> Callable:
-        def run(q, k, v, dy):
-            y, pull_back = jax.vjp(self.forward(spec, implementation), q, k, v)
+        def run(*arrays):
+            *inputs, dy = arrays
+            y, pull_back = jax.vjp(self.forward(spec, implementation), *inputs)
             return y, pull_back(dy)
 
         return run
 
     def _token(self, spec: Shape, seed: int) -> tuple:
-        q, k, v = dataclasses.replace(spec, t=1).inputs(seed)
-        return self.state(spec, seed + 1), q[:, 0], k[:, 0], v[:, 0]
+        return self.state(spec, seed + 1), *(x[:, 0] for x in dataclasses.replace(spec, t=1).inputs(seed))
 
 
 def _sequence(spec: Shape, seed: int) -> tuple:

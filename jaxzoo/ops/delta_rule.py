@@ -34,8 +34,8 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.ops.decayed_scores import PIECE, decayed_scores, sum_from_start, sum_to_end
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
+from pallas_kernels.gated_linear_attention.decayed_scores import PIECE, decayed_scores, sum_from_start, sum_to_end
 
 CHUNK = 64
 """Tokens per chunk, unless the caller says otherwise."""

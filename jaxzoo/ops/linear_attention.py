@@ -7,43 +7,32 @@ with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a n
 eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
 eq. 4; the decay acts on the state before the token is written).
 
-A chunk of tokens meets itself by its scores (`decayed_scores.py`) and everything before it by the state. On a CPU a
-scan takes one chunk after another, whose arrays stay in its caches. On an accelerator, where each step of a scan is a
-dozen launches, what is within chunks is computed for all chunks at once, and their states are summed by an associative
-scan.
-
-Memory: the inputs and one state a chunk; everything inside a chunk is computed again in the backward pass. Sums and
-states are float32.
+Computed in chunks, with the memory of the inputs and one state per chunk
+(`pallas_kernels/gated_linear_attention/xla.py`).
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.ops.decayed_scores import PIECE as PIECE, decayed_scores, product, sum_from_start, sum_to_end
 from jaxzoo.sequence_parallel import scan_in_parts
-from pallas_kernels.dispatch import may_run_on
-
-CHUNK = 64
-"""Tokens of a chunk, unless the caller says otherwise."""
-STATES_AT_ONCE = 2**27
-"""Numbers, per device, in the states of the chunks that an accelerator computes at once; longer sequences are cut."""
-
-
-class LinearState(NamedTuple):
-    """The sums over the past, float32."""
-
-    s: Float[Array, "b h k v"]
-    """Decayed sum of `k_j v_j^T`."""
-    z: Float[Array, "b h k"] | None
-    """Decayed sum of `k_j`; None where nothing is normalised."""
+from jaxzoo.sharding import on_mesh
+from pallas_kernels.dispatch import may_run_by_default
+from pallas_kernels.gated_linear_attention import gated_linear_attention, sharded_gated_linear_attention
+from pallas_kernels.gated_linear_attention.decayed_scores import PIECE as PIECE
+from pallas_kernels.gated_linear_attention.xla import (
+    CHUNK as CHUNK,
+    LinearState as LinearState,
+    Tokens,
+    quotient,
+    scan,
+    with_resets,
+)
 
 
 def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normalize: bool) -> LinearState:
@@ -53,8 +42,8 @@ def empty_state(batch_size: int, n_heads: int, k_dim: int, v_dim: int, *, normal
 
 
 def linear_attention(
-    q: Float[Array, "b t h k"],
-    k: Float[Array, "b t h k"],
+    q: Float[Array, "b t g k"],
+    k: Float[Array, "b t g k"],
     v: Float[Array, "b t h v"],
     *,
     log_decay: Float[Array, "h"] | Float[Array, "#b t h"] | Float[Array, "#b t h k"] | None = None,
@@ -70,7 +59,7 @@ def linear_attention(
     Differentiable in all float arguments, through the output and the final state.
 
     Args:
-      q: queries, mapped to features; scaled by the caller.
+      q: queries, mapped to features; scaled by the caller. g divides h: a head of q and k serves h / g of v.
       k: keys, likewise.
       v: values.
       log_decay: logarithm of `a`, at most 0, finite; a leading axis of 1 serves all rows. None: no decay.
@@ -83,11 +72,13 @@ def linear_attention(
         squares: a sum of signed products of features rounds small weights away, or below 0.
       chunk_size: tokens that meet by their scores; changes the speed alone.
 
+    On devices where they are verified, Pallas kernels serve decays per head and token without `normalize`.
+
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
       the inputs and t / chunk_size states. Where devices share out time, they pass on states alone.
     """
-    (b, t, h, k_dim), v_dim = q.shape, v.shape[3]
+    (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     empty = empty_state(b, h, k_dim, v_dim, normalize=normalize)
     state = empty if initial_state is None else initial_state
     if log_decay is not None:
@@ -101,8 +92,18 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
+    if not normalize and log_decay is not None and log_decay.shape[-1] == 1 and _kernels_may_run():
+        attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
+        decays = jnp.broadcast_to(log_decay[..., 0], (b, t, h))
+        y, s = attend(q, k, v, decays, segment_ids=segment_ids, initial_state=state.s, return_state=True)
+        return y, LinearState(s, None)
+    q, k = (_for_values(x, h) for x in (q, k))
     run = Partial(functools.partial(_scan, eps=eps, chunk_size=chunk_size))
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
+
+
+def _kernels_may_run() -> bool:
+    return any(may_run_by_default(platform) for platform in ("cuda", "tpu"))
 
 
 def _kept(tokens: tuple) -> Array:
@@ -114,40 +115,9 @@ def _kept(tokens: tuple) -> Array:
 def _scan(
     tokens: tuple, segment_ids: Array | None, state: LinearState, *, eps: float, chunk_size: int
 ) -> tuple[Array, LinearState]:
-    """`linear_attention` chunk by chunk, of queries, keys, values, decays (b or 1, t, h, k or 1) and `squares`."""
-    q, _, v, *_ = tokens
-    (b, t, h, _), v_dim = q.shape, v.shape[3]
-    precision = lax.Precision.DEFAULT if v.dtype == jnp.bfloat16 else lax.Precision.HIGHEST
-    starts = None
-    if segment_ids is not None:
-        starts = jnp.diff(segment_ids, axis=1, prepend=segment_ids[:, :1]) != 0
-
-    size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
-    at_once = 1
-    if not may_run_on("cpu"):
-        most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(state.s.size, 1)
-        at_once = max(1, min(-(-t // size), most))
-    chunks = jax.tree.map(lambda x: _cut(x, size, at_once), (*tokens, starts))
-
-    @jax.checkpoint
-    def body(state: LinearState, tokens: tuple) -> tuple[LinearState, Array]:
-        if at_once == 1:
-            # Without the barrier XLA's CPU compiler (jax 0.12.0) fuses what follows into the matmuls where the scan has
-            # one chunk, and they give other numbers, or NaN: the quotient (one head, no initial state, b t of 4,000 or
-            # more), a norm of y (b = t = 64).
-            num, den, state = lax.optimization_barrier(_chunk(state, *tokens, precision=precision))
-        else:
-            num, den, state = _chunks(state, tokens, at_once, precision=precision)
-        y = num if den is None else _quotient(num, den, eps)
-        return state, y.swapaxes(1, 2).astype(v.dtype)
-
-    if len(chunks[0]) == 1 and at_once > 1:
-        state, y = body(state, jax.tree.map(lambda x: x[0], chunks))
-        y = y[None]
-    else:
-        state, y = lax.scan(body, state, chunks)
-    y = y.reshape(-1, b, at_once * size, h, v_dim).swapaxes(0, 1)
-    return y.reshape(b, -1, h, v_dim)[:, :t], state
+    """`linear_attention` of queries, keys, values, decays (b or 1, t, h, k or 1) and `squares`."""
+    q, k, v, log_decay, squares = tokens
+    return scan(Tokens(q, k, v, with_resets(log_decay, segment_ids), squares), state, eps=eps, chunk_size=chunk_size)
 
 
 def bidirectional_linear_attention(
@@ -165,14 +135,14 @@ def bidirectional_linear_attention(
     y = jnp.einsum("bthk,bhkv->bthv", q, s, precision=precision)
     if normalize:
         weights = jnp.einsum("bthk,bhk->bth", q, k.sum(1), precision=precision)
-        y = _quotient(y, weights, eps)
+        y = quotient(y, weights, eps)
     return y.astype(v.dtype)
 
 
 def linear_attention_step(
     state: LinearState,
-    q: Float[Array, "b h k"],
-    k: Float[Array, "b h k"],
+    q: Float[Array, "b g k"],
+    k: Float[Array, "b g k"],
     v: Float[Array, "b h v"],
     *,
     log_decay: Float[Array, "h"] | Float[Array, "b h"] | Float[Array, "b h k"] | None = None,
@@ -180,7 +150,7 @@ def linear_attention_step(
     eps: float = 1e-6,
 ) -> tuple[Float[Array, "b h v"], LinearState]:
     """One token: `linear_attention` with t = 1, at O(k v) a head."""
-    q, k, values = (x.astype(jnp.float32) for x in (q, k, v))
+    q, k, values = (_for_values(x.astype(jnp.float32), v.shape[1]) for x in (q, k, v))
     kept = jnp.ones((1, 1, 1)) if log_decay is None else jnp.exp(_by_token(log_decay, q.ndim))
     s = kept[..., None] * state.s + k[..., :, None] * values[..., None, :]
     # Sums of products, not matrix products, which could round float32 to tf32 or bfloat16.
@@ -188,14 +158,13 @@ def linear_attention_step(
     if normalize:
         assert state.z is not None
         z = kept * state.z + k
-        y = _quotient(y, (q * z).sum(-1), eps)
+        y = quotient(y, (q * z).sum(-1), eps)
     return y.astype(v.dtype), LinearState(s, z)
 
 
-def _quotient(num: jax.Array, den: jax.Array, eps: float) -> jax.Array:
-    """`num / (den + eps)`; 0 where a token, such as one of padding, has no weight at all, in gradients too."""
-    total = den + np.float32(eps)
-    return num / jnp.where(total == 0, 1.0, total)[..., None]
+def _for_values(x: jax.Array, h: int) -> jax.Array:
+    """(..., g, k) -> (..., h, k): each head as often as it serves heads of values."""
+    return x if x.shape[-2] == h else jnp.repeat(x, h // x.shape[-2], axis=-2)
 
 
 def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
@@ -204,75 +173,3 @@ def _by_token(log_decay: jax.Array, ndim: int) -> jax.Array:
     if log_decay.ndim < ndim:
         log_decay = log_decay[..., None]
     return log_decay.reshape((1,) * (ndim - log_decay.ndim) + log_decay.shape)
-
-
-def _cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
-    """(b, t, ...) -> (n, b at_once, size, ...). Zeros after the last token: keys that add nothing, decays of 1."""
-    b, t, *rest = x.shape
-    n = -(-t // (at_once * size))
-    x = jnp.pad(x, [(0, 0), (0, n * at_once * size - t)] + [(0, 0)] * len(rest))
-    return x.reshape(b, n, at_once, size, *rest).swapaxes(0, 1).reshape(n, b * at_once, size, *rest)
-
-
-def _chunks(state, tokens, n: int, *, precision):
-    """`_chunk` of n chunks of every row at once, of tokens (b n, c, h, .)."""
-    (*arrays, starts), b = tokens, state.s.shape[0]
-    rows = b * n
-    arrays = jax.tree.map(lambda x: x if len(x) == rows else jnp.tile(x, (b,) + (1,) * (x.ndim - 1)), arrays)
-    chunk = functools.partial(_chunk, q=arrays[0], k=arrays[1], v=arrays[2], log_decay=arrays[3], squares=arrays[4])
-    zeros = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state)
-    own = chunk(zeros, starts=starts, precision=precision)[2]
-    kept = _factors(arrays[3], starts, arrays[0].shape[1])[2]
-    kept = jnp.broadcast_to(kept, (rows, *kept.shape[1:]))
-    by_chunk = lambda x: x.reshape(b, n, *x.shape[1:])  # noqa: E731
-    sums = jax.tree.map(lambda first, x: jnp.concatenate([first[:, None], by_chunk(x)], axis=1), state, own)
-    factors = jnp.concatenate([jnp.ones_like(by_chunk(kept)[:, :1]), by_chunk(kept)], axis=1)
-
-    def joined(earlier, later):
-        (f, x), (g, y) = earlier, later
-        return f * g, jax.tree.map(lambda x, y: x * g.reshape(*g.shape, *[1] * (x.ndim - g.ndim)) + y, x, y)
-
-    states = lax.associative_scan(joined, (factors, sums), axis=1)[1]
-    before = jax.tree.map(lambda x: x[:, :-1].reshape(rows, *x.shape[2:]), states)
-    num, den, _ = chunk(before, starts=starts, precision=precision)
-    return num, den, jax.tree.map(lambda x: x[:, -1], states)
-
-
-def _chunk(state, q, k, v, log_decay, squares, starts, *, precision):
-    """num (b, h, c, v), den (b, h, c) or None, and the state after the chunk, of tokens (b, c, h, .)."""
-    matmul = functools.partial(product, precision=precision)
-    q, k, v = (x.astype(jnp.float32).swapaxes(1, 2) for x in (q, k, v))
-    decay = None if log_decay is None else log_decay.swapaxes(1, 2)
-    begun = None if starts is None else jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
-
-    c = q.shape[2]
-    meet = jnp.asarray(np.tri(c, dtype=bool))[None, None]
-    if begun is not None:
-        meet = meet & (begun[..., :, None] == begun[..., None, :])
-    if squares is None:
-        scores = decayed_scores(q, k, decay, precision=precision)
-    else:
-        rows, columns = (x.astype(jnp.float32).swapaxes(1, 2) for x in squares)
-        scores = decayed_scores(rows, columns, None if decay is None else decay / 2, precision=precision) ** 2
-    scores = jnp.where(meet, scores, 0.0)
-    reads, writes, kept = _factors(log_decay, starts, c)
-    q, k = q * reads, k * writes
-    num = matmul("bhij,bhjv->bhiv", scores, v) + matmul("bhik,bhkv->bhiv", q, state.s)
-    s = kept[..., None] * state.s + matmul("bhjk,bhjv->bhkv", k, v)
-    if state.z is None:
-        return num, None, LinearState(s, None)
-    den = scores.sum(-1) + matmul("bhik,bhk->bhi", q, state.z)
-    return num, den, LinearState(s, kept * state.z + k.sum(2))
-
-
-def _factors(log_decay, starts, c: int):
-    """Decays to each token from the start of its chunk, from it to the end, and of the whole; 0 across the start of a
-    document. (b or 1, h or 1, c, k or 1), the last without c."""
-    decay = jnp.zeros((1, 1, c, 1)) if log_decay is None else log_decay.swapaxes(1, 2)
-    reads, writes, kept = jnp.exp(sum_from_start(decay)), jnp.exp(sum_to_end(decay)), jnp.exp(decay.sum(2))
-    if starts is None:
-        return reads, writes, kept
-    begun = jnp.cumsum(starts.astype(jnp.int32), axis=1)[:, None]
-    reads = jnp.where((begun == 0)[..., None], reads, 0.0)
-    writes = jnp.where((begun == begun[..., -1:])[..., None], writes, 0.0)
-    return reads, writes, jnp.where(begun[..., -1:] == 0, kept, 0.0)

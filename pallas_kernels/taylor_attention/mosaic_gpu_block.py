@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import tile
 from pallas_kernels.taylor_attention.mosaic_gpu_split import Segments
@@ -112,57 +112,6 @@ def wait_decay(refs, block: Block):
         plgpu.barrier_wait(refs.decay_full)
 
 
-@dataclasses.dataclass(frozen=True)
-class Ring:
-    """TMA ring of chunks. loads: (gmem ref, function of the first row -> index, function of the slot -> smem)."""
-
-    loads: tuple[tuple[Any, Callable, Callable], ...]
-    row: Callable  # scan position -> first row in time
-    count: Any  # chunks in this scan, traced
-    stages: int
-    full: Any
-    empty: Any | None  # arrivals of the other warpgroup; None without one
-
-    def issue(self, position):
-        slot = lax.rem(position, jnp.int32(self.stages))
-        row = self.row(position)
-        for gmem, index, smem in self.loads:
-            plgpu.copy_gmem_to_smem(gmem.at[index(row)], smem(slot), self.full.at[slot])
-
-    def start(self):
-        for i in range(self.stages):
-
-            @pl.when(i < self.count)
-            def _(i=i):
-                self.issue(jnp.int32(i))
-
-    def _freed(self, position):
-        """The position whose slot both warpgroups have left, two positions ago, and whether it is to be refilled."""
-        free = position - 2
-        return free, (free >= 0) & (free + self.stages < self.count)
-
-    def await_free(self, position):
-        """Waits for the other warpgroup to leave the slot that `refill` loads into."""
-        free, wanted = self._freed(position)
-        if self.empty is not None:
-
-            @pl.when(wanted)
-            def _():
-                plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(self.stages))])
-
-    def refill(self, position):
-        """Loads into a slot again; between `await_free` and this a `commit_smem` orders reads before the copies."""
-        free, wanted = self._freed(position)
-
-        @pl.when(wanted)
-        def _():
-            self.issue(free + self.stages)
-
-    def drain(self):
-        if self.empty is not None:
-            wait_last(self.empty, self.count, self.stages)
-
-
 def stream_ring(refs, streams, block: Block, empty) -> Ring:
     """The ring of named streams. A stream is (array (b, t, parts * heads, .) of `mosaic_gpu_parts.operand`, function
     block head -> head), or (array (b, blocks, padded t) float32, None)."""
@@ -189,13 +138,3 @@ def stream_scratch(streams, widths: Widths):
     }
     loads = sum(1 if head is None else parts for _, head in streams.values())
     return rings | {"full": plgpu.Barrier(num_arrivals=loads, num_barriers=stages)}
-
-
-def wait_last(barrier, count, depth):
-    """Observes the last arrivals on each of depth barriers: a barrier may not be left with an unseen
-    phase."""
-
-    def wait(i, _):
-        plgpu.barrier_wait(barrier.at[lax.rem(i, jnp.int32(depth))])
-
-    lax.fori_loop(jnp.maximum(count - depth, 0), count, wait, None)

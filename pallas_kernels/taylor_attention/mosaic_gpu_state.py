@@ -17,17 +17,16 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.mosaic_gpu_ring import Ring, wait_last
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, Mma, columns_to, iota, launch, rows_to
 from pallas_kernels.taylor_attention.mosaic_gpu_block import (
     Block,
-    Ring,
     decay_scratch,
     load_decay,
     stream_ring,
     stream_scratch,
     this_block,
     wait_decay,
-    wait_last,
 )
 from pallas_kernels.taylor_attention.mosaic_gpu_layout import Heads
 from pallas_kernels.taylor_attention.mosaic_gpu_parts import (

@@ -32,8 +32,9 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.mosaic_tpu_lanes import matmul
 from pallas_kernels.taylor_attention import mosaic_tpu_arrays as arrays, mosaic_tpu_layout as layout
-from pallas_kernels.taylor_attention.mosaic_tpu_chunk import Chunk, Decay, in_turn, matmul, transposed, write_heads
+from pallas_kernels.taylor_attention.mosaic_tpu_chunk import Chunk, Decay, in_turn, transposed, write_heads
 from pallas_kernels.taylor_attention.problem import Problem
 
 BLOCK = 1024

@@ -9,13 +9,12 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.mosaic_tpu_lanes import LANES, VMEM_BYTES
 from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
 from pallas_kernels.taylor_attention.features import n_features
-from pallas_kernels.taylor_attention.mosaic_tpu_layout import LANES, Geometry
+from pallas_kernels.taylor_attention.mosaic_tpu_layout import Geometry
 from pallas_kernels.taylor_attention.state import TaylorState
 
-VMEM_BYTES = 64 * 2**20
-"""The compiler allows 16 MiB on v5e by itself."""
 Specs = Mapping[str, tuple[Any, pl.BlockSpec]]
 
 

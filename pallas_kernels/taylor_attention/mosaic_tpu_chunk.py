@@ -9,22 +9,11 @@ import math
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
+from pallas_kernels.mosaic_tpu_lanes import LANES, matmul, matmul_nt, only_lanes
 from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
-from pallas_kernels.taylor_attention.mosaic_tpu_layout import LANES, Geometry
+from pallas_kernels.taylor_attention.mosaic_tpu_layout import Geometry
 from pallas_kernels.taylor_attention.mosaic_tpu_rotations import SUBLANES, round_up
-
-
-def matmul(x, y, contract=((1,), (0,))):
-    """x @ y; float32 accumulation, float32 operands at full precision."""
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else lax.Precision.DEFAULT
-    return lax.dot_general(x, y, (contract, ((), ())), precision=precision, preferred_element_type=jnp.float32)
-
-
-def matmul_nt(x, y):
-    """x @ y^T; the MXU takes y transposed."""
-    return matmul(x, y, ((1,), (1,)))
 
 
 def transposed(x, head_dim: int):
@@ -46,14 +35,7 @@ def own_lanes(x, head: int, head_dim: int):
     """The head's `tile` of x (c, heads*head_dim), the lanes of other heads zeroed."""
     part = tile(head, head_dim, x.shape[1])
     first = head * head_dim - part.start
-    x = x[:, part]
-    if x.shape[1] == head_dim:
-        return x
-    # One integer for two bfloat16: v5e has no masks of 16 bits.
-    bits = x if x.dtype == jnp.float32 else pltpu.bitcast(x, jnp.int32)
-    lane = lax.broadcasted_iota(jnp.int32, bits.shape, 1)
-    bits = jnp.where((lane >= first) & (lane < first + head_dim), bits, jnp.zeros_like(bits))
-    return bits if x.dtype == jnp.float32 else pltpu.bitcast(bits, x.dtype)
+    return only_lanes(x[:, part], first, head_dim)
 
 
 class Chunk:

@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.mosaic_tpu_lanes import LANES
 from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
 from pallas_kernels.taylor_attention.mosaic_tpu_rotations import SUBLANES, round_up
 
-LANES = 128
 CHUNK = 128  # tokens; by libtpu's schedule 256 take a quarter longer on v5e, and at most 4 % less on v6e
 MAX_GROUP = 16  # heads of a grid step
 STAGE = 8  # heads that take each step of a chunk together

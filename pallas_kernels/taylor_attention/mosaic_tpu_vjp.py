@@ -33,6 +33,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt
 from pallas_kernels.taylor_attention import (
     mosaic_tpu_arrays as arrays,
     mosaic_tpu_layout as layout,
@@ -43,8 +44,6 @@ from pallas_kernels.taylor_attention.mosaic_tpu_chunk import (
     Decay,
     head_rows,
     in_turn,
-    matmul,
-    matmul_nt,
     own_lanes,
     tile,
     transposed,

@@ -9,8 +9,16 @@ from pallas_kernels.schedule_model import table
 from pallas_kernels.workload import Workload
 
 IMPLEMENTATIONS = {
-    "gpu": {"taylor_attention": ("mosaic_gpu", "xla"), "sliding_window": ("mosaic_gpu", "cudnn", "xla")},
-    "tpu": {"taylor_attention": ("mosaic_tpu", "xla"), "sliding_window": ("mosaic_tpu", "splash_tpu", "xla")},
+    "gpu": {
+        "taylor_attention": ("mosaic_gpu", "xla"),
+        "sliding_window": ("mosaic_gpu", "cudnn", "xla"),
+        "gated_linear_attention": ("mosaic_gpu", "xla"),
+    },
+    "tpu": {
+        "taylor_attention": ("mosaic_tpu", "xla"),
+        "sliding_window": ("mosaic_tpu", "splash_tpu", "xla"),
+        "gated_linear_attention": ("mosaic_tpu", "xla"),
+    },
 }
 """By platform and op, the kernel first."""
 TARGETS = {"H100": "h100", "H200": "h100", "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e"}

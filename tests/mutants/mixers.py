@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-LINEAR = "jaxzoo/ops/linear_attention.py"
+LINEAR = "pallas_kernels/gated_linear_attention/xla.py"
 LINEAR_TESTS = tuple(
     f"tests/ops/test_linear_attention.py::test_{name}" for name in ("short_sequences_and_steps", "values_and_gradients")
 )
@@ -35,8 +35,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="decay applied twice to what a chunk reads",
         path=LINEAR,
-        old="reads, writes, kept = jnp.exp(sum_from_start(decay))",
-        new="reads, writes, kept = jnp.exp(2 * sum_from_start(decay))",
+        old="return jnp.exp(sum_from_start(decay))",
+        new="return jnp.exp(2 * sum_from_start(decay))",
         tests=LINEAR_TESTS,
     ),
     Mutant(
@@ -48,7 +48,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="decay missing in step",
-        path=LINEAR,
+        path="jaxzoo/ops/linear_attention.py",
         old="s = kept[..., None] * state.s + k[..., :, None] * values",
         new="s = state.s + k[..., :, None] * values",
         tests=LINEAR_TESTS,
@@ -97,7 +97,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="scores by distance: the decay of one token more",
-        path="jaxzoo/ops/decayed_scores.py",
+        path="pallas_kernels/gated_linear_attention/decayed_scores.py",
         old="total = total + _shifted(log_decay, distance - 1)",
         new="total = total + _shifted(log_decay, distance)",
         tests=LINEAR_TESTS,
@@ -110,17 +110,10 @@ MUTANTS: list[Mutant] = [
         tests=LINEAR_TESTS,
     ),
     Mutant(
-        name="segment leak in the state",
+        name="segment leak",
         path=LINEAR,
-        old="reads = jnp.where((begun == 0)[..., None], reads, 0.0)",
-        new="reads = jnp.where((begun >= 0)[..., None], reads, 0.0)",
-        tests=LINEAR_TESTS,
-    ),
-    Mutant(
-        name="segment leak in the scores",
-        path=LINEAR,
-        old="begun[..., :, None] == begun[..., None, :]",
-        new="begun[..., :, None] >= begun[..., None, :]",
+        old="RESET = -8192.0",
+        new="RESET = -1.0",
         tests=LINEAR_TESTS,
     ),
     Mutant(

@@ -59,7 +59,7 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
-        f"{OPS}/decayed_scores.py",
+        "pallas_kernels/gated_linear_attention/decayed_scores.py",
         f"{TESTS}/test_delta_rule.py",
         (
             "decay of a key's own token applied between pieces",

@@ -204,6 +204,7 @@ ON_HOPPER = "mosaic_gpu" if HAS_MOSAIC_GPU else "xla"
 EXPECTED = {
     "taylor_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
     "sliding_window": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
+    "gated_linear_attention": {"cuda": ON_HOPPER, "tpu": "mosaic_tpu"},
 }
 """What the automatic choice takes at the headline shapes."""
 

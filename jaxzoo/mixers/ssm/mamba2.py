@@ -201,13 +201,13 @@ class Mamba2(Mixer):
         return z, inputs, dt
 
     def _select(self, convolved: Array, dt: Array) -> tuple[Array, ...]:
-        """C and B `(..., h, k)`, x `(..., h, v)`, delta and log decay `(..., h)`, the last two float32."""
+        """C and B `(..., g, k)`, x `(..., h, v)`, delta and log decay `(..., h)`, the last two float32."""
         config = self.config
         inner, state = config.inner, config.n_groups * config.d_state
         u, b, c = jnp.split(convolved, (inner, inner + state), axis=-1)
         u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
         groups = (config.n_groups, config.d_state)
-        b, c = (jnp.repeat(y.reshape(*y.shape[:-1], *groups), config.heads // config.n_groups, axis=-2) for y in (b, c))
+        b, c = (y.reshape(*y.shape[:-1], *groups) for y in (b, c))
         delta = time_step(dt, self.dt_bias[...])
         if config.dt_limit is not None:
             delta = jnp.clip(delta, *config.dt_limit)

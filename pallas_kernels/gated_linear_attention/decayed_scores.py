@@ -13,11 +13,11 @@ pieces of channel decays they would be (PIECE, PIECE, k) numbers per piece in me
 distance by distance instead, which its compiler fuses with the sums over channels.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxzoo.array_typing import Array, Float
 from pallas_kernels.dispatch import may_run_on
 
 PIECE = 16
@@ -25,19 +25,22 @@ PIECE = 16
 
 
 def decayed_scores(
-    rows: Float[Array, "b h c k"],
-    columns: Float[Array, "b h c k"],
-    log_decay: Float[Array, "#b h c #k"] | None,
+    rows: jax.Array,
+    columns: jax.Array,
+    log_decay: jax.Array | None,
     *,
     precision: lax.Precision,
-) -> Float[Array, "b h c c"]:
+) -> jax.Array:
     """The equation of the module docstring where i >= j; finite numbers elsewhere, to be masked by the caller.
 
     Args:
-      rows: queries, float32.
-      columns: keys, float32.
-      log_decay: logarithms of decays, at most 0, finite, float32; with k = 1 per token. None: no decay.
+      rows: queries (b, h, c, k), float32.
+      columns: keys (b, h, c, k), float32.
+      log_decay: logarithms of decays (b or 1, h or 1, c, k or 1), at most 0, finite, float32. None: no decay.
       precision: of the matrix products of rows and columns.
+
+    Returns:
+      (b, h, c, c) float32.
     """
     if log_decay is None:
         return _products(rows, columns, precision)
@@ -57,17 +60,17 @@ def decayed_scores(
     return jnp.concatenate(lines, axis=2)
 
 
-def sum_from_start(x: Float[Array, "b h c k"]) -> Float[Array, "b h c k"]:
-    """Sums over the tokens from the first to each one, both included."""
+def sum_from_start(x: jax.Array) -> jax.Array:
+    """Sums over the tokens (axis 2) from the first to each one, both included."""
     return _triangle_product(np.tri(x.shape[2], dtype=np.float32), x)
 
 
-def sum_to_end(x: Float[Array, "b h c k"]) -> Float[Array, "b h c k"]:
-    """Sums over the tokens after each one."""
+def sum_to_end(x: jax.Array) -> jax.Array:
+    """Sums over the tokens (axis 2) after each one."""
     return _triangle_product(np.tri(x.shape[2], k=-1, dtype=np.float32).T, x)
 
 
-def product(spec: str, x: Array, y: Array, *, precision: lax.Precision) -> Array:
+def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
     """Returns `einsum(spec, x, y)`, float32. Where `precision` allows it, operands are bfloat16 on an accelerator: half
     the bytes between kernels."""
     if precision == lax.Precision.DEFAULT and not may_run_on("cpu"):
@@ -75,22 +78,22 @@ def product(spec: str, x: Array, y: Array, *, precision: lax.Precision) -> Array
     return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=jnp.float32)
 
 
-def _products(rows: Array, columns: Array, precision: lax.Precision) -> Array:
+def _products(rows: jax.Array, columns: jax.Array, precision: lax.Precision) -> jax.Array:
     return product("bhik,bhjk->bhij", rows, columns, precision=precision)
 
 
-def _pieces(x: Array, piece: int) -> Array:
+def _pieces(x: jax.Array, piece: int) -> jax.Array:
     """(b, h, c, k) -> (b, h, pieces, piece, k)."""
     return x.reshape(*x.shape[:2], -1, piece, x.shape[3])
 
 
-def _near(rows: Array, columns: Array, log_decay: Array) -> Array:
+def _near(rows: jax.Array, columns: jax.Array, log_decay: jax.Array) -> jax.Array:
     """Scores within pieces, of arrays (b, h, n, c, k). The sum over k is over an outer axis: vectorized on a CPU."""
     rows, columns = (x.swapaxes(3, 4) for x in (rows, columns))
     return (jnp.exp(_between(log_decay)) * rows[..., :, None] * columns[..., None, :]).sum(3)
 
 
-def _near_by_distance(rows: Array, columns: Array, log_decay: Array) -> Array:
+def _near_by_distance(rows: jax.Array, columns: jax.Array, log_decay: jax.Array) -> jax.Array:
     """The same for each distance i - j in turn."""
     c = rows.shape[3]
     total, scores = jnp.zeros_like(log_decay), []
@@ -104,12 +107,12 @@ def _near_by_distance(rows: Array, columns: Array, log_decay: Array) -> Array:
     return flat[..., c - 1 : c - 1 + c * (2 * c - 1)].reshape(*by_row.shape[:3], c, 2 * c - 1)[..., :c]
 
 
-def _shifted(x: Array, tokens: int) -> Array:
+def _shifted(x: jax.Array, tokens: int) -> jax.Array:
     """Entry i of axis -2 becomes entry i - tokens; zeros at the front."""
     return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(tokens, 0), (0, 0)])[..., : x.shape[-2], :]
 
 
-def _between(x: Array) -> Array:
+def _between(x: jax.Array) -> jax.Array:
     """(..., t, f) -> (..., f, i, j): the sum over j + 1 .. i, 0 where i <= j."""
     t = x.shape[-2]
     after = np.tri(t, k=-1, dtype=np.float32).reshape((1,) * (x.ndim - 1) + (t, t))  # m, j: whether m > j
@@ -117,6 +120,6 @@ def _between(x: Array) -> Array:
     return _triangle_product(np.tri(t, dtype=np.float32), terms)
 
 
-def _triangle_product(triangle: np.ndarray, x: Array) -> Array:
+def _triangle_product(triangle: np.ndarray, x: jax.Array) -> jax.Array:
     """`triangle @ x` over the last two axes of `x`, in full precision: decays are exponents."""
     return jnp.einsum("im,...mj->...ij", triangle, x, precision=lax.Precision.HIGHEST)

@@ -1,0 +1,111 @@
+"""The implementations of gated linear attention, behind one contract.
+
+    objection(problem) -> why the implementation cannot serve this problem, or None
+    forward(q, k, v, log_decay, state, options) -> y, final state or None, saved or None
+    backward(q, k, v, log_decay, state, saved, dy, dstate, options)
+        -> dq, dk, dv, dlog_decay, cotangent of the state or None
+
+t >= 1; q, k (b, t, g, k), v and y (b, t, h, v), g dividing h; log_decay (b, t, h) or (b, t, h, k) float32, at most 0;
+state (b, h, k, v) float32, None means zeros; dstate None likewise. Documents are log decays of `xla.RESET`.
+saved are the states of `mosaic_tpu_layout.border_shape`, which mosaic_tpu saves where options.save_states; other
+implementations return zeros there.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
+from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_layout, xla
+from pallas_kernels.gated_linear_attention.problem import Problem
+
+KERNELS = ("mosaic_gpu", "mosaic_tpu")
+"""What is chosen where it serves."""
+
+
+class Options(NamedTuple):
+    """Everything static about a call but its shapes."""
+
+    return_state: bool
+    save_states: bool
+    """Whether `backward` follows, and may be that of mosaic_tpu."""
+
+
+def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], str | None]:
+    """The objection of a hardware kernel, and what none of them serves."""
+
+    def whole(p: Problem) -> str | None:
+        if p.b * p.h == 0:
+            return f"batch {p.b} or heads {p.h} are 0"
+        return objection(p) or mesh_objection("sharded_gated_linear_attention")
+
+    return whole
+
+
+def _xla_forward(q, k, v, log_decay, state, options):
+    y, last = xla.forward(q, k, v, log_decay, state)
+    return y, last if options.return_state else None, _no_states(q, v) if options.save_states else None
+
+
+def _no_states(q, v):
+    """Zeros in place of what mosaic_tpu saves."""
+    (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
+    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=v.dtype)
+    return jnp.zeros(mosaic_tpu_layout.border_shape(problem), v.dtype)
+
+
+def _xla_backward(q, k, v, log_decay, state, saved, dy, dstate, options):
+    return xla.backward(q, k, v, log_decay, state, dy, dstate)
+
+
+def _mosaic_tpu_forward(*operands, interpret=False, options):
+    return mosaic_tpu.forward(*operands, **options._asdict(), interpret=interpret)
+
+
+def _mosaic_tpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=False):
+    operands = q, k, v, log_decay, state
+    if saved is None:
+        saved = mosaic_tpu.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
+    return mosaic_tpu.backward(*operands, saved, dy, dstate, interpret=interpret)
+
+
+def _mosaic_gpu_objection(p: Problem) -> str | None:
+    if p.channel:
+        return "decays per channel are served by xla alone"
+    if p.k not in (64, 128) or p.v not in (64, 128):
+        return f"key and value widths {p.k}, {p.v} are not 64 or 128"
+    return hopper_objection((p.dtype_name,) * 3)
+
+
+def _mosaic_gpu_forward(q, k, v, log_decay, state, options, *, interpret=None):
+    from pallas_kernels.gated_linear_attention import mosaic_gpu
+
+    y, last = mosaic_gpu.forward(q, k, v, log_decay, state, return_state=options.return_state, interpret=interpret)
+    return y, last, _no_states(q, v) if options.save_states else None
+
+
+def _mosaic_gpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
+    from pallas_kernels.gated_linear_attention import mosaic_gpu
+
+    return mosaic_gpu.backward(q, k, v, log_decay, state, dy, dstate, interpret=interpret)
+
+
+BACKENDS = {
+    "xla": Backend(None, lambda problem: None, _xla_forward, _xla_backward),
+    "mosaic_gpu": Backend(
+        "cuda",
+        _kernel(_mosaic_gpu_objection),
+        _mosaic_gpu_forward,
+        _mosaic_gpu_backward,
+        needs_wgmma,
+        verified_only=True,
+    ),
+    "mosaic_tpu": Backend(
+        "tpu",
+        _kernel(mosaic_tpu_layout.objection),
+        _mosaic_tpu_forward,
+        _mosaic_tpu_backward,
+        verified_only=True,
+    ),
+}

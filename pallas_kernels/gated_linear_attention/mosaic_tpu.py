@@ -1,0 +1,288 @@
+"""Gated linear attention on TPU, decays per token and head, forward and backward: one Pallas Mosaic kernel each.
+
+With a_i the sum of log decays from the start of a chunk of c tokens, D_ij = exp(a_i - a_j) for j <= i, else 0, e_i =
+exp(a_i), w_j = exp(a_c - a_j), and the state S before the chunk:
+
+    P = (Q K^T) * D        Y = P V + e * (Q S)        S <- exp(a_c) S + K^T (w * V)
+
+Backward, with G = (dY V^T) * D, the cotangent dS of the state after the chunk, and R = P * (dY V^T):
+
+    dQ = G K + (e * dY) S^T      dK = G^T Q + (w * V) dS^T      dV = P^T dY + w * (K dS)
+    dS <- exp(a_c) dS + Q^T (e * dY)
+
+A log decay weighs every pair of a token before it and one from it on: within the chunk, before it, after it, or both
+
+    dg_m = sum_{i>=m} (sum_j R_ij - sum_j R_ji) + sum_{i>=m} e_i dY_i.(Q S)_i + sum_{j<m} w_j V_j.(K dS)_j
+           + exp(a_c) <S, dS>
+
+No sum reaches over more than a chunk: the usual sum of q.dq - k.dk over all later tokens would collect their rounding,
+where the gradient of a decay is local. The backward kernel has S and dS of a chunk at one time: it takes blocks from
+the last to the first, recomputes the states of a block from the one before it, which the forward pass saves, and then
+takes its chunks in reverse. Everything is read and written once; scores are computed with keys on the sublanes.
+
+Matmuls go to the matrix units in the order of the program, so what does not wait for the state is written for all heads
+of a chunk before what does. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as operands.
+"""
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.gated_linear_attention.decays import log2_from_start, sums_to_end
+from pallas_kernels.gated_linear_attention.mosaic_tpu_layout import (
+    CHUNK,
+    Arrays,
+    Geometry,
+    call,
+    make_geometry,
+    unpacked,
+)
+from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt, only_lanes
+
+
+def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=CHUNK, interpret=False):
+    """y, the last state or None, the states before each block or None; arrays as `backends.py` says."""
+    g = make_geometry(q, v, chunk=chunk)
+    arrays = Arrays(g)
+    inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v)}
+    inputs["log2"] = arrays.decays(log2_from_start(log_decay, g.chunk, g.n_blocks * g.block))
+    if state is not None:
+        inputs["initial"] = arrays.state(state)
+    outputs = {"y": arrays.values()}
+    if return_state:
+        outputs["final"] = arrays.state()
+    if save_states:
+        outputs["borders"] = arrays.borders()
+    found = call(_forward_kernel, g, inputs, outputs, interpret=interpret, name="gated_linear_forward", states=0)
+    last = unpacked(found["final"], g) if return_state else None
+    return found["y"][:, : g.t].reshape(v.shape), last, found.get("borders")
+
+
+def backward(q, k, v, log_decay, state, borders, dy, dstate, *, chunk=CHUNK, interpret=False):
+    """Gradients of q, k, v, log_decay and state, None where that is."""
+    g = make_geometry(q, v, chunk=chunk)
+    arrays = Arrays(g, backwards=True)
+    inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "dy": arrays.values(dy)}
+    inputs |= {
+        "log2": arrays.decays(log2_from_start(log_decay, g.chunk, g.n_blocks * g.block)),
+        "borders": arrays.borders(borders),
+    }
+    if dstate is not None:
+        inputs["initial"] = arrays.state(dstate)
+    outputs = {"dq": arrays.key_gradients(), "dk": arrays.key_gradients(), "dv": arrays.values()}
+    outputs["da"] = arrays.decays()
+    if state is not None:
+        outputs["final"] = arrays.state()
+    found = call(
+        _backward_kernel, g, inputs, outputs, interpret=interpret, name="gated_linear_backward", states=g.chunks
+    )
+
+    def keys(x):
+        """Sums over the grid steps that share a head."""
+        x = x[:, : g.t].reshape(g.b, g.t, g.g, -1, g.k)
+        return (x[:, :, :, 0] if x.shape[3] == 1 else x.sum(3)).astype(q.dtype)
+
+    da = found["da"].reshape(g.b, g.h, -1).swapaxes(1, 2)
+    dinitial = unpacked(found["final"], g) if state is not None else None
+    dv = found["dv"][:, : g.t].reshape(v.shape)
+    return keys(found["dq"]), keys(found["dk"]), dv, sums_to_end(da, g.chunk)[:, : g.t], dinitial
+
+
+class _Chunk:
+    """One chunk of a block: its tokens, and its decays by pack and head.
+
+    rows (heads, c) and columns (c, heads): a; since (c, heads): e; until (c, heads): w; whole (1, heads): exp(a_c).
+    """
+
+    def __init__(self, refs, g: Geometry, n: int):
+        self.refs, self.g, self.n = refs, g, n
+        self.at = slice(n * g.chunk, (n + 1) * g.chunk)
+        self.rows = refs["log2"][0, 0, :, self.at]
+        self.columns = self.rows.T
+        last = self.columns[-1:]
+        self.since, self.until, self.whole = jnp.exp2(self.columns), jnp.exp2(last - self.columns), jnp.exp2(last)
+
+    def keys(self, name: str, pack: int):
+        return self.refs[name][0, self.at, self.g.key_lanes(pack)]
+
+    def values(self, name: str, pack: int):
+        return self.refs[name][0, self.at, self.g.value_lanes(pack)]
+
+    def heads(self, pack: int):
+        """(head of the grid step, head of the pack)."""
+        return [(pack * self.g.pack + i, i) for i in range(self.g.pack)]
+
+    def key_head(self, x, i: int):
+        """x (c, keys), zeros beyond the lanes of head i of a pack."""
+        return x if self.g.shared else only_lanes(x, i * self.g.k, self.g.k)
+
+    def value_head(self, x, i: int):
+        return only_lanes(x, i * self.g.v, self.g.v)
+
+    def between(self, head: int, *, queries: int):
+        """D (c, c), queries on that axis."""
+        row, column = self.rows[head : head + 1], self.columns[:, head : head + 1]
+        first, second = (lax.broadcasted_iota(jnp.int32, (self.g.chunk,) * 2, axis) for axis in (0, 1))
+        exponent, met = (column - row, first >= second) if queries == 0 else (row - column, first <= second)
+        return jnp.exp2(jnp.where(met, exponent, -jnp.inf))
+
+    def over_values(self, factors, pack: int):
+        """factors (rows, heads) -> (rows, values of the pack), to multiply with."""
+        parts = [factors[:, head : head + 1] for head, _ in self.heads(pack)]
+        if len(parts) == 1:
+            return parts[0]
+        lane = lax.broadcasted_iota(jnp.int32, (len(factors), self.g.state[1]), 1)
+        return jnp.where(lane < self.g.v, *parts)
+
+    def weighted(self, name: str, factors, pack: int):
+        """The values of a pack times factors (c, heads), float32."""
+        return self.values(name, pack).astype(jnp.float32) * self.over_values(factors, pack)
+
+    def added(self, keys, values):
+        """keys^T values, in the blocks of a head's own keys."""
+        g = self.g
+        found = matmul(keys, values.astype(g.dtype), ((0,), (0,)))
+        if g.shared or g.pack == 1:
+            return found
+        row, lane = (lax.broadcasted_iota(jnp.int32, g.state, axis) for axis in (0, 1))
+        return jnp.where((row < g.k) == (lane < g.v), found, 0.0)
+
+    def after(self, state, pack: int):
+        """The state after the chunk."""
+        new = self.added(self.keys("k", pack), self.weighted("v", self.until, pack))
+        return self.over_values(self.whole, pack) * state + new
+
+    def per_head(self, x, pack: int):
+        """Sums of x (c, values) over the values of each head, [(c, 1)]."""
+        return [self.value_head(x, i).sum(1, keepdims=True) for _, i in self.heads(pack)]
+
+
+def _start(refs):
+    """Sets the carry at the first block of a scan."""
+
+    @pl.when(pl.program_id(2) == 0)
+    def _():
+        refs["carry"][...] = refs["initial"][0] if "initial" in refs else jnp.zeros_like(refs["carry"])
+
+
+def _finish(refs, g: Geometry):
+    if "final" in refs:
+
+        @pl.when(pl.program_id(2) == g.n_blocks - 1)
+        def _():
+            refs["final"][0] = refs["carry"][...]
+
+
+def _forward_kernel(refs, g: Geometry):
+    """refs: q k v log2 [initial], y [final] [borders], carry."""
+    _start(refs)
+    if "borders" in refs:
+        refs["borders"][0, :, 0] = refs["carry"][...].astype(g.dtype)
+    pending = None
+    for n in range(g.chunks):
+        chunk = _Chunk(refs, g, n)
+        weights = _weights(chunk)
+        if pending is not None:
+            _attend(*pending)
+        pending = chunk, weights
+    _attend(*pending)
+    _finish(refs, g)
+
+
+def _weights(chunk: _Chunk):
+    """P of every head."""
+    found = {}
+    for pack in range(chunk.g.packs):
+        q, k = chunk.keys("q", pack), chunk.keys("k", pack)
+        scores = [matmul_nt(chunk.key_head(q, i), k) for i in range(1 if chunk.g.shared else chunk.g.pack)]
+        for head, i in chunk.heads(pack):
+            weights = scores[i % len(scores)] * chunk.between(head, queries=0)
+            found[head] = weights.astype(chunk.g.dtype)
+    return found
+
+
+def _attend(chunk: _Chunk, weights):
+    """y, and the state after the chunk."""
+    g, refs = chunk.g, chunk.refs
+    for pack in range(g.packs):
+        v = chunk.values("v", pack)
+        within = sum(matmul(weights[head], chunk.value_head(v, i)) for head, i in chunk.heads(pack))
+        state = refs["carry"][pack]
+        past = matmul(chunk.keys("q", pack), state.astype(g.dtype)) * chunk.over_values(chunk.since, pack)
+        refs["carry"][pack] = chunk.after(state, pack)
+        refs["y"][0, chunk.at, g.value_lanes(pack)] = (within + past).astype(g.dtype)
+
+
+def _backward_kernel(refs, g: Geometry):
+    """refs: q k v dy log2 borders [initial], dq dk dv da [final], carry states."""
+    _start(refs)
+    states, chunks = refs["states"], [_Chunk(refs, g, n) for n in range(g.chunks)]
+    states[0] = refs["borders"][0, :, 0].astype(jnp.float32)
+    for chunk in chunks[:-1]:
+        for pack in range(g.packs):
+            states[chunk.n + 1, pack] = chunk.after(states[chunk.n, pack], pack)
+    pending = None
+    for chunk in reversed(chunks):
+        slopes = _slopes(chunk)
+        if pending is not None:
+            _pull_back(*pending)
+        pending = chunk, slopes
+    _pull_back(*pending)
+    _finish(refs, g)
+
+
+def _slopes(chunk: _Chunk):
+    """By head P^T, G^T, and the sums of R by query (1, c) and by key (c, 1)."""
+    found = {}
+    for pack in range(chunk.g.packs):
+        q, k, v, dy = (
+            chunk.keys(name, pack) if name in "qk" else chunk.values(name, pack) for name in ("q", "k", "v", "dy")
+        )
+        scores = [matmul_nt(k, chunk.key_head(q, i)) for i in range(1 if chunk.g.shared else chunk.g.pack)]
+        for head, i in chunk.heads(pack):
+            between = chunk.between(head, queries=1)
+            slope = matmul_nt(v, chunk.value_head(dy, i)) * between
+            pairs, weights = (scores[i % len(scores)] * x for x in (slope, between))
+            sums = pairs.sum(0, keepdims=True), pairs.sum(1, keepdims=True)
+            found[head] = weights.astype(chunk.g.dtype), slope.astype(chunk.g.dtype), *sums
+    return found
+
+
+def _pull_back(chunk: _Chunk, slopes):
+    """dq, dk, dv, the numbers of which dg is the sum to the end of the chunk, and dS before the chunk."""
+    g, refs = chunk.g, chunk.refs
+    columns, ends, totals = [], [], {}
+    for pack in range(g.packs):
+        q, k = chunk.keys("q", pack), chunk.keys("k", pack)
+        dy = chunk.values("dy", pack)
+        since_dy, until_v = (chunk.weighted(*x, pack) for x in (("dy", chunk.since), ("v", chunk.until)))
+        state, dstate = refs["states"][chunk.n, pack], refs["carry"][pack]
+        whole = chunk.over_values(chunk.whole, pack)
+        low, dlow = state.astype(g.dtype), dstate.astype(g.dtype)
+        dq = matmul_nt(since_dy.astype(g.dtype), low)
+        dk = matmul_nt(until_v.astype(g.dtype), dlow)
+        later = matmul(k, dlow)
+        dv = later * chunk.over_values(chunk.until, pack)
+        for head, i in chunk.heads(pack):
+            weights, slope, _, _ = slopes[head]
+            dq += matmul(slope, chunk.key_head(k, i), ((0,), (0,)))
+            dk += matmul(slope, chunk.key_head(q, i))
+            dv += matmul(weights, chunk.value_head(dy, i))
+        reads = chunk.per_head(since_dy * matmul(q, low), pack)
+        writes = chunk.per_head(until_v * later, pack)
+        kept = (whole * state * dstate).sum(0, keepdims=True)
+        for (head, i), read, written in zip(chunk.heads(pack), reads, writes, strict=True):
+            columns.append(read - slopes[head][3] - written)
+            ends.append(written.sum(0, keepdims=True) + chunk.value_head(kept, i).sum(1, keepdims=True))
+        refs["carry"][pack] = whole * dstate + chunk.added(q, since_dy)
+        refs["dv"][0, chunk.at, g.value_lanes(pack)] = dv.astype(g.dtype)
+        lanes = g.key_lanes(pack)
+        before = totals.get(lanes.start)
+        totals[lanes.start] = lanes, *((dq, dk) if before is None else (before[1] + dq, before[2] + dk))
+    for lanes, dq, dk in totals.values():
+        refs["dq"][0, chunk.at, lanes] = dq.astype(refs["dq"].dtype)
+        refs["dk"][0, chunk.at, lanes] = dk.astype(refs["dk"].dtype)
+    by_query = jnp.concatenate([slopes[head][2] for head in range(g.heads)])
+    lane = lax.broadcasted_iota(jnp.int32, by_query.shape, 1)
+    ends = jnp.where(lane == g.chunk - 1, jnp.concatenate(ends), 0.0)
+    refs["da"][0, 0, :, chunk.at] = by_query + jnp.concatenate(columns, axis=1).T + ends

@@ -1,0 +1,72 @@
+"""Hopper kernels: a ring of chunks in shared memory, which TMA fills ahead of the warpgroups that read it."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+@dataclasses.dataclass(frozen=True)
+class Ring:
+    """TMA ring of chunks. loads: (gmem ref, function of the first row -> index, function of the slot -> smem)."""
+
+    loads: tuple[tuple[Any, Callable, Callable], ...]
+    row: Callable  # scan position -> first row in time
+    count: Any  # chunks in this scan, traced
+    stages: int
+    full: Any
+    empty: Any | None  # arrivals of the other warpgroup; None without one
+    lag: int = 2  # scan positions after which a slot is loaded again, less than stages
+
+    def issue(self, position):
+        slot = lax.rem(position, jnp.int32(self.stages))
+        row = self.row(position)
+        for gmem, index, smem in self.loads:
+            plgpu.copy_gmem_to_smem(gmem.at[index(row)], smem(slot), self.full.at[slot])
+
+    def start(self):
+        for i in range(self.stages):
+
+            @pl.when(i < self.count)
+            def _(i=i):
+                self.issue(jnp.int32(i))
+
+    def _freed(self, position):
+        """The position, `lag` ago, whose slot both warpgroups leave, and whether it is to be loaded again."""
+        free = position - self.lag
+        return free, (free >= 0) & (free + self.stages < self.count)
+
+    def await_free(self, position):
+        """Waits for the other warpgroup to leave the slot that `refill` loads into."""
+        free, wanted = self._freed(position)
+        if self.empty is not None:
+
+            @pl.when(wanted)
+            def _():
+                plgpu.barrier_wait(self.empty.at[lax.rem(free, jnp.int32(self.stages))])
+
+    def refill(self, position):
+        """Loads into a slot again; between `await_free` and this a `commit_smem` orders reads before the copies."""
+        free, wanted = self._freed(position)
+
+        @pl.when(wanted)
+        def _():
+            self.issue(free + self.stages)
+
+    def drain(self):
+        if self.empty is not None:
+            wait_last(self.empty, self.count, self.stages)
+
+
+def wait_last(barrier, count, depth):
+    """Observes the last arrivals on each of depth barriers: a barrier may not be left with an unseen
+    phase."""
+
+    def wait(i, _):
+        plgpu.barrier_wait(barrier.at[lax.rem(i, jnp.int32(depth))])
+
+    lax.fori_loop(jnp.maximum(count - depth, 0), count, wait, None)

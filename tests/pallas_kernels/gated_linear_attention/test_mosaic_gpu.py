@@ -1,0 +1,44 @@
+"""The Hopper kernels, interpreted with races detected, against float64: values, states and all gradients."""
+
+import jax.numpy as jnp
+import pytest
+
+from pallas_kernels.gated_linear_attention import xla
+from tests.pallas_kernels.gated_linear_attention.cases import Call, arrays_of, truth
+from tests.pallas_kernels.shared import assert_close, full, needs_mosaic_gpu, slow
+
+pytestmark = needs_mosaic_gpu
+
+
+def measured(call: Call):
+    """(y, last state), and the gradients of all arrays."""
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    from pallas_kernels.gated_linear_attention import mosaic_gpu
+
+    (q, k, v, log_decay, *state), (dy, dstate) = arrays_of(call)
+    log_decay = xla.with_resets(log_decay[..., None], call.segment_ids)[..., 0]
+    operands = q, k, v, log_decay, state[0] if state else None
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    y, last = mosaic_gpu.forward(*operands, return_state=True, interpret=interpret)
+    gradients = mosaic_gpu.backward(*operands, dy, dstate, interpret=interpret)
+    return (y, last), gradients[: len(operands) - (not state)]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(t=150, b=1, h=1, g=1, k=64, v=64, documents=True, dtype="bfloat16"),
+        full(Call(t=90, b=1, h=2, g=1, k=128, v=64, state=False, dtype="bfloat16")),
+        slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, decay=60.0, dtype="bfloat16")),
+        slow(Call(t=1100, b=1, h=1, g=1, k=64, v=64, decay=0.1, dtype="bfloat16")),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(call):
+    """Kills: a mask or a factor of the other direction; a state that is not decayed; columns of the wrong warpgroup;
+    sums of the gradient of decays that do not start from <S, dS>."""
+    found, expected = measured(call), truth(call)
+    assert found[0][0].dtype == jnp.bfloat16
+    assert_close(found[0], expected[0], 1e-2)
+    assert_close(found[1], expected[1], 1e-2)
