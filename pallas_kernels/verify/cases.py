@@ -11,6 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pallas_kernels.gated_linear_attention import (
+    backends as gated_backends,
+    reference as gated_reference,
+    xla as gated_xla,
+)
 from pallas_kernels.sliding_window import backends as window_backends, reference as window_reference
 from pallas_kernels.taylor_attention import backends as taylor_backends, mosaic_gpu_split, reference as taylor_reference
 from pallas_kernels.taylor_attention.problem import Problem
@@ -197,6 +202,61 @@ class WindowCase(KernelCase):
         return exactly(run, [self.last(x) for x in arrays])
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedCase(KernelCase):
+    """y and the final state, or all gradients; q and k have g heads, v has h."""
+
+    k: int = 64
+    v: int = 64
+    documents: bool = False
+
+    @property
+    def name(self) -> str:
+        kind = "backward" if self.backward else "forward"
+        words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", f"k{self.k}", f"v{self.v}", self.dtype]
+        words += ["documents"] * self.documents
+        return f"gated_linear_attention {self.implementation} {kind} {'_'.join(words)}"
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        bounds = self.bounds(("y", "s"), ("dq", "dk", "dv", "dlog_decay", "ds"))
+        return {name: max(bound, 8e-3) if self.dtype == "bfloat16" else bound for name, bound in bounds.items()}
+
+    def inputs(self, seed: int) -> list[np.ndarray]:
+        """[q, k, v, dy, log_decay, state, dstate]; every third token decays little, documents are of 37 tokens."""
+        rng = np.random.default_rng(seed)
+        widths = ((self.g, self.k), (self.g, self.k), (self.h, self.v), (self.h, self.v))
+        tokens = [self.rounded(rng.standard_normal((self.b, self.t, *x))) for x in widths]
+        tokens[1] = self.rounded(tokens[1] * self.k**-0.5)
+        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5)[:, None]
+        decay = -rng.random((self.b, self.t, self.h)) * size
+        if self.documents:
+            decay[:, 37::37] = gated_xla.RESET
+        states = [0.3 * rng.standard_normal((self.b, self.h, self.k, self.v)) for _ in range(2)]
+        return tokens + [np.asarray(np.float32(x), np.float64) for x in (decay, *states)]
+
+    def compiled(self, arrays, variant: Variant):
+        q, k, v, dy = (jnp.asarray(x, self.dtype) for x in arrays[:4])
+        decay, state, dstate = (jnp.asarray(x, jnp.float32) for x in arrays[4:])
+        backend, how = gated_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
+        options = gated_backends.Options(return_state=True, save_states=self.implementation == "mosaic_tpu")
+
+        def run(q, k, v, decay, state, dy, dstate):
+            tokens = (q, k, v, decay, state)
+            y, last, saved = backend.forward(*tokens, options=options, **how)
+            return backend.backward(*tokens, saved, dy, dstate, options=options, **how) if self.backward else [y, last]
+
+        return compile_ahead(run, q, k, v, decay, state, dy, dstate)
+
+    def truth(self, arrays):
+        def run(q, k, v, dy, decay, state, dstate):
+            form = gated_reference.recurrence
+            outputs, pull_back = jax.vjp(lambda *x: form(*x[:4], initial_state=x[4]), q, k, v, decay, state)
+            return pull_back((dy, dstate)) if self.backward else outputs
+
+        return exactly(run, [self.last(x) for x in arrays])
+
+
 def interpretation(implementation: str, variant: Variant) -> dict[str, Any]:
     """Options that make a backend's kernels run on a CPU."""
     if not variant.interpret:
@@ -235,6 +295,11 @@ def _window(*, past: int, gpu: bool) -> list[dict]:
     return [*small, {"t": 8184, "b": 2}, headline, headline | {"window": 128}]
 
 
+def _gated() -> list[dict]:
+    small = [{"t": 64}, {"t": 65}, {"t": 72, "g": 1, "k": 128}, {"t": 200, "documents": True, "v": 128, "k": 128}]
+    return [*small, {"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
+
+
 def _ordered(implementation: str) -> list[KernelCase]:
     gpu = implementation == "mosaic_gpu"
     cases: list[KernelCase] = []
@@ -242,6 +307,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         both: dict[str, Any] = {"implementation": implementation, "backward": backward}
         cases += [TaylorCase(**both, **x) for x in _taylor(gpu=gpu)]
         cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
+        cases += [GatedCase(**both, **x) for x in _gated()]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 
@@ -249,7 +315,7 @@ def _interpreted(backward: bool) -> list[KernelCase]:
     """A short chunk on a GPU, whose interpreter is slow; a chunk and a token on a TPU."""
     gpu: dict[str, Any] = {"implementation": "mosaic_gpu", "backward": backward, "t": 40, "h": 1, "g": 1}
     tpu = gpu | {"implementation": "mosaic_tpu", "dtype": "float32", "t": 65, "k": 8, "v": 16}
-    return [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu)]
+    return [WindowCase(**gpu), TaylorCase(**tpu), TaylorCase(**gpu), GatedCase(**gpu)]
 
 
 CASES = {

@@ -6,12 +6,14 @@ import sys
 
 import pytest
 
+from pallas_kernels.gated_linear_attention import backends as gated
+from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
 from pallas_kernels.sliding_window import backends as window
 from pallas_kernels.sliding_window.problem import Problem as WindowProblem
 from pallas_kernels.taylor_attention import backends as taylor
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.verify import __main__ as command
-from pallas_kernels.verify.cases import CASES, TaylorCase
+from pallas_kernels.verify.cases import CASES, GatedCase, TaylorCase
 from tests.pallas_kernels.shared import PLATFORMS
 
 DEVICE = {"platform": "cpu", "device": "a CPU", "jax": "1", "capability": None}
@@ -87,6 +89,8 @@ def test_cases_are_served_and_ordered():
             sizes = {name: getattr(case, name) for name in ("b", "t", "h", "g", "dtype")}
             if isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
+            elif isinstance(case, GatedCase):
+                problem, backends = GatedProblem(**sizes, k=case.k, v=case.v), gated.BACKENDS
             else:
                 options = {"past": case.past, "window": case.window, "segments": case.segments}
                 problem, backends = WindowProblem(**sizes, k=case.d, v=case.d, **options), window.BACKENDS
