@@ -31,6 +31,12 @@ _WORDS = {"Mosaic GPU": "mosaic_gpu", "ptxas": "mosaic_gpu", "Mosaic": "mosaic_t
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
+COMPILATION = {"tpu": (130.0, 1.4), "cuda": (47.0, 0.45)}
+"""Seconds for Based of 360M parameters, and the power of the parameters by which 1.3B take longer: the plans of
+benchmarks/results/plans, on two cores."""
+LEAST_SECONDS = 10.0
+
+
 class RejectedError(Exception):
     """The compiler takes no program of this kind; the message names the kernel where there is one."""
 
@@ -66,7 +72,10 @@ def make_plan(
     with jax.set_mesh(mesh):
         try:
             lowered = program.train_step.lower(program.abstract_state, batch, topology.platform)
-            say(f"compiling it for {mesh.size} x {topology.devices[0].device_kind}")
+            expected = expected_seconds(topology.platform, program.blueprint.n_params)
+            say(
+                f"compiling it for {mesh.size} x {topology.devices[0].device_kind}, about {expected:.0f} s on two cores"
+            )
             compiled = lowered.compile()
         except Exception as error:
             refused = _refused(plan, error, time.perf_counter() - start)
@@ -74,6 +83,12 @@ def make_plan(
                 raise
             return refused
     return _read(plan, compiled, time.perf_counter() - start)
+
+
+def expected_seconds(platform: str, n_params: int) -> float:
+    """Rough time of a compilation on two cores, within a factor of two for the plans that are kept."""
+    seconds, power = COMPILATION["tpu" if platform == "tpu" else "cuda"]
+    return max(LEAST_SECONDS, seconds * (n_params / 360e6) ** power)
 
 
 def _without_program(program: Program, batch: Batch, topology: Topology, name: str) -> Plan:

@@ -33,7 +33,7 @@ def draw_learning_curve(rows: Sequence[Row], path: Path, *, title: str) -> None:
     figure, ((left, right, *third),) = panels(1, columns, size=(5 * columns, 4.2), title=title)
     _line(left, rows, "train/loss", 0, marker="", linewidth=1.0, alpha=0.7)
     _line(left, rows, "valid/loss", 1)
-    left.set(xlabel="step", ylabel="loss (nats a token)")
+    left.set(xlabel="step", ylabel="loss (nats per token)")
     if is_text:
         _draw_bits(right, rows)
     else:
@@ -73,4 +73,11 @@ def _line(axes: "Axes", rows: Sequence[Row], name: str, series: int, **style: An
     """`name` over steps; the legend is shared by both panels, so each series has its own number."""
     points = [(row["step"], row[name]) for row in rows if name in row]
     if points:
-        axes.plot(*zip(*points, strict=True), **series_style(series) | style, label=name.removeprefix(SLICE))
+        axes.plot(*zip(*points, strict=True), **series_style(series) | style, label=_label(name))
+
+
+def _label(name: str) -> str:
+    """A metric in words: `train/loss` is "training loss", `valid/accuracy/pairs=8` is "8 pairs"."""
+    label, value = name.removeprefix(SLICE).split("=") if "=" in name else (name, "")
+    words = label.replace("train/", "training ").replace("valid/", "validation ").replace("_", " ")
+    return f"{value} {words}" if value and words.endswith("s") else f"{words} {value}".strip()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import get_args
 
 import jax
@@ -16,7 +17,7 @@ from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.plan import search as searching
 from jaxzoo.plan.collectives import Traffic
-from jaxzoo.plan.compile import RejectedError, make_plan
+from jaxzoo.plan.compile import RejectedError, expected_seconds, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Memory, Plan, Work, find, step_work
 from jaxzoo.plan.report import advice, describe, table
 from jaxzoo.plan.search import candidates, search
@@ -34,6 +35,7 @@ CONFIG = ExperimentConfig(
     mesh=MeshConfig(data=2, fsdp=4),
 )
 GIB = 2**30
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -377,3 +379,12 @@ def test_packed_rows_need_mixers_that_honour_them(topology):
     )
     with pytest.raises(ValueError, match="does not honour segment_ids"):
         make_plan(config, topology, name="packed")
+
+
+def test_the_estimate_of_the_compilation_is_that_of_kept_plans():
+    """Kills: an estimate for another number of parameters, or of the other platform."""
+    plans = [Plan.load(file) for file in sorted((ROOT / "benchmarks/results/plans").glob("*.json"))]
+    assert len(plans) > 4
+    for plan in plans:
+        expected = expected_seconds("cuda" if plan.device == "h100" else "tpu", plan.n_params)
+        assert 0.5 < expected / plan.compile_seconds < 2, plan.name

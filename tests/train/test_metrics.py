@@ -173,5 +173,5 @@ def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
     row["valid/accuracy/pairs=9"] = 0.4
     draw_learning_curve([row], tmp_path / "curve.png", title="run")
     lines = {line.get_label(): line.get_marker() for axes in figures[0].axes for line in axes.get_lines()}
-    assert set(lines) == {"train/loss", "valid/loss", "pairs=8", "pairs=9"}
+    assert set(lines) == {"training loss", "validation loss", "8 pairs", "9 pairs"}
     assert len(set(lines.values())) == 4
