@@ -23,7 +23,6 @@ alike, in the same split.
 """
 
 import dataclasses
-import functools
 import math
 from collections.abc import Mapping
 from typing import Literal
@@ -37,7 +36,7 @@ from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig
 
 Fillers = Literal["zero", "random", "any"]
 Places = Literal["slots", "anywhere"]
@@ -182,82 +181,6 @@ def preset(
     """
     chosen = {"paper": paper, "literal": literal, "release": release}[variant]
     return chosen(length, n_pairs, vocab_size=vocab_size, fillers=fillers)
-
-
-class MQAR:
-    """Examples of MQAR in batches by number, with one target per position where wanted, for loops of your own.
-
-    Example i depends on (config, seed, i, split) alone, not on its batch.
-
-    Args:
-      config: the task.
-      batch_size: examples of a batch that is asked for by its number.
-
-    Raises:
-      ValueError: `batch_size` is not positive.
-    """
-
-    def __init__(self, config: MQARConfig, batch_size: int = 64) -> None:
-        if batch_size < 1:
-            raise ValueError(f"MQAR: batch_size={batch_size} must be at least 1")
-        self.config = config
-        self.batch_size = batch_size
-
-    def batch(
-        self,
-        seed_or_key: int | PRNGKeyArray,
-        index: int | Int[Array | np.ndarray, "..."],
-        split: Split = "train",
-    ) -> tuple[Int[Array, "b t"], Int[Array, "b t"]]:
-        """Makes a batch with one target a position.
-
-        Args:
-          seed_or_key: a seed, or a typed key of `jax.random.key`.
-          index: a batch number n (an int or a scalar array), for examples `n * batch_size` and on; or
-            example numbers `(b,)`. May be traced. Example numbers are in [0, 2^32).
-          split: which of the two disjoint sets of examples.
-
-        Returns:
-          tokens and targets, int32; targets are -100 where nothing is asked.
-
-        Raises:
-          ValueError: `index` is negative, too large or of rank above 1, or `split` has another name.
-        """
-        labelled = self.labelled(seed_or_key, index, split)
-        return labelled.tokens, _spread(self.config.length, labelled.positions, labelled.targets)
-
-    def labelled(
-        self,
-        seed_or_key: int | PRNGKeyArray,
-        index: int | Int[Array | np.ndarray, "..."],
-        split: Split = "train",
-    ) -> Batch:
-        """The same examples in compact form, for models that compute the head at labelled positions only.
-
-        Takes and raises what `batch` does. Returns int32 `tokens (b, t)`, `positions (b, m)` and `targets (b,
-        m)` with m = n_pairs: pair j of the context is asked for at `positions[:, j]`, so positions are not
-        sorted by time.
-        """
-        return self.config.labelled(seed_or_key, self._example_numbers(index), split)
-
-    def _example_numbers(self, index: int | Int[Array | np.ndarray, "..."]) -> Int[Array | np.ndarray, "..."]:
-        if isinstance(index, int | np.integer):
-            first, stop = int(index) * self.batch_size, (int(index) + 1) * self.batch_size
-            if first < 0 or stop > 2**32:
-                rule = "must be a batch number whose examples are all in [0, 2^32)"
-                raise ValueError(f"MQAR: index={index} with batch_size={self.batch_size} {rule}")
-            return np.arange(first, stop).astype(np.uint32)
-        numbers = jnp.asarray(index)
-        if numbers.ndim == 0 and jnp.issubdtype(numbers.dtype, jnp.integer):
-            first = numbers.astype(jnp.uint32) * jnp.uint32(self.batch_size)
-            return first + jnp.arange(self.batch_size, dtype=jnp.uint32)
-        return numbers
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _spread(length: int, positions: Int[Array, "b m"], targets: Int[Array, "b m"]) -> Int[Array, "b t"]:
-    empty = jnp.full((length,), UNLABELLED, jnp.int32)
-    return jax.vmap(lambda at, values: empty.at[at].set(values, unique_indices=True))(positions, targets)
 
 
 def _slots(config: MQARConfig, words: UInt[Array, "n"]) -> Int[Array, "m"]:

@@ -48,8 +48,9 @@ def test_prints_the_examples(capsys):
     flags = "--task mqar --length 20 --n-pairs 3 --variant release --fillers any --show 2 --seed 5 --split test"
     assert main(flags.split()) == 0
     printed = table(capsys.readouterr().out)
-    task = mqar.MQAR(mqar.release(20, 3, vocab_size=64, fillers="any"), batch_size=2)
-    tokens, targets = (np.asarray(part) for part in task.batch(5, 0, "test"))
+    examples = mqar.release(20, 3, vocab_size=64, fillers="any").labelled(5, np.arange(2), "test")
+    tokens, targets = np.asarray(examples.tokens), np.full((2, 20), -100)
+    np.put_along_axis(targets, np.asarray(examples.positions), np.asarray(examples.targets), axis=1)
     assert printed["token"] == [str(token) for token in tokens.ravel()]
     assert printed["target"] == ["." if label == -100 else str(label) for label in targets.ravel()]
     assert printed["position"] == [str(i) for _ in range(2) for i in range(20)]

@@ -10,7 +10,7 @@ import pytest
 
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import Split
-from jaxzoo.tasks.mqar import MQAR, MQARConfig
+from jaxzoo.tasks.mqar import MQARConfig
 from tests.tasks.examples import SMALL, N, assert_law, assert_refused, assert_same_law, make
 
 CONFIGS = {
@@ -146,51 +146,40 @@ def test_split_leaves_the_law_of_keys_and_values(split, n_pairs):
 
 @pytest.mark.full
 def test_example_depends_on_its_number_alone():
-    """Kills draws that depend on the batch: its size, its neighbours, the kind of index, jit or a traced
-    index."""
+    """Kills draws that depend on the batch: its size, its neighbours, the kind of numbers, jit or traced numbers."""
     config = mqar.release(26, 5, vocab_size=27, fillers="any")
-    tokens, targets = dense(config, 35)
-    task = MQAR(config, batch_size=7)
-    for n in range(5):
-        rows = slice(7 * n, 7 * n + 7)
-        for index in (n, np.int64(n), jnp.uint32(n), np.arange(7 * n, 7 * n + 7)):
-            np.testing.assert_array_equal(task.batch(0, index)[0], tokens[rows])
-            np.testing.assert_array_equal(task.batch(0, index)[1], targets[rows])
-    some = np.array([33, 4, 4, 19, 0, 34, 7])
-    np.testing.assert_array_equal(task.batch(jax.random.key(0), some)[0], tokens[some])
-    jitted = jax.jit(lambda index: task.batch(0, index))
-    np.testing.assert_array_equal(jitted(3)[0], tokens[21:28])
-    assert MQAR(config, batch_size=35).batch(0, 2**32 // 35 - 1)[0].shape == (35, 26)
+    tokens = make(config, 35).tokens
+    for numbers in (np.arange(7, 14), jnp.arange(7, 14, dtype=jnp.uint32), np.array([33, 4, 4, 19, 0, 34, 7])):
+        np.testing.assert_array_equal(config.labelled(0, numbers).tokens, tokens[np.asarray(numbers)])
+        np.testing.assert_array_equal(config.labelled(jax.random.key(0), numbers).tokens, tokens[np.asarray(numbers)])
+    jitted = jax.jit(lambda numbers: config.labelled(0, numbers).tokens)
+    np.testing.assert_array_equal(jitted(np.arange(21, 28)), tokens[21:28])
 
 
-def test_traced_index_compiles_once():
-    """Kills a batch number that is baked into the program, one compilation a training step."""
-    task, traces = MQAR(mqar.paper(16, 2, vocab_size=64), batch_size=3), []
+def test_traced_numbers_compile_once():
+    """Kills numbers that are baked into the program, one compilation a training step."""
+    config, traces = mqar.paper(16, 2, vocab_size=64), []
 
     @jax.jit
     def step(seed_key, index):
         traces.append(index)
-        return task.labelled(seed_key, index).tokens
+        return config.labelled(seed_key, 3 * index + jnp.arange(3)).tokens
 
     batches = [step(jax.random.key(seed), index) for seed in (0, 1) for index in (0, 1, 2)]
     assert len(traces) == 1
     assert len({np.asarray(batch).tobytes() for batch in batches}) == 6
 
 
-def test_compact_form_equals_the_full_form():
+def test_positions_have_the_order_of_the_pairs():
     """Kills positions that do not match their targets, or the order of the pairs."""
     config = SMALL["mqar"]
-    task = MQAR(config, batch_size=N)
-    tokens, targets = (np.asarray(part) for part in task.batch(2, 4, "test"))
-    compact = task.labelled(2, 4, "test")
-    np.testing.assert_array_equal(compact.tokens, tokens)
-    np.testing.assert_array_equal(np.take_along_axis(targets, np.asarray(compact.positions), 1), compact.targets)
-    assert compact.positions.shape == compact.targets.shape == (N, config.n_pairs)
-    assert compact.positions.dtype == compact.targets.dtype == np.int32
+    found = config.labelled(2, np.arange(N), "test")
+    tokens, positions, targets = np.asarray(found.tokens), np.asarray(found.positions), np.asarray(found.targets)
+    assert positions.shape == targets.shape == (N, config.n_pairs)
+    assert positions.dtype == targets.dtype == np.int32
     keys, values = tokens[:, : 2 * config.n_pairs : 2], tokens[:, 1 : 2 * config.n_pairs : 2]
-    np.testing.assert_array_equal(np.take_along_axis(tokens, np.asarray(compact.positions), 1), keys)
-    np.testing.assert_array_equal(compact.targets, values)
-    assert (targets != -100).sum() == N * config.n_pairs
+    np.testing.assert_array_equal(np.take_along_axis(tokens, positions, 1), keys)
+    np.testing.assert_array_equal(targets, values)
 
 
 @pytest.mark.full
@@ -239,12 +228,13 @@ def test_fillers_are_uniform():
 
 def test_examples_stay_what_they_are():
     """Kills a change of the random streams: published numbers must keep meaning the same examples."""
-    tokens, targets = MQAR(mqar.release(12, 2, vocab_size=64, fillers="random"), batch_size=2).batch(7, 3)
+    found = mqar.release(12, 2, vocab_size=64, fillers="random").labelled(7, np.array([6, 7]))
     pinned = [[8, 40, 23, 57, 8, 56, 23, 19, 7, 46, 38, 30], [21, 40, 31, 42, 36, 59, 21, 7, 20, 60, 31, 53]]
-    np.testing.assert_array_equal(tokens, pinned)
-    answers = np.full((2, 12), -100)
-    answers[0, [4, 6]], answers[1, [6, 10]] = [40, 57], [40, 42]
-    np.testing.assert_array_equal(targets, answers)
+    np.testing.assert_array_equal(found.tokens, pinned)
+    answers = [
+        dict(zip(*row, strict=True)) for row in zip(found.positions.tolist(), found.targets.tolist(), strict=True)
+    ]
+    assert answers == [{4: 40, 6: 57}, {6: 40, 10: 42}]
 
 
 def test_config_errors():
@@ -262,15 +252,9 @@ def test_config_errors():
 
 
 def test_generator_refuses_bad_numbers():
-    """Kills wrapped or truncated example numbers, and a misspelt split that would be taken for train."""
-    task = MQAR(MQARConfig(), batch_size=64)
-    for index in (-1, 2**26):
-        with pytest.raises(ValueError, match=f"index={index} with batch_size=64 must be"):
-            task.batch(0, index)
-    for index in (np.zeros((2, 2), np.int32), np.zeros(2, np.float32)):
+    """Kills numbers of another shape or dtype, and a misspelt split that would be taken for train."""
+    for numbers in (np.zeros((2, 2), np.int32), np.zeros(2, np.float32)):
         with pytest.raises(ValueError, match=r"MQARConfig.labelled: numbers of shape \(2.*must be"):
-            task.batch(0, index)
+            MQARConfig().labelled(0, numbers)
     with pytest.raises(ValueError, match="split='valid' must be 'train' or 'test'"):
-        task.batch(0, 0, "valid")
-    with pytest.raises(ValueError, match="batch_size=0 must be at least 1"):
-        MQAR(MQARConfig(), batch_size=0)
+        MQARConfig().labelled(0, np.arange(2), "valid")

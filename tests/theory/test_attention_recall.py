@@ -10,7 +10,6 @@ from flax import nnx
 
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.mqar import MQAR
 from jaxzoo.theory.attention_recall import NOTHING, RecallLayers, answers, build, encode
 from tests.theory.triples import draw, solve
 
@@ -61,7 +60,7 @@ def test_definition_3_1_by_the_papers_reduction():
     """Kills an own triple that is seen: in `(x_i, x_{i+1}, x_i)` every query is its own triple's key. The tokens are
     those of the MQAR task, whose labels are the truth."""
     config = mqar.paper(length=32, n_pairs=6, vocab_size=40)
-    batch = MQAR(config, batch_size=16).labelled(0, 0)
+    batch = config.labelled(0, np.arange(16))
     x = np.asarray(batch.tokens)
     triples = (x, np.concatenate([x[:, 1:], np.zeros_like(x[:, :1])], axis=1), x)
     found = answers(run(build(40, LONGEST), encode(*triples, 40)))
