@@ -237,16 +237,13 @@ def made_up_row(point: Mapping[str, Any], content: float | Mapping[str, Any], nu
 
 def changed(rows: Sequence[Row], changes: Sequence[Change]) -> list[Row]:
     """Made-up rows after some changes; a change that meets no row does nothing."""
-    for change in changes:
-        where = change.where
-        met: Callable[[Row], bool]
-        if callable(where):
-            met = lambda row, where=where: where(row["point"])  # noqa: E731
-        else:
-            met = lambda row, where=where: bool(Results([row]).select(**where))  # noqa: E731
-        to = change.to
-        rows = [_changed(row, to(row["point"]) if callable(to) else to) if met(row) else row for row in rows]
+    for where, to in changes:
+        rows = [_changed(row, to(row["point"]) if callable(to) else to) if _meets(row, where) else row for row in rows]
     return list(rows)
+
+
+def _meets(row: Row, where: Mapping[str, Any] | Callable[[Any], bool]) -> bool:
+    return where(row["point"]) if callable(where) else bool(Results([row]).select(**where))
 
 
 def _changed(row: Row, content: float | Mapping[str, Any]) -> Row:

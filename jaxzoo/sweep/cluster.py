@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from jaxzoo.extras import need
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.workers import Worker, worker_name
@@ -58,10 +59,10 @@ class ClusterWorkers:
         words: Sequence[str],
         directory: SweepDirectory,
     ):
-        try:
-            import submitit
-        except ImportError:
-            raise ValueError("--cluster needs submitit, which is missing: pip install 'jaxzoo[cluster]'") from None
+        need("submitit", "--cluster", "cluster")
+
+        import submitit
+
         logging.getLogger("submitit").setLevel(logging.CRITICAL)  # the error messages of the workers say what matters
         self._cluster, self._program, self._words, self._directory = cluster, program, words, directory
         # A scheduler gives a job its cores; without one each job would use all of them.

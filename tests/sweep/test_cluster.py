@@ -112,7 +112,7 @@ def test_without_submitit_the_remedy_is_named(directory, capsys, monkeypatch):
     """Kills: an ImportError, or a sweep that silently works on this machine."""
     monkeypatch.setitem(sys.modules, "submitit", None)
     line = complaint(directory, capsys, "--cluster", "local", "--workers", "2")
-    assert line == "error: --cluster needs submitit, which is missing: pip install 'jaxzoo[cluster]'"
+    assert line == "error: --cluster needs the library 'submitit'; pip install -e '.[cluster]'"
 
 
 def test_a_job_runs_the_worker_and_brings_its_error_message(directory):
