@@ -10,6 +10,7 @@ import jax
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
 from jaxzoo.models.accounting import count_parameters
+from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import Which, load_variables, read_run
@@ -53,7 +54,7 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
     return OpenRun(directory.path, session, jax.device_get(variables), seal.step, n)
 
 
-def check_variables(trained: Blueprint, asked: Blueprint) -> None:
+def check_variables(trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
     """Refuses a model that has other variables than the trained one, by the name of the first.
 
     Raises:
