@@ -19,7 +19,6 @@ ALLOWED = {
     ("data/corpus/python_pile.py", "import_module"): "installed packages, by names in the source",
     ("sweep/__init__.py", "import_module"): "modules of this package, by names in the source",
     ("tasks/demos.py", "import_module"): "modules of this package, by names in the source",
-    ("data/pieces/share_out.py", "pickle"): "between a process and the workers that it has started",
 }
 """(File, what it calls or imports) -> what reaches it. Nothing here may read a name or bytes from a data file."""
 

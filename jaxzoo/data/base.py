@@ -21,32 +21,32 @@ UNLABELLED = -100
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """Rows of tokens and what a model should answer, all int32; a pytree."""
+    """Rows of tokens, and the answers that a model should give, all int32; a pytree."""
 
     tokens: Int[Array, "b t"]
     """Input tokens of the model."""
     targets: Int[Array, "b m"]
     """The answers, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
     positions: Int[Array, "b m"] | None = None
-    """Where the answers stand, in any order: the head runs on those alone. None: at every position."""
+    """Positions of the answers, in any order: the head runs on those alone. None: every position."""
     segment_ids: Int[Array, "b t"] | None = None
-    """Which document of its row a token belongs to: each is one contiguous run of equal ids, which do not return. A
-    token's context is of its own document alone. None: each row is one document."""
+    """Document of each token in its row: one contiguous run of equal ids, which do not return. A token's context is
+    its own document alone. None: each row is one document."""
 
 
 class Stream(Protocol):
     """An endless iterator of training batches; its state is the data cursor of a checkpoint."""
 
     def __next__(self) -> Batch:
-        """The next training batch."""
+        """Returns the next training batch."""
         ...
 
     def get_state(self) -> dict:
-        """The cursor, JSON-able: after `set_state` of it, `next` gives the batch that it would give now."""
+        """Returns the cursor, JSON-able: after `set_state` of it, `next` gives the batch that it would give now."""
         ...
 
     def set_state(self, state: dict) -> None:
-        """Moves the stream to a saved cursor. Raises `ValueError` where the cursor belongs to other data."""
+        """Moves the stream to a saved cursor. Raises `ValueError` if it belongs to other data."""
         ...
 
 
@@ -54,20 +54,20 @@ class ValidSet(NamedTuple):
     """One homogeneous validation set."""
 
     slices: Mapping[str, int]
-    """Slice names and values, as reported: `{"length": 64, "pairs": 8}`; empty where there is one set only."""
+    """Slice names and values, as reported: `{"length": 64, "pairs": 8}`; empty if there is one set only."""
     n_batches: int
-    """How many batches it has; the last may be smaller."""
+    """Number of batches; the last may be smaller."""
     batch: Callable[[int], Batch]
     """Batch number i, a pure function of i."""
 
 
 class Score(NamedTuple):
-    """How well a model predicts the validation targets; lower is better."""
+    """Score of predictions of the validation targets; lower is better."""
 
     nats_per_token: float
     """Mean of `-log p(target)`."""
     bits_per_byte: float
-    """The same in bits, for each byte of text that the targets stand for; `ngram.bits_per_byte`."""
+    """The same in bits per byte of text that the targets stand for; `ngram.bits_per_byte`."""
     perplexity: float
     """`exp(nats_per_token)`."""
 
@@ -80,18 +80,16 @@ class Dataset(Protocol):
     max_length: int
     """The longest sequence of any split, in tokens."""
     bytes_per_token: float | None
-    """Validation bytes a target token, to report bits per byte; None where there is no text."""
+    """Validation bytes per target token, to report bits per byte; None for data without text."""
     packed: bool
     """Whether rows hold several documents, told apart by `segment_ids`."""
     summary: str
-    """Description of the data for the user, in one line; empty where there is nothing to say."""
+    """Description of the data for the user, in one line; may be empty."""
 
     def train(self, rows: Sequence[int] | None = None) -> Stream:
-        """A new training stream at its beginning.
+        """Returns a new training stream at its beginning, of these rows of every batch, in this order; None: all.
 
-        Args:
-          rows: which rows of every batch it gives, in this order, for a process that has no use for the others; None:
-            all. The cursor says nothing of them.
+        A process of several gives the rows that it uses; the cursor does not depend on them.
         """
         ...
 
@@ -100,11 +98,11 @@ class Dataset(Protocol):
         ...
 
     def manifest(self) -> dict | None:
-        """Description of the data, JSON-able, kept in the run directory; None where its config says it all."""
+        """Description of the data, JSON-able, for the run directory; None if the config says it all."""
         ...
 
     def baselines(self) -> Mapping[str, Score]:
-        """Scores on the validation targets that a model must beat, by name; empty where there are none."""
+        """Scores on the validation targets that a model must beat, by name; may be empty."""
         ...
 
 
@@ -114,37 +112,19 @@ class DataConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def build(self, *, batch_size: int, valid_batch_size: int) -> Dataset:
-        """Makes the data.
+        """Makes the data, for batches of so many rows; the last batch of a validation set may have fewer.
 
-        Args:
-          batch_size: rows of a training batch.
-          valid_batch_size: rows of a validation batch; the last of a set may have fewer.
-
-        Raises:
-          ValueError: there are no such data, or too few for one batch.
+        Raises `ValueError` if there are no such data, or too few for one batch.
         """
 
     def abstract_batch(self, batch_size: int) -> Batch:
-        """Shapes of a training batch, the largest where they differ.
-
-        Data on disk are opened only where the config alone does not tell.
-
-        Args:
-          batch_size: its rows.
-
-        Raises:
-          ValueError: as `build` does, where the data must be opened to know.
-        """
+        """Shapes of a training batch of so many rows, the largest if they differ; raises as `build` does."""
         batch = next(self.build(batch_size=batch_size, valid_batch_size=1).train())
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
     def tokenizer(self) -> Tokenizer | None:
-        """Tokenizer of these data; None: they are no text.
+        """Tokenizer of these data; None: they are no text, and no text is generated from their runs.
 
-        Text is generated from runs on text alone. To say which tokens a checkpoint knows, the cursor of a stream
-        with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
-
-        Raises:
-          ValueError: it is not where the config says.
+        The cursor of a stream with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
         """
         return None

@@ -1,8 +1,8 @@
 """Sequences with a class each, as batches for the trainer: classification by a pretrained language model.
 
 A row is a sequence and an end-of-text token, and the model answers there: class c is id c of the vocabulary, whose row
-of the head learns to stand for it. The features of the last token are what a causal model has pooled of the sequence,
-so a pretrained run needs no new parameters, and run directory, checkpoints and `--resume` are those of any training.
+of the head learns to stand for it. The features of the last token are a causal model's summary of the sequence, so a
+pretrained run needs no new parameters, and run directory, checkpoints and `--resume` are those of any training.
 
 Files, in a directory, for each split (`train`, `test`, and `valid` or none):
 
@@ -10,7 +10,7 @@ Files, in a directory, for each split (`train`, `test`, and `valid` or none):
     train.csv                   a header with the columns sequence and label, a row per sequence
 
 Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted by
-name, numbers by their values. A sequence longer than fits loses both ends alike.
+name, numbers by their values. A sequence that is too long is cut at both ends alike.
 """
 
 import csv
@@ -43,18 +43,18 @@ class Labelled(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LabelledSequencesConfig(DataConfig):
-    """Where the sequences lie and how they are read."""
+    """Location and reading of the sequences."""
 
     path: str
     """Directory with the splits."""
     length: PositiveInt = 512
-    """Most tokens of a row, the end-of-text included."""
+    """Tokens of a row, the end-of-text included."""
     alphabet: Literal["dna", "bytes"] = "dna"
     """Tokens: those of bases, or bytes."""
     scored: Literal["valid", "test"] = "valid"
     """The split that is scored."""
     reverse_complements: bool = False
-    """Of DNA: half of the training rows are read from the other strand."""
+    """DNA alone: half of the training rows are read from the other strand."""
     seed: Seed = 0
     """Seed of the order of the training sequences."""
 
@@ -69,7 +69,7 @@ class LabelledSequencesConfig(DataConfig):
 
 
 class LabelledSequences:
-    """A `Dataset` of sequences with a class each.
+    """`Dataset` of sequences with a class each.
 
     Attributes:
       classes: names, in the order of their ids.
@@ -77,7 +77,7 @@ class LabelledSequences:
 
     Raises:
       ValueError: no such files, a class without sequences, classes that differ between splits, or more classes than
-        ids.
+          ids.
     """
 
     bytes_per_token: float | None = None
@@ -92,30 +92,24 @@ class LabelledSequences:
         self.classes, self.splits = read_splits(Path(config.path).expanduser())
         if len(self.classes) > self.vocab_size:
             raise ValueError(f"{config.path}: {len(self.classes)} classes must be at most {self.vocab_size}, the ids")
-        tokens = self._encode(self.splits["train"])
         digest = hashlib.sha256(repr([self.classes, self.splits]).encode()).hexdigest()[:12]
         self.fingerprint = f"{self._tokenizer.fingerprint}:{digest}"
-        self._train = _Rows(tokens, [each.label for each in self.splits["train"]])
-        scored = self.splits[config.scored]
-        self._scored = _Rows(self._encode(scored), [each.label for each in scored])
-        if batch_size > len(tokens):
-            raise ValueError(f"batch_size={batch_size} must be at most the {len(tokens)} sequences of {config.path}")
+        self._train, self._scored = (self._encode(self.splits[split]) for split in ("train", config.scored))
+        if batch_size > len(self._train):
+            sizes = f"must be at most the {len(self._train)} sequences of {config.path}"
+            raise ValueError(f"batch_size={batch_size} {sizes}")
         sizes = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
         cut = sum(len(each.text) >= config.length for each in self.splits["train"])
         self.summary = f"classes {', '.join(self.classes)}; sequences: {sizes}; {cut:,} of train are cut"
 
     def train(self, rows: Sequence[int] | None = None) -> "LabelledStream":
-        """A new stream at batch 0; `rows` as in `Dataset.train`."""
+        """Returns a new stream at batch 0; `rows` as in `Dataset.train`."""
         return LabelledStream(self, rows)
 
     def valid(self) -> Sequence[ValidSet]:
         """The split that is scored."""
-        n, size = len(self._scored.tokens), self._valid_batch_size
-
-        def batch(i: int) -> Batch:
-            return self._batch(self._scored, range(i * size, min((i + 1) * size, n)))
-
-        return [ValidSet({}, -(-n // size), batch)]
+        size = self._valid_batch_size
+        return [ValidSet({}, -(-len(self._scored) // size), lambda i: _batch(self._scored[i * size : (i + 1) * size]))]
 
     def manifest(self) -> dict:
         """Classes and sizes, JSON-able."""
@@ -127,38 +121,47 @@ class LabelledSequences:
         return {}
 
     def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
-        """Batch `number`: every epoch in an order of its own, each sequence once but for a remainder."""
-        per_epoch = len(self._train.tokens) // self._batch_size
+        """Makes batch `number`: every epoch in an order of its own, each sequence once but for a remainder."""
+        per_epoch = len(self._train) // self._batch_size
         epoch, place = divmod(number, per_epoch)
-        order = np.random.default_rng((self.config.seed, 0, epoch)).permutation(len(self._train.tokens))
+        order = np.random.default_rng((self.config.seed, 0, epoch)).permutation(len(self._train))
         chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
-        flipped = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
+        flips = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
+        flips &= self.config.reverse_complements
         wanted = range(self._batch_size) if rows is None else rows
-        return self._batch(
-            self._train,
-            [int(chosen[row]) for row in wanted],
-            [bool(flipped[row]) and self.config.reverse_complements for row in wanted],
-        )
+        return _batch([self._train[chosen[row]].flipped(flips[row]) for row in wanted])
 
-    def _encode(self, found: Sequence[Labelled]) -> list[np.ndarray]:
-        room = self.config.length - 1
-        return [self._tokenizer.encode(_middle(each.text, room)) for each in found]
-
-    def _batch(self, rows: "_Rows", chosen: Sequence[int], flipped: Sequence[bool] | None = None) -> Batch:
-        tokens = np.full((len(chosen), self.config.length), self._tokenizer.end_of_text, np.int32)
-        for i, row in enumerate(chosen):
-            ids = rows.tokens[row]
-            tokens[i, : len(ids)] = reverse_complement(ids) if flipped and flipped[i] else ids
-        ends = np.array([[len(rows.tokens[row])] for row in chosen], np.int32)
-        labels = np.array([[rows.labels[row]] for row in chosen], np.int32)
-        return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(labels), positions=jnp.asarray(ends))
+    def _encode(self, found: Sequence[Labelled]) -> list["_Row"]:
+        """Cuts both ends of long sequences alike, and pads all with end-of-text."""
+        length, end = self.config.length, self._tokenizer.end_of_text
+        rows = []
+        for text, label in found:
+            start = max(len(text) - length + 1, 0) // 2
+            ids = self._tokenizer.encode(text[start : start + length - 1])
+            rows.append(_Row(np.append(ids, np.full(length - len(ids), end, ids.dtype)), len(ids), label))
+        return rows
 
 
-class _Rows(NamedTuple):
-    """Sequences of a split."""
+class _Row(NamedTuple):
+    """Padded sequence, number of its tokens, and class."""
 
-    tokens: list[np.ndarray]
-    labels: list[int]
+    tokens: np.ndarray
+    length: int
+    label: int
+
+    def flipped(self, is_flipped: bool) -> "_Row":
+        """Returns the row from the other strand of DNA, or as it is."""
+        if not is_flipped:
+            return self
+        tokens = np.concatenate([reverse_complement(self.tokens[: self.length]), self.tokens[self.length :]])
+        return self._replace(tokens=tokens)
+
+
+def _batch(rows: Sequence[_Row]) -> Batch:
+    tokens = np.stack([row.tokens for row in rows]).astype(np.int32)
+    labels = np.array([[row.label] for row in rows], np.int32)
+    ends = np.array([[row.length] for row in rows], np.int32)
+    return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(labels), positions=jnp.asarray(ends))
 
 
 class LabelledStream:
@@ -186,11 +189,7 @@ class LabelledStream:
         return {"fingerprint": self._data.fingerprint, "next": self._next}
 
     def set_state(self, state: dict) -> None:
-        """Moves to a saved cursor.
-
-        Raises:
-          ValueError: it is one of other sequences.
-        """
+        """Moves to a saved cursor. Raises `ValueError` if it belongs to other sequences."""
         if state.get("fingerprint") != self._data.fingerprint:
             raise ValueError(
                 f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
@@ -200,12 +199,7 @@ class LabelledStream:
 
 
 def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
-    """Names of the classes, and the sequences of train, valid and test.
-
-    Raises:
-      ValueError: as `LabelledSequences`.
-      OSError: a file cannot be read.
-    """
+    """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
     found = {split: rows for split in SPLITS if (rows := _read_split(path, split)) is not None}
     for split in ("train", "test"):
         if split not in found:
@@ -227,37 +221,29 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
 
 
 def _read_split(path: Path, split: str) -> list[tuple[str, str]] | None:
-    """Text and class of each sequence; None: there is no such split."""
-    if (path / f"{split}.csv").is_file():
-        return _read_csv(path / f"{split}.csv")
+    """Returns text and class of each sequence; None: there is no such split."""
+    if (file := path / f"{split}.csv").is_file():
+        with file.open(newline="") as stream:
+            rows = csv.DictReader(stream)
+            if not {"sequence", "label"} <= set(rows.fieldnames or ()):
+                rule = "the header must have the columns sequence and label"
+                raise ValueError(f"{file}:1: {rule}, got {rows.fieldnames}")
+            return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
     if not (path / split).is_dir():
         return None
-    rows = []
+    found = []
     for folder in sorted(p for p in (path / split).iterdir() if p.is_dir()):
         files = sorted(folder.glob("*.txt"))
         if not files:
             raise ValueError(f"{folder} holds no *.txt; every class needs a sequence")
-        rows += [(_checked(file.read_text().strip(), str(file)), folder.name) for file in files]
-    return rows
-
-
-def _read_csv(file: Path) -> list[tuple[str, str]]:
-    with file.open(newline="") as stream:
-        rows = csv.DictReader(stream)
-        if not {"sequence", "label"} <= set(rows.fieldnames or ()):
-            raise ValueError(f"{file}:1: the header must have the columns sequence and label, got {rows.fieldnames}")
-        return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
+        found += [(_checked(file.read_text().strip(), str(file)), folder.name) for file in files]
+    return found
 
 
 def _checked(text: str, where: str) -> str:
     if not text:
         raise ValueError(f"{where}: the sequence is empty; leave it out")
     return text.upper()
-
-
-def _middle(text: str, room: int) -> str:
-    start = max(len(text) - room, 0) // 2
-    return text[start : start + room]
 
 
 def _hash(text: str) -> int:

@@ -1,7 +1,7 @@
-"""Windows of text as the trainer's batches: what all text data share, wherever their tokens lie.
+"""Windows of text as the trainer's batches: the shared part of all text data.
 
-A window may hold parts of several documents, each of which ends with an end-of-text token. Packing says what a token
-may see of them:
+A window may hold parts of several documents, each of which ends with an end-of-text token. Packing defines the context
+of a token:
 
 - "concatenate", as in the papers: everything before it in its window;
 - "segments": its own document alone. End-of-text opens the segment of the document after it and so serves as its
@@ -9,9 +9,11 @@ may see of them:
   end-of-text is the first token of the next document. Tokens and targets are those of "concatenate".
 """
 
+import abc
 import dataclasses
 import math
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import grain
 import jax
@@ -20,14 +22,16 @@ import numpy as np
 from jaxtyping import UInt
 
 from jaxzoo.checked import PositiveInt
-from jaxzoo.data.base import Batch, DataConfig, ValidSet
+from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
+from jaxzoo.data.tokenizer import Tokenizer
 
 Packing = Literal["concatenate", "segments"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WindowsConfig(DataConfig):
-    """How text is cut into windows: the base of the configs of text."""
+    """Windows of text: the base of the configs of text."""
 
     length: PositiveInt = 256
     """Tokens of a window."""
@@ -48,135 +52,135 @@ class WindowsConfig(DataConfig):
         """The fewest tokens that are whole windows of every length of validation."""
         return math.lcm(*self.valid_lengths) if self.valid_lengths else self.length
 
-    @property
-    def max_length(self) -> int:
-        """Tokens of the longest window."""
-        return max((self.length, *self.valid_lengths))
-
     def abstract_batch(self, batch_size: int) -> Batch:
         """Shapes of a training batch; no text is read."""
         array: Any = jax.ShapeDtypeStruct((batch_size, self.length), jnp.int32)
         return Batch(tokens=array, targets=array, segment_ids=array if self.packing == "segments" else None)
 
     def require_window(self, n_tokens: int, *, valid: bool, text: str, remedy: str) -> None:
-        """Raises `ValueError` unless a text holds a window (for validation of every length) and its last target.
-
-        Args:
-          n_tokens: of the text.
-          valid: whether it is for validation.
-          text: what the user knows it by.
-          remedy: what to do where it is too short.
-        """
+        """Raises `ValueError` unless a text holds a window (for validation of every length) and its last target."""
         name, needed = ("valid_lengths", self.valid_unit) if valid and self.valid_lengths else ("length", self.length)
         if n_tokens < needed + 1:
             rule = f"must be below the {n_tokens} tokens of {text}"
             raise ValueError(f"{type(self).__name__}.{name}={needed} {rule}; {remedy}")
 
 
-class Windows(Protocol):
-    """A source for grain: element i is training batch i."""
+class WindowedText(abc.ABC):
+    """Base of a `Dataset` of text: the targets are the next tokens, at every position.
 
-    def __len__(self) -> int:
-        """How many batches there are."""
-        ...
+    `valid` has the validation text in whole windows of every length, and the token after each of its tokens.
 
-    def __getitem__(self, index: int) -> UInt[np.ndarray, "b t+1"]:
-        """The rows of a batch, each a window and the target of its last token; a pure function of the index."""
-        ...
+    Attributes:
+      fingerprint: changes with the tokenizer, the text or its split; everything else in the config (lengths, weights,
+        packing) a resumed run compares with its own config.
+      bytes_per_token: bytes of text over tokens of the validation targets; see `ngram.bits_per_byte`.
+    """
+
+    summary = ""
+
+    def __init__(
+        self,
+        config: WindowsConfig,
+        tokenizer: Tokenizer,
+        fingerprint: str,
+        *,
+        train: Tokens,
+        valid: tuple[UInt[np.ndarray, "t"], UInt[np.ndarray, "t"]],
+        batch_size: int,
+        valid_batch_size: int,
+    ):
+        self.config, self.tokenizer, self.fingerprint = config, tokenizer, fingerprint
+        self.vocab_size = tokenizer.vocab_size
+        self.packed = config.packing == "segments"
+        self.max_length = max((config.length, *config.valid_lengths))
+        self._train, (self._valid_tokens, self._valid_targets) = train, valid
+        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self._valid_bytes = tokenizer.count_bytes(self._valid_targets)
+        if not self._valid_bytes:
+            what = f"the first {self._valid_targets.size} tokens of the validation text"
+            raise ValueError(f"{type(config).__name__}: {what} stand for no byte of text; take more valid_tokens")
+        self.bytes_per_token: float | None = self._valid_bytes / self._valid_targets.size
+
+    @abc.abstractmethod
+    def _windows(self, rows: Sequence[int] | None) -> Any:
+        """Returns a source for grain: element i has the given rows (None: all) of batch i, `(b, length + 1)`."""
+
+    def train(self, rows: Sequence[int] | None = None) -> "WindowStream":
+        """Returns a new stream at batch 0, of these rows of every batch; None: all."""
+        return WindowStream(self._windows(rows), self)
+
+    def valid(self) -> Sequence[ValidSet]:
+        """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`.
+
+        Each window starts without context, so that its first targets are harder than in a running text.
+        """
+        if not self.config.valid_lengths:
+            return [self._valid_set(self.config.length, {})]
+        return [self._valid_set(length, {"length": length}) for length in self.config.valid_lengths]
+
+    def _valid_set(self, length: int, slices: dict[str, int]) -> ValidSet:
+        tokens, targets = self._valid_tokens.reshape(-1, length), self._valid_targets.reshape(-1, length)
+        size = self._valid_batch_size
+        n_batches = -(-len(tokens) // size)
+
+        def batch(i: int) -> Batch:
+            if not 0 <= i < n_batches:
+                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
+            return self.batch(tokens[i * size : (i + 1) * size], targets[i * size : (i + 1) * size])
+
+        return ValidSet(slices, n_batches, batch)
+
+    def baselines(self) -> dict[str, Score]:
+        """Unigram and bigram scores on the targets of `valid`."""
+        return ngram_baselines(
+            self._train,
+            self._valid_tokens,
+            self._valid_targets,
+            vocab_size=self.vocab_size,
+            n_bytes=self._valid_bytes,
+        )
+
+    def batch(self, tokens: UInt[np.ndarray, "b t"], targets: UInt[np.ndarray, "b t"]) -> Batch:
+        """Makes a batch; `segment_ids` count the ends of text at or before a token, from 0 in each row."""
+        segment_ids = None
+        if self.packed:
+            segment_ids = jnp.asarray(np.cumsum(tokens == self.tokenizer.end_of_text, axis=1, dtype=np.int32))
+        return Batch(
+            tokens=jnp.asarray(tokens, jnp.int32), targets=jnp.asarray(targets, jnp.int32), segment_ids=segment_ids
+        )
 
 
 class WindowStream:
-    """An endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to.
+    """Endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to.
 
     A thread makes the batches ahead of time. The number of the next one is the whole cursor.
-
-    Args:
-      windows: the batches.
-      packing: what a token may see of its window.
-      end_of_text: id that ends a document.
-      fingerprint: of the data and their tokenizer, as `DataConfig.tokenizer` tells.
     """
 
-    def __init__(self, windows: Windows, *, packing: Packing, end_of_text: int, fingerprint: str):
+    def __init__(self, windows: Any, text: WindowedText):
         ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
         self._windows = iter(grain.MapDataset.source(windows).to_iter_dataset(ahead))
-        self._packing: Packing = packing
-        self._end_of_text = end_of_text
-        self._fingerprint = fingerprint
+        self._text = text
 
     def __iter__(self) -> "WindowStream":
         return self
 
     def __next__(self) -> Batch:
-        """The next batch."""
+        """Returns the next batch."""
         windows = next(self._windows)
-        return as_batch(windows[:, :-1], windows[:, 1:], packing=self._packing, end_of_text=self._end_of_text)
+        return self._text.batch(windows[:, :-1], windows[:, 1:])
 
     def get_state(self) -> dict:
-        """The cursor, JSON-able; batches that were made ahead but not taken are still to come."""
-        return {"fingerprint": self._fingerprint, "windows": self._windows.get_state()}
+        """Returns the cursor, JSON-able; batches that were made ahead but not taken are still to come."""
+        return {"fingerprint": self._text.fingerprint, "windows": self._windows.get_state()}
 
     def set_state(self, state: dict) -> None:
-        """Moves to a saved cursor.
-
-        Raises:
-          ValueError: the cursor was saved on other text, another split or another tokenizer.
-        """
-        if state["fingerprint"] != self._fingerprint:
+        """Moves to a saved cursor. Raises `ValueError` if it belongs to other text, split or tokenizer."""
+        if state["fingerprint"] != self._text.fingerprint:
             raise ValueError(
-                f"WindowStream state fingerprint={state['fingerprint']!r} must equal {self._fingerprint!r}, "
+                f"WindowStream state fingerprint={state['fingerprint']!r} must equal {self._text.fingerprint!r}, "
                 "that of the text as it is now; restore the files (compare the manifests), or start a new run"
             )
         self._windows.set_state(state["windows"])
-
-
-def valid_sets(
-    config: WindowsConfig,
-    tokens: UInt[np.ndarray, "t"],
-    targets: UInt[np.ndarray, "t"],
-    *,
-    batch_size: int,
-    end_of_text: int,
-) -> list[ValidSet]:
-    """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`.
-
-    Each window starts without context, so that its first targets are harder than in a running text.
-
-    Args:
-      config: how to cut.
-      tokens: whole windows of every length of validation.
-      targets: the token after each.
-      batch_size: windows of a batch; the last of a set may have fewer.
-      end_of_text: id that ends a document.
-    """
-
-    def valid_set(length: int, slices: dict[str, int]) -> ValidSet:
-        rows = tokens.reshape(-1, length), targets.reshape(-1, length)
-        n_batches = -(-len(rows[0]) // batch_size)
-
-        def batch(i: int) -> Batch:
-            if not 0 <= i < n_batches:
-                raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
-            chosen = (x[i * batch_size : (i + 1) * batch_size] for x in rows)
-            return as_batch(*chosen, packing=config.packing, end_of_text=end_of_text)
-
-        return ValidSet(slices, n_batches, batch)
-
-    if not config.valid_lengths:
-        return [valid_set(config.length, {})]
-    return [valid_set(length, {"length": length}) for length in config.valid_lengths]
-
-
-def as_batch(
-    tokens: UInt[np.ndarray, "b t"], targets: UInt[np.ndarray, "b t"], *, packing: Packing, end_of_text: int
-) -> Batch:
-    """Rows of token ids as a batch; `segment_ids` count the ends of text at or before a token, from 0 in each row."""
-    segment_ids = None
-    if packing == "segments":
-        segment_ids = jnp.asarray(np.cumsum(tokens == end_of_text, axis=1, dtype=np.int32))
-    return Batch(
-        tokens=jnp.asarray(tokens, jnp.int32), targets=jnp.asarray(targets, jnp.int32), segment_ids=segment_ids
-    )
 
 
 def require_batch_sizes(owner: str, **sizes: int) -> None:

@@ -6,13 +6,14 @@ import sys
 import pytest
 
 from jaxzoo.cli.data_recall_statistics import main
-from tests.data.byte_tokens import write_byte_tokens
+from tests.data.shards import BYTES, write_tokens
 
 
 @pytest.fixture(name="data")
 def token_directory(tmp_path):
     text = "Tim Rice wrote it with Elton John; Tim Rice and Elton John. " * 4
-    write_byte_tokens(tmp_path / "tokens", [[(list(text[i:].encode()), "a")] for i in range(2)])
+    shards = [[(list(text[i:].encode()), "a")] for i in range(2)]
+    write_tokens(tmp_path / "tokens", {"train": shards}, tokenizer=BYTES)
     return str(tmp_path / "tokens")
 
 

@@ -5,30 +5,44 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory, TokenizedDocument, shard_name, write_manifest, write_shard
 
 Documents = Sequence[tuple[Sequence[int], str]]
 """Token ids, without end-of-text, and the subset of each document."""
 
+BYTES, DNA = (
+    {key: getattr(kind, key) for key in ("name", "fingerprint", "vocab_size", "end_of_text")}
+    for kind in (ByteTokenizer, DNATokenizer)
+)
+
 
 def write_tokens(
-    path: Path, splits: Mapping[str, Sequence[Documents]], *, vocab_size: int, end_of_text: int | None = None
+    path: Path,
+    splits: Mapping[str, Sequence[Documents]],
+    *,
+    vocab_size: int = 257,
+    end_of_text: int | None = None,
+    tokenizer: Mapping | None = None,
 ) -> TokenDirectory:
-    """A token directory of splits, each a list of shards, of a tokenizer that exists in name only.
+    """Writes a token directory of splits, each a list of shards.
 
     Args:
       path: the directory, made where it is missing.
       splits: `{"train": [[([1, 2], "a"), ([3], "b")], ...]}`.
       vocab_size: ids are below.
-      end_of_text: id behind every document; None: the last one.
+      end_of_text: id after every document; None: the last one.
+      tokenizer: its identity, with vocabulary and end-of-text; None: one that exists in name only.
     """
     path.mkdir(parents=True, exist_ok=True)
     end = vocab_size - 1 if end_of_text is None else end_of_text
+    named = {"name": "test", "fingerprint": f"test-{vocab_size}", "vocab_size": vocab_size, "end_of_text": end}
+    tokenizer = dict(tokenizer or named)
+    ids = {key: tokenizer[key] for key in ("vocab_size", "end_of_text")}
     for split, shards in splits.items():
         for i, documents in enumerate(shards):
-            rows = [TokenizedDocument(np.array(ids, np.int64), 2 * len(ids), subset) for ids, subset in documents]
-            write_shard(path, shard_name(split, i), rows, vocab_size=vocab_size, end_of_text=end)
-    tokenizer = {"name": "test", "fingerprint": f"test-{vocab_size}", "vocab_size": vocab_size, "end_of_text": end}
+            rows = [TokenizedDocument(np.array(ids_, np.int64), 2 * len(ids_), subset) for ids_, subset in documents]
+            write_shard(path, shard_name(split, i), rows, **ids)
     write_manifest(path, {split: len(shards) for split, shards in splits.items()}, tokenizer=tokenizer, versions={})
     return TokenDirectory(path)
 

@@ -107,14 +107,6 @@ def test_a_saved_cursor_resumes_exactly(folder):
         assert_same(take(stream, 4), expected[taken : taken + 4])
 
 
-def test_streams_of_one_dataset_are_independent(folder):
-    """Kills a cursor shared between two streams."""
-    data = make(folder)
-    first, second = data.train(), data.train()
-    expected = take(first, 3)
-    assert_same(take(second, 3), expected)
-
-
 def test_a_cursor_of_other_text_is_refused(folder):
     """Kills a resume that goes on silently over changed files."""
     state = make(folder).train().get_state()
@@ -223,18 +215,6 @@ def test_a_window_without_its_last_target_is_left_out(tmp_path):
     (valid,) = make(tmp_path).valid()
     assert valid.n_batches == 1
     assert valid.batch(0).targets.shape == (1, LENGTH)
-
-
-def test_bytes_per_token_is_that_of_the_scored_targets(folder):
-    """Kills end-of-text counted as a byte, and a ratio over the inputs or over the unscored rest."""
-    data = make(folder, valid_tokens=10 * LENGTH)
-    targets = flat(folder, "valid")[1 : 10 * LENGTH + 1]
-    n_ends = targets.count(256)
-    assert n_ends > 0
-    assert data.bytes_per_token == pytest.approx(1 - n_ends / (10 * LENGTH), rel=1e-12)
-    scores = data.baselines()
-    ratio = scores["bigram"].nats_per_token / np.log(2) / scores["bigram"].bits_per_byte
-    assert ratio == pytest.approx(data.bytes_per_token, rel=1e-12)
 
 
 def test_baselines_are_scored_on_the_validation_windows(folder):

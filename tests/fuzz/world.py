@@ -82,7 +82,7 @@ def _make_unfinished() -> None:
         (
             "data_bigrams",
             ["--data", "tokens", "--out", "half_counts"],
-            "jaxzoo.data.statistics.count_bigrams.write_counts",
+            "jaxzoo.data.statistics.count_bigrams.merge",
         ),
         (
             "data_recall_statistics",

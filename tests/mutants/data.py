@@ -29,7 +29,7 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/labelled_sequences.py",
         "tests/data/test_labelled_sequences.py",
-        ("the answer is read one token early", "[[len(rows.tokens[row])] for", "[[len(rows.tokens[row]) - 1] for"),
+        ("the answer is read one token early", "[[row.length] for", "[[row.length - 1] for"),
         ("classes of splits may differ", 'if odd := sorted(there ^ names["train"]):', "if odd := []:"),
     ),
     *planted(
@@ -87,13 +87,18 @@ MUTANTS: list[Mutant] = [
         ),
         (
             "packed documents: no new segment after end-of-text",
-            "tokens == end_of_text, axis",
-            "tokens == end_of_text + 1, axis",
+            "tokens == self.tokenizer.end_of_text, axis",
+            "tokens == self.tokenizer.end_of_text + 1, axis",
         ),
         (
             "packed documents: the segment begins one token late",
-            "np.cumsum(tokens == end_of_text, axis=1, dtype=np.int32)",
-            "np.cumsum(tokens == end_of_text, axis=1, dtype=np.int32) - (tokens == end_of_text).astype(np.int32)",
+            "np.cumsum(tokens == self.tokenizer.end_of_text,",
+            "np.cumsum(np.roll(tokens, 1, axis=1) == self.tokenizer.end_of_text,",
+        ),
+        (
+            "bits per byte: end-of-text counted as a byte",
+            "tokenizer.count_bytes(self._valid_targets)",
+            "self._valid_targets.size",
         ),
         (
             "data cursor off by one",
@@ -104,13 +109,8 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/text_data.py",
         "tests/data/test_text_data.py",
-        ("training on the validation text", '("train", corpus.train)', '("train", corpus.valid)'),
-        ("last window never drawn", "- self._length, size=", "- self._length - 1, size="),
-        (
-            "bits per byte: end-of-text counted as a byte",
-            "self.tokenizer.count_bytes(self._valid_targets)",
-            "self._valid_targets.size",
-        ),
+        ("training on the validation text", '"train", corpus.train)', '"train", corpus.valid)'),
+        ("last window never drawn", "- self.length, size=", "- self.length - 1, size="),
     ),
     *planted(
         "jaxzoo/data/corpus/files.py",
@@ -178,7 +178,7 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/pieces/share_out.py",
         "tests/data/pieces/test_share_out.py",
-        ("the last piece is never made", "in enumerate(pieces) if not piece", "in enumerate(pieces[:-1]) if not piece"),
+        ("the last piece is never made", "piece in pieces if not piece", "piece in pieces[:-1] if not piece"),
         (
             "the locks of a command stay behind",
             "        if not is_shared(claims):\n",

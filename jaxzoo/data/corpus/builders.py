@@ -1,8 +1,8 @@
 """Corpora as tensorflow-datasets builders with array_record and without TensorFlow.
 
-`python -m jaxzoo.data.build` takes name, version, features and description from here, and writes the shards itself: in
-parallel, and so that a killed build goes on. `download_and_prepare` of these classes makes the same documents in one
-process, shuffled and without a validation split. This module imports tensorflow_datasets: import it where it is needed.
+`python -m jaxzoo.data.build` takes name, version, features and description from here, and writes the shards itself, in
+parallel and restartable. `download_and_prepare` of these classes makes the same documents in one process, shuffled and
+without a validation split. This module imports tensorflow_datasets: import it only where it is needed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from jaxzoo.data.corpus.sources import SOURCES, AnyDocument, Layout, Skipped, read_documents
+from jaxzoo.data.corpus.sources import SOURCES, Layout, Skipped, read_documents
 
 
 def features() -> tfds.features.FeaturesDict:
@@ -19,18 +19,12 @@ def features() -> tfds.features.FeaturesDict:
     return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 
-def fields_of(document: AnyDocument) -> dict[str, str]:
-    """A document as an example of these features."""
-    return {"text": document.text, "subset": document.subset}
-
-
 class TextCorpus(tfds.core.GeneratorBasedBuilder):
-    """Documents in files of the user's own.
+    """Documents in the user's own files.
 
     Args:
         paths: the files of each split.
-        fields: where text and subset stand in a line of JSON, or the splits of sequences; None: every file is one
-            document.
+        fields: layout of the files; None: every file is one document.
         **options: of `tfds.core.DatasetBuilder`, such as `data_dir` and `file_format="array_record"`.
     """
 
@@ -52,7 +46,7 @@ class TextCorpus(tfds.core.GeneratorBasedBuilder):
 
     def _generate_examples(self, files: list[Path]) -> Iterator[tuple[str, dict[str, str]]]:
         for (file, line), document in read_documents(files, self._fields, Skipped()):
-            yield f"{file}:{line}", fields_of(document)
+            yield f"{file}:{line}", {"text": document.text, "subset": document.subset}
 
 
 class ThePile(TextCorpus):
@@ -77,4 +71,4 @@ class Dna(TextCorpus):
 
 
 BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama, Dna)}
-"""By the name of the data set."""
+"""Builder by the name of the data set."""

@@ -1,28 +1,26 @@
 """Build of source files into a tensorflow-datasets directory of array_record shards, in parallel, and restartable.
 
-    OUT/build.json                              what is built; another request is refused
+    OUT/build.json                              the request; another request is refused
     OUT/work                                    shards and notes of an unfinished build (`shards`)
-    OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, what was skipped
+    OUT/the_pile/1.0.0/dataset_info.json        with features.json and metadata.json: counts by subset, skipped input
     OUT/the_pile/1.0.0/the_pile-train.array_record-00000-of-00012
 
 The files of a split are joined to pieces of about a shard's size in their order, a larger file being a piece of its
-own; workers share the pieces out. The bytes of the result depend on the inputs and the request alone.
+own; workers share the pieces. The bytes of the result depend on the inputs and the request alone.
 """
 
 import contextlib
-import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import check_metadata
-from jaxzoo.data.corpus.finish import finish
 from jaxzoo.data.corpus.lines import COMPRESSED
-from jaxzoo.data.corpus.request import BuildConfig, find_inputs, pieces_of, request
-from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, write_piece
+from jaxzoo.data.corpus.request import MEGABYTE, BuildConfig, find_inputs, request
+from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, finish, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
-from jaxzoo.data.pieces.resumable import check_plan, remove_drafts, removed_if_refused, write_plan
+from jaxzoo.data.pieces.resumable import begun, check_plan, remove_drafts
 from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 from jaxzoo.extras import need
 from jaxzoo.json_files import read_json
@@ -30,29 +28,28 @@ from jaxzoo.json_files import read_json
 VERSION = "1.0.0"
 """Version of the data sets."""
 COMPRESSED_FACTOR = 2.0
-"""Bytes of shards for a byte of compressed input, at most: shards compress each document by itself."""
+"""Bytes of shards per byte of compressed input, at most: shards compress each document by itself."""
 _PLAN = "build.json"
 
 
 class Progress(NamedTuple):
-    """How far a build is."""
+    """Progress of a build."""
 
     documents: int
     bytes: int
     """Bytes of text."""
     files: int
-    """Inputs that are done."""
+    """Finished inputs."""
 
 
 class Built(NamedTuple):
-    """A finished data set."""
+    """Finished data set."""
 
     directory: Path
     """Directory for `tensorflow_datasets.builder_from_directory`."""
     subsets: dict[str, dict[str, dict[str, int]]]
     """`documents` and `bytes` of text, by split and subset."""
     skipped: Skipped
-    """Counts of skipped input."""
     is_new: bool
     """Whether this call has made any of it."""
 
@@ -62,15 +59,9 @@ class Built(NamedTuple):
 
 
 class Build:
-    """A build in a directory. Finds the inputs, and refuses what could not work, before anything is written.
+    """Build in a directory. Finds the inputs, and refuses what could not work, before anything is written.
 
-    Args:
-        config: what is built.
-        out: the directory, which need not exist.
-
-    Raises:
-        ValueError: no input, or `out` holds something else; with the first difference.
-        OSError: something cannot be read.
+    Raises `ValueError` if there is no input, or if `out` holds something else, with the first difference.
     """
 
     def __init__(self, config: BuildConfig, out: Path):
@@ -78,8 +69,7 @@ class Build:
             need(library, "building a corpus")
         self.config, self.out = config, out
         self.files = find_inputs(config)
-        dataset = SOURCES[config.source].dataset
-        self.directory = out / dataset / VERSION
+        self.directory = out / SOURCES[config.source].dataset / VERSION
         self.work = WorkDirectory(out / "work")
         self._request = request(config, self.files)
         check_plan(out, _PLAN, self._request)
@@ -91,7 +81,7 @@ class Build:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the data set is there."""
+        """Whether the data set exists."""
         return (self.directory / "dataset_info.json").is_file()
 
     def estimate(self) -> int:
@@ -105,20 +95,22 @@ class Build:
         )
 
     def check_disk(self) -> None:
-        """Raises `ValueError` where the disk has too little space for what is left to write."""
+        """Raises `ValueError` if the disk has too little space for the rest of the build."""
         place = next(p for p in (self.out, *self.out.absolute().parents) if p.exists())
-        free = shutil.disk_usage(place).free
-        held = sum(map(_size, self.work.path.rglob("*.array_record")))
-        need = max(self.estimate() - held, 0)
-        if need > free:
+        free, written = shutil.disk_usage(place).free, 0
+        for file in self.work.path.rglob("*.array_record"):
+            with contextlib.suppress(FileNotFoundError):  # renamed by another command
+                written += file.stat().st_size
+        needed = max(self.estimate() - written, 0)
+        if needed > free:
             raise ValueError(
-                f"--out {self.out}: about {need / 1e9:,.1f} GB are needed ({COMPRESSED_FACTOR:g} times the size of "
+                f"--out {self.out}: about {needed / 1e9:,.1f} GB are needed ({COMPRESSED_FACTOR:g} times the size of "
                 f"compressed inputs, the size of others) and {free / 1e9:,.1f} GB are free; free some, choose another "
                 "place, or try with --allow-low-disk"
             )
 
     def progress(self) -> Progress:
-        """How far all that work on it are together."""
+        """Progress of all commands that share the build."""
         found = [Progress(0, 0, 0)]
         for file in self.work.progress.glob("*.json"):
             with contextlib.suppress(FileNotFoundError, ValueError):  # another command has ended the build
@@ -126,7 +118,7 @@ class Build:
         return Progress(*map(sum, zip(*found, strict=True)))
 
     def run(self, *, workers: int = 1, skip_bad: bool = False) -> Built:
-        """Makes what is missing.
+        """Makes the missing parts.
 
         Args:
             workers: processes; several such calls, on machines that share the directory, share the work.
@@ -134,55 +126,49 @@ class Build:
 
         Raises:
             ValueError: an input is damaged, or holds no document to train on.
-            OSError: the data set cannot be written, or a worker was killed.
         """
-        if self.is_finished:
-            self._remove_work()
-            return self._read(is_new=False)
-        pieces = list(pieces_of(self.config, self.files, skip_bad))
-        _probe(pieces)
-        with removed_if_refused(self.out, lambda: self.work.has_notes or is_shared(self.work.claims)):
-            write_plan(self.out, _PLAN, self._request)
-            self.work.create()
-            share_out(
-                write_piece,
-                [Piece(p.name, self.work.note(p.name), (os.fspath(self.work.path), p)) for p in pieces],
-                workers=workers,
-                report=lambda *_: None,
-                claims=self.work.claims,
-            )
-        names = [piece.name for piece in pieces]
-        arguments = (os.fspath(self.out), SOURCES[self.config.source].dataset, VERSION, names)
-        last = Piece("the data set's metadata", self.directory / "dataset_info.json", arguments)
-        share_out(finish, [last], workers=1, report=lambda *_: None, claims=self.work.claims)
-        self._remove_work()
-        return self._read(is_new=True)
-
-    def _remove_work(self) -> None:
-        """Removes what the data set does not need, unless another command still looks at it."""
+        is_new = not self.is_finished
+        if is_new:
+            self._make(workers, skip_bad)
         if not is_shared(self.work.claims):
             shutil.rmtree(self.work.path, ignore_errors=True)
-            remove_drafts(self.out, _PLAN)
-
-    def _read(self, *, is_new: bool) -> Built:
+            remove_drafts(self.out)
         found = check_metadata(self.directory)
         return Built(self.directory, found["subsets"], Skipped(**found["skipped"]), is_new)
 
+    def _make(self, workers: int, skip_bad: bool) -> None:
+        files = list(self._pieces(skip_bad))
+        for piece in files:
+            if piece.number == 0:  # a wrong source is refused before anything is written
+                next(read_documents(piece.files, piece.fields, Skipped(), skip_bad=skip_bad), None)
+        claims = self.work.claims
+        with begun(self.out, _PLAN, self._request, results="work/notes/*.json", claims=claims):
+            self.work.create()
+            pieces = [Piece(p.name, self.work.notes / f"{p.name}.json", (self.work, p)) for p in files]
+            share_out(write_piece, pieces, workers=workers, claims=claims)
+        names = [piece.name for piece in files]
+        arguments = (self.work, self.directory, SOURCES[self.config.source].dataset, names)
+        last = Piece("the data set's metadata", self.directory / "dataset_info.json", arguments)
+        share_out(finish, [last], workers=1, claims=claims)
+
+    def _pieces(self, skip_bad: bool) -> Iterator[FilePiece]:
+        """Joins the files of every split, in their order, while their sizes add up to at most a shard's."""
+        limit, fields = self.config.max_shard_mb * MEGABYTE, self.config.fields
+        for split, found in self.files.items():
+            groups: list[list[Path]] = []
+            room = 0
+            for file in found.values():
+                size = file.stat().st_size
+                if not groups or size > room:
+                    groups.append([])
+                    room = limit
+                groups[-1].append(file)
+                room -= size
+            fraction = self.config.hashed_fraction if split == "train" else 0.0
+            for i, group in enumerate(groups):
+                yield FilePiece(split, i, tuple(group), fields, fraction, limit, skip_bad)
+
 
 def build(config: BuildConfig, out: Path, *, workers: int = 1, skip_bad: bool = False) -> Built:
-    """Makes a data set, or finishes one, or finds it finished; `Build` says what it raises."""
+    """Makes or finishes a data set, or finds it finished; raises as `Build` does."""
     return Build(config, out).run(workers=workers, skip_bad=skip_bad)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:  # renamed by another command
-        return 0
-
-
-def _probe(pieces: Iterable[FilePiece]) -> None:
-    """Reads the first document of every split, so that a wrong source is refused before anything is written."""
-    for piece in pieces:
-        if piece.number == 0:
-            next(read_documents(piece.files, piece.fields, Skipped(), skip_bad=piece.skip_bad), None)

@@ -1,4 +1,4 @@
-"""Data sets of documents in the format of tensorflow-datasets, as `python -m jaxzoo.data.build` makes them.
+"""Reader of data sets in the format of tensorflow-datasets, as `python -m jaxzoo.data.build` makes them.
 
 Features are `text` and, where the corpus has parts, `subset`; the files are array_record. Only data are read:
 tensorflow-datasets' own reader imports the modules that a directory names. TensorFlow is not needed.
@@ -19,10 +19,8 @@ from jaxzoo.whole_files import write_json
 AT_ONCE = 64
 """Documents that are read together."""
 
-FEATURES = "tensorflow_datasets.core.features"
-DICTIONARY, TEXT = f"{FEATURES}.features_dict.FeaturesDict", f"{FEATURES}.text_feature.Text"
-"""The classes that features.json may name."""
-
+_FEATURES = "tensorflow_datasets.core.features"
+_DICTIONARY, _TEXT = f"{_FEATURES}.features_dict.FeaturesDict", f"{_FEATURES}.text_feature.Text"
 _AGAIN = "build the data set again with python -m jaxzoo.data.build"
 
 
@@ -46,7 +44,7 @@ class DatasetInfo(NamedTuple):
 
 
 class BuiltDocument(NamedTuple):
-    """One document."""
+    """Document of a data set."""
 
     text: str
     subset: str
@@ -55,18 +53,14 @@ class BuiltDocument(NamedTuple):
 
 
 class BuiltData:
-    """The documents of a directory.
+    """Documents of a directory: one version of a data set, or a directory above it that holds no other.
 
     Attributes:
         path: directory of the version of the data set.
         splits: number of documents in each shard, by split; `validation` is called `valid`.
 
-    Args:
-        path: the directory of one version of a data set, or one above it that holds no other.
-
     Raises:
         ValueError: it holds no such data set, several, one of other features or with damaged files.
-        OSError: it cannot be read.
     """
 
     def __init__(self, path: Path):
@@ -113,20 +107,12 @@ class BuiltData:
         return {"name": self._info.name, "version": self._info.version, "splits": splits}
 
     def shard(self, split: str, index: int) -> Iterator[BuiltDocument]:
-        """The documents of a shard, in order.
-
-        Raises:
-            ValueError: its file is damaged.
-        """
+        """Yields the documents of a shard, in order. Raises `ValueError` if its file is damaged."""
         file, length = self.files(split)[index], self.splits[split][index]
         return self._read(file, length, range(length))
 
     def read(self, split: str, numbers: Iterable[int]) -> Iterator[BuiltDocument]:
-        """Documents by their numbers in the split.
-
-        Raises:
-            ValueError: a file is damaged.
-        """
+        """Yields documents by their numbers in the split. Raises `ValueError` if a file is damaged."""
         files, lengths = self.files(split), self.splits[split]
         ends = list(itertools.accumulate(lengths))
         for number in numbers:
@@ -146,14 +132,14 @@ class BuiltData:
             while some := list(itertools.islice(left, AT_ONCE)):
                 for record in reader.read(some):
                     document = self._decode(record)
-                    subset = document["subset"].decode() if "subset" in document else ""
-                    yield _document(document["text"], subset)
+                    text = document["text"].decode("utf-8", errors="replace")
+                    yield BuiltDocument(text, document.get("subset", b"").decode(), text.encode() != document["text"])
         except Exception as error:  # array_record and protobuf have no classes of their own
             raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}; {_AGAIN}") from error
 
 
 def _find(path: Path) -> Path:
-    """The directory of the one version of the one data set in a directory, which may be that itself."""
+    """Returns the directory of the one version of the one data set in a directory, which may be that itself."""
     if not path.is_dir():
         raise ValueError(f"--data {path} is no directory; it must be one that python -m jaxzoo.data.build has made")
     for pattern in (".", "*", "*/*"):
@@ -173,8 +159,8 @@ def _read_features(file: Path) -> list[str]:
     content = read_json(file, dict, remedy=_AGAIN)
     found = content.get("featuresDict")
     features = found.get("features") if isinstance(found, dict) else None
-    texts = {name: {"pythonClassName": TEXT, "text": {}} for name in features or () if name in ("text", "subset")}
-    if "text" not in texts or content != {"pythonClassName": DICTIONARY, "featuresDict": {"features": texts}}:
+    texts = {name: {"pythonClassName": _TEXT, "text": {}} for name in features or () if name in ("text", "subset")}
+    if "text" not in texts or content != {"pythonClassName": _DICTIONARY, "featuresDict": {"features": texts}}:
         raise ValueError(f"{file} must describe the features text and subset, texts of tensorflow-datasets; {_AGAIN}")
     return list(texts)
 
@@ -186,10 +172,9 @@ def write_metadata_checksums(path: Path) -> None:
 
 
 def check_metadata(path: Path) -> dict[str, Any]:
-    """Returns the content of metadata.json, empty for data sets that others have made.
+    """Returns the content of metadata.json, empty for data sets of other software.
 
-    Raises:
-        ValueError: it, or a description of which it has the digest, is damaged.
+    Raises `ValueError` if it, or a description of which it has the digest, is damaged.
     """
     file = path / "metadata.json"
     if not file.is_file() or not {"sha256", "checksum"} & read_json(file, dict, remedy=_AGAIN).keys():
@@ -204,10 +189,3 @@ def check_metadata(path: Path) -> dict[str, Any]:
 def _digests(path: Path) -> dict[str, str]:
     names = ("dataset_info.json", "features.json")
     return {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in names}
-
-
-def _document(data: bytes, subset: str) -> BuiltDocument:
-    try:
-        return BuiltDocument(data.decode("utf-8"), subset, is_repaired=False)
-    except UnicodeDecodeError:
-        return BuiltDocument(data.decode("utf-8", errors="replace"), subset, is_repaired=True)

@@ -9,8 +9,8 @@ regions: from 1, the end included), or by a BED file of intervals (from 0, the e
 such as that of HyenaDNA (Nguyen et al. 2023); bases outside of its intervals are left out. Overlapping intervals of one
 split are joined, so that no base is there twice.
 
-Libraries that read FASTA by places (pyfaidx, pyfastx) do not read the gzip in which genomes are published, or hold a
-whole sequence in memory and write an index next to the file; a corpus needs neither.
+Libraries with random access to FASTA (pyfaidx, pyfastx) do not read the gzip in which genomes are published, or hold a
+whole sequence in memory and write an index next to the file.
 """
 
 import gzip
@@ -46,15 +46,15 @@ class Interval(NamedTuple):
 
 
 class FastaLayout(NamedTuple):
-    """Which bases belong to which split."""
+    """Split of each base."""
 
     intervals: dict[str, list[Interval]]
     """By name of the sequence, sorted, without overlaps."""
     rest: str | None = "train"
-    """The split of all other bases; None: they are left out."""
+    """Split of all other bases; None: they are left out."""
 
     def of(self, name: str) -> list[Interval]:
-        """The intervals of a sequence, those of the rest included, in order."""
+        """Returns the intervals of a sequence, those of the rest included, in order."""
         found = self.intervals.get(name, [])
         if self.rest is None:
             return found
@@ -70,12 +70,7 @@ class FastaLayout(NamedTuple):
 
 
 def read_layout(*, valid_regions: str = "", test_regions: str = "", intervals: Path | None = None) -> FastaLayout:
-    """The splits that the user names.
-
-    Raises:
-        ValueError: a region or a line cannot be read, or two splits overlap.
-        OSError: the file of intervals cannot be read.
-    """
+    """Reads the splits that the user names. Raises `ValueError` for a damaged region or line, or overlapping splits."""
     if intervals is not None:
         return FastaLayout(_without_overlaps(_bed_lines(intervals), f"--intervals {intervals}"), None)
     regions = []
@@ -113,7 +108,7 @@ def _bed_lines(file: Path) -> Iterator[tuple[str, Interval]]:
 
 
 def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> dict[str, list[Interval]]:
-    """Sorted by name and start; overlaps of one split are joined, those of two refused."""
+    """Sorts by name and start; joins overlaps of one split, and refuses those of two."""
     by_name: dict[str, list[Interval]] = {}
     for name, new in sorted(intervals, key=lambda pair: (pair[0], pair[1].start)):
         joined = by_name.setdefault(name, [])
@@ -130,20 +125,17 @@ def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> 
 
 
 class Bases(NamedTuple):
-    """Text of a document."""
+    """Text of a document, and the name of its sequence."""
 
     text: str
     name: str
-    """Of the sequence."""
     split: str
 
 
 def read_bases(file: Path, layout: FastaLayout) -> Iterator[Bases]:
-    """The documents of a file, in order.
+    """Yields the documents of a file, in order.
 
-    Raises:
-        DamagedFileError: no FASTA, a letter that is no base, or damaged compression; the line.
-        OSError: the file cannot be read.
+    Raises `DamagedFileError`, with the line, if it is no FASTA, has a letter that is no base, or damaged compression.
     """
     name: str | None = None
     pending: _Pending | None = None
@@ -195,7 +187,7 @@ class _Pending:
         self._at += len(letters)
 
     def end(self) -> Iterator[Bases]:
-        """The last documents of the sequence."""
+        """Yields the last documents of the sequence."""
         if self._intervals:
             last = self._intervals[-1]
             if last.end is not None and last.end > self._at:
@@ -205,7 +197,7 @@ class _Pending:
             yield from self._cut(is_end=True)
 
     def _cut(self, *, is_end: bool) -> Iterator[Bases]:
-        """Documents of what is held; the last one that may go on, and a run of N after it, stay where it is no end."""
+        """Yields held documents, without the last one, and a run of N after it, unless it is the end."""
         held = bytes(self._held)
         n = len(held) if is_end else len(held.rstrip(b"N"))
         *runs, last = _GAP.split(held[:n])
@@ -221,7 +213,7 @@ class _Pending:
 
 
 def _sequence_name(header: bytes, line: int) -> str:
-    """The first word of a header; of NCBI's `gi|..|ref|NAME|` the last part."""
+    """Returns the first word of a header; of NCBI's `gi|..|ref|NAME|` the last part."""
     words = header[1:].decode("utf-8", errors="replace").split()
     if not words:
         raise DamagedFileError(f"line {line}: a sequence without a name")
@@ -235,7 +227,7 @@ def _opened(file: Path) -> BinaryIO:
 
 
 def _parts(stream: BinaryIO) -> Iterator[bytes]:
-    """Lines without their ends; a line longer than `PART_BYTES` in parts."""
+    """Yields lines without their ends; a line longer than `PART_BYTES` in parts."""
     try:
         while part := stream.readline(PART_BYTES):
             yield part.rstrip(b"\r\n")

@@ -1,15 +1,14 @@
-"""Text files on disk: which ones, on which side of the train/validation split, with which content.
+"""Text files on disk: names, content, and side of the train/validation split.
 
-The default corpus is the Python standard library's own `.py` source: some 9 MB, present wherever this code
-runs. `TextDataConfig.path` names another one: a directory, one file, or a glob.
-
-Names are POSIX paths relative to the directory (to the last directory before the first wildcard of a glob):
-neither the split nor the fingerprint depends on where the corpus lies.
+The default corpus is the Python standard library's own `.py` source, some 9 MB. Names are POSIX paths relative to the
+directory (to the last directory before the first wildcard of a glob): neither the split nor the fingerprint depends on
+where the corpus lies.
 """
 
 import dataclasses
 import glob
 import hashlib
+import itertools
 import json
 import os
 import sysconfig
@@ -20,13 +19,10 @@ from typing import NamedTuple
 STDLIB_LEFT_OUT = frozenset(
     ("__pycache__", "dist-packages", "encodings", "idle_test", "pydoc_data", "site-packages", "test", "tests")
 )
-"""Directories of the standard library outside the default corpus: installed packages; test suites, which
-would be most of it and hold files that are odd on purpose; and generated tables, whose near copies of one
-another would fall on both sides of the split."""
-
+"""Directories of the standard library outside the default corpus: installed packages; test suites, which would be most
+of it; and generated tables, whose near copies would fall on both sides of the split."""
 MACHINE_MADE = ("_sysconfigdata", "config-")
-"""Beginnings of names in the standard library whose content was generated on the machine: without them, the
-corpus of one Python version is the same everywhere."""
+"""Beginnings of names in the standard library whose content depends on the machine."""
 
 _FIELD = "TextDataConfig.path"
 
@@ -37,22 +33,22 @@ class Document(NamedTuple):
     name: str
     """Relative POSIX path; `name[:n]` and `name[n:]` for the two ends of a single file, cut at byte n."""
     data: bytes
-    """Content, valid UTF-8, not empty."""
+    """Valid UTF-8, not empty."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """The documents of both splits."""
+    """Documents of both splits."""
 
     train: tuple[Document, ...]
-    """Documents to learn from, sorted by name."""
+    """Sorted by name."""
     valid: tuple[Document, ...]
-    """Documents to score, in the order of their hashes: any beginning of them is a fair sample."""
+    """In the order of their hashes: any beginning of them is a fair sample."""
     n_skipped: int = 0
-    """How many files were left out because they are empty or not UTF-8."""
+    """Number of files that were left out because they are empty or not UTF-8."""
 
     def manifest(self) -> dict[str, list[list]]:
-        """JSON-able listing of what a run learns from: `{split: [[name, bytes, sha256 of content], ...]}`."""
+        """Listing of the files, JSON-able: `{split: [[name, bytes, sha256 of content], ...]}`."""
         return {
             split: [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in documents]
             for split, documents in (("train", self.train), ("valid", self.valid))
@@ -74,14 +70,13 @@ class Corpus:
 def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
     """Finds, splits and reads the files of `path`.
 
-    A file is in validation when a hash of seed and name, as a number in [0, 1), is below `valid_fraction`: it
-    stays on its side whatever files come and go around it. Only where one side would be empty do the others
-    matter: the file with the lowest hash goes to validation, or the one with the highest to training. A lone
-    file is cut in two, its last `valid_fraction` (by bytes, at a character) being the validation text.
+    A file is in validation when a hash of seed and name, as a number in [0, 1), is below `valid_fraction`: it stays on
+    its side whatever files come and go around it. Only if one side would be empty does the file with the lowest hash go
+    to validation, or the one with the highest to training. A lone file is cut in two, its last `valid_fraction` (by
+    bytes, at a character) being the validation text.
 
     Args:
-        path: directory (read recursively, links to directories not followed), file or glob; "": the standard
-            library.
+        path: directory (read recursively, links to directories not followed), file or glob; "": the standard library.
         valid_fraction: expected share of files in validation, in (0, 1).
         seed: seed of the split.
 
@@ -93,17 +88,19 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
         contents = {name: file.read_bytes() for name, file in files.items()}
     except OSError as error:
         remedy = "give read permission, or name other files"
-        raise _path_error(path, f"must be readable, but: {error}", remedy) from error
-    documents = [Document(name, data) for name, data in contents.items() if data and _is_utf8(data)]
+        raise ValueError(f"{_FIELD}={path!r} must be readable, but: {error}; {remedy}") from error
+    documents = [Document(name, data) for name, data in contents.items() if _is_text(data)]
     n_skipped = len(files) - len(documents)
     if not documents:
         rule = f"must hold UTF-8 text, but of its {len(files)} files {n_skipped} are empty or not UTF-8"
-        raise _path_error(path, rule, "name a directory, a file or a glob such as 'books/**/*.txt'")
+        raise ValueError(f"{_FIELD}={path!r} {rule}; name a directory, a file or a glob such as 'books/**/*.txt'")
     if len(documents) == 1:
         train, valid = _cut(documents[0], valid_fraction)
         return Corpus(train=(train,), valid=(valid,), n_skipped=n_skipped)
+    share = {d.name: hash_share(b"%d:%s" % (seed, os.fsencode(d.name))) for d in documents}
+    n_valid = min(max(sum(each < valid_fraction for each in share.values()), 1), len(documents) - 1)
+    chosen = sorted(share, key=share.__getitem__)[:n_valid]
     by_name = {d.name: d for d in documents}
-    chosen = _names_in_valid(list(by_name), valid_fraction, seed)
     return Corpus(
         train=tuple(d for d in documents if d.name not in chosen),
         valid=tuple(by_name[name] for name in chosen),
@@ -112,15 +109,10 @@ def read_corpus(path: str = "", *, valid_fraction: float, seed: int) -> Corpus:
 
 
 def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
-    """Relative POSIX name -> regular file, sorted by name; hidden ones are left out unless `path` names them.
+    """Returns relative POSIX name -> regular file, sorted by name, without hidden ones unless `path` names them.
 
-    Args:
-        path: as in `read_corpus`; what exists under this very name wins over its reading as a glob.
-        field: what errors call `path`.
-
-    Raises:
-        ValueError: `path` neither exists nor is a glob.
-        OSError: a directory cannot be listed.
+    What exists under the very name `path` wins over its reading as a glob. Raises `ValueError`, with `field` as the
+    name of `path`, if it neither exists nor is a glob.
     """
     place = os.path.expanduser(path)
     if not path:
@@ -131,19 +123,17 @@ def find_files(path: str = "", *, field: str = _FIELD) -> dict[str, Path]:
     elif os.path.isdir(place):
         root, found = Path(place), _walk(Path(place))
     elif _is_glob(place):
-        root, found = _glob_root(place), map(Path, glob.iglob(place, recursive=True))
+        root = Path(*itertools.takewhile(lambda part: not _is_glob(part), Path(place).parts))
+        found = map(Path, glob.iglob(place, recursive=True))
     else:
-        raise _path_error(path, "must be a directory, a file or a glob that exists", "check the spelling", field)
+        rule = "must be a directory, a file or a glob that exists"
+        raise ValueError(f"{field}={path!r} {rule}; check the spelling")
     named = {file.relative_to(root).as_posix(): file for file in found if file.is_file()}
     return dict(sorted(named.items()))
 
 
-def _path_error(path: str, rule: str, remedy: str, field: str = _FIELD) -> ValueError:
-    return ValueError(f"{field}={path!r} {rule}; {remedy}")
-
-
 def _walk(root: Path, left_out: Iterable[str] = (), prefixes: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Files below `root`, not hidden, in no directory of `left_out`, no name beginning with `prefixes`."""
+    """Yields files below `root` but hidden ones, directories of `left_out`, and names that begin with `prefixes`."""
 
     def stop(error: OSError) -> None:
         raise error  # os.walk by itself passes over a directory that it cannot list
@@ -157,36 +147,20 @@ def _is_glob(part: str) -> bool:
     return any(c in part for c in "*?[")
 
 
-def _glob_root(pattern: str) -> Path:
-    parts = Path(pattern).parts
-    first = next(i for i, part in enumerate(parts) if _is_glob(part))
-    return Path(*parts[:first])
-
-
-def _is_utf8(data: bytes) -> bool:
+def _is_text(data: bytes) -> bool:
     try:
-        data.decode("utf-8")
+        return bool(data.decode("utf-8"))
     except UnicodeDecodeError:
         return False
-    return True
 
 
-def _names_in_valid(names: list[str], valid_fraction: float, seed: int) -> list[str]:
-    """The names on the validation side by rising hash, at least one and not all of two or more."""
-    share = {name: _hash_share(seed, name) for name in names}
-    ranked = sorted(names, key=share.__getitem__)
-    n_chosen = sum(share[name] < valid_fraction for name in names)
-    return ranked[: min(max(n_chosen, 1), len(names) - 1)]
-
-
-def _hash_share(seed: int, name: str) -> float:
-    """A number in [0, 1) that is a pure function of seed and name."""
-    digest = hashlib.sha256(b"%d:%s" % (seed, os.fsencode(name))).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48
+def hash_share(data: bytes) -> float:
+    """Returns a number in [0, 1) that is a pure function of the data."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
 
 
 def _cut(document: Document, valid_fraction: float) -> tuple[Document, Document]:
-    """A document without its last `valid_fraction` of bytes, and these, at least one character."""
+    """Cuts off the last `valid_fraction` of a document's bytes, at least one character."""
     name, data = document
     at = len(data) - max(1, round(len(data) * valid_fraction))
     while at > 0 and data[at] & 0xC0 == 0x80:  # a continuation byte of UTF-8

@@ -1,4 +1,4 @@
-"""Lines of plain and of compressed files, in bounded memory whatever the files hold."""
+"""Lines of plain and of compressed files, in bounded memory."""
 
 import bz2
 import collections
@@ -22,18 +22,15 @@ COMPRESSED = (".zst", ".gz", ".bz2")
 
 
 class DamagedFileError(ValueError):
-    """The rest of a file cannot be read; the message says what is wrong with it, without its name."""
+    """Error after which the rest of a file cannot be read; the message lacks its name."""
 
 
 def read_lines(file: Path) -> Iterator[bytes | None]:
     """Yields the lines of a file without their ends, None for a line longer than `MOST_LINE_BYTES`.
 
-    Files with the endings `COMPRESSED` are decompressed, whatever their number of frames.
-
-    Raises:
-        DamagedFileError: compressed data are damaged or end within a frame. The lines before the damage have been given
-            by then, but for the last `HELD_BYTES` before an error that only the checksum at a frame's end may show.
-        OSError: the file cannot be read.
+    Files with the endings `COMPRESSED` are decompressed, whatever their number of frames. Raises `DamagedFileError` if
+    compressed data are damaged or end within a frame, after the lines before the damage, but for the last `HELD_BYTES`
+    before an error that only the checksum at a frame's end may show.
     """
     parts: list[bytes] = []
     n_bytes = 0

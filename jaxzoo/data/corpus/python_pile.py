@@ -1,11 +1,10 @@
-"""A small real corpus in the Pile's format, made of what every Python brings along.
+"""Small real corpus in the Pile's format, made of files of the Python installation.
 
-Two subsets: "Python source", the standard library's files as `corpus.find_files` gives them, and "Python reference",
-the topics of the language reference that `help()` shows, a document each. Installed packages may be a third, "Python
+Two subsets: "Python source", the standard library's files as `files.find_files` gives them, and "Python reference",
+the topics of the language reference that `help()` shows, one document each. Installed packages may be a third, "Python
 packages". The bytes depend on the versions of Python, of these packages and of the zstd library alone.
 """
 
-import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxzoo.data.corpus.files import find_files
+from jaxzoo.data.corpus.files import find_files, hash_share
 from jaxzoo.extras import need
 from jaxzoo.whole_files import replacing
 
@@ -23,7 +22,7 @@ VALID_FRACTION = 0.1
 
 
 class NamedText(NamedTuple):
-    """A document that is not written yet."""
+    """Document with its subset and name."""
 
     subset: str
     name: str
@@ -33,41 +32,39 @@ class NamedText(NamedTuple):
 def write_python_pile(
     out: Path, packages: Sequence[str] = (), *, overwrite: bool = False
 ) -> dict[str, dict[str, list[int]]]:
-    """Writes `FILES`.
+    """Writes `FILES`; returns documents and bytes of text, by file and subset.
 
     A hash of subset and name decides the file of a document; within a file, documents are in the order of that hash.
 
     Args:
-        out: the directory, made where it is missing.
+        out: the directory, made if it is missing.
         packages: installed distributions, such as numpy, whose Python files are a third subset; tests are left out.
         overwrite: whether files of these names are replaced.
 
-    Returns:
-        Documents and bytes of text, by file and subset.
-
     Raises:
         ValueError: a file exists, a package is not installed, or the library zstandard is missing.
-        OSError: it cannot be written.
     """
     need("zstandard", "writing jsonl.zst files")
     for file in FILES:
         if (out / file).exists() and not overwrite:
             raise ValueError(f"{out / file} exists; choose another --out, or replace it with --overwrite")
-    placed = sorted((_share(document), document) for document in documents(packages))
-    counts = {}
-    for file in FILES:
-        chosen = [document for share, document in placed if _file(share) == file]
-        counts[file] = _count(chosen)
+    placed = sorted((hash_share(f"{each.subset}:{each.name}".encode()), each) for each in documents(packages))
+    middle = (1 + VALID_FRACTION) / 2
+    shares = zip(FILES, ((VALID_FRACTION, middle), (middle, 1.0), (0.0, VALID_FRACTION)), strict=True)
+    counts: dict[str, dict[str, list[int]]] = {}
+    for file, (low, high) in shares:
+        chosen = [document for share, document in placed if low <= share < high]
+        counts[file] = {}
+        for subset, _, text in sorted(chosen):
+            count = counts[file].setdefault(subset, [0, 0])
+            count[0] += 1
+            count[1] += len(text.encode())
         _write(out / file, chosen)
     return counts
 
 
 def documents(packages: Sequence[str] = ()) -> Iterator[NamedText]:
-    """All documents; those that are empty or not UTF-8 are left out.
-
-    Raises:
-        ValueError: a package is not installed.
-    """
+    """Yields all documents, without those that are empty or not UTF-8."""
     files = [("Python source", name, file) for name, file in find_files("").items()]
     files += [("Python packages", name, file) for name, file in sorted(_package_files(packages).items())]
     for subset, name, file in files:
@@ -82,7 +79,7 @@ def documents(packages: Sequence[str] = ()) -> Iterator[NamedText]:
 
 
 def _package_files(packages: Sequence[str]) -> dict[str, Path]:
-    """The Python files of installed distributions, by their names in them."""
+    """Finds the Python files of installed distributions, by their names in them."""
     found: dict[str, Path] = {}
     for package in packages:
         try:
@@ -93,27 +90,6 @@ def _package_files(packages: Sequence[str]) -> dict[str, Path]:
             if file.suffix == ".py" and not {"test", "tests"} & set(file.parts):
                 found[file.as_posix()] = Path(str(file.locate()))
     return {name: file for name, file in found.items() if file.is_file()}
-
-
-def _share(document: NamedText) -> float:
-    """A number in [0, 1) that is a pure function of subset and name."""
-    digest = hashlib.sha256(f"{document.subset}:{document.name}".encode()).digest()
-    return int.from_bytes(digest[:6], "big") / 2**48
-
-
-def _file(share: float) -> str:
-    if share < VALID_FRACTION:
-        return FILES[2]
-    return FILES[share >= (1 + VALID_FRACTION) / 2]
-
-
-def _count(chosen: list[NamedText]) -> dict[str, list[int]]:
-    counts: dict[str, list[int]] = {}
-    for subset, _, text in sorted(chosen):
-        count = counts.setdefault(subset, [0, 0])
-        count[0] += 1
-        count[1] += len(text.encode())
-    return counts
 
 
 def _write(file: Path, chosen: list[NamedText]) -> None:

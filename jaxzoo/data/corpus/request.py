@@ -1,15 +1,14 @@
-"""Configuration of a build: which files, split how, cut into which pieces."""
+"""Configuration of a build, and the request that its directory records."""
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from jaxzoo.checked import Checked, FractionBelowOne, PositiveInt
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
-from jaxzoo.data.corpus.shards import FilePiece
 from jaxzoo.data.corpus.sources import SOURCES, Fields, Layout, find_source_files
 
 FORMAT = 1
@@ -26,7 +25,7 @@ class BuildConfig(Checked):
     """Configuration of a build."""
 
     source: Literal["pile", "slimpajama", "text", "jsonl", "parquet", "fasta"]
-    """Which kind of files: the Pile's, SlimPajama's, text (a file a document), lines of JSON, rows of parquet or Arrow
+    """Kind of files: the Pile's, SlimPajama's, text (one document per file), lines of JSON, rows of parquet or Arrow
     (a folder of Hugging Face datasets), or FASTA."""
     paths: str
     """Files to train on: a directory, file or glob."""
@@ -86,14 +85,9 @@ class BuildConfig(Checked):
 
 
 def find_inputs(config: BuildConfig) -> dict[str, dict[str, Path]]:
-    """Name -> file of each split.
-
-    Raises:
-        ValueError: there is none, or one is of two splits.
-        OSError: a directory cannot be listed.
-    """
-    given = {"train": config.paths, "valid": config.valid_paths, "test": config.test_paths}
+    """Returns name -> file of each split. Raises `ValueError` if there is none, or one is of two splits."""
     options = {"train": "--paths", "valid": "--valid-paths", "test": "--test-paths"}
+    given = {"train": config.paths, "valid": config.valid_paths, "test": config.test_paths}
     files = {
         split: find_source_files(config.source, path, option=options[split])
         for split, path in given.items()
@@ -109,52 +103,27 @@ def find_inputs(config: BuildConfig) -> dict[str, dict[str, Path]]:
 
 
 def request(config: BuildConfig, files: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
-    """Everything that determines the bytes of the result, for `build.json`."""
+    """Returns everything that determines the bytes of the result, for `build.json`."""
+    fields: Any = config.fields
+    if isinstance(fields, FastaLayout):
+        fields = {"splits": _digest(fields)}
     listings = {split: [[name, file.stat().st_size] for name, file in found.items()] for split, found in files.items()}
     return {
         "format": FORMAT,
         "source": config.source,
-        "fields": _fields_listing(config.fields),
+        "fields": fields._asdict() if isinstance(fields, Fields) else fields,
         "valid_fraction": config.hashed_fraction,
         "max_shard_mb": config.max_shard_mb,
         "inputs": {
             split: {
                 "files": len(listing),
                 "bytes": sum(size for _, size in listing),
-                "names_and_sizes": hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:12],
+                "names_and_sizes": _digest(listing),
             }
             for split, listing in listings.items()
         },
     }
 
 
-def _fields_listing(fields: Layout) -> dict[str, Any] | None:
-    """The fields of lines by name; of the splits of sequences a digest."""
-    if isinstance(fields, FastaLayout):
-        return {"splits": hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:12]}
-    return fields._asdict() if fields else None
-
-
-def pieces_of(config: BuildConfig, files: Mapping[str, Mapping[str, Path]], skip_bad: bool) -> Iterator[FilePiece]:
-    """The files of every split, joined to pieces of about a shard's size."""
-    limit, fields = config.max_shard_mb * MEGABYTE, config.fields
-    for split, found in files.items():
-        fraction = config.hashed_fraction if split == "train" else 0.0
-        groups = _groups(list(found.values()), limit)
-        for i, group in enumerate(groups):
-            yield FilePiece(split, i, tuple(group), fields, fraction, limit, skip_bad)
-
-
-def _groups(files: list[Path], limit: int) -> list[list[Path]]:
-    """The files in their order, joined while their sizes, added up, stay within the limit."""
-    groups: list[list[Path]] = []
-    n_bytes = 0
-    for file in files:
-        size = file.stat().st_size
-        if groups and n_bytes + size <= limit:
-            groups[-1].append(file)
-            n_bytes += size
-        else:
-            groups.append([file])
-            n_bytes = size
-    return groups
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

@@ -1,38 +1,31 @@
-"""array_record shards of documents, section by section: the part of a build that its workers share.
+"""array_record shards of documents, written section by section, and the metadata that makes them a data set.
 
 A piece is some files of a split. It is made in sections: once the documents since the last cut hold `section_bytes` of
-text, the shards of all splits are closed, and a note says what they hold and where reading goes on. A build that was
-killed goes on after its last note, and cuts the same sections.
+text, the shards of all splits are closed, and a note records their content and where reading continues. A killed build
+continues after its last note, and cuts the same sections. `finish`, the last step of a build, names the shards.
 """
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxzoo.checked import Count
-from jaxzoo.data.corpus.sources import (
-    BEGINNING,
-    AnyDocument,
-    Layout,
-    PlacedDocument,
-    Position,
-    Skipped,
-    read_documents,
-)
+from jaxzoo.data.corpus.built import write_metadata_checksums
+from jaxzoo.data.corpus.files import hash_share
+from jaxzoo.data.corpus.sources import BEGINNING, Layout, Position, Skipped, TextDocument, read_documents
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
 PROGRESS_SECONDS = 1.0
-"""Between two words on how far a piece is."""
+"""Time between two progress records of a piece."""
 
 
 class FilePiece(NamedTuple):
@@ -40,7 +33,7 @@ class FilePiece(NamedTuple):
 
     split: str
     number: int
-    """Among the pieces of its split, from 0 on."""
+    """Index among the pieces of its split."""
     files: tuple[Path, ...]
     fields: Layout
     valid_fraction: float
@@ -54,17 +47,34 @@ class FilePiece(NamedTuple):
         return f"{self.split}-{self.number:05d}"
 
 
+@dataclasses.dataclass
+class ShardContent:
+    """Content of the shard of a split and section."""
+
+    file_bytes: Count = 0
+    subsets: dict[str, list[Count]] = dataclasses.field(default_factory=dict)
+    """Documents and bytes of text by subset."""
+
+
+class SectionNote(NamedTuple):
+    """Note of a finished section."""
+
+    end: Position
+    """Where reading continues."""
+    ended: bool
+    """Whether it is the last section of its piece."""
+    splits: dict[str, ShardContent]
+    skipped: Skipped
+
+
 class WorkDirectory:
     """Files of an unfinished build.
 
     Attributes:
-        notes: one a section, and one a piece.
-        shards: what becomes the data set.
-        progress: how far the pieces under way are; nothing depends on it.
-        claims: of those who share the work.
-
-    Args:
-        path: the directory, which need not exist.
+        notes: one per section, and one per finished piece.
+        shards: directory that becomes the data set.
+        progress: progress of the pieces under way, for the user.
+        claims: locks of the processes that share the work.
     """
 
     def __init__(self, path: Path):
@@ -73,201 +83,197 @@ class WorkDirectory:
         self.claims = path / "claims"
 
     def create(self) -> None:
-        """Makes what is missing."""
+        """Makes the missing directories."""
         for folder in (self.notes, self.shards, self.progress):
             folder.mkdir(parents=True, exist_ok=True)
-
-    def note(self, piece: str) -> Path:
-        """Note that a piece is done."""
-        return self.notes / f"{piece}.json"
 
     def section_note(self, piece: str, section: int) -> Path:
         """Note of the content of a section."""
         return self.notes / f"{piece}-{section:05d}.json"
 
     def shard(self, piece: str, section: int, split: str) -> Path:
-        """The documents of a section that are of a split."""
+        """Shard of a section and split."""
         return self.shards / f"{piece}-{section:05d}-{split}.array_record"
 
-    def remove_unfinished(self, piece: str) -> None:
-        """Removes what a worker that was killed has left of a shard."""
-        for file in self.path.glob(f"{piece}-*.tmp"):
-            file.unlink(missing_ok=True)
-
-    def section_notes(self, piece: str) -> "Iterator[SectionNote]":
-        """Notes of the finished sections of a piece, in order.
-
-        Raises:
-            ValueError: a note is damaged.
-        """
+    def section_notes(self, piece: str) -> Iterator[SectionNote]:
+        """Notes of the finished sections of a piece, in order. Raises `ValueError` if one is damaged."""
         for section in itertools.count():
             note = self.section_note(piece, section)
             if not note.exists():
                 return
             yield read_json(note, SectionNote, checksum=True, remedy=f"remove {self.path} and build again")
 
-    @property
-    def has_notes(self) -> bool:
-        """Whether a section is finished."""
-        return any(self.notes.glob("*.json"))
 
-
-@dataclasses.dataclass
-class Held:
-    """Content of the shard of a split and section."""
-
-    file_bytes: Count = 0
-    subsets: dict[str, list[Count]] = dataclasses.field(default_factory=dict)
-    """Documents and bytes of text by subset."""
-
-    def add(self, subset: str, n_bytes: int) -> None:
-        """Counts a document."""
-        counts = self.subsets.setdefault(subset, [0, 0])
-        counts[0] += 1
-        counts[1] += n_bytes
-
-
-class SectionNote(NamedTuple):
-    """Note of a finished section."""
-
-    end: Position
-    """Where reading goes on."""
-    ended: bool
-    """Whether it is the last section of its piece."""
-    splits: dict[str, Held]
-    skipped: Skipped
-
-
-def write_piece(work: str, piece: FilePiece) -> None:
-    """Makes a piece, or what is left of it.
-
-    Raises:
-        ValueError: an input is damaged, and is not to be skipped; file and line.
-        OSError: an input cannot be read, or a shard not be written.
-    """
-    directory = WorkDirectory(Path(work))
-    directory.remove_unfinished(piece.name)
-    told = _Progress(directory, piece)
-    section, start, ended = 0, BEGINNING, False
-    for note in directory.section_notes(piece.name):
-        section, start, ended = section + 1, note.end, note.ended
-        told.add(note)
+def write_piece(work: WorkDirectory, piece: FilePiece) -> None:
+    """Makes the missing sections of a piece. Raises `ValueError`, with file and line, at damage that is not skipped."""
+    for draft in work.path.glob(f"{piece.name}-*.tmp"):  # of a killed worker
+        draft.unlink(missing_ok=True)
+    notes = list(work.section_notes(piece.name))
+    subsets = [counts for note in notes for shard in note.splits.values() for counts in shard.subsets.values()]
+    n_documents, n_bytes = (sum(counts[i] for counts in subsets) for i in (0, 1))
+    start, ended = (notes[-1].end, notes[-1].ended) if notes else (BEGINNING, False)
+    reported, progress = time.monotonic(), work.progress / f"{piece.name}.json"
     skipped = Skipped()
     documents = read_documents(piece.files, piece.fields, skipped, start=start, skip_bad=piece.skip_bad)
-    while not ended:
-        writing = SectionWriter(directory, piece, section)
+    for section in itertools.count(len(notes)):
+        if ended:
+            break
+        writer, end_of_section = _SectionWriter(work, piece, section), n_bytes + piece.section_bytes
         for start, document in documents:
-            writing.add(document)
-            told.say(start, writing.documents, writing.bytes)
-            if writing.bytes >= piece.section_bytes:
+            n_documents, n_bytes = n_documents + 1, n_bytes + writer.add(document)
+            if time.monotonic() - reported >= PROGRESS_SECONDS:
+                write_json(progress, {"documents": n_documents, "bytes": n_bytes, "files": start.file})
+                reported = time.monotonic()
+            if n_bytes >= end_of_section:
                 break
         else:
             ended = True
-        note = SectionNote(start, ended, writing.close(), skipped.take())
-        splits = {split: dataclasses.asdict(held) for split, held in note.splits.items()}
-        content = {**note._asdict(), "splits": splits, "skipped": dataclasses.asdict(note.skipped)}
-        write_json(directory.section_note(piece.name, section), add_checksum(content))
-        told.add(note)
-        section += 1
-    told.end()
-    write_json(directory.note(piece.name), {})
+        splits = {split: dataclasses.asdict(shard) for split, shard in writer.close().items()}
+        note = {"end": start, "ended": ended, "splits": splits, "skipped": dataclasses.asdict(skipped.take())}
+        write_json(work.section_note(piece.name, section), add_checksum(note))
+    write_json(progress, {"documents": n_documents, "bytes": n_bytes, "files": len(piece.files)})
+    write_json(work.notes / f"{piece.name}.json", {})
 
 
-class SectionWriter:
-    """The shards of a section, while they are written.
-
-    Attributes:
-        documents: written so far.
-        bytes: of their text.
-    """
+class _SectionWriter:
+    """Writer of the shards of a section."""
 
     def __init__(self, work: WorkDirectory, piece: FilePiece, section: int):
         self._work, self._piece, self._section = work, piece, section
         self._suffix = f"{uuid.uuid4().hex[:8]}.tmp"
         self._writers: dict[str, Any] = {}
-        self._held: dict[str, Held] = {}
-        self.documents = self.bytes = 0
+        self._content: dict[str, ShardContent] = {}
 
-    def add(self, document: AnyDocument) -> None:
-        """Writes a document to the shard of its split."""
+    def add(self, document: TextDocument) -> int:
+        """Writes a document to the shard of its split; returns the bytes of its text."""
+        from array_record.python.array_record_module import ArrayRecordWriter
+
         data = document.text.encode()
-        by_hash = "valid" if _hash_share(data) < self._piece.valid_fraction else self._piece.split
-        split = document.split if isinstance(document, PlacedDocument) else by_hash
+        is_valid = hash_share(data) < self._piece.valid_fraction
+        split = document.split or ("valid" if is_valid else self._piece.split)
         if split not in self._writers:
-            self._writers[split] = _writer(self._temporary(split))
-            self._held[split] = Held()
+            self._writers[split] = ArrayRecordWriter(os.fspath(self._draft(split)), WRITER_OPTIONS)
+            self._content[split] = ShardContent()
         self._writers[split].write(serializer()(document))
-        self._held[split].add(document.subset, len(data))
-        self.documents += 1
-        self.bytes += len(data)
+        counts = self._content[split].subsets.setdefault(document.subset, [0, 0])
+        counts[0] += 1
+        counts[1] += len(data)
+        return len(data)
 
-    def close(self) -> dict[str, Held]:
-        """Puts the shards in their places; what they hold, by split."""
+    def close(self) -> dict[str, ShardContent]:
+        """Moves the shards to their places; returns their content by split."""
         for split, writer in sorted(self._writers.items()):
             writer.close()
-            file = self._temporary(split)
+            file = self._draft(split)
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-            self._held[split].file_bytes = file.stat().st_size
+            self._content[split].file_bytes = file.stat().st_size
             os.replace(file, self._work.shard(self._piece.name, self._section, split))
-        return dict(sorted(self._held.items()))
+        return dict(sorted(self._content.items()))
 
-    def _temporary(self, split: str) -> Path:
+    def _draft(self, split: str) -> Path:
         return self._work.path / f"{self._piece.name}-{self._section:05d}-{split}.{self._suffix}"
 
 
-def _writer(file: Path) -> Any:
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    return ArrayRecordWriter(os.fspath(file), WRITER_OPTIONS)
-
-
 @functools.cache
-def serializer() -> Callable[[AnyDocument], bytes]:
-    """A document as tensorflow-datasets serializes it.
+def serializer() -> Callable[[TextDocument], bytes]:
+    """Returns a function that serializes a document as tensorflow-datasets does.
 
     The features' own `serialize_example` gives the two fields in an order that changes from process to process.
     """
     import tensorflow_datasets as tfds
 
-    from jaxzoo.data.corpus.builders import features, fields_of
+    from jaxzoo.data.corpus.builders import features
 
     encode = features().encode_example
     specs: Any = features().get_serialized_info()
     to_proto = tfds.core.ExampleSerializer(specs).get_tf_example
-    return lambda document: to_proto(encode(fields_of(document))).SerializeToString(deterministic=True)
+    return lambda document: to_proto(encode({"text": document.text, "subset": document.subset})).SerializeToString(
+        deterministic=True
+    )
 
 
-def _hash_share(data: bytes) -> float:
-    """A number in [0, 1) that is a pure function of a text."""
-    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
+class Shard(NamedTuple):
+    """Shard in the work directory."""
+
+    file: Path
+    documents: int
+    n_bytes: int
+    """Size of the file."""
 
 
-class _Progress:
-    """Writes how far a piece is."""
+def finish(work: WorkDirectory, directory: Path, dataset: str, pieces: Sequence[str]) -> None:
+    """Makes the directory of a data set of the work directory: whole or not at all.
 
-    def __init__(self, work: WorkDirectory, piece: FilePiece):
-        self._file = work.progress / f"{piece.name}.json"
-        self._n_files = len(piece.files)
-        self._documents = self._bytes = 0
-        self._next = time.monotonic() + PROGRESS_SECONDS
+    Args:
+        work: with all pieces done.
+        directory: of the version of the data set.
+        dataset: name of the data set.
+        pieces: names of all pieces, in the order of the inputs.
 
-    def add(self, section: SectionNote) -> None:
-        """Counts a section that is done."""
-        counts = [counts for held in section.splits.values() for counts in held.subsets.values()]
-        self._documents += sum(n for n, _ in counts)
-        self._bytes += sum(n for _, n in counts)
+    Raises:
+        ValueError: there is no document to train on.
+    """
+    shards: dict[str, list[Shard]] = {}
+    subsets: dict[str, dict[str, dict[str, int]]] = {}
+    skipped, out = Skipped(), work.path.parent
+    for piece in pieces:
+        notes = list(work.section_notes(piece))
+        if not notes or not notes[-1].ended:
+            raise ValueError(f"{work.notes} lacks a note of the piece {piece}; remove {out} and build again")
+        for section, note in enumerate(notes):
+            skipped.add(note.skipped)
+            for split, content in note.splits.items():
+                n_documents = sum(documents for documents, _ in content.subsets.values())
+                shard = Shard(work.shard(piece, section, split), n_documents, content.file_bytes)
+                shards.setdefault(split, []).append(shard)
+                totals = subsets.setdefault(split, {})
+                for subset, (documents, n_bytes) in content.subsets.items():
+                    total = totals.setdefault(subset, {"documents": 0, "bytes": 0})
+                    total["documents"] += documents
+                    total["bytes"] += n_bytes
+    if "train" not in shards:
+        raise ValueError(f"{out}: the inputs of --paths must hold a document to train on, but they hold none")
+    _name_shards(work, dataset, shards)
+    subsets = {split: dict(sorted(totals.items())) for split, totals in sorted(subsets.items())}
+    _write_metadata(work, dataset, shards, {"subsets": subsets, "skipped": dataclasses.asdict(skipped)})
+    directory.parent.mkdir(exist_ok=True)
+    os.rename(work.shards, directory)
 
-    def say(self, position: Position, documents: int, n_bytes: int) -> None:
-        """Writes down what is done, with a section that is not, if it is time."""
-        if time.monotonic() >= self._next:
-            self._write(position.file, documents, n_bytes)
-            self._next = time.monotonic() + PROGRESS_SECONDS
 
-    def end(self) -> None:
-        """Writes down that all is done."""
-        self._write(self._n_files, 0, 0)
+def _name_shards(work: WorkDirectory, dataset: str, shards: dict[str, list[Shard]]) -> None:
+    """Renames shards to `<dataset>-<split>.array_record-NNNNN-of-MMMMM`; a killed call may have renamed some."""
+    for split, found in shards.items():
+        for i, shard in enumerate(found):
+            if shard.file.exists():
+                if shard.file.stat().st_size != shard.n_bytes:
+                    raise ValueError(f"{shard.file} is damaged: it must have {shard.n_bytes:,} bytes; remove the build")
+                name = f"{dataset}-{split}.array_record-{i:05d}-of-{len(found):05d}"
+                os.replace(shard.file, work.shards / name)
 
-    def _write(self, files: int, documents: int, n_bytes: int) -> None:
-        now = {"documents": self._documents + documents, "bytes": self._bytes + n_bytes, "files": files}
-        write_json(self._file, now)
+
+def _write_metadata(
+    work: WorkDirectory, dataset: str, shards: dict[str, list[Shard]], metadata: dict[str, Any]
+) -> None:
+    import tensorflow_datasets as tfds
+
+    from jaxzoo.data.corpus.builders import BUILDERS, features
+
+    builder: Any = BUILDERS[dataset](data_dir=os.fspath(work.path), file_format="array_record")
+    info = tfds.core.DatasetInfo(
+        builder=builder,
+        description=builder.summary,
+        features=features(),
+        metadata=tfds.core.MetadataDict(metadata),
+    )
+    info.set_file_format(tfds.core.FileFormat.ARRAY_RECORD)
+    splits = [
+        tfds.core.SplitInfo(
+            name=split, shard_lengths=[s.documents for s in found], num_bytes=sum(s.n_bytes for s in found)
+        )
+        for split in ("train", "valid", "test")
+        if (found := shards.get(split))
+    ]
+    info.set_splits(tfds.core.SplitDict(splits))
+    info.write_to_directory(work.shards)
+    write_metadata_checksums(work.shards)

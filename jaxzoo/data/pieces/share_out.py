@@ -1,15 +1,14 @@
-"""Independent pieces of work (shards of a corpus), shared out among processes, commands and machines.
+"""Independent pieces of work (shards of a corpus), shared among processes, commands and machines.
 
-A piece is done when the file that it makes exists: it is made whole or not at all, and is the same whoever makes it. So
-a killed command starts again where it stopped, and the number of workers changes nothing but the time. The same command
-started several times, such as in an array of jobs of a cluster, shares the pieces: a command holds a file lock for each
-piece that it makes. The operating system releases it when its process ends, however that ends.
+A piece is done when the file that it makes exists: written whole or not at all, with the same bytes whoever writes it.
+So a killed command continues where it stopped, and the number of workers changes nothing but the time. Several
+commands, such as an array of cluster jobs, share the pieces: a process holds a file lock on each piece that it makes.
+The operating system releases the lock when the process ends, however it ends.
 """
 
 import contextlib
 import multiprocessing
 import os
-import pickle
 import signal
 import threading
 import time
@@ -24,18 +23,21 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 WAIT_SECONDS = 1.0
-"""Time between two looks at pieces that others make."""
+"""Time between two checks for pieces that other processes make."""
+
+Report = Callable[[str, int, int], None]
+"""Receives the name of a finished piece, and the numbers of finished and of all pieces."""
 
 
 class Piece(NamedTuple):
     """One piece of work."""
 
     name: str
-    """Its name in progress reports and errors."""
+    """Name in progress reports and errors."""
     makes: Path
-    """The file whose existence says that the piece is done; its last one."""
+    """File whose existence says that the piece is done; the last one that is written."""
     arguments: tuple[Any, ...]
-    """Arguments of the function that makes it; picklable."""
+    """Picklable arguments of the function that makes it."""
 
 
 def share_out(
@@ -43,71 +45,95 @@ def share_out(
     pieces: Sequence[Piece],
     *,
     workers: int,
-    report: Callable[[str, int, int], None],
-    claims: Path | None = None,
+    claims: Path,
+    report: Report = lambda *_: None,
 ) -> None:
-    """Makes all pieces that are not done yet, and waits for those that another command makes.
+    """Makes all pieces that are not done, and waits for those that other commands make.
 
     Args:
-        make: a function of a module, called with a piece's arguments.
-        pieces: in the order in which they are begun; the same in every command that shares them.
+        make: function of a module.
+        pieces: in the order in which they are begun.
         workers: processes; 1: this one alone.
-        report: gets name, number done and number of all, after each piece, whoever made it.
-        claims: directory of the locks, made and removed here; None: `.claims` next to the first piece's file.
+        claims: directory of the locks, made and removed here; the same in every command that shares the pieces.
+        report: called after each piece, whoever made it.
 
     Raises:
-        Exception: the first that `make` raised; pieces that were under way are given up.
-        ChildProcessError: a worker process was killed.
+        Exception: the first that `make` raised; other workers are killed.
+        ChildProcessError: a worker was killed.
     """
-    if not pieces:
+    todo = [piece for piece in pieces if not piece.makes.exists()]
+    if not todo:
         return
-    claims = claims or pieces[0].makes.parent / ".claims"
-    todo = {i: piece for i, piece in enumerate(pieces) if not piece.makes.exists()}
     workers = min(workers, len(todo))
-    running: dict[futures.Future, tuple[int, FileLock]] = {}
-    with _presence(claims), _workers(workers) as executor:
-        try:
-            while todo:
-                under_way = {i for i, _ in running.values()}
-                for i in [i for i in todo if i not in under_way]:
-                    if len(running) == workers:
-                        break
-                    lock = _try_lock(claims / f"{i}-{todo[i].makes.name}.lock")
-                    if lock is not None and todo[i].makes.exists():
-                        _remove(lock)
-                    elif lock is not None:
-                        running[executor.submit(_call, make, todo[i].arguments)] = i, lock
-                if not running:
-                    time.sleep(WAIT_SECONDS)
-                for future in futures.wait(running, WAIT_SECONDS, futures.FIRST_COMPLETED).done:
-                    future.result()
-                    i, lock = running.pop(future)
-                    if not todo[i].makes.exists():
-                        raise RuntimeError(f"{todo[i].name} was made, but there is no {todo[i].makes}")
-                    _remove(lock)
-                under_way = {i for i, _ in running.values()}
-                for i in [i for i, piece in todo.items() if i not in under_way and piece.makes.exists()]:
-                    piece = todo.pop(i)
-                    report(piece.name, len(pieces) - len(todo), len(pieces))
-        except BrokenProcessPool as error:
-            names = " or ".join(todo[i].name for i, _ in running.values()) or "a piece"
-            raise ChildProcessError(
-                f"{names}: the process that made it was killed, perhaps for memory; the same command goes on "
-                "from here, with fewer --workers if memory was short"
-            ) from error
-        finally:
-            for _, lock in running.values():
-                _remove(lock)
+
+    def tell() -> None:
+        for piece in [piece for piece in todo if piece.makes.exists()]:
+            todo.remove(piece)
+            report(piece.name, len(pieces) - len(todo), len(pieces))
+
+    with _presence(claims):
+        if workers == 1:
+            for _ in _make_pieces(make, list(todo), claims):
+                tell()
+            tell()
+            return
+        with _processes(workers) as executor:
+            running = {executor.submit(_work, make, list(todo), claims) for _ in range(workers)}
+            try:
+                while running:
+                    done, running = futures.wait(running, WAIT_SECONDS, futures.FIRST_COMPLETED)
+                    for future in done:
+                        future.result()
+                    tell()
+            except BrokenProcessPool as error:
+                under_way = [piece.name for piece in todo if _lock_file(claims, piece).exists()]
+                raise ChildProcessError(
+                    f"{' or '.join(under_way) or 'a piece'}: the process that made it was killed, perhaps for memory; "
+                    "the same command goes on from here, with fewer --workers if memory was short"
+                ) from error
 
 
 def is_shared(claims: Path) -> bool:
-    """Whether a command is at the pieces whose locks lie in this directory."""
+    """Returns whether a command is working on the pieces whose locks lie in this directory."""
     for file in claims.glob("command-*.lock"):
         lock = _try_lock(file)
         if lock is None:
             return True
-        _remove(lock)  # of a command that was killed
+        _remove(lock)  # of a killed command
     return False
+
+
+def _make_pieces(make: Callable[..., None], todo: list[Piece], claims: Path) -> Iterator[None]:
+    """Makes each piece that no other process is making until all are done; yields after each."""
+    while todo:
+        is_idle = True
+        for piece in todo:
+            lock = None if piece.makes.exists() else _try_lock(_lock_file(claims, piece))
+            if lock is None:
+                continue
+            is_idle = False
+            try:
+                if not piece.makes.exists():
+                    make(*piece.arguments)
+            finally:
+                _remove(lock)
+            if not piece.makes.exists():
+                raise RuntimeError(f"{piece.name} was made, but there is no {piece.makes}")
+            yield
+        todo = [piece for piece in todo if not piece.makes.exists()]
+        if todo and is_idle:
+            time.sleep(WAIT_SECONDS)
+
+
+def _work(make: Callable[..., None], pieces: list[Piece], claims: Path) -> None:
+    """Runs `_make_pieces` in a worker; errors of other types may not survive the way to the command."""
+    try:
+        for _ in _make_pieces(make, pieces, claims):
+            pass
+    except (ValueError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
 
 @contextlib.contextmanager
@@ -129,6 +155,10 @@ def _presence(claims: Path) -> Iterator[None]:
                 claims.rmdir()
 
 
+def _lock_file(claims: Path, piece: Piece) -> Path:
+    return claims / f"{piece.makes.name}.lock"
+
+
 def _try_lock(path: Path) -> FileLock | None:
     """Locks a file; None if another process holds it."""
     lock = FileLock(path)
@@ -145,24 +175,9 @@ def _remove(lock: FileLock) -> None:
     lock.release()
 
 
-class _ThisProcess(futures.Executor):
-    """Makes a piece within `submit`."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future:
-        future: futures.Future = futures.Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
 @contextlib.contextmanager
-def _workers(n: int) -> Iterator[futures.Executor]:
-    """Gives an executor of n processes; an error or Ctrl-C kills them."""
-    if n <= 1:
-        yield _ThisProcess()
-        return
+def _processes(n: int) -> Iterator[futures.Executor]:
+    """Gives an executor of n processes, which an error or Ctrl-C kills."""
     others = multiprocessing.active_children()
     context = multiprocessing.get_context("spawn")
     with futures.ProcessPoolExecutor(n, context, initializer=_begin_worker) as executor:
@@ -187,15 +202,3 @@ def _begin_worker() -> None:
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
-
-
-def _call(make: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    """Makes a piece; an error that cannot be sent to the command becomes a RuntimeError of its text."""
-    try:
-        make(*arguments)
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None
-        raise

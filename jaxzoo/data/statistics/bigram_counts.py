@@ -3,21 +3,22 @@
 Zoology (sec. 3) calls the end of a repeated bigram an associative recall hit only where training showed the bigram at
 most 1,250 times. A directory of counts holds
 
-    manifest.json         which tokens were counted, number of pairs and of distinct pairs, digests; written last
+    manifest.json         fingerprint of the tokens, number of pairs and of distinct pairs, digests; written last
     bigrams.keys.npy      (n,) uint64, rising: the first token times 2^32, plus the second
     bigrams.counts.npy    (n,) int64, positive
 
 The bytes depend on the stream alone: neither on workers or memory, nor on how often the count was interrupted.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int64, Integer, UInt64
+from jaxtyping import Int64, Integer, UInt64
 
 from jaxzoo.checked import Count
-from jaxzoo.data.statistics.sorted_counts import AGAIN, CountsNote, Files
+from jaxzoo.data.pieces.array_files import open_array, require_digest
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.json_files import read_json
 
@@ -25,6 +26,8 @@ FORMAT = 2
 """Format of the directory; another number is refused."""
 THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
+AGAIN = "remove its directory and count again"
+"""Remedy for damaged counts."""
 
 
 class Manifest(NamedTuple):
@@ -42,16 +45,20 @@ class Manifest(NamedTuple):
     sha256: dict[str, str]
 
 
+class SortedCounts(NamedTuple):
+    """Counts of keys; entries in rising order of their keys, each key once."""
+
+    keys: UInt64[np.ndarray, "n"]
+    counts: Int64[np.ndarray, "n"]
+
+
 class BigramCounts:
-    """A directory of counts, memory-mapped.
+    """Directory of counts, memory-mapped.
 
     Attributes:
         manifest: content of `manifest.json`.
-        entries: all pairs that were met, as `pair_keys`, and how often.
+        entries: counts of all pairs that occur, by `pair_keys`.
         fingerprint: fingerprint of the counted tokens.
-
-    Args:
-        path: what `count_bigrams` wrote.
 
     Raises:
         ValueError: there are no counts, or they are not finished, damaged, or of another format.
@@ -67,17 +74,11 @@ class BigramCounts:
         self.manifest = read_json(file, Manifest, checksum=True, remedy=AGAIN)
         if self.manifest.format != FORMAT:
             raise ValueError(f"{file}: format={self.manifest.format} must be {FORMAT}; {AGAIN}")
-        self.entries = files_of(path).read(
-            CountsNote(self.manifest.total, self.manifest.distinct, self.manifest.sha256)
-        )
+        self.entries = read_counts(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
         self.fingerprint = self.manifest.tokens
 
     def check_made_from(self, tokens: TokenDirectory) -> None:
-        """Refuses other tokens than those that were counted.
-
-        Raises:
-            ValueError: names both fingerprints.
-        """
+        """Raises `ValueError`, with both fingerprints, if other tokens were counted."""
         if tokens.fingerprint != self.fingerprint:
             raise ValueError(
                 f"{self.path} counts the bigrams of tokens {self.fingerprint}, and {tokens.path} holds "
@@ -87,9 +88,9 @@ class BigramCounts:
     def counts(
         self, previous: Integer[np.ndarray, "*shape"], following: Integer[np.ndarray, "*shape"]
     ) -> Int64[np.ndarray, "*shape"]:
-        """How often `following` came right after `previous`; 0: never.
+        """Returns how often `following` came right after `previous`; 0: never.
 
-        Cost: a sort of the pairs asked for, and a binary search for each, in the order of the entries on disk.
+        Cost: a sort of the given pairs, and a binary search for each, in the order of the entries on disk.
         """
         keys = pair_keys(previous, following)
         asked, places = np.unique(keys, return_inverse=True)
@@ -100,18 +101,24 @@ class BigramCounts:
         counts[met] = self.entries.counts[found[met]]
         return counts[places].reshape(keys.shape)
 
-    def seen_at_most(
-        self, previous: Integer[np.ndarray, "*shape"], following: Integer[np.ndarray, "*shape"], most: int = THRESHOLD
-    ) -> Bool[np.ndarray, "*shape"]:
-        """Whether each pair was met at most so often, or never."""
-        return self.counts(previous, following) <= most
-
 
 def pair_keys(previous: Integer[np.ndarray, "..."], following: Integer[np.ndarray, "..."]) -> UInt64[np.ndarray, "..."]:
-    """One number for each pair of ids in [0, 2^32); pairs are ordered by their first id, then by their second."""
+    """Returns one number per pair of ids in [0, 2^32); pairs are ordered by their first id, then by their second."""
     return np.asarray(previous).astype(np.uint64) << np.uint64(32) | np.asarray(following).astype(np.uint64)
 
 
-def files_of(directory: Path) -> Files:
-    """Where a directory of counts holds them."""
-    return Files.of(directory, "bigrams")
+def count_files(directory: Path, name: str) -> dict[str, tuple[Path, np.dtype]]:
+    """Returns file and dtype of the arrays of counts, by key."""
+    return {
+        key: (directory / f"{name}.{key}.npy", np.dtype(dtype))
+        for key, dtype in (("keys", "uint64"), ("counts", "int64"))
+    }
+
+
+def read_counts(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> SortedCounts:
+    """Returns n entries, memory-mapped. Raises `ValueError` if a file is missing or damaged."""
+    arrays = []
+    for key, (file, dtype) in count_files(directory, name).items():
+        arrays.append(open_array(file, dtype, n, remedy=AGAIN))
+        require_digest(arrays[-1], sha256.get(key, ""), file, remedy=AGAIN)
+    return SortedCounts(*arrays)

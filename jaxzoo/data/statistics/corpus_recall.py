@@ -1,7 +1,7 @@
-"""Makes the directory of a corpus' recall statistics.
+"""Directory of a corpus' recall statistics.
 
-statistics.json                 what `summarise` returns
-table.md                        the same, to be read
+statistics.json                 result of `summarise`
+table.md                        the same as a table
 distances.png                   Figure 3 of Zoology's App. D
 repeats_by_source.png           Figure 4
 distances_by_source.png         Figure 5
@@ -9,10 +9,10 @@ manifest.json                   tokens, split, length, n, stop words; written la
 """
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from jaxzoo.data.pieces.resumable import ResumableDirectory
+from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.statistics.recall_figures import draw_distances, draw_distances_by_source, draw_repeats_by_source
 from jaxzoo.data.statistics.recall_histograms import Cut, count_repeats
 from jaxzoo.data.statistics.recall_summary import summarise, table
@@ -27,31 +27,33 @@ FORMAT = 2
 
 
 def make_recall_statistics(
-    cut: Cut,
-    out: Path,
-    *,
-    stop_words: Path | None = None,
-    workers: int = 1,
-    report: Callable[[str, int, int], None] = lambda *progress: None,
+    cut: Cut, out: Path, *, stop_words: Path | None = None, workers: int = 1, report: Report = lambda *_: None
 ) -> bool:
     """Counts the repeated n-grams of a split, and writes numbers and pictures.
 
     Args:
-        cut: which sequences.
-        out: where to; unfinished work in it goes on.
+        cut: the sequences.
+        out: directory of the results; unfinished work in it continues.
         stop_words: a text file; None: this package's.
-        workers: processes, one a shard.
-        report: gets name, number done and number of all shards.
+        workers: processes, one per shard.
+        report: as in `share_out`, of shards.
 
     Returns:
-        False where all was there already.
+        False if the results existed already.
 
     Raises:
         ValueError: there are no such tokens, no sequence, or `out` holds something else.
-        OSError: something cannot be read or written.
     """
     tokens = TokenDirectory(cut.data)
-    _check(cut, tokens)
+    tokens.shards(cut.split)
+    if len(set(cut.n)) < len(cut.n) or max(cut.n) >= cut.length:
+        raise ValueError(f"--n {' '.join(map(str, cut.n))} must be distinct and below --length {cut.length}")
+    shards = tokens.split(cut.split).shards.values()
+    most = max(each.tokens for note in shards for each in note.subsets.values())
+    if most < cut.length:
+        raise ValueError(
+            f"--length {cut.length} must not be above {most}, the most tokens of one source in a shard of {cut.data}"
+        )
     words = read_stop_words(stop_words)
     plan = {
         "kind": "recall statistics",
@@ -65,10 +67,9 @@ def make_recall_statistics(
     }
     stop = stop_tokens(load_tokenizer(cut.data), words)
     work = ResumableDirectory(out, plan)
-    with work.removed_if_refused():
-        if work.begin():
-            return False
-        histograms = count_repeats(cut, stop, work, workers=workers, report=report)
+    if work.is_finished():
+        return False
+    histograms = count_repeats(cut, stop, work, workers=workers, report=report)
     summary = summarise(histograms, cut.n)
     text = table(summary, [name for name in tokens.split(cut.split).subsets if name not in summary])
     write_json(out / "statistics.json", summary)
@@ -81,7 +82,7 @@ def make_recall_statistics(
 
 
 def read_table(out: Path) -> str:
-    """Returns `table.md` of a finished directory. Raises `ValueError` where it is damaged."""
+    """Returns `table.md` of a finished directory. Raises `ValueError` if it is damaged."""
     remedy = f"remove {out} and count again"
     manifest = read_json(out / "manifest.json", dict, checksum=True, remedy=remedy)
     data = (out / "table.md").read_bytes()
@@ -92,16 +93,3 @@ def read_table(out: Path) -> str:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _check(cut: Cut, tokens: TokenDirectory) -> None:
-    """Refuses a cut that leaves nothing."""
-    tokens.shards(cut.split)
-    if len(set(cut.n)) < len(cut.n) or max(cut.n) >= cut.length:
-        raise ValueError(f"--n {' '.join(map(str, cut.n))} must be distinct and below --length {cut.length}")
-    shards = tokens.split(cut.split).shards.values()
-    most = max(each.tokens for note in shards for each in note.subsets.values())
-    if most < cut.length:
-        raise ValueError(
-            f"--length {cut.length} must not be above {most}, the most tokens of one source in a shard of {cut.data}"
-        )

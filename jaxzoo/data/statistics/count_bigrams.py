@@ -1,48 +1,36 @@
-"""Counts the bigrams of a stream of tokens that is larger than memory."""
+"""Counts the bigrams of a stream of tokens that is larger than memory.
 
-from collections.abc import Callable, Iterable, Iterator
+The pairs of a shard are counted in runs that fit into memory, each sorted by key. The runs of all shards are merged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Integer, UInt, UInt64
+from jaxtyping import UInt64
 
+from jaxzoo.checked import Count
+from jaxzoo.data.pieces.array_files import writing_array
 from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.data.pieces.share_out import Piece, share_out
-from jaxzoo.data.statistics.bigram_counts import FORMAT, files_of, pair_keys
-from jaxzoo.data.statistics.sorted_counts import KEY_BYTES, Files, count_keys, merge
+from jaxzoo.data.pieces.share_out import Report
+from jaxzoo.data.statistics.bigram_counts import AGAIN, FORMAT, SortedCounts, count_files, pair_keys, read_counts
 from jaxzoo.data.tokens.token_shards import TokenDirectory, shard_name
+from jaxzoo.json_files import add_checksum, read_json
+from jaxzoo.whole_files import write_json
 
-_BLOCK = 2**20
-
-
-class Pairs(NamedTuple):
-    """Some neighbours in a stream of tokens."""
-
-    previous: Integer[np.ndarray, "n"]
-    following: Integer[np.ndarray, "n"]
+KEY_BYTES = 64
+"""Memory for each key that is counted at once: the sorted keys, the distinct ones, their places and counts, twice."""
+MERGE_BYTES = 72
+"""Memory for each entry that is summed at once."""
 
 
-def count_pairs(pairs: Iterable[Pairs], files: Files, *, memory: int) -> None:
-    """Counts the pairs of any stream, in bounded memory.
+class _Note(NamedTuple):
+    """Note of the runs of a shard."""
 
-    Args:
-        pairs: in arrays of any size.
-        files: where the counts go, whole or not at all; unfinished work lies next to them, and a count that was killed
-            starts again.
-        memory: bytes, in addition to the arrays that `pairs` makes.
-
-    Cost: each pair is sorted once among the `memory / 48` that fit, and each distinct pair of these summed once.
-    """
-    sorted_parts: list[Files] = []
-    directory, name = files.note.parent, files.note.stem
-    for i, keys in enumerate(_filled(pairs, max(1, memory // KEY_BYTES))):
-        part = Files.of(directory, f"{name}.{i}")
-        part.write([count_keys(keys)])
-        sorted_parts.append(part)
-    files.write(merge([part.read() for part in sorted_parts], memory))
-    for part in sorted_parts:
-        part.remove()
+    runs: list[Count]
+    """Number of entries of each."""
+    sha256: dict[str, str]
 
 
 def count_bigrams(
@@ -52,7 +40,7 @@ def count_bigrams(
     split: str = "train",
     workers: int = 1,
     memory: int = 2**30,
-    report: Callable[[str, int, int], None] = lambda *progress: None,
+    report: Report = lambda *_: None,
 ) -> bool:
     """Counts all pairs of neighbours in a split, whose documents are joined by their end-of-text tokens.
 
@@ -60,85 +48,113 @@ def count_bigrams(
 
     Args:
         data: a token directory.
-        out: where the counts go; unfinished work in it goes on.
+        out: directory of the counts; unfinished work in it continues.
         split: name.
-        workers: processes, one a shard.
-        memory: bytes of arrays in each process; the operating system's pages of mapped files are not included.
-        report: gets what was done, how much of it, and of how much: shards, then entries of them that are summed.
+        workers: processes, one per shard.
+        memory: bytes of arrays in each process, without the operating system's pages of mapped files.
+        report: receives name, number done and number of all: of shards, then ("merge") of entries that are summed.
 
     Returns:
-        False where the counts had been there already.
+        False if the counts existed already.
 
     Raises:
         ValueError: there are no such tokens, or `out` holds something else.
-        OSError: something cannot be read or written.
+
+    Cost: each pair is sorted once among the `memory / 64` that fit, and each distinct pair of these summed once.
     """
     tokens = TokenDirectory(data)
-    n_shards = len(tokens.shards(split))
-    work = ResumableDirectory(out, counting_plan(tokens, split))
-    with work.removed_if_refused():
-        if work.begin():
-            return False
-        parts = [Files.of(work.parts, shard_name(split, i)) for i in range(n_shards)]
-        pieces = [Piece(part.note.stem, part.note, (data, split, i, part, memory)) for i, part in enumerate(parts)]
-        share_out(_count_shard, pieces, workers=workers, report=report, claims=work.claims)
-    write_counts(work, parts, memory=memory, report=lambda n, of: report("merge", n, of))
+    plan = {"kind": "bigrams", "format": FORMAT, "tokens": tokens.fingerprint, "split": split}
+    names = [shard_name(split, i) for i in range(len(tokens.shards(split)))]
+    work = ResumableDirectory(out, plan)
+    if work.is_finished():
+        return False
+    arguments = {name: (data, split, i, memory) for i, name in enumerate(names)}
+    notes = work.make_parts(_count_shard, arguments, workers=workers, report=report)
+    runs = [run for note in notes for run in _read_runs(note)]
+    n_entries = sum(len(run.keys) for run in runs)
+    total = 0
+
+    def summed() -> Iterator[SortedCounts]:
+        nonlocal total
+        for block in merge(runs, memory, lambda n: report("merge", n, n_entries)):
+            total += int(block.counts.sum())
+            yield block
+
+    lengths, sha256 = _write(out, "bigrams", summed())
+    work.finish({"total": total, "distinct": sum(lengths), "sha256": sha256})
     return True
 
 
-def write_counts(
-    work: ResumableDirectory,
-    parts: Iterable[Files],
-    *,
-    memory: int,
-    report: Callable[[int, int], None] = lambda *progress: None,
-) -> None:
-    """Sums the counts of parts of a stream into a directory of counts, and finishes it.
-
-    Args:
-        work: begun; its plan is `counting_plan`'s.
-        parts: what `count_pairs` wrote, in `work.parts`.
-        memory: bytes.
-        report: gets the number of entries that are summed, and of all.
-    """
-    counts = [part.read() for part in parts]
-    n_entries = sum(len(part.keys) for part in counts)
-    blocks = merge(counts, memory, lambda n: report(n, n_entries))
-    work.finish(files_of(work.path).write_arrays(blocks)._asdict())
-
-
-def counting_plan(tokens: TokenDirectory, split: str) -> dict[str, Any]:
-    """Description of the stream in a directory of counts."""
-    return {"kind": "bigrams", "format": FORMAT, "tokens": tokens.fingerprint, "split": split}
-
-
-def _count_shard(data: Path, split: str, index: int, files: Files, memory: int) -> None:
+def _count_shard(data: Path, split: str, index: int, memory: int, note: Path) -> None:
     """Counts the pairs of a shard, and that of its last token with the first of the next shard."""
     shards = TokenDirectory(data).shards(split)
-    after = shards[index + 1].tokens[:1] if index + 1 < len(shards) else shards[index].tokens[:0]
-    count_pairs(_pairs(shards[index].tokens, after), files, memory=memory)
+    tokens = shards[index].tokens
+    after = shards[index + 1].tokens[:1] if index + 1 < len(shards) else tokens[:0]
+    size = max(1, memory // KEY_BYTES)
+
+    def runs() -> Iterator[SortedCounts]:
+        for start in range(0, len(tokens) - 1 + len(after), size):
+            following = tokens[start + 1 : start + 1 + size]
+            if len(following) < size:
+                following = np.concatenate([following, after])
+            yield count_keys(pair_keys(tokens[start : start + len(following)], following))
+
+    lengths, sha256 = _write(note.parent, note.stem, runs())
+    write_json(note, add_checksum(_Note(lengths, sha256)._asdict()))
 
 
-def _pairs(tokens: UInt[np.ndarray, "t"], after: UInt[np.ndarray, "a"]) -> Iterator[Pairs]:
-    """Neighbours in `tokens`, and its last with the first of `after`, if there is one."""
-    for start in range(0, len(tokens) - 1, _BLOCK):
-        block = tokens[start : start + _BLOCK + 1]
-        yield Pairs(block[:-1], block[1:])
-    if len(after):
-        yield Pairs(tokens[-1:], after[:1])
+def _write(directory: Path, name: str, blocks: Iterable[SortedCounts]) -> tuple[list[int], dict[str, str]]:
+    """Writes blocks of counts, each array whole or not at all; returns the blocks' lengths and the digests."""
+    lengths: list[int] = []
+    files = count_files(directory, name)
+    with writing_array(*files["keys"]) as keys, writing_array(*files["counts"]) as counts:
+        for block in blocks:
+            keys.append(block.keys)
+            counts.append(block.counts)
+            lengths.append(len(block.keys))
+    return lengths, {"keys": keys.digest, "counts": counts.digest}
 
 
-def _filled(pairs: Iterable[Pairs], capacity: int) -> Iterator[UInt64[np.ndarray, "n"]]:
-    """The keys of a stream of pairs, `capacity` at a time, in memory that the next ones are written into."""
-    buffer, n = np.empty(capacity, np.uint64), 0
-    for previous, following in pairs:
-        taken = 0
-        while taken < len(previous):
-            room = min(capacity - n, len(previous) - taken, _BLOCK)
-            buffer[n : n + room] = pair_keys(previous[taken : taken + room], following[taken : taken + room])
-            n, taken = n + room, taken + room
-            if n == capacity:
-                yield buffer
-                n = 0
-    if n:
-        yield buffer[:n]
+def _read_runs(note: Path) -> Iterator[SortedCounts]:
+    """Yields the runs of a shard, memory-mapped."""
+    content = read_json(note, _Note, checksum=True, remedy=AGAIN)
+    entries, start = read_counts(note.parent, note.stem, sum(content.runs), content.sha256), 0
+    for n in content.runs:
+        yield SortedCounts(entries.keys[start : start + n], entries.counts[start : start + n])
+        start += n
+
+
+def count_keys(keys: UInt64[np.ndarray, "n"]) -> SortedCounts:
+    """Counts the keys, which it sorts in place."""
+    keys.sort()
+    starts = np.flatnonzero(np.concatenate([keys[:1] == keys[:1], keys[1:] != keys[:-1]]))
+    return SortedCounts(keys[starts], np.diff(starts, append=len(keys)))
+
+
+def merge(runs: Sequence[SortedCounts], memory: int, report: Callable[[int], None]) -> Iterator[SortedCounts]:
+    """Yields the sums of several counts, block by block in the order of the keys.
+
+    The range of keys is halved until its entries in all runs fit into memory; one key alone may need `MERGE_BYTES`
+    times the number of runs. `report` receives the growing number of summed entries.
+    """
+    most, n_done = memory // MERGE_BYTES, 0
+    waiting = [(0, 2**64, [0] * len(runs), [len(run.keys) for run in runs])]
+    while waiting:
+        low, high, starts, ends = waiting.pop()
+        n = sum(ends) - sum(starts)
+        if n == 0:
+            continue
+        bounds = list(zip(runs, starts, ends, strict=True))
+        if n > most and high - low > 1:
+            middle = (low + high) // 2
+            cuts = [start + int(np.searchsorted(run.keys[start:end], np.uint64(middle))) for run, start, end in bounds]
+            waiting += [(middle, high, cuts, ends), (low, middle, starts, cuts)]
+            continue
+        keys = np.concatenate([run.keys[start:end] for run, start, end in bounds])
+        counts = np.concatenate([run.counts[start:end] for run, start, end in bounds])
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        yield SortedCounts(keys[firsts], np.add.reduceat(counts, firsts))
+        n_done += n
+        report(n_done)

@@ -1,4 +1,4 @@
-"""Markov baselines of DNA: what the last k bases tell of the next one, k = 0 to 11.
+"""Markov baselines of DNA: prediction of the next base from the last k, k = 0 to 11.
 
     p_k(w | c) = (n(c, w) + u(c) p_(k-1)(w | c')) / (n(c) + u(c))
 
@@ -11,13 +11,11 @@ themselves have the add-one share of their kind, so that probabilities sum to 1 
 These are strong baselines: bacterial genomes are mostly genes, whose codons a context of 11 bases knows.
 """
 
-import math
-
 import numpy as np
 from jaxtyping import Float64, Int64, Integer
 
 from jaxzoo.data.base import Score
-from jaxzoo.data.statistics.ngram import Tokens, bits_per_byte
+from jaxzoo.data.statistics.ngram import Tokens, count_tokens, score
 from jaxzoo.data.tokenizer import DNATokenizer
 
 BASES = 4
@@ -30,7 +28,7 @@ CHUNK = 2**22
 def markov_baselines(
     train: Tokens, tokens: Integer[np.ndarray, "t"], targets: Integer[np.ndarray, "t"], *, highest: int = HIGHEST_ORDER
 ) -> dict[str, Score]:
-    """Scores of each order, `{"order-0": ..., "order-11": ...}`, and the lowest order is add-one.
+    """Scores each order, `{"order-0": ..., "order-11": ...}`.
 
     Args:
         train: training tokens of `DNATokenizer`; read once for each order, in parts.
@@ -40,9 +38,7 @@ def markov_baselines(
     """
     is_base = targets < BASES
     bytes_per_token = DNATokenizer().count_bytes(targets) / targets.size
-    kinds = np.zeros(DNATokenizer.vocab_size, np.int64)
-    for start in range(0, len(train), CHUNK):
-        kinds += np.bincount(train[start : start + CHUNK], minlength=DNATokenizer.vocab_size)
+    kinds = count_tokens(train, DNATokenizer.vocab_size)
     share = (kinds + 1) / (kinds.sum() + len(kinds))
     bases = share[:BASES].sum()
     p = share[np.where(is_base, targets, 0)] / bases
@@ -50,8 +46,7 @@ def markov_baselines(
     for order in range(highest + 1):
         if order:
             p = _refined(p, _counts(train, order), tokens, targets, order)
-        nats = -float(np.mean(np.log(np.where(is_base, p * bases, share[targets]))))
-        scores[f"order-{order}"] = Score(nats, bits_per_byte(nats, bytes_per_token), math.exp(nats))
+        scores[f"order-{order}"] = score(np.where(is_base, p * bases, share[targets]), bytes_per_token)
     return scores
 
 
@@ -62,7 +57,7 @@ def _refined(
     targets: Integer[np.ndarray, "t"],
     order: int,
 ) -> Float64[np.ndarray, "t"]:
-    """`p_k` of each target, from `p_(k-1)`; unchanged where the context holds no k bases."""
+    """Computes `p_k` of each target from `p_(k-1)`; unchanged where the context holds no k bases."""
     text = np.concatenate([tokens, targets[-1:]])
     known, context = _contexts(text, order)
     rows = counts[context[known]]
@@ -75,7 +70,7 @@ def _refined(
 
 
 def _counts(train: Tokens, order: int) -> Int64[np.ndarray, "contexts base"]:
-    """How often each base follows each context of `order` bases."""
+    """Counts how often each base follows each context of `order` bases."""
     counts = np.zeros(BASES ** (order + 1), np.int64)
     for start in range(0, len(train), CHUNK):
         text = np.asarray(train[max(start - order, 0) : start + CHUNK])
@@ -89,7 +84,7 @@ def _counts(train: Tokens, order: int) -> Int64[np.ndarray, "contexts base"]:
 def _contexts(
     text: Integer[np.ndarray, "t"], order: int
 ) -> tuple[Integer[np.ndarray, "t-order"], Int64[np.ndarray, "t-order"]]:
-    """Of each place from `order` on: whether the bases before it are all bases, and their number."""
+    """Returns, for each place from `order` on, whether the tokens before it are all bases, and their number."""
     n = max(len(text) - order, 0)
     known, context = np.ones(n, bool), np.zeros(n, np.int64)
     for i in range(order):

@@ -1,6 +1,6 @@
-"""Unigram and bigram baselines: what a model must beat before it has learnt anything about text.
+"""Unigram and bigram baselines: scores that a model must beat before it has learnt anything about text.
 
-Both are counted on the training tokens and scored on exactly the targets that the model is scored on.
+Both are counted on the training tokens and scored on the same targets as the model.
 
 - unigram, add-one: `p(w) = (c(w) + 1) / (N + V)`, N training tokens, V the vocabulary;
 - bigram, interpolated with it by Witten-Bell smoothing (Witten and Bell 1991; Chen and Goodman 1998):
@@ -28,26 +28,22 @@ LARGEST_TABLE = 512
 
 
 class Tokens(Protocol):
-    """An array of token ids, or what gives its slices as such."""
+    """Array of token ids, or an object with its slices."""
 
     def __len__(self) -> int:
-        """Tokens in all."""
+        """Number of tokens."""
         ...
 
     def __getitem__(self, index: slice, /) -> Integer[np.ndarray, "t"]:
-        """A part of them."""
+        """Tokens of a slice."""
         ...
 
 
 def bits_per_byte(nats_per_token: float, bytes_per_token: float) -> float:
-    """Total nats / ln 2 / total bytes of text.
+    """Returns total nats / ln 2 / total bytes of text; `bytes_per_token` as in `Dataset.bytes_per_token`, positive.
 
-    The nats are those of all target tokens, end-of-text included: a model pays for saying where a document
-    ends. The bytes are those that the targets stand for, and end-of-text stands for none.
-
-    Args:
-        nats_per_token: mean cross-entropy over the validation targets.
-        bytes_per_token: bytes over tokens of the same targets, as in `Dataset.bytes_per_token`; positive.
+    The nats are those of all target tokens, end-of-text included: a model pays for predicting the end of a document.
+    The bytes are those that the targets stand for, and end-of-text stands for none.
     """
     return nats_per_token / math.log(2) / bytes_per_token
 
@@ -60,7 +56,7 @@ def ngram_baselines(
     vocab_size: int,
     n_bytes: int,
 ) -> dict[str, Score]:
-    """Scores of the baselines, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
+    """Scores the baselines, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
 
     Args:
         train: training tokens, at least 1, ids in `[0, vocab_size)`; read once, in parts.
@@ -71,21 +67,21 @@ def ngram_baselines(
     """
     bytes_per_token = n_bytes / targets.size
     if vocab_size > LARGEST_TABLE:
-        unigram = (_count(train, vocab_size) + 1) / (len(train) + vocab_size)
-        return {"unigram": _score(unigram[targets], bytes_per_token)}
+        unigram = (count_tokens(train, vocab_size) + 1) / (len(train) + vocab_size)
+        return {"unigram": score(unigram[targets], bytes_per_token)}
     pairs = _count_pairs(train, vocab_size)
     counts = pairs.sum(axis=0)
     counts[train[:1]] += 1  # the only token that is no pair's second
     unigram = (counts + 1) / (len(train) + vocab_size)
     bigram = _witten_bell(pairs, unigram)
     return {
-        "unigram": _score(unigram[targets], bytes_per_token),
-        "bigram": _score(bigram[tokens, targets], bytes_per_token),
+        "unigram": score(unigram[targets], bytes_per_token),
+        "bigram": score(bigram[tokens, targets], bytes_per_token),
     }
 
 
-def _count(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
-    """How often each token occurs."""
+def count_tokens(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
+    """Counts each token."""
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, len(train), CHUNK):
         counts += np.bincount(train[start : start + CHUNK], minlength=vocab_size)
@@ -93,7 +89,7 @@ def _count(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
 
 
 def _count_pairs(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab vocab"]:
-    """How often each token (column) follows each token (row)."""
+    """Counts how often each token (column) follows each token (row)."""
     counts = np.zeros(vocab_size**2, np.int64)
     for start in range(0, len(train) - 1, CHUNK):
         chunk = train[start : start + CHUNK + 1].astype(np.int64)
@@ -110,6 +106,7 @@ def _witten_bell(
     return (pairs + followers * unigram[None, :]) / (pairs.sum(axis=1, keepdims=True) + followers)
 
 
-def _score(probability: Float64[np.ndarray, "..."], bytes_per_token: float) -> Score:
+def score(probability: Float64[np.ndarray, "..."], bytes_per_token: float) -> Score:
+    """Scores predictions by the probabilities that they gave the targets."""
     nats = -float(np.mean(np.log(probability)))
     return Score(nats, bits_per_byte(nats, bytes_per_token), math.exp(nats))

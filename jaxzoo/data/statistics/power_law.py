@@ -24,17 +24,13 @@ class PowerLaw(NamedTuple):
 
 
 def fit_power_law(counts: Integer[np.ndarray, "m"]) -> PowerLaw | None:
-    """The power law under which the counts are most likely, distances truncated to 1 .. m.
+    """Fits the power law under which the counts of distances 1 .. m are most likely, distances truncated to 1 .. m.
 
     With N counts, mean log-distance L and Z(alpha) = sum_{k=1}^{m} k^-alpha the log-likelihood is
     -N (alpha L + log Z(alpha)). It is concave; at its top the law's own mean of log d is L, and its curvature, N times
     the law's variance of log d, gives the standard error 1 / sqrt(N Var[log d]).
 
-    Args:
-        counts: how often each distance 1 .. m was met.
-
-    Returns:
-        The law; None where there are no counts, or one distance, the first or the last, has them all.
+    None if there are no counts, or one distance, the first or the last, has them all.
     """
     n, m = counts.sum(), len(counts)
     log_d = np.log(np.arange(1, m + 1))

@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LAW: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.0, "marker": ""}
-"""How a fitted law is drawn."""
+"""Style of a fitted law."""
 
 
 def draw_distances(summary: Mapping[str, Json]) -> "Figure":
     """Figure 3: share of repeats by the distance to the last occurrence, all n-grams of all subsets, and their laws."""
     figure, axes = panels(1, 1, size=(5.5, 4.2), title="Distance of repeated n-grams, and fitted power laws")
     for i, (n, numbers) in enumerate(summary[TOGETHER]["all"].items()):
-        _curve(axes[0, 0], numbers, i, label=_with_law(f"n = {n}", numbers))
+        law = numbers["power_law"]
+        _curve(axes[0, 0], numbers, i, label=f"n = {n}" + (f", alpha = {law['alpha']:.2f}" if law else ""))
     _label_distances(axes[0, 0])
     add_legend(figure)
     return figure
@@ -65,11 +66,6 @@ def draw_repeats_by_source(summary: Mapping[str, Json]) -> "Figure":
 
 def _sources(summary: Mapping[str, Json]) -> dict[str, Json]:
     return {name: subset for name, subset in summary.items() if name != TOGETHER}
-
-
-def _with_law(label: str, numbers: Json) -> str:
-    law = numbers["power_law"]
-    return f"{label}, alpha = {law['alpha']:.2f}" if law else label
 
 
 def _curve(panel: "Axes", numbers: Json, series: int, *, label: str) -> None:

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 class DistanceBins(NamedTuple):
-    """Distances in bins of equal width in their logarithm, as the pictures show them."""
+    """Distances in bins of equal width in their logarithm, for the pictures."""
 
     first: Int64[np.ndarray, "bins"]
     last: Int64[np.ndarray, "bins"]
@@ -28,7 +28,7 @@ class DistanceBins(NamedTuple):
 
 
 def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
-    """Numbers of each subset and of all together.
+    """Summarises each subset and all together.
 
     Args:
         histograms: of `count_repeats`.
@@ -36,21 +36,18 @@ def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
 
     Returns:
         `{subset: {"sequences", "tokens", kind: {n: numbers}}}`. The numbers of a kind and n: `repeats`; `share`, of all
-        tokens; `per_sequence`, their mean and quantiles; `within_100`, the share of repeats that were last at most 100
-        tokens earlier; `power_law`, None where nothing can be fitted; `distances`, the bins of the picture.
+        tokens; `per_sequence`, their mean and quantiles; `within_100`, the share of repeats whose last occurrence is
+        at most 100 tokens earlier; `power_law`, None if nothing can be fitted; `distances`, the bins of the picture.
     """
     together = Histograms(*(np.sum(each, axis=0) for each in zip(*histograms.values(), strict=True)))
-    return {name: _subset(each, n) for name, each in {**histograms, TOGETHER: together}.items()}
-
-
-def _subset(histograms: Histograms, n: Sequence[int]) -> Json:
-    sequences, length = int(histograms.sequences[0, 0].sum()), histograms.distances.shape[-1]
-    result: Json = {"sequences": sequences, "tokens": sequences * length}
-    for k, kind in enumerate(KINDS):
-        result[kind] = {
-            str(size): _numbers(Histograms(histograms.distances[k, i], histograms.sequences[k, i]))
-            for i, size in enumerate(n)
-        }
+    result: Json = {}
+    for name, each in {**histograms, TOGETHER: together}.items():
+        sequences = int(each.sequences[0, 0].sum())
+        result[name] = {"sequences": sequences, "tokens": sequences * each.distances.shape[-1]}
+        for k, kind in enumerate(KINDS):
+            result[name][kind] = {
+                str(size): _numbers(Histograms(each.distances[k, i], each.sequences[k, i])) for i, size in enumerate(n)
+            }
     return result
 
 
@@ -71,14 +68,14 @@ def _numbers(histograms: Histograms) -> Json:
 
 
 def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> DistanceBins:
-    """Bins of the counts at distances 1 .. m."""
+    """Returns bins of the counts at distances 1 .. m."""
     edges = np.unique(np.geomspace(1, len(by_distance) + 1, _BINS + 1).round().astype(np.int64))
     counts = np.add.reduceat(by_distance, edges[:-1] - 1)
     return DistanceBins(edges[:-1], edges[1:] - 1, counts / np.diff(edges) / max(by_distance.sum(), 1))
 
 
 def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> str:
-    """The numbers as Markdown; below it the subsets of which there is no sequence."""
+    """Returns the numbers as Markdown, with the subsets of which there is no sequence."""
     lines = [
         "| n-grams | source | sequences | repeats a sequence: mean | median (quartiles) | of all tokens | within "
         f"{NEAR} tokens | alpha | misfit |",
@@ -87,17 +84,14 @@ def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> 
     for kind, label in zip(KINDS, ("all", "without stop words"), strict=True):
         for n in summary[TOGETHER][kind]:
             lines += [_row(f"{n}, {label}", name, each, each[kind][n]) for name, each in summary.items()]
-    return "\n".join([*lines, "", *_legend(without_sequence)]) + "\n"
-
-
-def _legend(without_sequence: Sequence[str]) -> list[str]:
-    lines = [
+    lines += [
+        "",
         "alpha: of the power law p(d) ~ d^-alpha that is fitted to the distances; its standard error supposes that",
         "repeats are independent. misfit: the largest difference between the cumulative shares of distances and law.",
     ]
     if without_sequence:
         lines += ["", f"Too short for one sequence in any shard: {', '.join(without_sequence)}."]
-    return lines
+    return "\n".join(lines) + "\n"
 
 
 def _row(label: str, name: str, subset: Json, numbers: Json) -> str:

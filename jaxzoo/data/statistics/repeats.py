@@ -1,4 +1,4 @@
-"""Repeated n-grams: what a model can recall from its own context (Zoology sec. 3, App. C.1 and D)."""
+"""Repeated n-grams, which a model can recall from its own context (Zoology sec. 3, App. C.1 and D)."""
 
 import numpy as np
 from jaxtyping import Bool, Int32, Integer, UInt64
@@ -10,28 +10,28 @@ _MOST_POSITIONS = 2**21
 def repeat_distances(
     tokens: Integer[np.ndarray, "b t"], n: int, segment_ids: Integer[np.ndarray, "b t"] | None = None
 ) -> Int32[np.ndarray, "b t"]:
-    """How far back the n-gram that ends at each position ended before, in the same row.
+    """Returns the distance from the n-gram that ends at each position to its last occurrence in the same row.
 
     At position i it is i - j for the largest j < i with tokens[j-n+1 .. j] == tokens[i-n+1 .. i], all of both in the
-    row and, where segments are given, in one segment. N-grams may overlap: in "a a a" the bigram at 2 repeats the one
-    at 1.
+    row and, if segments are given, in one segment. N-grams may overlap: in "a a a" the bigram at 2 repeats the one
+    at 1. It is 0 where the n-gram is the first of its kind, and at i < n - 1.
 
     Args:
         tokens: ids in `[0, 2^32)`; rows of at most 2^21 tokens.
         n: length of the n-grams, positive.
-        segment_ids: n-grams of different ids, and those that hold two ids, equal none. Padding is a segment as any
-            other: what it repeats is the caller's to leave out.
-
-    Returns:
-        The distances; 0 where the n-gram is the first of its kind and where none ends, at i < n - 1.
+        segment_ids: n-grams of different ids, and those that hold two ids, equal none. Padding is a segment like any
+            other.
 
     Raises:
         ValueError: an argument is out of its range.
 
-    Cost: a sort of each row for n = 2 and 16-bit ids; one or two more a further token of the n-gram.
+    Cost: a sort of each row for n = 2 and 16-bit ids; one or two more per further token of the n-gram.
     """
-    _check(tokens, n, segment_ids)
     b, t = tokens.shape
+    if n < 1 or t > _MOST_POSITIONS:
+        raise ValueError(f"repeat_distances: n={n} must be positive, and rows of {t} tokens at most 2^21 long")
+    if tokens.size and not 0 <= tokens.min() <= tokens.max() < 2**32:
+        raise ValueError(f"repeat_distances: ids of tokens, {tokens.min()} to {tokens.max()}, must be in [0, 2^32)")
     distances = np.zeros((b, t), np.int32)
     width = t - n + 1
     if b == 0 or width < 2:
@@ -41,7 +41,9 @@ def repeat_distances(
         codes = _joined(codes, tokens[:, i : i + width])
     in_one = None
     if segment_ids is not None:
-        in_one = _are_in_one_segment(segment_ids, n)
+        in_one = np.ones(codes.shape, bool)  # whether an n-gram has one segment id
+        for i in range(1, n):
+            in_one &= segment_ids[:, i : i + width] == segment_ids[:, :width]
         segments = segment_ids[:, :width].astype(np.int64)
         codes = _joined(_joined(codes, segments - segments.min()), in_one)  # n-grams across a border: apart from others
     distances[:, n - 1 :] = _distances_to_last_equal(codes)
@@ -50,35 +52,10 @@ def repeat_distances(
     return distances
 
 
-def _check(tokens: np.ndarray, n: int, segment_ids: np.ndarray | None) -> None:
-    if tokens.ndim != 2 or not np.issubdtype(tokens.dtype, np.integer) or tokens.shape[1] > _MOST_POSITIONS:
-        raise ValueError(
-            f"repeat_distances: tokens {tokens.dtype}{list(tokens.shape)} must be integers (b, t), t at most 2^21"
-        )
-    if tokens.size and not 0 <= tokens.min() <= tokens.max() < 2**32:
-        raise ValueError(f"repeat_distances: ids of tokens, {tokens.min()} to {tokens.max()}, must be in [0, 2^32)")
-    if n < 1:
-        raise ValueError(f"repeat_distances: n={n} must be positive")
-    if segment_ids is not None and segment_ids.shape != tokens.shape:
-        raise ValueError(
-            f"repeat_distances: segment_ids {list(segment_ids.shape)} must have the shape of tokens, "
-            f"{list(tokens.shape)}"
-        )
-
-
-def _are_in_one_segment(segment_ids: Integer[np.ndarray, "b t"], n: int) -> Bool[np.ndarray, "b w"]:
-    """Whether the n-gram that begins at each position has one segment id."""
-    width = segment_ids.shape[1] - n + 1
-    same = np.ones((len(segment_ids), width), bool)
-    for i in range(1, n):
-        same &= segment_ids[:, i : i + width] == segment_ids[:, :width]
-    return same
-
-
 def _joined(
     codes: UInt64[np.ndarray, "b w"], symbols: Integer[np.ndarray, "b w"] | Bool[np.ndarray, "b w"]
 ) -> UInt64[np.ndarray, "b w"]:
-    """Codes that are equal in a row where both the codes and the symbols are, and leave bits for a position."""
+    """Returns codes that are equal in a row where both the codes and the symbols are, and leave bits for a position."""
     symbols = symbols.astype(np.uint64)
     room = 64 - _bits(codes.shape[1] - 1)
     if _bits(codes.max()) + _bits(symbols.max()) > room:
@@ -89,7 +66,7 @@ def _joined(
 
 
 def _ranks(codes: UInt64[np.ndarray, "b w"]) -> UInt64[np.ndarray, "b w"]:
-    """Numbers below w that are equal in a row where the codes are."""
+    """Returns numbers below w that are equal in a row where the codes are."""
     ordered, positions = _sorted_with_positions(codes)
     is_new = np.ones(codes.shape, bool)
     is_new[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
@@ -99,7 +76,7 @@ def _ranks(codes: UInt64[np.ndarray, "b w"]) -> UInt64[np.ndarray, "b w"]:
 
 
 def _distances_to_last_equal(codes: UInt64[np.ndarray, "b w"]) -> Int32[np.ndarray, "b w"]:
-    """How far back the same code stood last; 0: nowhere."""
+    """Returns the distance to the last occurrence of the same code; 0: none."""
     ordered, positions = _sorted_with_positions(codes)
     gaps = np.zeros(codes.shape, np.int32)
     gaps[:, 1:] = np.where(ordered[:, 1:] == ordered[:, :-1], positions[:, 1:] - positions[:, :-1], 0)
@@ -111,7 +88,7 @@ def _distances_to_last_equal(codes: UInt64[np.ndarray, "b w"]) -> Int32[np.ndarr
 def _sorted_with_positions(
     codes: UInt64[np.ndarray, "b w"],
 ) -> tuple[UInt64[np.ndarray, "b w"], Integer[np.ndarray, "b w"]]:
-    """Each row in order, equal codes by position, and these positions: one sort of numbers that hold both."""
+    """Sorts each row, equal codes by position, and returns these positions: one sort of numbers that hold both."""
     low = np.uint64(_bits(codes.shape[1] - 1))
     both = codes << low | np.arange(codes.shape[1], dtype=np.uint64)
     both.sort(axis=1)

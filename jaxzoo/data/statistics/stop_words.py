@@ -1,4 +1,4 @@
-"""Tokens that say little about recall: function words, punctuation, white space, the end of a text."""
+"""Stop tokens, which say little about recall: function words, punctuation, white space, the end of a text."""
 
 from collections.abc import Collection
 from importlib import resources
@@ -11,15 +11,7 @@ from jaxzoo.data.tokenizer import Tokenizer
 
 
 def read_stop_words(path: Path | None = None) -> frozenset[str]:
-    """The words of a text file, one a line, lower-cased; lines that begin with # are comments.
-
-    Args:
-        path: the file; None: this package's `stop_words.txt`.
-
-    Raises:
-        ValueError: it is no UTF-8.
-        OSError: it cannot be read.
-    """
+    """Reads the words of a text file (None: this package's), one per line, lower-cased; # begins a comment line."""
     file = resources.files("jaxzoo.data.statistics") / "stop_words.txt" if path is None else path
     try:
         text = file.read_text(encoding="utf-8")
@@ -30,11 +22,10 @@ def read_stop_words(path: Path | None = None) -> frozenset[str]:
 
 
 def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray, "vocab"]:
-    """Which tokens are stop words, or have neither letter nor digit, or end a document.
+    """Marks tokens that are stop words, or have neither letter nor digit, or end a document.
 
-    A token is compared by its text alone, without case and the space around it: that of a tokenizer of bytes is one
-    character, and one that is a piece of a longer word counts as the word that it spells. A token that holds a part of
-    a character is no punctuation.
+    A token is compared by its text alone, without case and the space around it: a piece of a longer word counts as the
+    word that it spells. A token that holds a part of a character is no punctuation.
     """
     result = np.zeros(tokenizer.vocab_size, bool)
     for i in range(tokenizer.vocab_size):

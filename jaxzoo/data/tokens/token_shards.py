@@ -2,8 +2,8 @@
 
 A token directory holds, for every split and every shard of it, three NumPy files and a note, and one manifest of all:
 
-    request.json                  which data and which tokenizer; written first
-    tokenizer.json                what made the tokens, its end-of-text in tokenizer_config.json; absent for bytes
+    request.json                  data and tokenizer; written first
+    tokenizer.json                the tokenizer, its end-of-text in tokenizer_config.json; absent for bytes and bases
     train-00000.tokens.npy        (t,) uint16, or uint32 for more than 65,536 ids: each document, then end-of-text
     train-00000.starts.npy        (n,) int64, rising from 0: where each document begins
     train-00000.subsets.npy       (n,) uint16: index of each document's subset among the sorted names in the note
@@ -17,40 +17,39 @@ whatever order, makes the same bytes.
 import functools
 import hashlib
 import json
+import resource
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, UInt, UInt16
 
 from jaxzoo.checked import Count, NonNegativeInt, PositiveInt
 from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
-from jaxzoo.data.pieces.open_files import allow_open_files
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
 FORMAT = 2
 """Format of the directory; another number is refused."""
+OTHER_FILES = 512
+"""Open files other than arrays: libraries, checkpoints, logs."""
 
-ARRAYS = ("tokens", "starts", "subsets")
+_ARRAYS = ("tokens", "starts", "subsets")
 _AGAIN = "tokenize again into another directory"
-
-
-Note = TypeVar("Note")
 
 
 class Counts(NamedTuple):
     """Content of a shard, a subset or a split."""
 
-    documents: Count
-    bytes: Count
-    """Bytes of UTF-8 text, before it was tokenized."""
-    tokens: Count
-    """End-of-text tokens included, one a document."""
+    documents: Count = 0
+    bytes: Count = 0
+    """Bytes of UTF-8 text."""
+    tokens: Count = 0
+    """Tokens, with one end-of-text per document."""
 
     def plus(self, other: "Counts") -> "Counts":
-        """The sums over both."""
+        """Sums of both."""
         return Counts(*(a + b for a, b in zip(self, other, strict=True)))
 
 
@@ -60,7 +59,7 @@ class ShardNote(NamedTuple):
     subsets: dict[str, Counts]
     """Content of each subset."""
     sha256: dict[str, str]
-    """Digest of each array, by the names in `ARRAYS`."""
+    """Digest of each array."""
     empty: Count
     """Documents without a token."""
     repaired: Count
@@ -101,15 +100,8 @@ class TokenShard:
     Attributes:
         subsets: names that `subset_ids` index, sorted.
 
-    Args:
-        directory: the token directory.
-        name: `shard_name` of split and index.
-        dtype: of the tokens.
-        vocab_size: ids are below.
-        note: note of the shard.
-
     Raises:
-        ValueError: a file is missing, or of another size or type than the note says.
+        ValueError: a file is missing, or its size or type differs from the note's.
     """
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
@@ -117,12 +109,8 @@ class TokenShard:
         self._directory, self._name, self._vocab_size, self._digests = directory, name, vocab_size, note.sha256
         self._remedy = f"remove {name}.json and tokenize again"
         total = total_of(note.subsets.values())
-        self._arrays = {
-            key: open_array(directory / f"{name}.{key}.npy", kind, size, remedy=self._remedy)
-            for key, kind, size in zip(
-                ARRAYS, (dtype, "int64", "uint16"), (total.tokens, total.documents, total.documents), strict=True
-            )
-        }
+        kinds = zip(_ARRAYS, (dtype, "int64", "uint16"), (total.tokens, total.documents, total.documents), strict=True)
+        self._arrays = {key: open_array(self._file(key), kind, size, remedy=self._remedy) for key, kind, size in kinds}
 
     def __len__(self) -> int:
         return len(self._arrays["tokens"])
@@ -132,7 +120,7 @@ class TokenShard:
 
     @functools.cached_property
     def tokens(self) -> UInt[np.ndarray, "t"]:
-        """The token ids, below the vocabulary's size."""
+        """Token ids, below the vocabulary's size."""
         tokens = self._checked("tokens")
         if (largest := int(tokens.max())) >= self._vocab_size:
             raise ValueError(
@@ -152,9 +140,11 @@ class TokenShard:
         return self._checked("subsets")
 
     def _checked(self, key: str) -> np.ndarray:
-        file = self._directory / f"{self._name}.{key}.npy"
-        require_digest(self._arrays[key], self._digests.get(key, ""), file, remedy=self._remedy)
+        require_digest(self._arrays[key], self._digests.get(key, ""), self._file(key), remedy=self._remedy)
         return self._arrays[key]
+
+    def _file(self, key: str) -> Path:
+        return self._directory / f"{self._name}.{key}.npy"
 
 
 class TokenizedDocument(NamedTuple):
@@ -165,24 +155,19 @@ class TokenizedDocument(NamedTuple):
     n_bytes: int
     """Bytes of its text."""
     subset: str
-    """Which part of the corpus it is of; empty where there are no parts."""
+    """Part of the corpus; empty where there are no parts."""
     is_repaired: bool = False
-    """Whether U+FFFD stands for what was no UTF-8."""
+    """Whether U+FFFD stands for bytes that are not UTF-8."""
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """The smallest of uint16 and uint32 that holds ids below `vocab_size`."""
+    """Returns the smallest of uint16 and uint32 that holds ids below `vocab_size`."""
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
 def shard_name(split: str, index: int) -> str:
     """`train-00003`."""
     return f"{split}-{index:05d}"
-
-
-def is_whole(directory: Path, name: str) -> bool:
-    """Whether this shard has been written to its end."""
-    return (directory / f"{name}.json").is_file()
 
 
 def write_shard(
@@ -196,10 +181,6 @@ def write_shard(
         documents: at least one.
         vocab_size: ids are below.
         end_of_text: id after every document.
-
-    Raises:
-        ValueError: there is no document.
-        OSError: it cannot be written.
     """
     dtype = token_dtype(vocab_size)
     end = np.array([end_of_text], dtype)
@@ -214,7 +195,7 @@ def write_shard(
             lengths.append(len(document.tokens) + 1)
             names.append(document.subset)
             new = Counts(1, document.n_bytes, lengths[-1])
-            counts[document.subset] = counts.get(document.subset, Counts(0, 0, 0)).plus(new)
+            counts[document.subset] = counts.get(document.subset, Counts()).plus(new)
             n_empty += not len(document.tokens)
             n_repaired += document.is_repaired
         if not lengths:
@@ -229,13 +210,17 @@ def write_shard(
         with writing_array(directory / f"{name}.{key}.npy", array.dtype) as writer:
             writer.append(array)
         digests[key] = writer.digest
-    note = {"subsets": {subset: counts[subset]._asdict() for subset in ids}, "sha256": digests}
-    write_json(directory / f"{name}.json", add_checksum(note | {"empty": n_empty, "repaired": n_repaired}))
+    note = {"subsets": _as_json(counts), "sha256": digests, "empty": n_empty, "repaired": n_repaired}
+    write_json(directory / f"{name}.json", add_checksum(note))
 
 
-def read_note(directory: Path, name: str, declared: type[Note] = ShardNote) -> Note:
-    """Reads the note of a whole shard. Raises `ValueError` where it is damaged."""
-    return read_json(directory / f"{name}.json", declared, checksum=True, remedy="remove it and tokenize again")
+def _as_json(subsets: Mapping[str, Counts]) -> dict[str, dict[str, int]]:
+    return {subset: counts._asdict() for subset, counts in subsets.items()}
+
+
+def read_note(directory: Path, name: str) -> ShardNote:
+    """Reads the note of a whole shard. Raises `ValueError` if it is damaged."""
+    return read_json(directory / f"{name}.json", ShardNote, checksum=True, remedy="remove it and tokenize again")
 
 
 def write_manifest(
@@ -244,24 +229,20 @@ def write_manifest(
     """Joins the notes of all shards; the directory can be read from then on.
 
     Args:
-        directory: the shards'.
-        shards: how many each split has.
+        directory: of the shards.
+        shards: number of shards of each split.
         tokenizer: `name`, `fingerprint`, `vocab_size` and `end_of_text`.
         versions: of the software that made the tokens, by name.
-
-    Raises:
-        OSError: a shard's note cannot be read, or the manifest not be written.
     """
     splits = {}
     for split, n_shards in shards.items():
         names = [shard_name(split, i) for i in range(n_shards)]
-        totals: dict[str, Counts] = {}
-        for name in names:
-            for subset, counts in read_note(directory, name).subsets.items():
-                totals[subset] = totals.get(subset, Counts(0, 0, 0)).plus(counts)
+        notes = {name: read_note(directory, name) for name in names}
+        subsets = sorted({subset for note in notes.values() for subset in note.subsets})
+        totals = {s: total_of(note.subsets.get(s, Counts()) for note in notes.values()) for s in subsets}
         splits[split] = {
-            "shards": {name: read_note(directory, name, dict) for name in names},
-            "subsets": {subset: totals[subset]._asdict() for subset in sorted(totals)},
+            "shards": {name: {**note._asdict(), "subsets": _as_json(note.subsets)} for name, note in notes.items()},
+            "subsets": _as_json(totals),
         }
     manifest = {
         "format": FORMAT,
@@ -274,7 +255,7 @@ def write_manifest(
 
 
 class TokenDirectory:
-    """A finished token directory.
+    """Finished token directory.
 
     Attributes:
         path: the directory.
@@ -282,11 +263,8 @@ class TokenDirectory:
         tokenizer: the tokenizer that made the tokens.
         splits: shards and subsets, by split.
 
-    Args:
-        path: the directory.
-
     Raises:
-        ValueError: there is none; or it is not finished, damaged, or of another format.
+        ValueError: it holds no finished shards, is damaged, or of another format.
     """
 
     def __init__(self, path: Path):
@@ -309,20 +287,19 @@ class TokenDirectory:
         return f"{self.tokenizer.fingerprint}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
     def split(self, name: str) -> Split:
-        """Returns a split. Raises `ValueError` where there is none of that name."""
+        """Returns a split. Raises `ValueError` if there is none of that name."""
         if name not in self.splits:
             raise ValueError(f"{self.path} has no split {name!r}; it has {', '.join(self.splits)}")
         return self.splits[name]
 
     def shards(self, split: str) -> tuple[TokenShard, ...]:
-        """The shards of a split, in order.
+        """Returns the shards of a split, in order.
 
-        Raises:
-            ValueError: there is no such split, a file is missing or of another size than the manifest says, or there
-                are more than files may be open.
+        Raises `ValueError` if there is no such split, a file is missing or of another size than the manifest says, or
+        there are more than files may be open.
         """
         notes = self.split(split).shards
-        allow_open_files(len(ARRAYS) * len(notes))
+        allow_open_shards(len(notes))
         size = self.tokenizer.vocab_size
         return tuple(
             TokenShard(self.path, name, dtype=self._dtype, vocab_size=size, note=note) for name, note in notes.items()
@@ -331,4 +308,22 @@ class TokenDirectory:
 
 def total_of(subsets: Iterable[Counts]) -> Counts:
     """Returns the sums over subsets."""
-    return functools.reduce(Counts.plus, subsets, Counts(0, 0, 0))
+    return functools.reduce(Counts.plus, subsets, Counts())
+
+
+def allow_open_shards(n_shards: int) -> None:
+    """Raises this process's limit of open files, often 1024: a memory-mapped array holds one for as long as it lives.
+
+    Raises `ValueError` if the limit that the system sets is lower.
+    """
+    n_arrays = len(_ARRAYS) * n_shards
+    needed = n_arrays + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise ValueError(
+            f"{n_arrays:,} arrays of token shards need {needed:,} open files, but the system allows {hard:,}; raise "
+            "its hard limit (ulimit -Hn), or tokenize into fewer shards"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))

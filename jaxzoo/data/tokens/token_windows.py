@@ -1,15 +1,15 @@
 """Windows of token shards in a global random order, read from disk as they are needed.
 
-An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they stand one after the
-other from the first token on, and cover the text but for a remainder that is shorter than a window. In every later
-epoch they begin at another random token, the text taken as a ring whose end joins its beginning, so that documents are
-cut at other places. The order of an epoch is a permutation that is computed index by index (grain's global shuffle) and
-not stored: memory does not grow with the text.
+An epoch of a text visits `(tokens - 1) // length` windows, each once. In the first epoch they follow each other from
+the first token on, and cover the text but for a remainder that is shorter than a window. In every later epoch they
+begin at another random token, the text taken as a ring whose end joins its beginning, so that documents are cut at
+other places. The order of an epoch is a permutation that is computed index by index (grain's global shuffle) and not
+stored: memory does not grow with the text.
 
-Several texts are mixed row by row. Which of them gives row k follows from k alone: after any number of rows, each has
-given its share to within fewer rows than there are texts, and exactly its share after a multiple of the sum of the
-weights (as the smallest integers in their proportion). A text that is at its end begins its next epoch. grain's own
-`mix` cuts the weights to integers: 0.7 and 0.3 become 233 and 100.
+Several texts are mixed row by row. The text of row k is a function of k alone: after any number of rows, each has given
+its share to within fewer rows than there are texts, and exactly its share after a multiple of the sum of the weights
+(as the smallest integers in their proportion). A text that is at its end begins its next epoch. grain's own `mix` cuts
+the weights to integers: 0.7 and 0.3 become 233 and 100.
 """
 
 import bisect
@@ -33,11 +33,7 @@ MOST_WINDOWS = 2**32 - 1
 
 
 class Concatenation:
-    """Arrays of tokens one after the other, none of them copied: their length, and their slices.
-
-    Args:
-      parts: memory-mapped arrays, or what gives slices as they do; of one dtype, none empty, at least one.
-    """
+    """Arrays of tokens (or objects with their slices), of one dtype and none empty, joined without a copy."""
 
     def __init__(self, parts: Sequence[Tokens]):
         self._parts = parts
@@ -47,7 +43,7 @@ class Concatenation:
         return self._starts[-1]
 
     def __getitem__(self, rows: slice) -> UInt[np.ndarray, "t"]:
-        """The tokens of a slice with step 1; a copy where it spans two parts or more."""
+        """Tokens of a slice with step 1; a copy if it spans two parts or more."""
         start, stop, _ = rows.indices(len(self))
         index = max(bisect.bisect_right(self._starts, start, hi=len(self._parts)) - 1, 0)
         pieces = []
@@ -61,7 +57,7 @@ class Concatenation:
 
 
 class ShuffledText:
-    """The windows of one text in the order of its epochs; number i is a pure function of (text, length, seed, i).
+    """Windows of one text in the order of its epochs; number i is a pure function of (text, length, seed, i).
 
     Attributes:
       n_windows: of an epoch.
@@ -70,10 +66,7 @@ class ShuffledText:
       tokens: the text, longer than `length`.
       length: tokens of a window, its last target not counted.
       seed: of the orders and of the epochs' first tokens; one or more numbers that are not negative.
-      reverse_complements: whether half of the windows, drawn by the seed, are those of the other strand of DNA.
-
-    Raises:
-      ValueError: there are more than `MOST_WINDOWS` windows.
+      reverse_complements: whether half of the windows, drawn by the seed, are of the other strand of DNA.
     """
 
     def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int], reverse_complements: bool = False):
@@ -90,7 +83,7 @@ class ShuffledText:
         self._order = grain.MapDataset.range(self.n_windows).shuffle(seed=mixed).repeat()
 
     def window(self, number: int) -> UInt[np.ndarray, "t+1"]:
-        """Window `number`, counted over all epochs, with the target of its last token."""
+        """Returns window `number`, counted over all epochs, with the target of its last token."""
         first = _first_token(self._seed, number // self.n_windows, len(self._tokens))
         place = cast(int, self._order[number])
         start = (first + place * self._length) % len(self._tokens)
@@ -103,21 +96,14 @@ class ShuffledText:
 
 
 class Share(NamedTuple):
-    """One text of a mixture."""
+    """One text of a mixture, and its weight: its share of the rows is this over the sum of all."""
 
     text: ShuffledText
     weight: float
-    """Positive; its share of the rows is this over the sum of all."""
 
 
 class ShuffledWindows:
-    """A source for `WindowStream`: element i is rows of batch i.
-
-    Args:
-      shares: the mixture.
-      batch_size: rows of a batch.
-      rows: those that are made, in this order; None: all.
-    """
+    """Source for `WindowStream`: element i is the given rows (None: all) of batch i of a mixture."""
 
     def __init__(self, shares: Sequence[Share], *, batch_size: int, rows: Sequence[int] | None = None):
         self._texts = [share.text for share in shares]
@@ -137,7 +123,7 @@ class ShuffledWindows:
 
 
 def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
-    """The smallest integers in the proportion of positive weights, taken as the decimal numbers that they print as."""
+    """Returns the smallest integers in the proportion of positive weights, taken as the decimals that they print as."""
     fractions = [Fraction(repr(float(weight))) for weight in weights]
     denominator = math.lcm(*(fraction.denominator for fraction in fractions))
     integers = [int(fraction * denominator) for fraction in fractions]
@@ -146,7 +132,7 @@ def as_integers(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
-    """Which source gives a row, and which of its own rows that is.
+    """Returns the source of a row, and the row's number among those of its source.
 
     Of the first k rows, the first source gives `k - floor(k r / w)`, w being the sum of all weights and r that of the
     others; the others share out what is left among them in the same way.
@@ -163,5 +149,5 @@ def source_of(row: int, weights: Sequence[int]) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=256)
 def _first_token(seed: tuple[int, ...], epoch: int, n_tokens: int) -> int:
-    """Where the windows of an epoch begin."""
+    """Returns the token at which the windows of an epoch begin."""
     return int(np.random.default_rng((*seed, epoch)).integers(n_tokens)) if epoch else 0

@@ -1,26 +1,27 @@
 """Tokenization of documents: one token shard for each file of a data set, made independently, restartable.
 
-`request.json` says which data and which tokenizer; another request is refused. What comes out depends on these two
-alone, not on the number of workers or on where the work was stopped and begun again.
+`request.json` records data and tokenizer; another request is refused. The result depends on these two alone, not on
+the number of workers or on interruptions.
 """
 
+import functools
 import importlib.metadata
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import BuiltData, BuiltDocument
-from jaxzoo.data.pieces.resumable import check_plan, remove_drafts, removed_if_refused, write_plan
-from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
+from jaxzoo.data.pieces.resumable import begun, check_plan, remove_drafts
+from jaxzoo.data.pieces.share_out import Piece, share_out
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import (
     FORMAT,
     TokenDirectory,
     TokenizedDocument,
-    is_whole,
     read_note,
     shard_name,
+    token_dtype,
     total_of,
     write_manifest,
     write_shard,
@@ -30,15 +31,14 @@ from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
 BATCH_BYTES = 2**20
 """Text that is encoded together."""
 
-_HEADER = 128
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+_HEADER_BYTES = 128
 
 
 class Progress(NamedTuple):
-    """How far a tokenization is."""
+    """Progress of a tokenization."""
 
     shards: int
-    """Finished ones."""
+    """Finished shards."""
     tokens: int
     """Tokens, also of unfinished shards."""
     bytes: int
@@ -48,109 +48,80 @@ class Progress(NamedTuple):
 
 
 class Tokenization:
-    """Token shards in a directory. Refuses what could not work before anything is written.
+    """Token shards of the documents of a directory. Refuses what could not work before anything is written.
 
-    Args:
-        data: the documents' directory; see `BuiltData`.
-        tokenizer: what makes the tokens.
-        out: directory of the token shards, which need not exist.
-
-    Raises:
-        ValueError: there are no such data; or `out` holds something else, or tokens of other data or another tokenizer.
-        OSError: something cannot be read.
+    Raises `ValueError` if there are no such data, or `out` holds something else, or tokens of other data or another
+    tokenizer.
     """
 
     def __init__(self, data: Path, tokenizer: Tokenizer, out: Path):
         self.out, self._tokenizer = out, tokenizer
         self._data = BuiltData(data)
-        self._names = {
-            split: [shard_name(split, i) for i in range(len(lengths))] for split, lengths in self._data.splits.items()
+        self._identity = {
+            name: getattr(tokenizer, name) for name in ("name", "fingerprint", "vocab_size", "end_of_text")
         }
-        identity = {name: getattr(tokenizer, name) for name in ("name", "fingerprint", "vocab_size", "end_of_text")}
-        self._request = {"format": FORMAT, "tokenizer": identity, "data": self._data.identity()}
+        self._request = {"format": FORMAT, "tokenizer": self._identity, "data": self._data.identity()}
         check_plan(out, "request.json", self._request)
+        self._pieces = [
+            Piece(name, out / f"{name}.json", (self._data.path, out, split, i))
+            for split, lengths in self._data.splits.items()
+            for i in range(len(lengths))
+            for name in [shard_name(split, i)]
+        ]
 
     @property
     def n_shards(self) -> int:
         """Number of shards, of all splits."""
-        return sum(map(len, self._names.values()))
-
-    @property
-    def n_documents(self) -> int:
-        """Number of documents, of all splits."""
-        return sum(map(sum, self._data.splits.values()))
+        return len(self._pieces)
 
     @property
     def is_finished(self) -> bool:
-        """Whether the shards and their manifest are there."""
-        names = (name for names in self._names.values() for name in names)
-        return (self.out / "manifest.json").is_file() and all(is_whole(self.out, name) for name in names)
+        """Whether the shards and their manifest exist."""
+        return (self.out / "manifest.json").is_file() and all(piece.makes.exists() for piece in self._pieces)
 
     def progress(self) -> Progress:
-        """How far all that work on it are together."""
-        names = [name for names in self._names.values() for name in names if is_whole(self.out, name)]
+        """Progress of all commands that share the work."""
+        names = [piece.name for piece in self._pieces if piece.makes.exists()]
         done = total_of(counts for name in names for counts in read_note(self.out, name).subsets.values())
-        sizes = [_size(file) for file in self.out.glob("*.tokens.npy.*.tmp")]
-        width = 2 if self._tokenizer.vocab_size <= 2**16 else 4
-        under_way = sum(max(size - _HEADER, 0) // width for size in sizes)
+        under_way = 0
+        for file in self.out.glob("*.tokens.npy.*.tmp"):
+            try:
+                n_bytes = file.stat().st_size
+            except FileNotFoundError:  # renamed since it was listed
+                continue
+            under_way += max(n_bytes - _HEADER_BYTES, 0) // token_dtype(self._tokenizer.vocab_size).itemsize
         return Progress(len(names), done.tokens + under_way, done.bytes, done.tokens)
 
-    def run(self, *, workers: int = 1, report: Callable[[str, int, int], None] = lambda *_: None) -> TokenDirectory:
-        """Makes what is missing.
-
-        Args:
-            workers: processes.
-            report: gets name of a shard, number of finished shards and of all, after each.
-
-        Raises:
-            ValueError: a file of the data is damaged.
-            OSError: the tokens cannot be written, or a worker was killed.
-        """
-        where = (os.fspath(self._data.path), os.fspath(self.out))
-        pieces = [
-            Piece(name, self.out / f"{name}.json", (*where, split, i))
-            for split, names in self._names.items()
-            for i, name in enumerate(names)
-        ]
-        claims = self.out / ".claims"
-        with removed_if_refused(self.out, lambda: is_shared(claims) or any(piece.makes.exists() for piece in pieces)):
-            write_plan(self.out, "request.json", self._request)
-            if not all((self.out / name).exists() for name in _TOKENIZER_FILES):
+    def run(self, *, workers: int = 1) -> TokenDirectory:
+        """Makes the missing shards and the manifest in so many processes. Raises `ValueError` for damaged data."""
+        claims, manifest = self.out / ".claims", self.out / "manifest.json"
+        with begun(self.out, "request.json", self._request, results="*-[0-9]*.json", claims=claims):
+            if not all((self.out / name).exists() for name in ("tokenizer.json", "tokenizer_config.json")):
                 save_tokenizer(self._tokenizer, self.out)
-            if any(not piece.makes.exists() for piece in pieces):
-                (self.out / "manifest.json").unlink(missing_ok=True)
-            share_out(write_token_shard, pieces, workers=workers, report=report, claims=claims)
-        remove_drafts(self.out, "request.json", *_TOKENIZER_FILES, "manifest.json")
+            if not self.is_finished:
+                manifest.unlink(missing_ok=True)
+            share_out(write_token_shard, self._pieces, workers=workers, claims=claims)
         versions = {name: _version(name) for name in ("jaxzoo", "numpy", "tokenizers")}
-        n_shards = {split: len(names) for split, names in self._names.items()}
-        for is_last_try in (False, True):
-            try:
-                write_manifest(self.out, n_shards, tokenizer=self._request["tokenizer"], versions=versions)
-                break
-            except FileNotFoundError:  # its draft was removed by another command that finishes the same work
-                if is_last_try:
-                    raise
+        n_shards = {split: len(lengths) for split, lengths in self._data.splits.items()}
+        finish = functools.partial(write_manifest, tokenizer=self._identity, versions=versions)
+        share_out(finish, [Piece("the manifest", manifest, (self.out, n_shards))], workers=1, claims=claims)
+        remove_drafts(self.out)
         return TokenDirectory(self.out)
 
 
-def write_token_shard(data: str, out: str, split: str, index: int) -> None:
-    """Makes one token shard of one file of the data, with the tokenizer in `out`.
-
-    Raises:
-        ValueError: the file is damaged.
-        OSError: the shard cannot be written.
-    """
+def write_token_shard(data: Path, out: Path, split: str, index: int) -> None:
+    """Makes one token shard of one file of the data, with the tokenizer in `out`."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # workers are the parallelism; read when a batch is encoded
-    directory, name = Path(out), shard_name(split, index)
-    for file in directory.glob(f"{name}.*.tmp"):  # of a worker that was killed
-        file.unlink(missing_ok=True)
-    tokenizer = load_tokenizer(directory)
-    documents = _tokenized(BuiltData(Path(data)).shard(split, index), tokenizer)
-    write_shard(directory, name, documents, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
+    name = shard_name(split, index)
+    for draft in out.glob(f"{name}.*.tmp"):  # of a killed worker
+        draft.unlink(missing_ok=True)
+    tokenizer = load_tokenizer(out)
+    documents = _tokenized(BuiltData(data).shard(split, index), tokenizer)
+    write_shard(out, name, documents, vocab_size=tokenizer.vocab_size, end_of_text=tokenizer.end_of_text)
 
 
 def _tokenized(documents: Iterator[BuiltDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
-    """The documents as tokens, encoded some at a time."""
+    """Encodes the documents, some at a time."""
     some: list[BuiltDocument] = []
     n_bytes = 0
     for document in documents:
@@ -166,13 +137,6 @@ def _encoded(documents: list[BuiltDocument], tokenizer: Tokenizer) -> Iterator[T
     tokens = tokenizer.encode_batch([document.text for document in documents])
     for document, ids in zip(documents, tokens, strict=True):
         yield TokenizedDocument(ids, len(document.text.encode()), document.subset, document.is_repaired)
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:  # renamed since it was listed
-        return 0
 
 
 def _version(name: str) -> str:

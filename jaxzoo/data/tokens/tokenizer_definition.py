@@ -1,4 +1,4 @@
-"""Definition of a BPE tokenizer: the JSON of a `tokenizer.json`, as language modelling takes it.
+"""Definition of a BPE tokenizer: the JSON of a `tokenizer.json`, adapted to language modelling.
 
 Two kinds are known, whose tokens give every text back byte for byte:
 
@@ -21,7 +21,7 @@ from typing import Any
 from jaxzoo.data.tokenizer import END_OF_TEXT
 
 END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
-"""Which token ends a document, in this order, where nobody says."""
+"""Default end-of-text tokens: the first of them in the vocabulary."""
 
 UTF8_BYTES = frozenset(range(256)) - {0xC0, 0xC1, *range(0xF5, 0x100)}
 """Bytes that occur in UTF-8."""
@@ -32,12 +32,12 @@ _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 @dataclasses.dataclass(frozen=True)
 class Definition:
-    """A tokenizer as data.
+    """Tokenizer as data.
 
     Args:
-        content: that of a `tokenizer.json`; changed to what the module docstring says.
-        end_of_text: the token that ends a document; None: the first of `END_OF_TEXT_NAMES` that there is.
-        where: what errors call it.
+        content: of a `tokenizer.json`; changed as the module docstring says.
+        end_of_text: token that ends a document; None: the first of `END_OF_TEXT_NAMES` in the vocabulary.
+        where: name in errors.
 
     Raises:
         ValueError: it is of no known kind, lacks a byte, or has no such end-of-text.
@@ -54,10 +54,19 @@ class Definition:
             known = {**vocab, **{token["content"]: token["id"] for token in content["added_tokens"]}}
             ids = set(known.values())
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.where} must be a tokenizer.json of BPE, but {_told(error)}") from error
+            is_missing = isinstance(error, KeyError)
+            what = f"{error} is missing" if is_missing else f"its fields are of another type: {error}"
+            raise ValueError(f"{self.where} must be a tokenizer.json of BPE, but {what}") from error
         if not all(isinstance(i, int) and 0 <= i < 2**32 for i in ids):
             raise ValueError(f"{self.where}: ids of its vocabulary must be integers in [0, 2^32)")
-        chosen = _choose(self.end_of_text, known, self.where)
+        chosen = self.end_of_text or next((name for name in END_OF_TEXT_NAMES if name in known), None)
+        if chosen is None:
+            raise ValueError(
+                f"{self.where} has no token that is known to end a document ({', '.join(END_OF_TEXT_NAMES)}); name it "
+                "with --end-of-text TOKEN"
+            )
+        if chosen not in known:
+            raise ValueError(f"{self.where} has no token {chosen!r} to end a document with; name another --end-of-text")
         content["added_tokens"] = _with_special(content["added_tokens"], chosen, known[chosen])
         object.__setattr__(self, "content", content)
         object.__setattr__(self, "end_of_text", chosen)
@@ -84,7 +93,7 @@ class Definition:
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below; it counts ids that no token has."""
+        """Number of ids, also of those without a token."""
         return max(max(self.content["model"]["vocab"].values()), *(t["id"] for t in self.content["added_tokens"])) + 1
 
     @property
@@ -94,7 +103,7 @@ class Definition:
 
     @functools.cached_property
     def byte_table(self) -> list[bytes]:
-        """The bytes that each id stands for; none for special tokens and ids without token."""
+        """Bytes that each id stands for; none for special tokens and ids without token."""
         table = [b""] * self.vocab_size
         as_bytes = _byte_level if self.scheme == "byte-level" else functools.partial(_fallback, space=self.space)
         for token, i in self.content["model"]["vocab"].items():
@@ -135,12 +144,8 @@ class Definition:
         return f"bpe-{self.vocab_size}-{digest[:12]}"
 
 
-def _told(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else f"its fields are of another type: {error}"
-
-
 def _settled(content: Mapping[str, Any]) -> dict[str, Any]:
-    """The content with the deviations of the module docstring; merges as pairs."""
+    """Applies the deviations of the module docstring; merges as pairs."""
     model = content["model"]
     if model.get("type", "BPE") != "BPE":
         raise TypeError(f"model.type={model['type']!r}")
@@ -156,7 +161,7 @@ def _settled(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_prefix(part: Any) -> Any:
-    """A normalizer or pre-tokenizer that puts no space before a text; None where nothing is left of it."""
+    """Returns a normalizer or pre-tokenizer without the space before a text; None if nothing is left of it."""
     if not isinstance(part, dict) or part.get("type") == "Prepend":
         return None
     for name in ("normalizers", "pretokenizers"):
@@ -168,7 +173,7 @@ def _without_prefix(part: Any) -> Any:
 
 
 def _parts(content: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """All steps of the named stages, those of sequences one by one."""
+    """Yields all steps of the named stages, those of sequences one by one."""
     for part in filter(None, map(content.get, names)):
         yield part
         for inner in ("normalizers", "pretokenizers"):
@@ -176,28 +181,15 @@ def _parts(content: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[dict[
                 yield from _parts({"it": each}, ("it",))
 
 
-def _choose(end_of_text: str | None, known: Mapping[str, int], where: str) -> str:
-    if end_of_text is None:
-        end_of_text = next((name for name in END_OF_TEXT_NAMES if name in known), None)
-        if end_of_text is None:
-            raise ValueError(
-                f"{where} has no token that is known to end a document ({', '.join(END_OF_TEXT_NAMES)}); name it "
-                "with --end-of-text TOKEN"
-            )
-    if end_of_text not in known:
-        raise ValueError(f"{where} has no token {end_of_text!r} to end a document with; name another --end-of-text")
-    return end_of_text
-
-
 def _with_special(added: list[dict[str, Any]], content: str, i: int) -> list[dict[str, Any]]:
-    """The added tokens, this one among them and special."""
+    """Returns the added tokens, including this one as special."""
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     others = [{**dict.fromkeys(flags, False), **token} for token in added if token["content"] != content]
     return sorted([*others, {"id": i, "content": content, **flags}], key=lambda token: token["id"])
 
 
 def _plain(value: Any) -> Any:
-    """Without what says the same as its absence."""
+    """Removes fields that equal their defaults."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if not isinstance(value, dict):
@@ -208,7 +200,7 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def byte_alphabet() -> dict[str, int]:
-    """GPT-2's character for each byte: itself where it is printable Latin-1, else one from U+0100 on."""
+    """Returns GPT-2's character for each byte: itself if it is printable Latin-1, else one from U+0100 on."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -13,22 +13,21 @@ from jaxzoo.json_files import read_json
 from jaxzoo.whole_files import write_whole
 
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
-"""Names of GPT-2's two files, as its authors and as others publish them."""
+"""Names of GPT-2's two files: its authors', and other publishers'."""
 
 
 def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokenizer:
-    """The tokenizer at a place.
+    """Loads a tokenizer.
 
     Args:
         place: `bytes` or `dna`; a `tokenizer.json`; or a directory with one, with GPT-2's two files, or with token
             shards.
-        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` in its directory,
-            else `<|endoftext|>`, `</s>` and the like.
+        end_of_text: token that ends a document; None: `eos_token` of a `tokenizer_config.json` in its directory, else
+            the first of `END_OF_TEXT_NAMES`.
 
     Raises:
         ValueError: there is no tokenizer, or none whose tokens stand for bytes; it is not the one that made the token
             shards in its directory; or the library is missing.
-        OSError: a file cannot be read.
     """
     path = Path(place).expanduser()
     made = _made_by(path)
@@ -47,12 +46,7 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
 
 
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
-    """Writes `tokenizer.json` and `tokenizer_config.json`, from which `load_tokenizer` makes the same; none for bytes
-    and bases.
-
-    Raises:
-        OSError: they cannot be written.
-    """
+    """Writes `tokenizer.json` and `tokenizer_config.json` for `load_tokenizer`; nothing for bytes and bases."""
     if isinstance(tokenizer, BPETokenizer):
         content = tokenizer.definition.content
         config = {"eos_token": tokenizer.definition.end_of_text}
@@ -70,7 +64,7 @@ def _made_by(path: Path) -> str | None:
 
 
 def gpt2_content(vocab: Mapping[str, int], merges: str) -> dict[str, Any]:
-    """The `tokenizer.json` of GPT-2's two files: its vocabulary, and the text of its merges."""
+    """Makes the content of a `tokenizer.json` from GPT-2's two files: its vocabulary, and the text of its merges."""
     lines = merges.split("\n")
     pairs = [line for line in lines[lines[0].startswith("#version") :] if line.strip()]
     return {
@@ -84,17 +78,7 @@ def gpt2_content(vocab: Mapping[str, int], merges: str) -> dict[str, Any]:
 
 
 def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
-    """The tokenizer of a file `tokenizer.json`, of a directory that holds one, or GPT-2's two files.
-
-    Args:
-        place: the file or the directory.
-        end_of_text: the token that ends a document; None: `eos_token` of a `tokenizer_config.json` in the directory,
-            else as `Definition` finds it.
-
-    Raises:
-        ValueError: there is none, or it is none that we take.
-        OSError: a file cannot be read.
-    """
+    """Reads a `tokenizer.json`, or GPT-2's two files; arguments and errors as those of `load_tokenizer`."""
     file = place / "tokenizer.json" if place.is_dir() else place
     if file.is_file():
         content = read_json(file, dict)
@@ -106,8 +90,11 @@ def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
                 f"{place} {what}; a tokenizer is 'bytes', a tokenizer.json, or a directory with that file, with "
                 "encoder.json and vocab.bpe, or with vocab.json and merges.txt"
             )
-        content = gpt2_content(read_json(pair[0], dict), _text(pair[1]))
-        file = pair[0]
+        file, merges = pair
+        try:
+            content = gpt2_content(read_json(file, dict), merges.read_bytes().decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{merges} must be UTF-8, but byte {error.start} is not") from error
     config = file.parent / "tokenizer_config.json"
     if end_of_text is None and config.is_file():
         end_of_text = read_json(config, dict).get("eos_token")
@@ -115,10 +102,3 @@ def read_definition(place: Path, end_of_text: str | None = None) -> Definition:
         if not isinstance(end_of_text, str | None):
             raise ValueError(f"{config}: eos_token={shorten(end_of_text)} must be a string, or an object with content")
     return Definition(content, end_of_text, str(file))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} must be UTF-8, but byte {error.start} is not") from error

@@ -13,45 +13,18 @@ from jaxzoo.data.tokens.tokenizer_definition import Definition
 from jaxzoo.extras import need
 
 SMALLEST = 257
-"""Ids: the bytes and end-of-text."""
-
+"""Ids of the bytes and of end-of-text."""
 LEAST_COUNT = 2
-"""Times that a pair must be seen to be merged."""
-
+"""Occurrences that a pair needs to be merged."""
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Learnt(NamedTuple):
-    """A tokenizer, and what it was learnt from."""
+    """Learnt tokenizer, and the size of its training text."""
 
     tokenizer: BPETokenizer
     documents: int
     bytes: int
-
-
-class _Sample:
-    """Documents of the train split, `max_bytes` of text at most but for the last; always the same ones.
-
-    They are taken in steps of about the golden section of the split, round and round: wherever this ends, each part of
-    the corpus has had its share.
-    """
-
-    def __init__(self, data: BuiltData, max_bytes: int, report: Callable[[int, bool], None]):
-        self.documents = self.bytes = 0
-        n = sum(data.splits["train"])
-        step = next(step for step in itertools.count(max(round(n * GOLDEN), 1)) if math.gcd(step, n) == 1)
-        self._max_bytes, self._report = max_bytes, report
-        self._documents = data.read("train", (i * step % n for i in range(n)))
-
-    def __iter__(self) -> Iterator[str]:
-        for document in self._documents:
-            if self.bytes >= self._max_bytes:
-                break
-            self.documents += 1
-            self.bytes += len(document.text.encode())
-            self._report(self.bytes, False)
-            yield document.text
-        self._report(self.bytes, True)
 
 
 def learn_tokenizer(
@@ -59,16 +32,15 @@ def learn_tokenizer(
 ) -> Learnt:
     """Learns byte-level BPE; the same for the same data, library and arguments.
 
-    Id 0 is `<|endoftext|>`, the next 256 are the bytes, then come the merges in the order of learning.
+    Id 0 is `<|endoftext|>`, the next 256 are the bytes, then come the merges in the order of learning. Documents are
+    taken in steps of about the golden section of the split, modulo its size: wherever this ends, each part of the
+    corpus has had its share.
 
     Args:
         data: with a split train.
-        vocab_size: ids wanted; fewer come out where no pair is left that is seen twice.
-        max_bytes: of text to learn from, positive.
-        report: gets the bytes read so far, and whether these are all, after each document and at the end.
-
-    Raises:
-        ValueError: the vocabulary has no room for the bytes; there is no split train, or a file of it is damaged.
+        vocab_size: wanted ids; fewer result if no pair is left that is seen twice.
+        max_bytes: of text to learn from, positive; the last document may exceed it.
+        report: receives the bytes read so far, and whether these are all, after each document and at the end.
     """
     need("tokenizers", "learning a tokenizer")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -87,7 +59,20 @@ def learn_tokenizer(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=[END_OF_TEXT],
     )
-    sample = _Sample(data, max_bytes, report)
-    library.train_from_iterator(sample, trainer)
+    n = sum(data.splits["train"])
+    step = next(step for step in itertools.count(max(round(n * GOLDEN), 1)) if math.gcd(step, n) == 1)
+    n_documents = n_bytes = 0
+
+    def sample() -> Iterator[str]:
+        nonlocal n_documents, n_bytes
+        for document in data.read("train", (i * step % n for i in range(n))):
+            if n_bytes >= max_bytes:
+                break
+            n_documents, n_bytes = n_documents + 1, n_bytes + len(document.text.encode())
+            report(n_bytes, False)
+            yield document.text
+        report(n_bytes, True)
+
+    library.train_from_iterator(sample(), trainer)
     definition = Definition(json.loads(library.to_str()), END_OF_TEXT, "the tokenizer that was learnt")
-    return Learnt(BPETokenizer(definition), sample.documents, sample.bytes)
+    return Learnt(BPETokenizer(definition), n_documents, n_bytes)

@@ -15,7 +15,24 @@ from jaxzoo.data.corpus import fasta
 from jaxzoo.data.corpus.fasta import FastaLayout, Interval, read_bases, read_layout
 from jaxzoo.data.corpus.lines import DamagedFileError
 from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
-from tests.data.corpus.test_building import KILLED, read_back
+from tests.data.corpus.test_building import read_back
+
+KILLED = """
+import os, signal, sys
+count, replace, rename = 0, os.replace, os.rename
+def counted(move):
+    def moved(*places):
+        global count
+        count += 1
+        if count == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        move(*places)
+    return moved
+os.replace, os.rename = counted(replace), counted(rename)
+from jaxzoo.cli.data_build import main
+raise SystemExit(main(sys.argv[2:]))
+"""
+"""The command, killed when it is about to give a file its place for the n-th time."""
 
 
 def sequences(seed, lengths):

@@ -30,7 +30,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 def read(files: list[Path], fields: Fields | None, **options) -> tuple[list[tuple[str, str]], Skipped]:
     skipped = Skipped()
-    return [tuple(document) for _, document in read_documents(files, fields, skipped, **options)], skipped
+    return [(found.text, found.subset) for _, found in read_documents(files, fields, skipped, **options)], skipped
 
 
 def test_lines_are_those_of_the_whole_file(tmp_path, monkeypatch):
@@ -177,14 +177,14 @@ def test_reading_goes_on_behind_every_position(tmp_path):
     assert [text for _, text in whole] == list("abcde")
     total = Skipped()
     for each in counted:
-        total = total.plus(each)
+        total.add(each)
     assert (total.lines, total.files, total.empty) == (3, 1, 1)
     for i, start in enumerate([BEGINNING, *(position for position, _ in whole)]):
         found, after = read(files, PILE, start=start, skip_bad=True)
         assert [text for text, _ in found] == list("abcde")[i:]
         left = Skipped()
         for each in counted[i:]:
-            left = left.plus(each)
+            left.add(each)
         assert after == left
 
 

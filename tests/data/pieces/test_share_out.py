@@ -1,4 +1,4 @@
-"""Pieces of work, shared out among processes and commands, some of which die."""
+"""Pieces of work, shared among processes and commands, some of which die."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ import pytest
 from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 
 
-def note(folder: Path, name: str, seconds: float) -> None:
-    """Makes a piece: its file, after a line in the common log that says who made it."""
+def note(folder: Path, name: str, seconds: float = 0.0) -> None:
+    """Makes a piece: its file, after a line with this process in the common log."""
     with (folder / "log").open("a") as log:
         log.write(f"{name} {os.getpid()}\n")
     time.sleep(seconds)
@@ -24,11 +24,11 @@ def note(folder: Path, name: str, seconds: float) -> None:
 def fail(folder: Path, name: str) -> None:
     if name == "p1":
         raise ValueError(f"{folder}: {name} is bad")
-    note(folder, name, 0.0)
+    note(folder, name)
 
 
 class AwkwardError(Exception):
-    """An error that no pipe can carry."""
+    """Error that no pipe can carry."""
 
     def __init__(self, one: str, two: str):
         super().__init__(f"{one} and {two}")
@@ -41,15 +41,16 @@ def fail_awkwardly(folder: Path, name: str) -> None:
 def die(folder: Path, name: str) -> None:
     if name == "p1":
         os.kill(os.getpid(), signal.SIGKILL)
-    note(folder, name, 0.0)
+    note(folder, name)
 
 
 def make_nothing(folder: Path, name: str) -> None:
     pass
 
 
-def pieces(folder: Path, n: int, *more: object) -> list[Piece]:
-    return [Piece(f"piece {i}", folder / f"p{i}.done", (folder, f"p{i}", *more)) for i in range(n)]
+def share(make, folder: Path, n: int, *more: object, workers: int = 1, **options) -> None:
+    pieces = [Piece(f"piece {i}", folder / f"p{i}.done", (folder, f"p{i}", *more)) for i in range(n)]
+    share_out(make, pieces, workers=workers, claims=folder / ".claims", **options)
 
 
 def made(folder: Path) -> list[str]:
@@ -59,12 +60,11 @@ def made(folder: Path) -> list[str]:
 COMMAND = """
 import sys
 from pathlib import Path
-from jaxzoo.data.pieces.share_out import share_out
-from tests.data.pieces.test_share_out import note, pieces
+from tests.data.pieces.test_share_out import note, share
 if __name__ == "__main__":
     folder, n, seconds, workers = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     print("begun", flush=True)
-    share_out(note, pieces(folder, n, seconds), workers=workers, report=lambda *_: None)
+    share(note, folder, n, seconds, workers=workers)
 """
 
 
@@ -93,15 +93,13 @@ def folder(tmp_path) -> Path:
 def test_makes_each_piece_once(folder, workers):
     """Kills: a piece that is done and made again, or never; progress that miscounts; claims that stay behind."""
     (folder / "p2.done").touch()
-    told = []
-    share_out(note, pieces(folder, 5, 0.0), workers=workers, report=lambda *news: told.append(news))
+    reports = []
+    for _ in range(2):
+        share(note, folder, 5, workers=workers, report=lambda *news: reports.append(news))
     assert sorted(made(folder)) == ["p0", "p1", "p3", "p4"]
-    assert sorted(name for name, _, _ in told) == ["piece 0", "piece 1", "piece 3", "piece 4"]
-    assert [counts for _, *counts in told] == [[2, 5], [3, 5], [4, 5], [5, 5]]
+    assert sorted(name for name, _, _ in reports) == ["piece 0", "piece 1", "piece 3", "piece 4"]
+    assert [counts for _, *counts in reports] == [[2, 5], [3, 5], [4, 5], [5, 5]]
     assert sorted(path.name for path in folder.iterdir()) == ["log", *(f"p{i}.done" for i in range(5))]
-    share_out(note, pieces(folder, 5, 0.0), workers=workers, report=lambda *news: told.append(news))
-    assert len(told) == 4
-    share_out(note, [], workers=workers, report=lambda *_: None)
 
 
 @pytest.mark.full
@@ -109,27 +107,26 @@ def test_makes_each_piece_once(folder, workers):
 def test_an_error_ends_the_work(folder, workers):
     """Kills: an error that is lost in a process, or another error in its place."""
     with pytest.raises(ValueError, match=f"{folder}: p1 is bad"):
-        share_out(fail, pieces(folder, 3), workers=workers, report=lambda *_: None)
+        share(fail, folder, 3, workers=workers)
     assert not (folder / ".claims").exists()
     with pytest.raises((AwkwardError, RuntimeError), match="this and that"):
-        share_out(fail_awkwardly, pieces(folder, 3), workers=workers, report=lambda *_: None)
+        share(fail_awkwardly, folder, 3, workers=workers)
     with pytest.raises(RuntimeError, match=r"was made, but there is no .*done"):
-        share_out(make_nothing, pieces(folder, 3), workers=workers, report=lambda *_: None)
+        share(make_nothing, folder, 3, workers=workers)
 
 
 def test_a_killed_process_is_one_line(folder):
     """Kills: a hang, or a traceback of a broken pipe, when the system kills a process for memory."""
-    with pytest.raises(
-        ChildProcessError, match=r"piece 1.*: the process that made it was killed, perhaps for memory; the same comm"
-    ) as died:
-        share_out(die, pieces(folder, 3), workers=2, report=lambda *_: None)
+    message = r"piece 1.*: the process that made it was killed, perhaps for memory; the same comm"
+    with pytest.raises(ChildProcessError, match=message) as died:
+        share(die, folder, 3, workers=2)
     assert "\n" not in str(died.value)
-    share_out(note, pieces(folder, 3, 0.0), workers=2, report=lambda *_: None)
+    share(note, folder, 3, workers=2)
 
 
 @pytest.mark.full
 def test_commands_share_the_pieces(folder):
-    """Kills: two commands that make the same pieces, one that ends before the others' pieces are there."""
+    """Kills: two commands that make the same pieces, one that ends before the others' pieces are done."""
     commands = [start(folder, 12, 0.25, workers) for workers in (1, 2, 1)]
     for command in commands:
         out, err = command.communicate(timeout=60)
@@ -142,9 +139,11 @@ def test_commands_share_the_pieces(folder):
 
 @pytest.mark.full
 def test_a_killed_command_is_replaced(folder):
-    """Kills: a piece that waits for a dead command's lease; processes that outlive the command that started them."""
+    """Kills: a piece that waits for a dead command's lock; processes that outlive the command that started them; a
+    directory of locks that stays, and keeps a build from removing its unfinished work."""
     dead = start(folder, 2, 1000.0, 2)
     until(lambda: (folder / "log").exists() and len(made(folder)) == 2)
+    assert is_shared(folder / ".claims")
     processes = [int(line.split()[1]) for line in (folder / "log").read_text().splitlines()]
     waiting = start(folder, 2, 0.0, 1)
     assert waiting.stdout is not None
@@ -156,11 +155,12 @@ def test_a_killed_command_is_replaced(folder):
     assert waiting.wait(timeout=20) == 0
     waiting.communicate()
     assert len(made(folder)) == 4
-    until(lambda: not any(_lives(process) for process in processes))
+    until(lambda: not any(_is_running(process) for process in processes))
+    assert not is_shared(folder / ".claims")
     assert not (folder / ".claims").exists()
 
 
-def _lives(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -176,20 +176,7 @@ def test_a_command_in_another_container_is_not_taken_for_dead(folder):
     """
     elsewhere = start(folder, 1, 3.0, 1, "import os\nos.getpid = lambda: 2**30\n")
     until(lambda: (folder / "log").exists())
-    share_out(note, pieces(folder, 1, 0.0), workers=1, report=lambda *_: None)
+    share(note, folder, 1)
     out, err = elsewhere.communicate(timeout=60)
     assert (elsewhere.returncode, out, err) == (0, "begun\n", "")
     assert made(folder) == ["p0"]
-
-
-@pytest.mark.full
-def test_locks_of_killed_commands_are_removed(folder):
-    """Kills: a directory of locks that stays for ever, and keeps a build from removing its unfinished work."""
-    dead = start(folder, 2, 1000.0, 1)
-    until(lambda: (folder / "log").exists())
-    assert is_shared(folder / ".claims")
-    dead.kill()
-    dead.communicate()
-    assert not is_shared(folder / ".claims")
-    share_out(note, pieces(folder, 2, 0.0), workers=1, report=lambda *_: None)
-    assert not (folder / ".claims").exists()

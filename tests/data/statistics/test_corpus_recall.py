@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxzoo.data.statistics import corpus_recall
 from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
 from jaxzoo.data.statistics.recall_histograms import Cut
 from jaxzoo.data.statistics.recall_summary import TOGETHER, distance_bins
 from jaxzoo.data.tokens.token_shards import TokenDirectory
-from jaxzoo.whole_files import write_whole
 from tests.data import recall_reference
-from tests.data.byte_tokens import write_byte_tokens
-from tests.data.killing import content, killed_everywhere
+from tests.data.killing import content
+from tests.data.shards import BYTES, write_tokens
 
 LENGTH = 256
 FILES = {"distances.png", "distances_by_source.png", "manifest.json", "repeats_by_source.png", "statistics.json"}
@@ -31,7 +29,7 @@ def texts() -> list[list[tuple[list[int], str]]]:
 
 @pytest.fixture(name="data", scope="module")
 def token_directory(tmp_path_factory) -> TokenDirectory:
-    return write_byte_tokens(tmp_path_factory.mktemp("tokens"), texts())
+    return write_tokens(tmp_path_factory.mktemp("tokens"), {"train": texts()}, tokenizer=BYTES)
 
 
 def test_numbers(data, tmp_path):
@@ -86,26 +84,6 @@ def test_workers_change_nothing(data, tmp_path):
     make_recall_statistics(cut, tmp_path / "two", workers=2)
     assert content(tmp_path / "one") == content(tmp_path / "two")
     assert not make_recall_statistics(cut, tmp_path / "one")
-
-
-@pytest.mark.full
-def test_killed_and_started_again(data, tmp_path, monkeypatch):
-    """Kills: half a file taken for a whole one, leftovers. Pictures are a line of text, which is written faster."""
-    monkeypatch.setattr(corpus_recall, "save", lambda figure, path: write_whole(path, path.name))
-    cut = f"Cut(Path({str(data.path)!r}), 'train', {LENGTH}, (2,))"
-    make_recall_statistics(Cut(data.path, "train", LENGTH, (2,)), tmp_path / "whole")
-    n_files, results = killed_everywhere(
-        tmp_path / "killed",
-        imports="""
-from jaxzoo.data.statistics import corpus_recall
-from jaxzoo.data.statistics.recall_histograms import Cut
-from jaxzoo.whole_files import write_whole
-corpus_recall.save = lambda figure, path: write_whole(path, path.name)""",
-        call=f"corpus_recall.make_recall_statistics({cut}, out)",
-    )
-    assert n_files == 1 + 2 * 2 + len(FILES) + 1  # plan, shards with notes, and the results with their table
-    for result in results:
-        assert content(result) == content(tmp_path / "whole")
 
 
 @pytest.mark.full

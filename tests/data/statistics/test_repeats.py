@@ -1,12 +1,9 @@
 import itertools
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from jaxzoo.data.statistics.repeats import repeat_distances
-from jaxzoo.data.tokenizer import ByteTokenizer
 from tests.data import recall_reference
 
 
@@ -58,15 +55,6 @@ def test_segment_ids_that_come_back_are_one_segment():
     assert repeat_distances(tokens, 2, segments).tolist() == [[0, 0, 0, 0, 3]]
 
 
-def test_real_text():
-    """Source code, whose lines repeat: distances over the whole row."""
-    text = Path(sysconfig.get_path("stdlib"), "argparse.py").read_bytes()
-    tokens = ByteTokenizer().encode(text)[: 8 * 2048].reshape(8, 2048)
-    for n in (2, 3, 8):
-        expected = recall_reference.repeat_distances(tokens.tolist(), n)
-        np.testing.assert_array_equal(repeat_distances(tokens, n), expected)
-
-
 @pytest.mark.full
 def test_long_rows():
     """Kills: codes whose bits leave none for a position in a long row (18 bits of id twice, 18 of position)."""
@@ -89,7 +77,3 @@ def test_refuses():
         repeat_distances(np.zeros((1, 2), int), 0)
     with pytest.raises(ValueError, match=r"ids of tokens, -1 to 0, must be in \[0, 2\^32\)"):
         repeat_distances(np.array([[-1, 0]]), 2)
-    with pytest.raises(ValueError, match=r"float64\[1, 2\] must be integers \(b, t\)"):
-        repeat_distances(np.zeros((1, 2)), 2)
-    with pytest.raises(ValueError, match=r"segment_ids \[1, 3\] must have the shape of tokens, \[1, 2\]"):
-        repeat_distances(np.zeros((1, 2), int), 2, np.zeros((1, 3), int))

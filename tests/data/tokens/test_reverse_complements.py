@@ -1,23 +1,13 @@
 """Windows of the other strand: which ones, and of DNA alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from jaxzoo.data.token_data import TokenData, TokenDataConfig
-from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer
-from jaxzoo.data.tokens.token_shards import TokenizedDocument, shard_name, write_manifest, write_shard
 from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText
-
-
-def write(path, tokenizer, ids):
-    path.mkdir()
-    for split in ("train", "valid"):
-        rows = [TokenizedDocument(np.array(ids, np.uint16), len(ids), "")]
-        sizes = {"vocab_size": tokenizer.vocab_size, "end_of_text": tokenizer.end_of_text}
-        write_shard(path, shard_name(split, 0), rows, **sizes)
-    described = {key: getattr(tokenizer, key) for key in ("name", "fingerprint", "vocab_size", "end_of_text")}
-    write_manifest(path, {"train": 1, "valid": 1}, tokenizer=described, versions={})
-    return str(path)
+from tests.data.shards import BYTES, DNA, write_tokens
 
 
 def test_half_of_the_windows():
@@ -42,15 +32,12 @@ def test_half_of_the_windows():
 def test_of_dna_alone(tmp_path):
     """Kills: bytes that are complemented, validation on the other strand, a run on bases without its baselines."""
     ids = np.random.default_rng(1).integers(0, 5, 300)
-    dna = TokenDataConfig(
-        path=write(tmp_path / "dna", DNATokenizer(), ids), length=20, valid_tokens=200, reverse_complements=True
-    )
-    data = TokenData(dna, batch_size=4, valid_batch_size=4)
+    for kind in (DNA, BYTES):
+        write_tokens(tmp_path / kind["name"], {split: [[(ids, "")]] for split in ("train", "valid")}, tokenizer=kind)
+    config = TokenDataConfig(path=str(tmp_path / "dna"), length=20, valid_tokens=200, reverse_complements=True)
+    data = TokenData(config, batch_size=4, valid_batch_size=4)
     np.testing.assert_array_equal(np.asarray(data.valid()[0].batch(0).tokens).ravel(), ids[:80])
     assert data.bytes_per_token == 1
     assert list(data.baselines()) == [f"order-{k}" for k in range(12)]
-    of_bytes = TokenDataConfig(
-        path=write(tmp_path / "b", ByteTokenizer(), ids), length=20, valid_tokens=200, reverse_complements=True
-    )
     with pytest.raises(ValueError, match="reverse_complements=True must be False for tokens of bytes"):
-        TokenData(of_bytes, batch_size=4, valid_batch_size=4)
+        TokenData(dataclasses.replace(config, path=str(tmp_path / "bytes")), batch_size=4, valid_batch_size=4)

