@@ -90,7 +90,7 @@ def test_refuses_in_one_line(corpus, capsys):
             "--source jsonl --paths IN --valid-paths IN/b* --valid-fraction 0.1 --out OUT",
             "Command.valid_fraction=0.1 must not be given with valid_paths",
         ),
-        ("--source pile --paths IN --text-field a --out OUT", "Command.text_field='a' is for source jsonl alone"),
+        ("--source pile --paths IN --text-field a --out OUT", "Command.text_field='a' is for source jsonl or parquet"),
         ("--source jsonl --paths IN --out OUT --worker 2", "unknown option --worker; did you mean --workers?"),
         ("--source pile --paths IN --out OUT", "IN/a.jsonl:1: no field 'meta.pile_set_name'"),
     ]:
