@@ -25,6 +25,7 @@ TESTS = {
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
+    "experiments.zoology_figure8": "tests/experiments/test_zoology_figure8.py",
     "jaxzoo.classify": "tests/cli/test_classify.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",
     "jaxzoo.data.build": "tests/cli/test_data_build.py",
