@@ -185,4 +185,4 @@ main = make_main(
 )
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(None))
