@@ -42,5 +42,9 @@ def _example_flops(model: LanguageModelConfig, length: int, n_labelled: int) -> 
 @functools.cache
 def _n_labelled(task: TaskConfig) -> int:
     """Labelled positions of an example."""
-    positions = jax.eval_shape(lambda: task.labelled(0, np.zeros(1, np.uint32))).positions
+    try:
+        batch = jax.eval_shape(lambda: task.labelled(0, np.zeros(1, np.uint32)))
+    except jax.errors.JAXTypeError:  # of a task that is made on the host
+        batch = task.labelled(0, np.zeros(1, np.uint32))
+    positions = batch.positions
     return task.length if positions is None else positions.shape[1]

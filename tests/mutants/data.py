@@ -21,6 +21,25 @@ MUTANTS: list[Mutant] = [
         ("an interval behind the end is short", "last.end is not None and last.end > self._at", "False"),
     ),
     *planted(
+        "jaxzoo/data/completions.py",
+        "tests/data/test_completions.py",
+        ("the loss misses the first token of a response", "targets[row, len(kept) - 1 :", "targets[row, len(kept) :"),
+        ("the end of a prompt is cut", "prompt[-max(1, length + 1 - len(response)) :]", "prompt[: length]"),
+        ("validation pairs are trained on", "if _hash(each) % VALID_SHARE]", "]"),
+    ),
+    *planted(
+        "jaxzoo/data/corpus/rows.py",
+        "tests/data/corpus/test_rows.py",
+        ("rows count from 0", "first = 1\n", "first = 0\n"),
+        ("a resumed read begins a row late", "max(n_before + 1 - first, 0)", "max(n_before + 2 - first, 0)"),
+        ("a row group is decoded as a whole", "iter_batches(ROWS_AT_ONCE,", "iter_batches(10**9,"),
+    ),
+    *planted(
+        "jaxzoo/tasks/host_task.py",
+        "tests/tasks/test_all_tasks.py",
+        ("splits of tasks made on the host overlap", "% 2 == (split ==", "% 2 != 7 or (split =="),
+    ),
+    *planted(
         "jaxzoo/data/statistics/markov.py",
         "tests/data/statistics/test_markov.py",
         ("contexts are lost where chunks meet", "train[max(start - order, 0) :", "train[start :"),

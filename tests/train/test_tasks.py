@@ -11,6 +11,7 @@ from jaxzoo.config_io import from_json, to_json
 from jaxzoo.data.base import UNLABELLED
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
+from jaxzoo.train.flops import train_flops
 from jaxzoo.train.session import Session
 
 
@@ -30,4 +31,5 @@ def test_every_task_fits_the_train_step(name, small_config):
     with jax.set_mesh(session.mesh):
         session.train_step.lower(session.abstract_state, batch, "cpu")
         session.eval_step.lower(session.abstract_state.variables, session.dataset.valid()[0].batch(0), "cpu")
+    assert train_flops(config, 1) > 0
     assert from_json(to_json(config), ExperimentConfig) == config
