@@ -48,7 +48,7 @@ def made() -> dict[str, str]:
     }
     pages |= {f"mixers/{name}.md": text for name, text in mixers.items()}
     for title, modules in API.items():
-        body = "\n\n".join(f"::: {module}" for module in modules)
+        body = "\n\n".join(f"::: {module}\n    options: {{show_root_full_path: true}}" for module in modules)
         pages[f"api/{title.lower().replace(' ', '_')}.md"] = f"# {title}\n\n{body}\n"
     return pages
 
