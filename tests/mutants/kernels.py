@@ -9,7 +9,30 @@ TAYLOR_GPU = (f"{TAYLOR_TESTS}/test_mosaic_gpu.py",)
 TAYLOR_TPU = (f"{TAYLOR_TESTS}/test_api.py::test_kernels_serve_the_contract",)
 WINDOW_GPU, WINDOW_TPU = (f"{WINDOW_TESTS}/test_mosaic_gpu.py",), (f"{WINDOW_TESTS}/test_mosaic_tpu.py",)
 
+GATED, GATED_TESTS = "pallas_kernels/gated_linear_attention", "tests/pallas_kernels/gated_linear_attention"
+
 MUTANTS: list[Mutant] = [
+    Mutant(
+        name="gated, TPU: pairs around a chunk left out of the gradient of decays",
+        path=f"{GATED}/mosaic_tpu.py",
+        old="written.sum(0, keepdims=True) + chunk.value_head(kept, i).sum(1, keepdims=True)",
+        new="written.sum(0, keepdims=True)",
+        tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
+        name="gated, TPU: blocks of a state between heads of a pack",
+        path=f"{GATED}/mosaic_tpu.py",
+        old="return jnp.where((row < g.k) == (lane < g.v), found, 0.0)",
+        new="return found",
+        tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
+        name="gated, Hopper: the reverse scan reads with the factors of the forward one",
+        path=f"{GATED}/mosaic_gpu.py",
+        old="(until, since) if reverse else (since, until)",
+        new="(since, until)",
+        tests=(f"{GATED_TESTS}/test_mosaic_gpu.py",),
+    ),
     Mutant(
         name="Taylor, XLA: a token does not see itself",
         path=f"{TAYLOR}/xla_chunk.py",

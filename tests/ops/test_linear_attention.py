@@ -9,8 +9,10 @@ import pytest
 
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+from pallas_kernels import certificates
 from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.gated_linear_attention import xla
+from tests.pallas_kernels.shared import lowered
 
 B, H, K, V = 2, 3, 5, 4
 DECAYS = {"none": None, "head": (H,), "token": (B, 0, H), "channel": (B, 0, H, K)}
@@ -243,3 +245,20 @@ def test_rows_of_a_large_batch_are_those_of_a_small_one(default_compilation):
     small = np.concatenate([answer(q[i : i + 32], k[i : i + 32], v[i : i + 32]) for i in range(0, 512, 32)])
     for b in (128, 250, 512):
         np.testing.assert_allclose(answer(q[:b], k[:b], v[:b]), small[:b], atol=1e-5)
+
+
+def test_kernels_serve_decays_of_tokens():
+    """Kills: a mixer that misses its verified kernel, or takes one that knows no normalizer; heads of q and k that are
+    repeated before it."""
+    q, v, log_decay = (jax.ShapeDtypeStruct((1, 128, *x), jnp.bfloat16) for x in ((1, 64), (2, 64), (2,)))
+
+    def program(normalize: bool) -> str:
+        def run(q, v, log_decay):
+            return linear_attention(q, q, v, log_decay=log_decay, normalize=normalize)[0]
+
+        with lowering_for("tpu"), certificates.using("all"):
+            return lowered(run, (q, v, log_decay), "tpu")
+
+    kernel = next(line for line in program(False).splitlines() if "tpu_custom_call" in line)
+    assert "tensor<1x128x64xbf16>, tensor<1x128x64xbf16>, tensor<1x128x128xbf16>" in kernel
+    assert "tpu_custom_call" not in program(True)
