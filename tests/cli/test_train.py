@@ -123,7 +123,8 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(modules, mixture_file, r
 
 @pytest.mark.full
 def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path, capsys):
-    """Kills: baselines of other tokens than those that the model is scored on, bits per token for byte."""
+    """Kills: baselines of other tokens than those that the model is scored on, bits per token for byte; a run that is
+    resumed on other text, where the cursor means other batches."""
     assert run(text_file, "r") == 0
     data = Session(load_config(text_file)).dataset
     batch = data.valid()[0].batch(0)
@@ -139,6 +140,9 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     expected = last["valid/loss"] / math.log(2) / data.bytes_per_token
     assert last["valid/bits_per_byte"] == pytest.approx(expected)
     assert json.loads((tmp_path / "r" / "manifest.json").read_text()) == json.loads(json.dumps(data.manifest()))
+    (tmp_path / "corpus" / "1.txt").write_text("quite another text " * 9)
+    assert run(text_file, "r", "--resume") == 2
+    assert "fingerprint" in capsys.readouterr().err
 
 
 @pytest.mark.full
@@ -480,15 +484,15 @@ def test_nonsense_is_refused_before_an_array_exists(mqar_file, run, tmp_path, ca
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("owner", ["session.check_estimate", "experiment.check_compiled"])
-def test_oversize_is_refused_unless_it_is_allowed(owner, mqar_file, run, tmp_path, monkeypatch, capsys):
+def test_oversize_is_refused_unless_it_is_allowed(mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
-    for name in {"session.check_estimate", "experiment.check_compiled"} - {owner}:
-        monkeypatch.setattr(f"jaxzoo.train.{name}", lambda *_: None)
     monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1000)
-    message = refused(run, mqar_file, capsys, tmp_path)
-    assert "must fit into 0.0 GB; " in message
-    assert "or try all the same with --allow-oversize" in message
+    for left_out in ("session.check_estimate", "experiment.check_compiled"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"jaxzoo.train.{left_out}", lambda *_: None)
+            message = refused(run, mqar_file, capsys, tmp_path)
+        assert "must fit into 0.0 GB; " in message
+        assert "or try all the same with --allow-oversize" in message
     assert run(mqar_file, "r", "--train.steps", "1", "--allow-oversize") == 0
 
 
@@ -515,16 +519,6 @@ def test_run_is_kept_resumed_as_it_was_or_replaced(mqar_file, text_file, run, ro
     assert "train.steps is 9 but" in refused(run, mqar_file, capsys, tmp_path, "--resume")
     assert run(mqar_file, "r", "--overwrite", "--train.steps", "2") == 0
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2]
-
-
-@pytest.mark.full
-def test_changed_text_is_refused(text_file, run, tmp_path, capsys):
-    """Kills: resuming on other text, where the cursor means other batches."""
-    assert run(text_file, "r", "--train.steps", "3") == 0
-    capsys.readouterr()
-    (tmp_path / "corpus" / "1.txt").write_text("quite another text " * 9)
-    assert run(text_file, "r", "--train.steps", "3", "--resume") == 2
-    assert "fingerprint" in capsys.readouterr().err
 
 
 def test_print_model_writes_nothing(mqar_file, run, tmp_path, capsys):
