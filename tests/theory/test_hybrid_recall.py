@@ -11,14 +11,13 @@ from flax import nnx
 from configs.mqar.attention import config as trained
 from jaxzoo.models.accounting import abstract_model
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.mqar import MQAR
 from jaxzoo.theory.hybrid_recall import build, codes
 
 LONGEST = 4096
 
 
 def share_right(model, task, batch_size):
-    batch = MQAR(task, batch_size).labelled(1, 0)
+    batch = task.labelled(1, np.arange(batch_size))
     return (predict(*nnx.split(model), batch) == batch.targets).mean()
 
 

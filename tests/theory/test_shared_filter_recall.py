@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from jaxzoo.tasks import mqar
-from jaxzoo.tasks.mqar import MQAR
 from jaxzoo.theory.shared_filter_recall import build, width
 
 PAIRS = 8
@@ -25,7 +24,7 @@ def predict(definition, parameters, batch):
 
 
 def share_right(model, task, batch_size):
-    batch = MQAR(task, batch_size).labelled(0, 0)
+    batch = task.labelled(0, np.arange(batch_size))
     return (predict(*nnx.split(model), batch) == batch.targets).mean()
 
 
