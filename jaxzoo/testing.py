@@ -8,8 +8,8 @@ For the tests of your own mixer, wherever it is defined:
         check_mixer(MyMixerConfig.tiny())
 
 The truth is `step`, token by token, the simplest of the three forms; check it against your equation by a test of your
-own. Two programs are compiled for a mixer, and their results are cached: `streams` runs `step` and `prefill`,
-`training` the call and its gradients. Each `check_*` function reads them and raises AssertionError for one invariant.
+own. Few programs are compiled for a mixer, and their results are cached: `streams` runs `step` and `prefill`,
+`training` the call and the gradients. Each `check_*` function reads them and raises AssertionError for one invariant.
 
 `check_task` does the same for a task; see `jaxzoo.tasks.contract`.
 """
@@ -213,10 +213,12 @@ class Rows(NamedTuple):
     """Sums of neighbours of the first two rows, once for each of their places."""
     futures = slice(jacobian.stop, jacobian.stop + 8)
     """The first 5 tokens of the first row, and other tokens after them."""
+    packed = slice(futures.stop, futures.stop + BATCH)
+    """The rows of `whole` again, as documents one after the other where segments are honoured."""
 
 
 def batch(config):
-    """The inputs of `training`, and for each of its gradients the cotangents of outputs and losses."""
+    """The inputs of `training`, their segment ids, and the cotangents of outputs and losses for each of its gradients."""
     stream = inputs(config)
     rows, first, stops = documents()
     places = first[:, None] + np.arange(LENGTH)[None]
@@ -228,68 +230,78 @@ def batch(config):
     futures = jax.tree.map(lambda first, *rest: np.concatenate(rest), stream, *others)
     for all_rows, given in zip(futures, stream, strict=True):
         all_rows[:, :5] = given[:1, :5]
-    everything = Stream(*(np.concatenate(parts) for parts in zip(stream, alone, copies, futures, strict=True)))
+    everything = Stream(*(np.concatenate(parts) for parts in zip(stream, alone, copies, futures, stream, strict=True)))
+    ids = np.full(everything.tokens.shape, 7, np.int32)
+    ids[Rows.packed] = segment_ids()
 
     cotangent = inputs(config, seed=4).x
-    y = {name: np.zeros_like(everything.x) for name in ("alone", "jacobian", "whole", "row", "losses")}
+    y = {name: np.zeros_like(everything.x) for name in ("alone", "packed", "jacobian", "whole", "row", "losses")}
     y["alone"][Rows.alone] = np.where(own[..., None], cotangent[rows[:, None], places], 0)
     y["jacobian"][Rows.jacobian] = np.tile(np.eye(LENGTH), (2, 1))[..., None] * cotangent[0, 0]
-    y["losses"][Rows.whole] = cotangent
+    y["losses"][Rows.whole] = y["packed"][Rows.packed] = cotangent
     y["whole"][Rows.whole, : 2 * HALF] = cotangent[:, : 2 * HALF]
     y["row"][0] = cotangent[0]
-    return everything, {name: (dy, np.float32(name == "losses")) for name, dy in y.items()}
+    return everything, ids, {name: (dy, np.float32(name == "losses")) for name, dy in y.items()}
 
 
 @functools.cache
 def training(config):
-    """Outputs, losses, and gradients of parameters and inputs of the call; the same of packed documents, and of two
-    calls of `prefill`."""
+    """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
+    outputs of the call without; outputs and gradients of two calls of `prefill`."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
-    promised, stream, ids = config.capabilities, inputs(config), segment_ids()
-    everything, cotangents = batch(config)
-
-    def all_at_once(params, x):
-        return nnx.merge(graph, params, others).with_losses(x, everything.context)
-
-    def packed(params, x):
-        context = dataclasses.replace(stream.context, segment_ids=jnp.asarray(ids))
-        return nnx.merge(graph, params, others)(x, context)
-
-    def cut_in_two(params, x):
-        mixer = nnx.merge(graph, params, others)
-
-        def half(state, now):
-            y, state = mixer.prefill(now.x, state, now.context)
-            return state, y
-
-        halves = Stream(x, jnp.asarray(stream.tokens[:, : 2 * HALF]))
-        halves = jax.tree.map(lambda x: x.reshape(BATCH, 2, HALF, *x.shape[2:]).swapaxes(0, 1), halves)
-        return jax.lax.scan(half, mixer.init_state(BATCH, capacity=2 * HALF), halves)[1]
+    promised, stream = config.capabilities, inputs(config)
+    everything, ids, cotangents = batch(config)
+    segments = {"segment_ids": jnp.asarray(ids)} if promised.segments and promised.causal else {}
 
     @jax.jit
-    def run(params, x, everything, cotangents, cotangent):
-        (y, losses), pull_back = jax.vjp(all_at_once, params, everything)
+    def run(params, everything, cotangents):
+        def all_at_once(params, x):
+            context = dataclasses.replace(Stream(x, everything.tokens).context, **segments)
+            return nnx.merge(graph, params, others).with_losses(x, context)
+
+        (y, losses), pull_back = jax.vjp(all_at_once, params, everything.x)
         gradients = jax.lax.map(lambda dy: pull_back((dy[0], dict.fromkeys(losses, dy[1]))), cotangents)
-        found = {"y": y, "losses": losses, "gradients": gradients}
-        if not promised.streams:
-            found["call"] = nnx.merge(graph, params, others)(x, stream.context)
-        if promised.segments and promised.causal:
-            y, pull_back = jax.vjp(packed, params, x)
-            found["packed"] = y, pull_back(cotangent)
-        if promised.streams:
-            y, pull_back = jax.vjp(cut_in_two, params, x[:, : 2 * HALF])
-            cotangents_of_halves = cotangent[:, : 2 * HALF].reshape(BATCH, 2, HALF, -1).swapaxes(0, 1)
-            found["cut"] = y, pull_back(cotangents_of_halves)
-        return found
+        return {"y": y, "losses": losses, "gradients": gradients}
 
     stacked = jax.tree.map(lambda *each: np.stack(each), *cotangents.values())
-    found = run(params, stream.x, everything.x, stacked, inputs(config, seed=4).x)
-    found = jax.tree.map(np.asarray, found)
+    found = jax.tree.map(np.asarray, run(params, everything, stacked))
     found["gradients"] = {
         name: jax.tree.map(lambda x: x[i], found["gradients"])  # noqa: B023
         for i, name in enumerate(cotangents)
     }
+    if segments or not promised.streams:
+        plain = jax.jit(lambda params, stream: nnx.merge(graph, params, others)(stream.x, stream.context))
+        found["call"] = np.asarray(plain(params, stream))
+    if promised.streams:
+        found["cut"] = two_prefills(config)
     return found
+
+
+def two_prefills(config):
+    """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both."""
+    graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
+
+    @jax.jit
+    def prefill(params, state, half, dy, dstate):
+        def of(params, state, x):
+            return nnx.merge(graph, params, others).prefill(x, state, Stream(x, half.tokens).context)
+
+        (y, after), pull_back = jax.vjp(of, params, state, half.x)
+        return y, after, pull_back((dy, dstate))
+
+    halves = [inputs(config).at(slice(None), slice(at, at + HALF)) for at in (0, HALF)]
+    cotangents = [inputs(config, seed=4).x[:, at : at + HALF] for at in (0, HALF)]
+    start = jax.tree.map(np.asarray, mixer_of(config).init_state(BATCH, capacity=2 * HALF))
+
+    def zero(leaf):  # integers have cotangents of no bytes
+        return np.zeros(leaf.shape, leaf.dtype if np.issubdtype(leaf.dtype, np.floating) else jax.dtypes.float0)
+
+    nothing = jax.tree.map(zero, start)
+    _, middle, _ = prefill(params, start, halves[0], cotangents[0], nothing)
+    second, _, (dparams, dmiddle, dx) = prefill(params, middle, halves[1], cotangents[1], nothing)
+    first, _, (dparams_of_first, _, dx_of_first) = prefill(params, start, halves[0], cotangents[0], dmiddle)
+    dparams = jax.tree.map(lambda *each: sum(map(np.asarray, each)), dparams, dparams_of_first)
+    return np.concatenate([first, second], axis=1), (dparams, np.concatenate([dx_of_first, dx], axis=1))
 
 
 def check_parameters(config: MixerConfig) -> None:
@@ -345,7 +357,8 @@ def check_streams(config: MixerConfig) -> None:
 def check_documents(config: MixerConfig) -> None:
     """Packed documents give the outputs and gradients of the documents alone."""
     found, (rows, first, stops) = training(config), documents()
-    y, (dparams, dx) = found["packed"]
+    y, (dparams, dx) = found["y"][Rows.packed], found["gradients"]["packed"]
+    dx = dx[Rows.packed]
     alone, dalone = found["y"][Rows.alone], found["gradients"]["alone"][1][Rows.alone]
     for i, (row, start, stop) in enumerate(zip(rows, first, stops, strict=True)):
         assert_close(y[row, start:stop], alone[i, : stop - start], what=f"outputs of document {i}")
@@ -357,7 +370,7 @@ def check_documents(config: MixerConfig) -> None:
 def check_gradients(config: MixerConfig) -> None:
     """The call and its gradients equal those of two calls of `prefill`."""
     found, tolerance = training(config), config.capabilities.prefill_tolerance
-    y = np.concatenate(list(found["cut"][0]), axis=1)
+    y, gradients = found["cut"]
     assert_close(found["y"][Rows.whole, : 2 * HALF], y, tolerance, "outputs")
     dparams, dx = found["gradients"]["whole"]
-    assert_close(found["cut"][1], (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)
+    assert_close(gradients, (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)

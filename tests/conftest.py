@@ -57,6 +57,12 @@ def pytest_runtest_logfinish():
 _finished = 0
 
 
+def pytest_collection_finish():
+    """Keeps Python's garbage collector, a tenth of the time, away from modules and tests, which stay anyway."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Gives every worker one stretch of the tests: tests of a file share fixtures, and what is compiled for them."""

@@ -30,6 +30,7 @@ def write_benchmark(path):
         (path / f"{split}.csv").write_text(text + "\n")
 
 
+@pytest.mark.full
 def test_from_run_to_interval(tmp_path, capsys):
     """Kills: a score of the training split, parameters that are not the run's, a table without its baselines, a second
     call that overwrites, a resumed call that trains again."""

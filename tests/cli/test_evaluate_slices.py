@@ -78,6 +78,7 @@ def validation_rows(directory):
         yield tokens, targets, [0] * len(tokens), nats
 
 
+@pytest.mark.full
 def test_two_runs_against_the_slow_search(runs, measured, tmp_path, capsys):
     """Kills: nats of padding, of another run or position; numbers that a batch size changes; runs written to."""
     before = [files_of(runs[name]) for name in ("run", "baseline")]

@@ -210,6 +210,7 @@ def test_a_run_whose_directory_is_renamed_goes_on_there(mqar_file, run, rows, tm
     assert [row["step"] for row in rows("other") if "train/loss" in row] == list(range(1, 10))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "number", "step"),
     [

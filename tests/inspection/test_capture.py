@@ -54,6 +54,7 @@ def heads(x, n):
     return np.asarray(x, np.float64).reshape(*x.shape[:2], n, -1)
 
 
+@pytest.mark.full
 def test_scores_are_the_weights_of_the_equations(model, captured):
     """Kills a transposed matrix, a wrong layer's name, a normaliser left out; the result is that of the model."""
     logits, seen = captured

@@ -76,6 +76,7 @@ def test_no_tokens():
     assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, state, mixer.init_state(2)))
 
 
+@pytest.mark.full
 def test_initialisation_and_traits():
     """Kills: a skip that starts at 0 or 1 and is decayed, an output projection of the wrong scale, a filter deaf to
     init_std, as many taps as somebody guessed."""
@@ -111,6 +112,7 @@ def test_finite_at_16k():
         assert np.isfinite(np.asarray(gradient, np.float32)).all()
 
 
+@pytest.mark.full
 def test_state_and_flops_by_hand():
     """Kills: a history a tap too long, filters counted by the order, a projection that is left out; d = 10, order 3."""
     for form, n_filters in (("paper", 3), ("release", 2)):

@@ -68,6 +68,7 @@ def test_formula(options):
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pairs", ["nearest", "all"])
 def test_the_programmatic_filter_sees_later_tokens(pairs):
     """Kills a promise to see the future that is not kept, and one that goes further than the paper's: the last token's
@@ -83,6 +84,7 @@ def test_the_programmatic_filter_sees_later_tokens(pairs):
     np.testing.assert_allclose(moved_last[:, :-1], mixer(x, Context(tokens=repeated))[:, :-1], atol=1e-5)
 
 
+@pytest.mark.full
 def test_tokens_of_the_programmatic_filter():
     """Kills a filter of no comparisons where nobody gave the ids, and ids that the other filter asks for."""
     x = jnp.asarray(draw()[0], jnp.float32)

@@ -151,6 +151,7 @@ def test_equation(name, options):
     assert_computes(mixer, x, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "normalize"),
     [("cosformer", True), ("performer", False), pytest.param("taylor", True, marks=pytest.mark.full)],
@@ -167,6 +168,7 @@ def test_bidirectional_equation(name, normalize):
     np.testing.assert_allclose(jax.jit(mixer)(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_signed_weights_are_normalised_all_the_same():
     """Kills a signed map that is left without its denominator: with one token the output is the value, whatever the
     sign of the weight."""
@@ -256,6 +258,7 @@ def test_no_weight_at_all_gives_zero(name):
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["exp", "performer"])
 def test_long_queries_do_not_overflow(name):
     """Kills an exponential of a query as it stands: 100 times larger queries, and short keys."""

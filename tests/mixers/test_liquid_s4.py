@@ -109,6 +109,7 @@ def test_a_long_sequence_is_finite():
     assert np.isfinite(jax.jit(mixer)(u.astype(jnp.bfloat16))).all()
 
 
+@pytest.mark.full
 def test_state_and_flops_by_hand():
     """Kills a state of real numbers only, or without the inputs of products: d = 6, 4 pairs a channel, order 3."""
     recurrence = LiquidS4Config(d_model=6, d_state=8)

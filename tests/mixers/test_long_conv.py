@@ -73,6 +73,7 @@ def test_kernel_dropout():
     assert (kept[0] != kept[1]).mean() > 0.2
 
 
+@pytest.mark.full
 def test_initialisation_and_traits():
     """Kills: a kernel of the wrong scale or decayed, or with the learning rate of all, an output projection deaf to
     out_init_std, as many taps as somebody guessed."""

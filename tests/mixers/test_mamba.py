@@ -64,6 +64,7 @@ def test_equation(options):
     assert_computes(mixer, u, expected, 2e-5)
 
 
+@pytest.mark.full
 def test_initialisation():
     """Kills a delta out of its range, or uniform rather than log-uniform; an A that is not -1 .. -N; a projection of
     another scale; decay of what the public code does not decay. 1000 deltas in [1e-5, 0.1], floored at 1e-4: a quarter
@@ -94,6 +95,7 @@ def test_initialisation():
     assert traits_of(mixer.dt_proj.kernel).decay
 
 
+@pytest.mark.full
 def test_state_and_flops_by_hand():
     """Kills a state without the convolution, or of the model's width: d = 6, inner 12, 4 numbers a channel, 3
     inputs."""

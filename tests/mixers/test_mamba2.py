@@ -69,6 +69,7 @@ def test_equation(options):
     check(mixer, truth(config, p, u), u)
 
 
+@pytest.mark.full
 def test_initialisation():
     """Kills rates out of [1, 16], a skip that is not 1, and weight decay of what the public code does not decay."""
     mixer = Mamba2(Mamba2Config(d_model=300, head_dim=1), rngs=nnx.Rngs(0))

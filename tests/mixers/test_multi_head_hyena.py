@@ -75,6 +75,7 @@ def test_no_tokens():
     assert jax.tree.all(jax.tree.map(lambda a, b: a.shape == b.shape, state, mixer.init_state(2)))
 
 
+@pytest.mark.full
 def test_bias_of_each_head():
     """Kills a skip for each channel, or one that is decayed."""
     mixer = MultiHeadHyena(MultiHeadHyenaConfig(d_model=400, n_heads=200, n_taps=8), rngs=nnx.Rngs(0))

@@ -215,6 +215,7 @@ COUNTS = [
 """Name, parameters, the paper's number of them and how far that may be."""
 
 
+@pytest.mark.full
 def test_parameter_counts():
     """Kills a preset with a wrong width, depth, bias or padding: the integer is pinned, added up from the
     tables by hand; the papers' number is met to its last digit (Based), to 1.2 % where they are silent about

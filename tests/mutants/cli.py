@@ -4,9 +4,9 @@ from tests.mutants.mutant import Mutant
 
 TASKS = "jaxzoo/tasks"
 MODELS = "jaxzoo/models"
-ORACLE = "tests/tasks/test_all_tasks.py::test_the_oracle_is_right_and_shuffled_labels_are_chance"
-NUMBER = "tests/tasks/test_all_tasks.py::test_an_example_is_a_function_of_config_split_seed_and_number"
-SPLITS = "tests/tasks/test_all_tasks.py::test_an_example_is_a_function_of_config_split_seed_and_number"
+ORACLE = "tests/tasks/test_all_tasks.py::test_every_task_keeps_the_contract"
+NUMBER = "tests/tasks/test_all_tasks.py::test_every_task_keeps_the_contract"
+SPLITS = "tests/tasks/test_all_tasks.py::test_every_task_keeps_the_contract"
 LAYERS = "tests/models/test_language_model.py::test_scanned_layers_equal_the_layers_one_by_one"
 STREAM = "tests/models/test_language_model.py::test_prefill_and_steps_equal_the_full_pass"
 

@@ -14,7 +14,9 @@ def test_every_replacement_applies():
     for mutant in MUTANTS:
         assert mutant.mutate() != (ROOT / mutant.path).read_text(), mutant.name
         for test in mutant.tests:
-            assert (ROOT / test.partition("::")[0]).exists(), f"{mutant.name}: {test}"
+            path, _, name = test.partition("::")
+            assert (ROOT / path).exists(), f"{mutant.name}: {test}"
+            assert not name or f"def {name.partition('[')[0]}(" in (ROOT / path).read_text(), f"{mutant.name}: {test}"
 
 
 def test_no_bug_is_planted_twice():

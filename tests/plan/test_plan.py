@@ -48,6 +48,7 @@ def plan(topology):
     return make_plan(CONFIG, topology, name="small")
 
 
+@pytest.mark.full
 def test_sizes_by_hand(plan):
     """Kills sizes of the whole model in place of a device's, and optimizer state that is left out."""
     assert plan.n_params == 504 * 64 + 4 * 64 * 64 + 3 * 64 * 256 + 3 * 2 * 64

@@ -70,6 +70,7 @@ def test_the_oracle_reads_the_worked_example():
 LAWS = CompositionalMQARConfig(vocab_size=36, length=32, n_pairs=4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("split", ["train", pytest.param("test", marks=pytest.mark.full)])
 def test_keys_values_and_the_order_of_the_pairs_are_uniform(split):
     """Kills: pairs in the order of the grid, a split that shows in one token or in the order of two values."""
@@ -91,6 +92,7 @@ def test_keys_values_and_the_order_of_the_pairs_are_uniform(split):
     assert abs(((firsts[:, 0] + values[:, 0]) % 2).mean() - (6 * 6 + 5 * 6) / (11 * 12)) < 0.025
 
 
+@pytest.mark.full
 def test_slots_follow_the_law_of_the_gap():
     """Kills: an exponent off by one, slots of another width, a law that starts elsewhere, slots sorted by pair."""
     positions, n = make(LAWS, 12_000, 3).positions, 12_000

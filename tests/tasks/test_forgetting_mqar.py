@@ -96,6 +96,7 @@ def test_keys_values_and_updates_are_uniform(split):
     assert abs(((keys[:, 0] + values[:, 0]) % 2).mean() - 0.5) < 0.025
 
 
+@pytest.mark.full
 def test_slots_follow_the_law_of_the_gap():
     """Kills: an exponent off by one, a law that starts elsewhere, slots that are sorted by pair."""
     slots = (draw(LAWS).positions - LAWS.context_length) // 2

@@ -122,6 +122,7 @@ def test_stream_refuses_a_foreign_cursor(data):
             data.train().set_state(state)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("valid_batch_size", [3, pytest.param(100, marks=pytest.mark.full)])
 def test_validation_evaluates_exactly_its_examples(valid_batch_size):
     """Kills a dropped or padded last batch, training examples, and sets that depend on the batch size."""
@@ -185,6 +186,7 @@ class FirstTokenConfig(TaskConfig):
         return Batch(tokens=jnp.concatenate([answers, rest], axis=1), positions=last, targets=answers)
 
 
+@pytest.mark.full
 def test_any_task_makes_data():
     """Kills an epoch, a stream, a size or a slice that only MQAR has; a vocabulary of the first task alone."""
     longer = FirstTokenConfig(length=7, vocab_size=90)

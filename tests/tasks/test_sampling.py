@@ -53,6 +53,7 @@ def test_distinct_refuses_more_than_there_are():
         sampling.distinct(jax.random.key(0), 5, 4)
 
 
+@pytest.mark.full
 def test_successive_is_sampling_without_replacement():
     """Kills a race of the wrong rates, reversed or sorted places; numpy is held to the same law."""
     weights, n, n_draws = np.arange(1.0, 6) ** -0.9, 3, 20_000

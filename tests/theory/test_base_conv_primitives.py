@@ -88,6 +88,7 @@ def test_remember(n, m, s):
     check(remember(h, p, m=m), u, expected, n_layers=2, delay=n + m + s)
 
 
+@pytest.mark.full
 def test_programs_in_sequence():
     """Kills gates of later layers that stay where the window was: H.11 across delays, both ways round."""
     u = draw(2, ROWS, WIDTH)

@@ -51,6 +51,7 @@ def test_every_key_is_answered(model, task, batch_size):
     assert share_right(model, task, batch_size) == 1
 
 
+@pytest.mark.full
 def test_small_vocabulary():
     """Kills sizes that are right at width 64 alone, and padding rows of the vocabulary that win."""
     assert share_right(build(9, 8), mqar.paper(8, 2, vocab_size=9), 256) == 1

@@ -39,6 +39,7 @@ def draw(distances, *, batch_size, n_triples, n_tokens, shares=None, asked=0.9):
     return (keys, values, queries), back
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("filter", ["programmatic", "autocorrelation"])
 @pytest.mark.parametrize(
     ("distance", "n_triples"),
@@ -55,6 +56,7 @@ def test_one_distance(filter, distance, n_triples):
     np.testing.assert_array_equal(found(build(c, filter=filter), instance, c), expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("distances", "shares", "n_triples", "spare"),
     [
@@ -87,6 +89,7 @@ def test_more_distances_than_shifts():
     assert ((back == 5) & (expected != NOTHING)).sum() > 10
 
 
+@pytest.mark.full
 def test_one_filter_for_several_distances():
     """Kills copies that nobody needs: a programmatic filter has all distances at once, and adds up their values."""
     instance, _ = draw([2, 9], batch_size=2, n_triples=60, n_tokens=80)

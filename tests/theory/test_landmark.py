@@ -107,6 +107,7 @@ def test_the_uniform_law_is_that_of_tokens(query_dim, d):
     assert not succeeds(along)[worst >= 1].any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("smoothing", "d"), [("exponential", 40), pytest.param("mean", 20, marks=pytest.mark.full)])
 def test_the_layer_recalls_what_it_retrieves(smoothing, d):
     """Kills: a landmark one token off, an own block that is retrieved, a filter that sees the future or forgets the

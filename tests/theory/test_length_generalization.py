@@ -53,6 +53,7 @@ def trained():
     return train(theorem_2_layer(D, reach=REACH), EMBEDDINGS, length=LENGTH, n_steps=1500)
 
 
+@pytest.mark.full
 def test_the_module_has_the_theorems_form():
     """Kills taps in the order of other times, a delay of queries that is not that of keys, a map of another W or
     without the empty keys: a random layer, in float64."""
@@ -75,6 +76,7 @@ def test_sequences_are_those_of_definition_2():
     np.testing.assert_array_equal(jax.jit(answers)(tokens), tokens[np.arange(400), places + 1])
 
 
+@pytest.mark.full
 def test_training_learns_three_parts(trained):
     """Kills a training that moves the delays or W_v, that leaves a part as it was, or lets taps be negative."""
     first, last = (nnx.to_flat_state(nnx.state(x)) for x in (theorem_2_layer(D, reach=REACH), trained))
@@ -83,6 +85,7 @@ def test_training_learns_three_parts(trained):
     assert trained.head_filters.values[...].min() >= 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("length", [64, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 256))])
 def test_theorem_2(trained, length):
     """Kills a layer that learns something else than the construction, a map or filter measured against another one:
@@ -118,6 +121,7 @@ def test_the_third_bound_follows_from_the_first_two():
         assert 0.3 < found.error <= 2 * total * found.map_distance + 2 * found.filter_distance
 
 
+@pytest.mark.full
 def test_the_printed_form_gives_half():
     """Kills the slip: with W_v = 1, the filter D_{-1} and the golden map, the answer is half of the value; with 2, all
     three quantities are 0."""

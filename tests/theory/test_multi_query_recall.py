@@ -26,6 +26,7 @@ def accuracies(task, model, *, n, seed=0):
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("n_gram", "vocab_size"), [pytest.param(1, 192, marks=SLOW), (2, 32), pytest.param(3, 20, marks=SLOW)]
 )

@@ -71,6 +71,7 @@ def printed(x, taps, c, delay):
     return factor * values.T @ (weights / weights.sum())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("delay", ["key", "value"])
 def test_the_module_is_the_theorem(delay):
     """Kills a filter off by one or turned around, a missing norm, a factor of the scores, W_v = 1 with the value delay,
@@ -85,6 +86,7 @@ def test_the_module_is_the_theorem(delay):
     np.testing.assert_allclose(found, printed(x, taps, c, delay), rtol=0, atol=2e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in (1, 2))])
 def test_corollary_1(seed):
     """Kills a key delay of 0 or 2, and a c that is too small for its own bound: outputs within eps/2 of the value."""
@@ -192,6 +194,7 @@ def test_margin_by_hand():
     assert margin(opposite, np.array([1.0, 0.5]), from_start=False) == pytest.approx(0)
 
 
+@pytest.mark.full
 def test_c_is_as_small_as_it_can_be():
     """Kills a c far above the bound: half of it fails where all other grams are the closest one, and a test that passes
     anyway: filters off by one. `b a v a a a .. b a` with F = (1, 1/2)."""

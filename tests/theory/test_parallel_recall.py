@@ -73,6 +73,7 @@ def test_counts(n):
     assert squared > 3.5 or n == 2
 
 
+@pytest.mark.full
 def test_as_base_conv():
     """Theorem H.37: every answer of 4 triples through layers of BaseConv. Kills: a bit that rounding turns."""
     bits, n = 2, 4

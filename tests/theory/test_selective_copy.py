@@ -33,6 +33,7 @@ def told(task, model, *, n, seed=0):
     return (likeliest(model, batch.tokens, batch.positions) == batch.targets).mean()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("length", "n_signals"),
@@ -108,6 +109,7 @@ def test_a_decay_of_its_own():
         decay_copy_model(task, rho=1.5)
 
 
+@pytest.mark.full
 def test_what_float32_leaves_of_the_gap():
     """Kills the docstring's numbers: the scores of neighbours, one rounded product after the other, in units of the gap
     that they should have."""

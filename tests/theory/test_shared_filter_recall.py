@@ -42,6 +42,7 @@ def test_every_key_is_answered(model, length, batch_size):
     assert share_right(model, mqar.paper(length, PAIRS), batch_size) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "part", ["none", "binding", *(pytest.param(part, marks=pytest.mark.full) for part in ("distances", "filler"))]
 )

@@ -213,6 +213,7 @@ def test_every_place_of_the_numbers(saved, tmp_path, warned):
     assert missed > 10
 
 
+@pytest.mark.full
 def test_names_and_parts_cannot_be_exchanged(copy, warned):
     """Kills: a folder renamed to another step, the cursor of another step, and a seal edited by hand."""
     copy.folder(NEW).rename(copy.folder(7))
@@ -232,6 +233,7 @@ def test_names_and_parts_cannot_be_exchanged(copy, warned):
     assert "not the numbers that were saved" in warned()[0]
 
 
+@pytest.mark.full
 def test_another_experiment_s_checkpoint_is_not_taken(copy, warned):
     """Kills: the step of a run with another learning rate or seed, copied in between."""
     copy.config = json.loads(json.dumps(copy.config))
@@ -274,6 +276,7 @@ def test_none_good_is_one_error_that_says_what_was_tried(copy, warned):
     assert warned() == []
 
 
+@pytest.mark.full
 def test_the_newest_may_be_missing(copy, warned):
     """Kills: an older checkpoint taken without a word because the newest one's folder is gone."""
     shutil.rmtree(copy.folder(NEW))
@@ -282,6 +285,7 @@ def test_the_newest_may_be_missing(copy, warned):
     assert "(its folder is gone); taking that of step 2" in line
 
 
+@pytest.mark.full
 def test_a_save_that_was_killed_is_no_loss(copy, warned):
     """Kills: a run that cannot go on because its process died in its first save; tracebacks of a damaged note."""
     copy.folder(NEW).rename(copy.directory / "c" / f"{NEW}.orbax-checkpoint-tmp")
@@ -302,6 +306,7 @@ def test_a_save_that_was_killed_is_no_loss(copy, warned):
         assert line.endswith("; ignored")
 
 
+@pytest.mark.full
 def test_a_later_save_of_a_damaged_step(copy, saved, warned):
     """Kills: a save that fails because the damaged checkpoint has its name; a checkpoint that is lost by it."""
     flip(copy.folder(NEW) / "seal" / "metadata", random.Random(0))

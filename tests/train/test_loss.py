@@ -94,6 +94,7 @@ def test_accumulated_parts_draw_their_own_dropout():
     assert len(set(np.asarray(noise).tolist())) == 4
 
 
+@pytest.mark.full
 def test_z_loss_is_the_mean_squared_normaliser(small_config):
     """Kills: a normaliser of unlabelled positions, and a term that is reported but not minimised."""
     blueprint, step, state = make_step(changed(small_config, z_loss=0.5))

@@ -53,6 +53,7 @@ def make_run(config: ExperimentConfig, directory: Path, steps=(2, 3)) -> RunDire
     return run
 
 
+@pytest.mark.full
 def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd, monkeypatch):
     """Kills: parameters that are rounded, decayed or random; an optimizer, step or cursor that comes with them; a run
     that forgets where it began; another step than the one named."""

@@ -81,6 +81,7 @@ def test_a_tie_is_a_miss_unless_the_target_comes_first():
     np.testing.assert_array_equal(hits, [[t == 0, t == 2, t == 0] for t in range(5)])
 
 
+@pytest.mark.full
 def test_gathered_head_equals_full_head(small_config):
     """Kills: gathering along the wrong axis, a mean over padding or over all positions, a lost gradient."""
     _, step, state = make_step(small_config)
@@ -153,6 +154,7 @@ def test_a_step_that_is_compiled_as_users_do(tiny_config):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(b).max())
 
 
+@pytest.mark.full
 def test_nats_of_each_target(small_config):
     """Kills: nats of the wrong position or row, of targets without label, with dropout, and sums that differ."""
     config = dataclasses.replace(small_config, model=dataclasses.replace(small_config.model, residual_dropout=0.1))

@@ -23,6 +23,7 @@ def value(*arrays, **options):
     return taylor_attention(*arrays, **options).astype(jnp.float32).sum()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spec", [full(SERVED), GROUPED], ids=["heads", "grouped"])
 @pytest.mark.parametrize(("platform", "marker"), TARGETS)
 def test_the_platform_of_the_program_chooses(platform, marker, spec):
@@ -37,6 +38,7 @@ def test_the_platform_of_the_program_chooses(platform, marker, spec):
     assert marker not in lowered(jax.grad(by_name, (0, 1, 2)), arrays, platform)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("platform", "marker"), TARGETS)
 def test_kernels_survive_transformations(platform, marker):
     """Kills a gradient that leaves its kernel under remat, nested jit and vmap, with states in and out."""
