@@ -218,7 +218,7 @@ class Rows(NamedTuple):
 
 
 def batch(config):
-    """The inputs of `training`, their segment ids, and the cotangents of outputs and losses for each of its gradients."""
+    """The inputs of `training`, their segment ids, and for each of its gradients the cotangents of outputs, losses."""
     stream = inputs(config)
     rows, first, stops = documents()
     places = first[:, None] + np.arange(LENGTH)[None]
