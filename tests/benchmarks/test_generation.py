@@ -22,7 +22,7 @@ def test_models_of_a_size_have_equal_parameters(name):
     assert max(counts) / min(counts) < (1.15 if name == "tiny" else 1.03)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_reports_every_measurement_and_its_circumstances(tmp_path, capsys):
     """Kills: a curve without points, a state that is counted by a formula, a number without device or version."""
     command = ["--size", "tiny", "--repeats", "2", "--lengths", "16", "--batches", "2", "--out", str(tmp_path)]
@@ -69,7 +69,7 @@ def test_times_leave_out_compilation_and_wait_for_the_result():
     assert times.wall[0] > 5e-3, "100 products of 400 x 400 matrices are 13 GFLOP"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_curve_ends_where_memory_does(monkeypatch, capsys):
     """Kills: one model that is too large for the device and takes the results of the others with it."""
 

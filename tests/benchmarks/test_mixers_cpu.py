@@ -91,7 +91,7 @@ def _quick(monkeypatch):
     monkeypatch.setattr("benchmarks.subjects.subjects", lambda: {"base_conv": BaseConvConfig()})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick")
 def test_what_is_done_is_kept(tmp_path, monkeypatch, capsys):
     """Kills: rows that are measured twice or lost, a picture or circumstance that is missing."""

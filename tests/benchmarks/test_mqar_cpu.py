@@ -60,6 +60,7 @@ def test_pytorch_computes_our_losses(mqar_cpu, tmp_path):
     assert json.loads(out.read_text())["rows"][0]["peer_cpu_ms"].keys() == {"authors", "lean"}
 
 
+@pytest.mark.slow
 def test_generation_of_mqar_is_timed(capsys):
     """Kills: a preset or filler that the task has dropped."""
     from benchmarks import mqar_generation

@@ -39,7 +39,7 @@ def commands(name):
     return [line.split()[3:] for line in PAGE.splitlines() if line.startswith(f"python -m jaxzoo.{name} ")]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_page_s_commands(file, capsys):
     """Kills: a mixer from outside that cannot be trained, resumed bit for bit, described or generated from."""
     fresh, resumed, described, *_on_mqar = commands("train")

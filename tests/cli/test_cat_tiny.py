@@ -36,6 +36,7 @@ def test_all_rows_have_the_same_frame():
     assert parsed("--model.mixer", "ret_net").pattern == (RetNetConfig(),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "flags",
     [

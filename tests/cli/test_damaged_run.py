@@ -62,6 +62,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     # the seal and the files of the state are damaged in quicker ways in tests/train/test_damage.py
@@ -85,6 +86,7 @@ def test_a_damaged_checkpoint_is_not_trained_from(damage, whole, mqar_file, run,
     assert err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["damaged", "gone"])
 def test_without_a_good_checkpoint_nothing_is_overwritten(how, whole, mqar_file, run, tmp_path, capfd):
     """Kills: a start at 0 over the rows of a run that had come further."""
@@ -111,6 +113,7 @@ def test_an_empty_folder_is_passed_over_and_a_stray_left_alone(whole, mqar_file,
     assert (tmp_path / "r" / "checkpoints" / "notes").is_dir()
 
 
+@pytest.mark.slow
 def test_a_run_without_checkpoint_begins_again_and_says_so(whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a run that was killed before its first save was complete, and cannot go on, or does so in silence."""
     for folder in sorted((tmp_path / "r" / "checkpoints").iterdir()):
@@ -127,6 +130,7 @@ METRICS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", METRICS)
 def test_damaged_metrics_do_not_stop_a_run(damage, whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a traceback of the JSON reader, a hole in the learning curve that nobody is told of."""
@@ -143,6 +147,7 @@ def test_damaged_metrics_do_not_stop_a_run(damage, whole, mqar_file, run, rows, 
     assert [row for row in rows("r") if row["step"] > 6] == [row for row in whole if row["step"] > 6]
 
 
+@pytest.mark.slow
 def test_text_of_a_damaged_run(run_copy, capfd):
     """Kills: text from damaged parameters, or from another checkpoint than the one that was asked for."""
     run = run_copy()

@@ -162,7 +162,7 @@ def test_progress(monkeypatch, is_terminal):
         assert text.startswith("long line\nshort\nend\n")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
     """Kills: tracebacks of the workers, workers that go on, a command that cannot be continued."""
     (tmp_path / "in").mkdir()

@@ -17,7 +17,7 @@ def token_directory(tmp_path):
     return str(tmp_path / "tokens")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_counts(data, tmp_path):
     """Through the door, with workers."""
     words = ["--data", data, "--out", str(tmp_path / "out"), "--workers", "2", "--length", "64", "--n", "2", "4"]

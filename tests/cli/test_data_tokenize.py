@@ -78,7 +78,7 @@ def test_a_vocabulary_that_is_not_reached_is_said(data, tmp_path, capsys):
     assert "warning: --vocab-size 5000 was not reached" in capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_same_bytes_whatever_the_threads(data, tmp_path):
     """Kills: a vocabulary that depends on hashing or on threads, which differ from process to process."""
     seen = set()
@@ -143,7 +143,7 @@ def test_one_line_for_a_damaged_file(data, tmp_path, capsys):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ctrl_c_is_one_line_and_the_work_goes_on(tmp_path, ctrl_c):
     """Kills: a traceback; work that is lost."""
     data = build(tmp_path / "data", {"train": [("never odd or even " * 5000, "a")] * 60}, n_shards=4)

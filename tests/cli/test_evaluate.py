@@ -69,7 +69,7 @@ def test_the_run_s_own_sets_give_the_run_s_last_validation(trained, metrics, cap
     assert metrics("--checkpoint", "2")["valid/loss"] != last["valid/loss"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
     """Kills: an override that is dropped: longer examples, slower rotary positions."""
     longer = metrics("--data.valid.1.task.length", "40")

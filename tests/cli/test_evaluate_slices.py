@@ -78,7 +78,7 @@ def validation_rows(directory):
         yield tokens, targets, [0] * len(tokens), nats
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_runs_against_the_slow_search(runs, measured, tmp_path, capsys):
     """Kills: nats of padding, of another run or position; numbers that a batch size changes; runs written to."""
     before = [files_of(runs[name]) for name in ("run", "baseline")]
@@ -112,7 +112,7 @@ def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
     assert "without --bigrams nothing is known of training" in capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_overridden_fields_hold_for_all_runs(measured):
     """Kills: lengths that differ between run and baseline; an override that is dropped."""
     found = measured("--run", "short", "--run", "run", "--baseline", "baseline", "--data.length", "8")
@@ -185,7 +185,7 @@ def test_one_line_for_a_mistake(runs, capsys, tmp_path):
         assert captured.out == ""
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_task_with_labels_of_its_own_is_refused(run_copy, tiny_config, capsys):
     """Kills: slices of a recall task, whose targets are answers."""
     directory = run_copy()

@@ -61,7 +61,7 @@ def test_text_of_one_prompt_is_what_the_library_gives(trained_run, model, capsys
         assert said in captured.err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_several_prompts_follow_one_another(trained_run, model, capsys, tmp_path):
     """Kills: texts that are mixed up, prompts of --prompt-file that are lost or stripped, an --echo that is not."""
     (tmp_path / "prompt.txt").write_text("two\nlines\n")
@@ -277,7 +277,7 @@ def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
         fail("INTERNAL: something else")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
     """Kills: a traceback behind `| head`, and a command that needs more than its module."""
     command = [sys.executable, "-m", "jaxzoo.generate", "--run", str(trained_run), "--prompt", "a"]

@@ -105,7 +105,7 @@ def flags(place: Path, *more: str) -> list[str]:
     return ["--run", run, "--config", config, "--prompt", "never odd", "--max-tokens", "60", *more]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_text_of_bpe_tokens_comes_whole(place, capsys):
     """Kills: tokens decoded one by one, which breaks characters of several tokens; a prompt encoded as bytes; a stop
     string that is shown or run over."""

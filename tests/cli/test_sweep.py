@@ -90,7 +90,7 @@ assert begun[0] is False, begun
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_worker_sets_its_allocator_before_jax_starts(made):
     """Kills a setting that comes too late for JAX's threads: every step would clear its pages anew."""
     done = subprocess.run([sys.executable, "-c", ALLOCATOR], cwd=made, env=environment(), capture_output=True)
@@ -117,7 +117,7 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     assert "Small" in capsys.readouterr().out
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch, capsys):
     """Kills: a sweep that says that all is well, or gives up at the first failure."""
     examples = '{"attention": 64, "convolution": 4}'  # fewer than a batch
@@ -131,7 +131,7 @@ def test_failed_runs_are_listed_and_the_others_made(tmp_path, here, monkeypatch,
     assert err == "error: 1 of 2 runs failed, listed above; the same command tries them again\n"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_dry_run_tells_the_plan_and_writes_nothing(here, tmp_path, capsys):
     """Kills: a plan that begins the work, or counts what is done."""
     assert here("--experiment", "small.py", "--out", str(tmp_path / "new"), "--dry-run", "--workers", "3") == 0

@@ -59,7 +59,7 @@ def test_a_directory_without_tokens_is_refused_in_one_line(tmp_path, capsys):
         assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_recall_is_measured_with_the_counts_of_the_run_s_own_tokens(tmp_path, run, capsys):
     """Kills: counts of another corpus of the same tokenizer, by which frequent bigrams would pass for rare ones."""
     for name, seed in (("a", 1), ("b", 2)):

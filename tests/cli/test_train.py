@@ -59,7 +59,7 @@ def signalled(number):
     return action
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_profile_of_a_run(mqar_file, run, tmp_path, capsys):
     """Kills: a trace of other steps than those that were asked for."""
     assert run(mqar_file, "r", "--profile", "2:4", "--train.steps", "5") == 0
@@ -121,7 +121,7 @@ def test_mqar_run_leaves_what_is_promised_with_pictures(modules, mixture_file, r
         assert text in out
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path, capsys):
     """Kills: baselines of other tokens than those that the model is scored on, bits per token for byte; a run that is
     resumed on other text, where the cursor means other batches."""
@@ -145,7 +145,7 @@ def test_text_run_prints_and_stores_its_baselines(text_file, run, rows, tmp_path
     assert "fingerprint" in capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_data_of_ones_own_are_trained_on_like_ours(own_data_file, run, rows, tmp_path, capsys):
     """Kills: a trainer that knows kinds of data: a flag, a line, a baseline or a manifest that only ours get."""
     assert run(own_data_file, "r", "--data.length", "6") == 0
@@ -210,7 +210,7 @@ def test_a_run_whose_directory_is_renamed_goes_on_there(mqar_file, run, rows, tm
     assert [row["step"] for row in rows("other") if "train/loss" in row] == list(range(1, 10))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "number", "step"),
     [
@@ -363,7 +363,7 @@ def test_infinite_gradient_stops_too(tiny_config, tmp_path):
         assert log.rows == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     """Kills: a threshold that is not looked at, an end without checkpoint, a resume that trains on."""
     flags = (
@@ -484,7 +484,7 @@ def test_nonsense_is_refused_before_an_array_exists(mqar_file, run, tmp_path, ca
         assert text in refused(run, mqar_file, capsys, tmp_path, *flags.split(), "--mesh.data", "4", "--mesh.fsdp", "2")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_oversize_is_refused_unless_it_is_allowed(mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a limit that nobody can lift, or that is looked at only after the first file; either check left out."""
     monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1000)

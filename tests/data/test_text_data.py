@@ -277,7 +277,7 @@ def test_batch_sizes_must_be_positive(folder):
             make(folder, **{field: 0})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_open_stream_does_not_hold_or_crash_the_interpreter(folder):
     """Kills a prefetch thread that blocks the exit of a script or prints a traceback there."""
     code = (

@@ -7,7 +7,7 @@ import pytest
 from tests.distributed.launch import Launched, free_port
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_two_processes_choose_alike(tmp_path):
     """Kills processes of one job that lower different programs, each of which would wait for the other forever."""
     port = free_port()

@@ -22,7 +22,7 @@ def test_the_page_of_a_mixer():
     assert all(kind.about.paper and kind.about.url for kind in MIXERS.values())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_examples_of_the_tasks_and_what_the_pages_leave_to_the_site():
     """Kills: a task that the page leaves out; a mark or a module that the site does not find."""
     assert all(f"### {name}\n" in task_examples() for name in DEMOS)

@@ -136,7 +136,7 @@ def test_a_long_prompt_keeps_its_end(model):
     assert asked.requests == (3, 1)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_learned_positions_bound_the_window():
     """Kills: a window by max_length that learned positions do not have."""
     asked = text_model(letters_model(max_positions=40))
@@ -145,7 +145,7 @@ def test_learned_positions_bound_the_window():
     assert np.isfinite(asked.log_likelihoods([(some_text(0, 60), "abc")])[0].log_prob)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_batches_change_nothing(model):
     """Kills: answers that depend on the neighbours."""
     one, three = text_model(model, batch_size=1), text_model(model, batch_size=3)

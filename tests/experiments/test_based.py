@@ -26,7 +26,7 @@ FIGURES = {
 SCALES = [(name, scale) for name, figure in FIGURES.items() for scale in figure.scales]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_point_is_a_run_of_its_own(name, scale):
     """Kills: a point that the models refuse, two points of one run, points that lack an axis."""

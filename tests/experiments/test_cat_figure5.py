@@ -20,7 +20,7 @@ def run(model, task, d_model, length, accuracy, seed=0):
     return row(accuracy, task=task, d_model=d_model, length=length, model=model, learning_rate=0.01, seed=seed)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", experiment.scales)
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a size that no task has."""

@@ -69,7 +69,7 @@ def test_no_laptop_run_ends_before_the_others():
     assert {scale.config(point).train.steps for point in scale.points} == {1_500}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_yarn_changes_longer_examples_alone():
     """Kills: scaling that is dropped or that a factor misses, a model that is trained anew, other variables."""
     setting = dataclasses.replace(LAPTOPS, trained=16, asked=(8, 16, 32), tokens_a_pair=4, vocab_size=64)

@@ -31,7 +31,7 @@ def run(mixer, accuracy, *, d_model=8, learning_rate=0.1, seed=0, state_bytes: i
     return {**made, "state_bytes": state_bytes}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", experiment.scales)
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a variant of a mixer that is the mixer."""

@@ -32,7 +32,7 @@ def test_there_are_some():
     assert "cat_figure4" in KEPT
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KEPT)
 def test_the_figure_can_be_drawn_again(name):
     """Kills: kept results whose figure cannot be drawn any more."""

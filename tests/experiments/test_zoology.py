@@ -28,6 +28,7 @@ def config(scale, point):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_point_gives_a_run_and_two_points_do_not_share_one(name, scale):
     made = FILES[name].experiment.scales[scale]()

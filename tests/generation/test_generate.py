@@ -120,7 +120,7 @@ def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
             np.testing.assert_array_equal(together[i], tokens)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_states_after_chunks_equal_those_of_one_prefill():
     """Kills: padding that enters a state too weakly to change a token, a chunk lost or read twice, layers in
     another order than the scan runs them."""
@@ -274,7 +274,7 @@ def test_memory_is_constant_where_states_are():
     assert len(set(capacities)) == 12
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_mesh_changes_nothing():
     """Kills: rows, states or parameters that are mixed up or left alone when shared out over 8 devices."""
     model, prompts = growing(d_model=16, pattern=ALL_FIVE[4:], n_layers=1), some_prompts(1, 9, 14, 3)

@@ -140,7 +140,7 @@ def test_scores_of_recurrences_are_those_of_the_recurrence():
         np.testing.assert_allclose(run()[1]["scores"][0, 0], expected, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_every_kind_of_mixer_shows_what_it_has():
     """Kills scores of a part that are passed off as the whole's, decays that are not shown."""
     patterns = {

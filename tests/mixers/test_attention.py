@@ -102,7 +102,7 @@ def test_matches_float64(fields: dict[str, Any]) -> None:
         np.testing.assert_allclose(y[row], attention_float64(mixer, np.asarray(x[row])), atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["none", "rotary", "xpos", "alibi"])
 def test_rows_at_different_positions(positions: str) -> None:
     """Kills: one position for the whole batch, keys rotated relative to the call, biases from slot 0 on."""

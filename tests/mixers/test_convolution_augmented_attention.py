@@ -81,6 +81,7 @@ def truth(config, p, u):
     return np.concatenate(heads, axis=1) @ p["out_proj.kernel"] + p.get("out_proj.bias", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -45,6 +45,7 @@ def truth(config, p, x):
     return z @ p["out_proj.kernel"] + p["out_proj.bias"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

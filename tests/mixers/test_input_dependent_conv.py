@@ -95,7 +95,7 @@ def test_tokens_of_the_programmatic_filter():
     assert InputDependentConv(InputDependentConvConfig(d_model=D, **options), rngs=nnx.Rngs(0))(x).shape == x.shape
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("options", CASES)
 @pytest.mark.parametrize("t", [0, 1, 2])
 def test_short_sequences(options, t):

@@ -78,6 +78,7 @@ def make(**options):
     return moved_mixer(LandmarkCATConfig(d_model=D, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -111,6 +111,7 @@ WITH_OPTIONS = ("cosformer", "exp", "pos_elu", "rebased", "relu")
 """Maps whose cases with further options are core tests: these also kill what breaks the map itself."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -151,7 +152,7 @@ def test_equation(name, options):
     assert_computes(mixer, x, expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "normalize"),
     [("cosformer", True), ("performer", False), pytest.param("taylor", True, marks=pytest.mark.full)],
@@ -180,7 +181,7 @@ def test_signed_weights_are_normalised_all_the_same():
     np.testing.assert_allclose(mixer(x), mixer.out_proj(mixer.v_proj(x)), atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["taylor", "taylor_full"])
 @pytest.mark.parametrize("decay", [False, True])
 def test_both_taylor_maps_are_the_mixer_of_their_own(name, decay):

@@ -61,6 +61,7 @@ def truth(config, p, u):
     return y[..., :D] / (1 + np.exp(-y[..., D:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -82,7 +83,7 @@ def test_equation(options):
     assert_computes(mixer, u, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_kernels_are_parts_of_the_recurrence():
     """Kills a kb that weighs products otherwise than the unrolled recurrence does: where only tokens i and i + 1 are
     not zero, there are no other products, and both give the same; pb where, besides, the output is that of token i +
@@ -98,7 +99,7 @@ def test_the_kernels_are_parts_of_the_recurrence():
     assert differences[:6].max() < 1e-5 < 1e-3 < differences[6:].min()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_long_sequence_is_finite():
     """Kills products of 16384 factors that overflow at the published initialisation, for inputs of a normalised layer,
     in values and gradients."""

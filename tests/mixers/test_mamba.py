@@ -45,6 +45,7 @@ def truth(config, p, u):
     return np.stack(rows, axis=1) @ p["out_proj.kernel"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

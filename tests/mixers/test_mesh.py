@@ -87,7 +87,7 @@ def test_a_mesh_changes_no_number(mixer, mesh):
 UNEVEN = {"rows": (3, {}), "heads": (8, {"n_kv_heads": 1}), "both": (5, {"n_kv_heads": 1})}
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mixer", "what"),
     quick(MIXERS, UNEVEN, ("window", "both"), ("taylor", "both"), ("attention", "heads")),

@@ -51,7 +51,7 @@ def test_equation(options):
         assert_computes(mixer, x, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_heads_of_one_channel_are_hyena():
     """Kills columns or channels in another order than Hyena's: the parameters are carried over as they are."""
     sizes = {"d_model": D, "n_taps": TAPS, "filter_network": NETWORK}

@@ -102,7 +102,7 @@ def test_gradients():
             np.testing.assert_allclose((np.asarray(found) * way).sum(), slope, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_rows_at_different_positions():
     """Kills: one slot or one count for the whole batch, and a slot that was never written entering the sums."""
     mixer, p = make(n_heads=2, window=5, n_features=6)
@@ -119,7 +119,7 @@ def test_rows_at_different_positions():
         close(y, expected[rows[:, 0], at[:, i]])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, 30.0, 1000.0])
 def test_extreme_scores_stay_finite(scale):
     """Kills: parts that vanish together (0 / 0), a feature that overflows; values and gradients, in float32 and
@@ -132,7 +132,7 @@ def test_extreme_scores_stay_finite(scale):
         assert np.isfinite(np.asarray(gradient, np.float32)).all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_more_features_come_nearer_to_attention():
     """Kills features that are not those of exp(q.k / sqrt(k)): 32 times the features take the error of the mean weight
     to about a sixth; the window is a single token."""

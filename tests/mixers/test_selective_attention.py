@@ -167,7 +167,7 @@ def test_full_and_programmatic_selection(selection):
     close(jax.jit(lambda x: streamed(mixer, x, tokens))(now), expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_random_selection():
     """Kills: a share that is another, a selection that depends on where calls are cut or on the row, one that is the
     same for every seed, or stays the same in training."""
@@ -192,7 +192,7 @@ def test_random_selection():
         assert all((one != another).mean() > 0.3 for another in shares[:i])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("selection", ["random", "programmatic"])
 def test_rows_at_different_positions_and_an_overrun(selection):
     """Kills: ids written at one place for all rows, and the clamped write of a row that runs past the cache."""

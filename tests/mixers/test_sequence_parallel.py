@@ -131,7 +131,7 @@ def test_a_halo_over_several_parts(size):
     np.testing.assert_array_equal(found[0, :, 0], expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", [*(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8)), 4])
 def test_states_before_and_after_the_parts(sequence):
     """Kills a state before the first token that later parts do not see, and a final state that is of another part."""

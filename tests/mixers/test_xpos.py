@@ -63,7 +63,7 @@ def test_all_exact_mixers_have_the_same_scores(config):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, 16_000, 2**15 - 20])
 def test_a_stream_anywhere_in_the_range(start):
     """Kills: overflow, or scores that lose digits, towards the end of 2^15 tokens, in a cache of keys that were made

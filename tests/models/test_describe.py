@@ -55,7 +55,7 @@ def test_rows_add_up_to_the_model(fields, length):
     assert row(table, "model")[2] == round(flops_per_token(config, length))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_fit_on_a_page_and_need_no_memory(name):
     """Kills a preset that cannot be built or says nothing of itself, layers that differ by accident and so compile one

@@ -103,7 +103,7 @@ def test_prefill_and_steps_equal_the_full_pass():
     np.testing.assert_array_equal(position, [LENGTH, LENGTH])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_prefill_cut_anywhere_and_steps_equal_the_full_pass():
     """Kills a state that is lost between periods of a scan, and a learned position that restarts at a cut."""
     config = hybrid_config(n_layers=10, max_positions=12)
@@ -146,7 +146,7 @@ POLICIES = ("nothing", "mixer_inputs", "period", "everything")
 """From the least to the most that is computed again."""
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_remat_changes_neither_values_nor_gradients():
     """Kills a checkpointed part that drops an input (the dropout key, a state) or doubles a gradient, and groups of
     periods (five: in twos, and one) in another order, or with others' parameters."""
@@ -180,7 +180,7 @@ def test_states_through_groups_of_periods():
     jax.tree.map(assert_close, state, expected_state)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_remat_policies_need_less_and_less_memory():
     """Kills a policy that does nothing, or keeps what it should compute again: temporaries of the compiled gradient of
     16 layers with wide activations, in residuals (b, t, d) of float32."""

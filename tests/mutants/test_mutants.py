@@ -24,7 +24,7 @@ def test_no_bug_is_planted_twice():
     assert len(planted) == len(set(planted))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_bug_is_killed_and_a_harmless_change_survives(monkeypatch, capsys):
     """Kills: a runner whose tests read another copy of the source, or whose bugs stay in the copy."""
     (bug,) = (mutant for mutant in MUTANTS if mutant.name == "ALiBi: slopes of the power of two alone")

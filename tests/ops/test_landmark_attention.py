@@ -110,7 +110,7 @@ def test_contents_are_the_queries_and_keys_unless_given(default_compilation):
     np.testing.assert_array_equal(*call(q, k, v, long_filter))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_documents_have_blocks_of_their_own():
     """Kills: a block or a filter that crosses a border, blocks counted from the row's start, a retrieval from another
     document; values and gradients. Two rows with other documents: 4 + 1 + 9 + 6, and one of 20 tokens."""
@@ -158,6 +158,7 @@ def stream(args, cuts, starts=(0, 0)):
 CUTS = [(0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [pytest.param(cuts, marks=pytest.mark.full) for cuts in CUTS])
 def test_a_stream_equals_the_definition(cuts):
     """Kills: a partial block that is lost or counted twice at a cut, a landmark that forgets the blocks before, keys
@@ -169,7 +170,7 @@ def test_a_stream_equals_the_definition(cuts):
     close(landmarks, whole)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("starts", [(0, 11), (5, 9), (3, 2)])
 def test_rows_at_different_positions(starts):
     """Kills: one place in its block, or one number of complete blocks, for all rows."""
@@ -229,7 +230,7 @@ def test_gradients_of_a_block_that_all_retrieve_are_summed_in_float32():
     np.testing.assert_allclose(gradient, [1.5 + 499 * (1 / 3 + 1 / 4), 0.5 + 499 * (1 / 3 + 1 / 4)], rtol=0.01)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_memory_of_16k_tokens(dtype):
     """Kills an array of all pairs, of all queries' blocks or of all landmarks' scores: of (t, t) float32 numbers the

@@ -144,7 +144,7 @@ class Ring(NamedTuple):
     position: jax.Array
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [3, 4, 13], ids=["part of a ring", "full", "wrapped"])
 def test_window_step_truth_is_the_last_token_of_its_window(last):
     work = dataclasses.replace(window_workload("forward"), kind="step")

@@ -101,7 +101,7 @@ def test_cases_are_served_and_ordered():
                 assert names.index(case.name.replace("backward", "forward")) < names.index(case.name)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif("cuda" not in PLATFORMS, reason="Mosaic GPU kernels need jax >= 0.11.2")
 def test_kernels_are_interpreted_on_a_cpu(tmp_path):
     """Kills a truth or an adapter that is wrong itself."""

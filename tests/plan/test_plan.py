@@ -60,7 +60,7 @@ def test_sizes_by_hand(plan):
     assert plan.fits
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "targets"), [(0, 16), (24, 6), (64, 16)])
 def test_logits_of_a_part_of_the_sequence(topology, chunk, targets):
     """Kills logits of whole sequences where devices share them out, and chunks that are not shared out with them."""
@@ -80,7 +80,7 @@ def test_gradients_cross_the_mesh(plan):
     assert sent[("fsdp",)] >= 3 / 4 * 4 * 0.9 * plan.n_params
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [{}, {"loss_chunk": 16}])
 @pytest.mark.parametrize("remat", list(FORWARD_AGAIN)[:2])
 def test_flops_against_the_compiler(remat, train):

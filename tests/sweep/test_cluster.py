@@ -115,6 +115,7 @@ def test_without_submitit_the_remedy_is_named(directory, capsys, monkeypatch):
     assert line == "error: --cluster needs the library 'submitit'; pip install -e '.[cluster]'"
 
 
+@pytest.mark.slow
 def test_a_job_runs_the_worker_and_brings_its_error_message(directory):
     """Kills: a worker without its name, a failure that passes for success, a success that is reported as a failure, a
     message of submitit in place of the worker's. Jobs are processes, by submitit's local executor."""

@@ -70,7 +70,7 @@ def test_a_result_says_what_was_asked_and_what_came_out(made):
     assert not list((made.directory.path / "running").glob("*.json"))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_what_is_done_is_not_made_again_and_what_is_added_is(made, tmp_path):
     """Kills: a sweep that starts over; one that takes the results of another width for its own."""
     folder = made.directory.path.parent

@@ -122,7 +122,7 @@ def test_stream_refuses_a_foreign_cursor(data):
             data.train().set_state(state)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("valid_batch_size", [3, pytest.param(100, marks=pytest.mark.full)])
 def test_validation_evaluates_exactly_its_examples(valid_batch_size):
     """Kills a dropped or padded last batch, training examples, and sets that depend on the batch size."""

@@ -11,7 +11,7 @@ BPE = {"vocab_size": 50257, "tokenizer_path": str(gpt2_directory())}
 N = 40
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [

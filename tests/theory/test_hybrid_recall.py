@@ -33,7 +33,7 @@ def model():
     return build(8192, LONGEST)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "batch_size"),
     [

@@ -28,7 +28,7 @@ def assert_equal(first, second, *lengths):
         np.testing.assert_allclose(y, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

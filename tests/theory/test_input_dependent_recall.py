@@ -39,7 +39,7 @@ def draw(distances, *, batch_size, n_triples, n_tokens, shares=None, asked=0.9):
     return (keys, values, queries), back
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("filter", ["programmatic", "autocorrelation"])
 @pytest.mark.parametrize(
     ("distance", "n_triples"),
@@ -56,7 +56,7 @@ def test_one_distance(filter, distance, n_triples):
     np.testing.assert_array_equal(found(build(c, filter=filter), instance, c), expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("distances", "shares", "n_triples", "spare"),
     [

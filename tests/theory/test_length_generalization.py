@@ -76,7 +76,7 @@ def test_sequences_are_those_of_definition_2():
     np.testing.assert_array_equal(jax.jit(answers)(tokens), tokens[np.arange(400), places + 1])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_training_learns_three_parts(trained):
     """Kills a training that moves the delays or W_v, that leaves a part as it was, or lets taps be negative."""
     first, last = (nnx.to_flat_state(nnx.state(x)) for x in (theorem_2_layer(D, reach=REACH), trained))
@@ -85,7 +85,7 @@ def test_training_learns_three_parts(trained):
     assert trained.head_filters.values[...].min() >= 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [64, *(pytest.param(n, marks=pytest.mark.full) for n in (3, 256))])
 def test_theorem_2(trained, length):
     """Kills a layer that learns something else than the construction, a map or filter measured against another one:

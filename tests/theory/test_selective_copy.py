@@ -79,7 +79,7 @@ def test_embeddings_are_the_theorems():
     np.testing.assert_allclose(distances, 1)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_filters_that_fail():
     """Kills a test that passes anyway: no decay in float32, a decay that grows, a filter shorter than what was said,
     and, with fewer signals than taps, flat taps, for which the end of the prompt is as said as the words."""

@@ -33,7 +33,7 @@ def model():
     return build(8192, DISTANCES)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "batch_size"), [(64, 32), (4096, 1)])
 def test_every_key_is_answered(model, length, batch_size):
     """Kills: pairs of a value and the key behind it, the key in the place of the value, a filler that answers; at the
@@ -42,7 +42,7 @@ def test_every_key_is_answered(model, length, batch_size):
     assert share_right(model, mqar.paper(length, PAIRS), batch_size) == 1
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["none", "binding", *(pytest.param(part, marks=pytest.mark.full) for part in ("distances", "filler"))]
 )

@@ -94,7 +94,7 @@ def test_finetunes_merges_and_resumes(files, tmp_path, capsys, monkeypatch):
     assert train(again) == 0, capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_begins_at_the_base_model_exactly(files, tmp_path):
     """Kills: a B that is not 0, an A that is, an order of W + A B that rounds W."""
     config = configured(files, *LORA.split())

@@ -67,7 +67,7 @@ def test_the_best_stay(flags, expected, losses, mqar_file, run, tmp_path):
     assert kept(tmp_path / "r") == expected
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_path):
     """Kills: a ranking that a resumed run forgets, a best step removed before a better one is complete."""
     flags, advance = (*FLAGS, "--train.keep-best", "2"), TrainingRun.advance
@@ -127,7 +127,7 @@ def test_a_metric_that_no_validation_has_is_refused(mixture_file, run, tmp_path,
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixture_file", "text_file"])
 def test_names_are_those_of_the_metrics(name, request):
     """Kills: a metric that is refused though every validation has it."""

@@ -35,7 +35,7 @@ print(faults(4))
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
 def test_a_step_touches_no_new_pages():
     """Kills: a block that is mapped anew at each step, because a setting is refused, or set too late for the thread

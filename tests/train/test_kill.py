@@ -87,7 +87,7 @@ class Moment:
         return time.monotonic() >= self.event + self.seconds
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_kill_in_the_middle_of_a_save(mqar_file, rows, tmp_path, compilation):
     """Kills: half a checkpoint that is taken for a whole one, rows twice, a cursor ahead of its state."""
     complete(mqar_file, tmp_path / "whole", compilation, *FLAGS)

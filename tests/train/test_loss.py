@@ -111,7 +111,7 @@ def test_z_loss_is_the_mean_squared_normaliser(small_config):
     assert float(metrics["grad_norm"]) != pytest.approx(float(plain["grad_norm"]), rel=1e-3)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_array_holds_all_logits(tiny_config, default_compilation):
     """Kills: logits of a large vocabulary that the backward pass keeps for every position."""
     b, m, vocab, chunk = 8, 64, 8192, 4

@@ -60,7 +60,7 @@ LARGER = ({"data": 1}, {"data": 2, "tensor": 2}, {"data": 1, "fsdp": 8}, {"data"
 OTHER = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, {"data": 1, "fsdp": 4, "tensor": 2})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "meshes"),
     [

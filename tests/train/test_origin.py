@@ -53,7 +53,7 @@ def make_run(config: ExperimentConfig, directory: Path, steps=(2, 3)) -> RunDire
     return run
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd, monkeypatch):
     """Kills: parameters that are rounded, decayed or random; an optimizer, step or cursor that comes with them; a run
     that forgets where it began; another step than the one named."""
@@ -81,7 +81,7 @@ def test_begins_with_the_numbers_of_another_run(mqar_file, run, tmp_path, capfd,
     assert int(state.step) == 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_goes_on_without_its_source(mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume that needs the source again, or that begins with random numbers where no checkpoint was due."""
     make_run(configured(mqar_file), tmp_path / "old")

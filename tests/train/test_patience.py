@@ -36,7 +36,7 @@ def disk(monkeypatch):
     return disk
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 0])
 def test_a_disk_that_recovers(every, disk, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a run of days that ends with one bad moment of its file system, half a checkpoint that stays on disk, a
@@ -57,7 +57,7 @@ def test_a_disk_that_recovers(every, disk, mqar_file, run, rows, tmp_path, capfd
     assert rows("r") == rows("whole")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_disk_that_does_not(disk, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a run that trains on for days and saves nothing, or that ends in a traceback."""
     assert run(mqar_file, "r", "--train.steps", "4") == 0

@@ -98,7 +98,7 @@ def test_losses_are_those_of_one_device(tiny_config, on_one_device, name, mesh):
     np.testing.assert_allclose(curve(config, MESHES[mesh]), expected, atol=2e-5, rtol=0)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("chunk", "mesh"),
     [
@@ -193,7 +193,7 @@ for sizes in json.loads(sys.argv[2]):
 """
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_nothing_is_gathered_against_its_will(tiny_config):
     """Kills a gather of the embedding, or of its gradient, that XLA can only do with whole arrays on every device, and
     warns of where no test sees it."""

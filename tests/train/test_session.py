@@ -90,7 +90,7 @@ def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     assert valid is None or valid == pytest.approx(expected_valid, abs=1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_gradients_through_the_model_on_a_mixed_mesh(tiny_config):
     """Kills: the layout before the head left to XLA, which then loses part of the gradient (norm 1.99 for 2.19
     in a scanned stack on data x fsdp x tensor), for callers that do not go through the trainer."""
@@ -115,7 +115,7 @@ def test_gradients_through_the_model_on_a_mixed_mesh(tiny_config):
     assert max(jax.tree.leaves(errors)) < 1e-4, errors
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_state_is_born_sharded_and_stays_so(tiny_config):
     """Kills: Adam moments replicated over the mesh, parameters gathered by the first update."""
     session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
@@ -132,7 +132,7 @@ def test_state_is_born_sharded_and_stays_so(tiny_config):
         assert here < 0.4 * sum(x.size for x in jax.tree.leaves(each))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_second_step_compiles_nothing(tiny_config):
     """Kills: output shardings that differ from the input's, so that the second step compiles again."""
     session = Session(with_mesh(with_pattern(tiny_config, "hybrid"), **MIXED))
@@ -149,7 +149,7 @@ def test_second_step_compiles_nothing(tiny_config):
     assert session.train_step.n_compiled == 1
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*(pytest.param(x, marks=pytest.mark.slow) for x in ("lion", "muon")), "adafactor"])
 def test_state_of_every_optimizer_is_sharded_and_goes_on_with_one_device(tiny_config, name, tmp_path):
     """Kills: moments on every device, rows and columns of Adafactor in the layout of their matrix, a part of the state
@@ -238,7 +238,7 @@ def test_packed_documents_and_a_mixer_that_mixes_them_up_are_refused(tiny_config
     Session(dataclasses.replace(config, data=dataclasses.replace(data, packing="concatenate")))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_losses_and_buffers_of_mixers_through_a_checkpoint(tiny_config, tmp_path):
     """Kills: a term that is not part of the loss, or not logged; a buffer that is updated, decayed or lost in a
     checkpoint."""

@@ -15,7 +15,7 @@ from jaxzoo.train.flops import train_flops
 from jaxzoo.train.session import Session
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEMOS)
 def test_every_task_fits_the_train_step(name, small_config):
     """Kills: a batch that the trainer cannot take, with answers at one token or at all, or without any answer; a task

@@ -110,7 +110,7 @@ def test_tensorflow_datasets_reads_it(built, pile):
     assert sorted(path.name for path in built.iterdir()) == ["build.json", "the_pile"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_moment_is_too_bad_to_be_stopped(tmp_path, monkeypatch):
     """Kills: what is counted, made or named twice after a stop between any two files that get their places."""
     for name, n in (("a", 500), ("b", 10)):

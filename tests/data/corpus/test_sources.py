@@ -61,7 +61,7 @@ def test_an_endless_line_does_not_fill_the_memory(tmp_path, monkeypatch):
         read([file], Fields(), start=Position(0, 2))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "compress"), [("zst", lambda x: zst(x)), ("gz", gzip.compress), ("bz2", bz2.compress)]
 )

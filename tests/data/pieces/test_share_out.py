@@ -137,7 +137,7 @@ def test_commands_share_the_pieces(folder):
     assert not (folder / ".claims").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_killed_command_is_replaced(folder):
     """Kills: a piece that waits for a dead command's lock; processes that outlive the command that started them; a
     directory of locks that stays, and keeps a build from removing its unfinished work."""

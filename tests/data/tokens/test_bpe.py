@@ -137,7 +137,7 @@ def test_lone_surrogates_are_refused(gpt2):
         gpt2.encode("a\ud800")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_one_fingerprint_for_one_meaning(gpt2, tmp_path):
     """Kills: a fingerprint of files. The library's own writing of the same tokenizer, older files without defaults and
     our own all have GPT-2's; a swapped merge, another word pattern and another end of text do not."""

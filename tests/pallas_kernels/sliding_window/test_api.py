@@ -108,7 +108,7 @@ def test_kernels_refuse_a_mesh_and_what_lies_before_segments():
     assert "would take minutes" in BACKENDS["splash_tpu"].objection(problem(t=2**17))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vmap_scan_checkpoint():
     """Kills batching, loops and remat that change values or gradients of the custom VJP."""
     call = Call(t=40, b=2, h=2, g=1, window=9, cache=True)

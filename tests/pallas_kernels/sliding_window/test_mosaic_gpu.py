@@ -227,6 +227,7 @@ def test_head_dims(d, window):
     check(140, window, d=d, run=2)
 
 
+@pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize(("window", "heads"), [full(64, 2), slow(64, 5), slow(128, 4), slow(300, 3)])
 def test_warpgroups_share_nothing(window, heads):

@@ -50,6 +50,7 @@ def test_tokens_before_some_of_which_do_not_exist(t, window, past, start):
     check(HEADS(t=t, window=window), past=past, start=start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("h", "d"), [full(1, 32), full(24, 64), slow(16, 128), slow(3, 112), slow(80, 24), slow(6, 8)])
 def test_heads(h, d):
     """Kills lanes or rows of lse of another head, of the one beside it or none, and of another step of the grid."""

@@ -9,7 +9,7 @@ from pallas_kernels.sliding_window.workloads import GROUPS, WINDOW
 from tests.pallas_kernels.shared import assert_close
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["forward", "forward_backward", "step"])
 def test_implementations_agree_with_the_reference(kind):
     """Kills: another window, or a step that is not that of the cache."""

@@ -116,7 +116,7 @@ def test_parts_of_a_single_block(setting, t, monkeypatch):
     assert any(shape[-2:] == (size, 2 * size) for shape in shapes)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_parts_add_up_in_float32(monkeypatch):
     """Kills sums over the parts in bfloat16: 8 of them, tolerances of `test_bfloat16`."""
     monkeypatch.setattr(xla, "MIN_PART", 16)

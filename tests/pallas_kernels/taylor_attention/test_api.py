@@ -23,7 +23,7 @@ def value(*arrays, **options):
     return taylor_attention(*arrays, **options).astype(jnp.float32).sum()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [full(SERVED), GROUPED], ids=["heads", "grouped"])
 @pytest.mark.parametrize(("platform", "marker"), TARGETS)
 def test_the_platform_of_the_program_chooses(platform, marker, spec):
@@ -38,7 +38,7 @@ def test_the_platform_of_the_program_chooses(platform, marker, spec):
     assert marker not in lowered(jax.grad(by_name, (0, 1, 2)), arrays, platform)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("platform", "marker"), TARGETS)
 def test_kernels_survive_transformations(platform, marker):
     """Kills a gradient that leaves its kernel under remat, nested jit and vmap, with states in and out."""
@@ -168,7 +168,7 @@ def test_steps_work_in_place():
     assert step.memory_analysis().alias_size_in_bytes == sum(x.nbytes for x in state)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vmap_scan_checkpoint():
     """Kills batching, loops and remat that change values or gradients of the custom VJP."""
     call = Call(t=40, b=2, h=2, g=2)

@@ -132,7 +132,7 @@ def test_key_dims_above_16_with_everything(key_dim):
     check(Call(t=130, h=2, g=1, k=key_dim, v=40, decay=True), segments=2)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_float32_with_everything():
     """Kills a part that is lost, or meets the wrong one: each is 2^-9 of the sum, a hundred times the bound; decayed
     and padded rows, padded channels, tiles of 32 values, states in and out."""
@@ -235,7 +235,7 @@ def test_the_package_runs_these_kernels():
     assert_within_bounds((y, *last), (*gradients, *dinitial), *truth(call, arrays, cotangents))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_output_alone_is_the_same():
     """Kills an output that depends on what else is asked for."""
     tokens = (*cast(rounded(HEAD(t=130, state=False), jnp.bfloat16)[0], 3), None, None, None)

@@ -81,6 +81,7 @@ def test_values_states_and_gradients(t):
     check((2, t, 3, 16, 64), jnp.float32, backward_chunk=48)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("t", "decay"), [full(1, False), full(100, True), slow(200, False)])
 def test_what_lies_beyond_the_array_does_not_leak(t, decay):
     """Kills: a ragged tail masked by multiplication, which turns NaN into NaN."""
@@ -93,24 +94,27 @@ def test_bfloat16(decay):
     check((1, 150, 1, 16, 64), jnp.bfloat16, decay=decay, v_mean=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("decay", "normalize", "state"), [slow(1, 1, 1), slow(1, 0, 1), full(0, 0, 0), slow(0, 1, 0)])
 def test_decay_without_normalizer_without_state(decay, normalize, state):
     """Kills: a decay applied once too often across a chunk or in the short last one; refs mixed up."""
     check((1, 150, 2, 16, 64), jnp.float32, decay=bool(decay), normalize=bool(normalize), state=bool(state))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_decay_of_zero_and_one():
     """Kills: log 0 = -inf, whose product with a zero exponent is NaN; the decay of a neighbour."""
     check((1, 40, 3, 8, 16), jnp.float32, chunk=32, rates=[0.0, 1.0, 0.5])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [slow(-0.7), full(0.0), slow(3.0), slow(1e10), slow(1e-10)])
 def test_scales(scale):
     """Kills: 1 / scale of 0, a square of it that leaves float32, a sign lost in the square."""
     check((1, 40, 2, 8, 16), jnp.float32, chunk=32, scale=scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("h", "k", "v"),
     [full(3, 24, 40), slow(2, 24, 96), slow(3, 32, 128), slow(8, 16, 112), slow(17, 8, 32), slow(9, 24, 8)],
@@ -133,7 +137,7 @@ def test_several_head_groups_read_their_own_constants():
     check((1, 33, 16, 16, 64), jnp.float32, chunk=32, decay=True)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_den_is_the_row_sum():
     case = make_case(2, 100, 3, 16, 32, jnp.float32, decay=True)
     q, k, v = (jnp.asarray(x, jnp.float32).reshape(2, 100, -1) for x in case[:3])
@@ -148,7 +152,7 @@ def test_den_is_the_row_sum():
     assert relative_l2(den.transpose(0, 2, 1), truth[3]) < 1e-5
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vmap_and_scan_over_segments_equal_one_call():
     """Kills: a program id that vmap shifts; a state that does not continue."""
     case = make_case(2, 64, 2, 16, 32, jnp.float32)

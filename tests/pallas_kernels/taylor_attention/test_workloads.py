@@ -10,7 +10,7 @@ from pallas_kernels.taylor_attention.specs import TINY
 from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY)
 def test_forward_backward_are_output_and_gradients(name):
     forward, both = (TAYLOR.workload(name, TINY[name], kind) for kind in ("forward", "forward_backward"))

@@ -80,7 +80,7 @@ def test_chunks(chunk_size):
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [full(1.0), 4.0])
 def test_paper_shape(size):
     """Kills errors that only k = 16 (153 features) shows; size 4: scores up to +-30, where weights are 450."""
