@@ -36,8 +36,8 @@ from pallas_kernels.mosaic_gpu_ring import Ring
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, launch, rows_to
 
 CHUNK = 64
-BORDER = 16
-"""Chunks between the states that are written for the gradient of decays."""
+BORDER = 4
+"""Chunks between the states that are written for the gradient of decays; with 16 its error grows from 0.6 % to 2 %."""
 SHARED_BYTES = 225 * 2**10
 TILE_BYTES = 2 * CHUNK * CHUNK
 
@@ -89,7 +89,7 @@ def _scan(
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
 
     Returns:
-      out (b, t, h, v) of the dtype of u, dots (b, h, v / 64, t'), borders (b, h, t' / 1024, k / 64, v / 64, 64, 64),
+      out (b, t, h, v) of the dtype of u, dots (b, h, v / 64, t'), borders (b, h, t' / 256, k / 64, v / 64, 64, 64),
       last (b, h, k, v), what was asked for.
     """
     (b, t), (h, padded) = u.shape[:2], log2.shape[1:]
