@@ -9,17 +9,15 @@ Decays enter as their logarithms of base 2, summed from the start of each chunk,
 """
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from pallas_kernels.gated_linear_attention.problem import Problem
-from pallas_kernels.mosaic_tpu_lanes import LANES, VMEM_BYTES
+from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
 
 CHUNK = 128
 BLOCK = 512
@@ -27,7 +25,6 @@ BLOCK = 512
 MAX_HEADS = 8
 BLOCK_BYTES = 16 * 2**20
 """Of a grid step's q, k, v, dy, dq, dk and dv, twice, for the copies that overlap the work."""
-Specs = Mapping[str, tuple[Any, pl.BlockSpec]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,22 +223,5 @@ def call(kernel, g: Geometry, inputs: Specs, outputs: Specs, *, interpret, name:
     """pallas_call of a kernel of a mapping from names to refs: inputs, outputs, and the scratch `carry` (packs,
     *g.state) and `states` (that many of it)."""
     scratch = {"carry": (g.packs, *g.state)} | ({"states": (states, g.packs, *g.state)} if states else {})
-    names = (*inputs, *outputs, *scratch)
-
-    def body(*refs):
-        kernel(dict(zip(names, refs, strict=True)), g)
-
-    found = pl.pallas_call(
-        body,
-        grid=(g.b, g.steps, g.n_blocks),
-        in_specs=[spec for _, spec in inputs.values()],
-        out_specs=[spec for _, spec in outputs.values()],
-        out_shape=[shape for shape, _ in outputs.values()],
-        scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
-        ),
-        interpret=interpret,
-        name=name,
-    )(*[array for array, _ in inputs.values()])
-    return dict(zip(outputs, found, strict=True))
+    grid = (g.b, g.steps, g.n_blocks)
+    return call_by_name(lambda refs: kernel(refs, g), grid, inputs, outputs, scratch, interpret=interpret, name=name)

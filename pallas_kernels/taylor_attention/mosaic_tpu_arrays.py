@@ -1,6 +1,5 @@
 """What goes into and comes out of the TPU kernels of Taylor attention, and the call itself."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,13 +8,11 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_kernels.mosaic_tpu_lanes import LANES, VMEM_BYTES
+from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
 from pallas_kernels.taylor_attention import mosaic_tpu_rotations as rotations
 from pallas_kernels.taylor_attention.features import n_features
 from pallas_kernels.taylor_attention.mosaic_tpu_layout import Geometry
 from pallas_kernels.taylor_attention.state import TaylorState
-
-Specs = Mapping[str, tuple[Any, pl.BlockSpec]]
 
 
 def call(kernel, geometry: Geometry, inputs: Specs, outputs: Specs, *, interpret, name: str) -> dict[str, jax.Array]:
@@ -32,25 +29,8 @@ def call(kernel, geometry: Geometry, inputs: Specs, outputs: Specs, *, interpret
     scratch = {"carry": g.state_shape, "q_rows": (2, *g.head_scratch), "k_rows": (2, *g.head_scratch)}
     if "log_decay" in inputs:
         scratch["between"] = (g.group, g.chunk, g.chunk)
-    names = (*inputs, *outputs, *scratch)
-
-    def body(*refs):
-        kernel(dict(zip(names, refs, strict=True)))
-
-    found = pl.pallas_call(
-        body,
-        grid=(g.b, g.n_groups, g.n_blocks),
-        in_specs=[spec for _, spec in inputs.values()],
-        out_specs=[spec for _, spec in outputs.values()],
-        out_shape=[shape for shape, _ in outputs.values()],
-        scratch_shapes=[pltpu.VMEM(shape, jnp.float32) for shape in scratch.values()],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
-        ),
-        interpret=interpret,
-        name=name,
-    )(*[array for array, _ in inputs.values()])
-    return dict(zip(outputs, found, strict=True))
+    grid = (g.b, g.n_groups, g.n_blocks)
+    return call_by_name(kernel, grid, inputs, outputs, scratch, interpret=interpret, name=name)
 
 
 def decay_input(decay, geometry: Geometry) -> dict[str, tuple[Any, pl.BlockSpec]]:
