@@ -209,7 +209,10 @@ def read_config(directory: Path, ignored: Collection[str] = ()) -> Fields:
     if not directory.is_dir():
         raise ValueError(f"{directory} is no directory; name a folder with config.json and the model's tensors")
     if not file.is_file():
-        raise ValueError(f"{directory} has no config.json; name a folder as the Hugging Face hub has it")
+        raise ValueError(
+            f"{directory} has no config.json; name a folder as the Hugging Face hub has it, or write one: "
+            'the sizes of RWKV-7 follow from its tensors, for which {"model_type": "rwkv7"} is enough'
+        )
     return Fields(read_json(file, dict), str(file), ignored)
 
 

@@ -29,7 +29,14 @@ def read_tensors(directory: Path) -> dict[str, np.ndarray]:
         index = directory / f"{name}.index.json"
         if index.is_file():
             return _read_several(index, read)
-    raise ValueError(f"{directory} holds no tensors: {', '.join(READERS)}, or an index of several, must be there")
+    released = sorted(directory.glob("*.pth"))
+    if len(released) > 1:
+        raise ValueError(f"{directory} holds {len(released)} models, such as {released[0].name}; keep one .pth file")
+    if released:
+        return read_torch_file(released[0])
+    raise ValueError(
+        f"{directory} holds no tensors: {', '.join(READERS)}, an index of several, or one .pth file must be there"
+    )
 
 
 def _read_several(index: Path, read: Callable[[Path], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

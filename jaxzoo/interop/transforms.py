@@ -31,7 +31,11 @@ CONV = _single("taps", lambda x: x[:, 0, ::-1].T, lambda x: x[::-1].T[:, None])
 PLUS_ONE = _single("plus 1", lambda x: x.astype(np.float32) + 1, lambda x: x.astype(np.float32) - 1)
 """The scale of a norm that is stored as its difference to 1 (Gemma, Qwen3-Next)."""
 ROW = _single("flattened", lambda x: x.reshape(-1), lambda x: x[None, None])
-"""A vector with two leading axes of length 1 (RWKV-4)."""
+"""A vector with two leading axes of length 1 (RWKV-4 and 7)."""
+ROWS = Transform(
+    "one row each", lambda *xs: (np.stack([x.reshape(-1) for x in xs]),), lambda x: tuple(row[None, None] for row in x)
+)
+"""Several such vectors, and the matrix of which they are the rows (RWKV-7)."""
 
 
 def split_rows(*sizes: int, transpose: bool = True) -> Transform:

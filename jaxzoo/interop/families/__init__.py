@@ -10,6 +10,7 @@ from jaxzoo.interop.families.mamba2 import MAMBA2
 from jaxzoo.interop.families.qwen3_next import QWEN3_NEXT
 from jaxzoo.interop.families.recurrent_gemma import RECURRENT_GEMMA
 from jaxzoo.interop.families.rwkv4 import RWKV4
+from jaxzoo.interop.families.rwkv7 import RWKV7, RWKV7_FLA
 from jaxzoo.interop.mapping import Family
 
 FAMILIES: Mapping[str, Family] = {
@@ -23,6 +24,8 @@ FAMILIES: Mapping[str, Family] = {
         MAMBA,
         MAMBA2,
         RWKV4,
+        RWKV7,
+        RWKV7_FLA,
         RECURRENT_GEMMA,
         QWEN3_NEXT,
         BASED,
