@@ -3,10 +3,20 @@
 A task is a prompt and an answer, tokenized apart; the targets are the tokens of the answer. Any tokenizer will do:
 `bytes`, a tokenizer.json, or a folder that holds one. The haystack is as long as `length` allows.
 
-RULER (arXiv 2404.06654, Appendix B): templates and names of parameters are the paper's. `NeedleConfig` is its NIAH
-with `type_haystack` "repeat" (`niah_single_1`), and with more needles its multi-key, multi-value and multi-query
-forms; `VariableTrackingConfig` its VT. Deviations: keys are of our own word lists, values are numbers of seven digits;
-there are no essays, and no example before the question.
+RULER (arXiv 2404.06654): names and values of parameters are those of its Appendix B, templates those of Appendix D.
+`NeedleConfig` is its NIAH, `VariableTrackingConfig` its VT. The fields of its eight forms of NIAH, where they differ
+from the defaults, `niah_single_1`:
+
+| form | haystack | keys, values |
+| --- | --- | --- |
+| `niah_single_2`, `niah_single_3` | essay | words; numbers, uuids |
+| `niah_multikey_1` | essay | `num_needle_k=4` |
+| `niah_multikey_2`, `niah_multikey_3` | needle | words, numbers; uuids both |
+| `niah_multivalue` | essay | `num_needle_v=4` |
+| `niah_multiquery` | essay | `num_needle_k=4`, `num_needle_q=4` |
+
+Deviations: words are of our own lists; the essay is a file that the user names; needles stand at places drawn
+uniformly, not at 40 depths; no example precedes the question of VT.
 
 The phone book, its names and its wording are ours; as a test of state space models: Jelassi et al. 2024 (2402.01032).
 """
@@ -16,8 +26,10 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,6 +50,8 @@ ADJECTIVES = (
 NOUNS = "anchor apple barn bell boat bridge castle cloud cup door drum field fork garden hat island key lamp leaf moon"
 
 load = functools.cache(load_tokenizer)
+
+NeedleType = Literal["numbers", "words", "uuids"]
 
 
 class Text(NamedTuple):
@@ -144,19 +158,36 @@ class PhoneBookConfig(TextTask):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NeedleConfig(TextTask):
-    """Needle in a haystack: `num_needle_q` of `num_needle_k` words are asked for all their `num_needle_v` numbers."""
+    """Needle in a haystack: `num_needle_q` of `num_needle_k` keys are asked for all their `num_needle_v` values."""
 
+    type_haystack: Literal["repeat", "essay", "needle"] = "repeat"
+    """Text around the needles: one line again and again, the beginning of `essay_path`, or needles of other keys."""
+    essay_path: str = ""
+    """UTF-8 text for `type_haystack` "essay"; it is repeated if it is too short."""
+    type_needle_k: NeedleType = "words"
+    """Keys: adjective and noun, seven digits, or version-4 UUIDs."""
+    type_needle_v: NeedleType = "numbers"
+    """Values, likewise."""
     num_needle_k: PositiveInt = 1
-    """Words with a number."""
+    """Keys."""
     num_needle_v: PositiveInt = 1
-    """Numbers of each."""
+    """Values of each."""
     num_needle_q: PositiveInt = 1
-    """Words that are asked for."""
+    """Keys that are asked for."""
 
     def __post_init__(self) -> None:
         rule = f"must be at most num_needle_k={self.num_needle_k}"
         self.require("num_needle_q", self.num_needle_q <= self.num_needle_k, rule)
         self.require("num_needle_k", self.num_needle_k <= 100, "must be at most 100, for as many words")
+        is_essay = self.type_haystack == "essay"
+        rule = "must name a text file for type_haystack='essay'" if is_essay else "needs type_haystack='essay'"
+        self.require("essay_path", bool(self.essay_path) == is_essay, rule)
+        if is_essay:
+            try:
+                n_words = len(_words_of(self.essay_path))
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"NeedleConfig.essay_path={self.essay_path!r} must be a UTF-8 text: {error}") from None
+            self.require("essay_path", n_words > 0, "must be a text with words")
         super().__post_init__()
 
     @property
@@ -164,24 +195,50 @@ class NeedleConfig(TextTask):
         """Length and number of needles."""
         return {"length": self.length, "needles": self.num_needle_k * self.num_needle_v}
 
+    @property
+    def noise_at_once(self) -> int:
+        """First guess of the pieces of noise that fit; those of an essay are words."""
+        return self.length if self.type_haystack == "essay" else super().noise_at_once
+
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:
-        """Needles among repetitions of the noise."""
-        adjectives, nouns = ADJECTIVES.split(), NOUNS.split()
-        drawn = rng.choice(len(adjectives) * len(nouns), self.num_needle_k, replace=False)
-        words = [f"{adjectives[i // len(nouns)]}-{nouns[i % len(nouns)]}" for i in drawn]
-        numbers = {word: [_number(rng, 7) for _ in range(self.num_needle_v)] for word in words}
-        needles = [f"One of the special magic numbers for {w} is: {n}." for w in words for n in numbers[w]]
-        lines = _scattered(rng, needles, n_noise)
-        asked = words[: self.num_needle_q]
+        """Needles in random order among `n_noise` lines, or words of the essay."""
+        keys: list[str] = []
+        while len(keys) < self.num_needle_k:
+            key = _needle_part(rng, self.type_needle_k)
+            keys += [] if key in keys else [key]
+        pairs = [(key, _needle_part(rng, self.type_needle_v)) for key in keys for _ in range(self.num_needle_v)]
+        pairs = [pairs[i] for i in rng.permutation(len(pairs))]
+        needles = [self._needle(*pair) for pair in pairs]
+        places = rng.random(len(needles))
+        match self.type_haystack:
+            case "repeat":
+                context = "\n".join(_scattered(places, needles, [NOISE] * n_noise))
+            case "essay":
+                context = " ".join(_scattered(places, needles, _sentences(_words_of(self.essay_path), n_noise)))
+            case "needle":
+                context = "\n".join(_scattered(places, needles, self._distractors(rng, n_noise, keys)))
+        asked = keys[: self.num_needle_q]
         several = len(asked) * self.num_needle_v > 1
+        what = self.type_needle_v if several else self.type_needle_v.removesuffix("s")
         one = asked[0] if len(asked) == 1 else f"{', '.join(asked[:-1])}, and {asked[-1]}"
-        what = f"special magic number{'s' if several else ''} for {one} mentioned in the provided text"
-        begin = "Some special magic numbers are" if several else "A special magic number is"
-        quiz = "numbers" if several else "number"
-        question = f"What {'are all' if several else 'is'} the {what}? The {what} {'are' if several else 'is'}"
-        intro = f"{begin} hidden within the following text. Make sure to memorize it. I will quiz you about the {quiz}"
-        answer = ", ".join(number for word in asked for number in numbers[word])
-        return Text("\n".join([f"{intro} afterwards.", *lines, question]), f" {answer}")
+        about = f"special magic {what} for {one} mentioned in the provided text"
+        begin = "Some special magic {} are" if several else "A special magic {} is"
+        question = f"What {'are all' if several else 'is'} the {about}? The {about} {'are' if several else 'is'}"
+        intro = f"{begin.format(what)} hidden within the following text."
+        memorize = f"Make sure to memorize it. I will quiz you about the {what} afterwards."
+        answer = ", ".join(value for word in asked for key, value in pairs if key == word)
+        return Text("\n".join([f"{intro} {memorize}", context, question]), f" {answer}")
+
+    def _needle(self, key: str, value: str) -> str:
+        return f"One of the special magic {self.type_needle_v} for {key} is: {value}."
+
+    def _distractors(self, rng: np.random.Generator, n: int, keys: Sequence[str]) -> list[str]:
+        """Needles of keys that are not those of the question."""
+        found: list[str] = []
+        while len(found) < n:
+            key, value = _needle_part(rng, self.type_needle_k), _needle_part(rng, self.type_needle_v)
+            found += [] if key in keys else [self._needle(key, value)]
+        return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -212,7 +269,7 @@ class VariableTrackingConfig(TextTask):
             links = [f"VAR {new} = VAR {old}" for old, new in itertools.pairwise(chain)]
             chains.append([f"VAR {chain[0]} = {numbers[c]}", *links])
         whose = rng.permutation(np.repeat(np.arange(self.num_chains), n))
-        lines = _scattered(rng, [chains[c].pop(0) for c in whose], n_noise)
+        lines = _scattered(rng.random(len(whose)), [chains[c].pop(0) for c in whose], [NOISE] * n_noise)
         intro = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n"
         question = f"Question: Find all variables that are assigned the value {numbers[0]} in the text above."
         found = "Answer: According to the chain(s) of variable assignment in the text above,"
@@ -242,10 +299,10 @@ def _read_phone_book(text: str) -> Text:
 
 
 def _read_needles(text: str) -> Text:
-    told = re.findall(r"magic numbers for ([a-z]+-[a-z]+) is: (\d+)\.", text)
-    question = re.search(r"The special magic numbers? for ([a-z, -]+) mentioned in the provided text (?:are|is)", text)
-    assert question
-    asked = re.findall(r"[a-z]+-[a-z]+", question[1])
+    told = re.findall(r"special magic \w+ for (\S+) is: (\S+)\.", text)
+    pattern = r"\? (The special magic \w+ for ([^?]+) mentioned in the provided text (?:are|is))"
+    *_, question = re.finditer(pattern, text)
+    asked = re.split(r",? and |, ", question[2])
     values = sorted((pair for pair in told if pair[0] in asked), key=lambda pair: asked.index(pair[0]))
     return Text(text[: question.end()], " " + ", ".join(value for _, value in values))
 
@@ -259,17 +316,35 @@ def _read_variables(text: str) -> Text:
     return Text(text[: end.end()], " " + " ".join(name for name, value in known.items() if value == end[1]))
 
 
-def _scattered(rng: np.random.Generator, lines: list[str], n_noise: int) -> list[str]:
-    """The lines in order, at random places among lines of noise."""
-    places = np.sort((rng.random(len(lines)) * (n_noise + 1)).astype(int))
-    result = [NOISE] * n_noise
-    for place, line in reversed(list(zip(places.tolist(), lines, strict=True))):
-        result.insert(place, line)
+def _scattered(places: np.ndarray, lines: Sequence[str], noise: Sequence[str]) -> list[str]:
+    """The lines in order among those of noise, at places drawn from [0, 1)."""
+    result = list(noise)
+    indices = np.sort((places * (len(noise) + 1)).astype(int))
+    for index, line in reversed(list(zip(indices.tolist(), lines, strict=True))):
+        result.insert(index, line)
     return result
 
 
-def _number(rng: np.random.Generator, n_digits: int) -> str:
-    return str(rng.integers(10 ** (n_digits - 1), 10**n_digits))
+@functools.cache
+def _words_of(path: str) -> list[str]:
+    return Path(path).read_text(encoding="utf-8").split()
+
+
+def _sentences(words: Sequence[str], n: int) -> list[str]:
+    """The first `n` words of a text as sentences."""
+    text = " ".join(itertools.islice(itertools.cycle(words), n))
+    return re.split(r"(?<=[.!?]) ", text) if text else []
+
+
+def _needle_part(rng: np.random.Generator, kind: NeedleType) -> str:
+    """A key or a value."""
+    match kind:
+        case "numbers":
+            return str(rng.integers(10**6, 10**7))
+        case "words":
+            return f"{rng.choice(ADJECTIVES.split())}-{rng.choice(NOUNS.split())}"
+        case "uuids":
+            return str(uuid.UUID(bytes=rng.bytes(16), version=4))
 
 
 def _digits(rng: np.random.Generator, n: int) -> str:
