@@ -135,7 +135,7 @@ def draw(results: Results) -> "Figure":
         panel.set(xlabel="tokens of a block")
         plain_log_ticks(panel, "x", results.values("block_size"))
         plain_log_ticks(panel, "y")
-    axes[0].set(ylabel="dimension d")
+    axes[0].set(ylabel="model width")
     add_legend(figure)
     return figure
 

@@ -187,11 +187,11 @@ def draw(results: Results) -> "Figure":
             for i, name in enumerate(MODELS):
                 points = [{"model": name, "task": task, "d_model": width, "length": length} for length in lengths]
                 curve(place, results, x="length", points=points, label=name, series=i)
-            place.set_title(f"{task}, d = {width}", fontsize=TITLE_POINTS)
+            place.set_title(f"{task}, model width {width}", fontsize=TITLE_POINTS)
             plain_log_ticks(place, "x", lengths)
         row[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))
     for place in axes[-1]:
-        place.set(xlabel="tokens N")
+        place.set(xlabel="sequence length, tokens")
     add_legend(figure)
     return figure
 

@@ -214,10 +214,10 @@ def draw(results: Results) -> "Figure":
     for row, task in zip(axes, tasks, strict=True):
         for place, width in zip(row, widths, strict=True):
             _draw_curves(place, results, task=task, d_model=width)
-            place.set_title(f"{task}, d = {width}", fontsize=TITLE_POINTS)
+            place.set_title(f"{task}, model width {width}", fontsize=TITLE_POINTS)
         row[0].set(ylabel="accuracy", ylim=(-0.03, 1.03))
     for place in axes[-1]:
-        place.set(xlabel="tokens N")
+        place.set(xlabel="sequence length, tokens")
     add_legend(figure)
     return figure
 

@@ -132,7 +132,7 @@ def draw(results: Results) -> "Figure":
         for i, name in enumerate(NAMES):
             points = [{"model": name, "d_model": width, "signals": n} for n in signals]
             curve(place, results, x="signals", points=points, label=name, series=i)
-        place.set_title(f"d = {width}", fontsize=TITLE_POINTS)
+        place.set_title(f"model width {width}", fontsize=TITLE_POINTS)
         place.set(xlabel="signals of a prompt")
         plain_log_ticks(place, "x", signals)
     axes[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))

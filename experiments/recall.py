@@ -30,7 +30,7 @@ def draw_over_width(
     title: str,
     models: Sequence[Sequence[str]],
     panel: str = "length",
-    panel_title: str = "N = {}",
+    panel_title: str = "sequence length {}",
 ) -> "Figure":
     """Accuracy over the width: a panel for each value of an axis, a curve for each model.
 
@@ -57,7 +57,7 @@ def draw_over_width(
     for place in axes.flat:
         plain_log_ticks(place, "x", widths)
     for place in axes[-1]:
-        place.set(xlabel="model width d")
+        place.set(xlabel="model width")
     add_legend(figure)
     return figure
 
