@@ -73,6 +73,18 @@ def test_refused_fields(folder):
     refused(folder / "none", "is no directory")
 
 
+def test_refused_fields_of_based(tmp_path):
+    """Kills: an MLP of three matrices read as one of two; more rotated channels than there are."""
+    published.make_folder("transformer_pp", tmp_path)
+    config, _ = parts(tmp_path)
+    for change, message in (
+        ({"mlp_type": "alt"}, "mlp_type = 'alt' must be 'base'; this library computes nothing else"),
+        ({"rotary_emb_fraction": 1.2}, "rotary_emb_fraction = 1.2 gives 10 channels of heads that have 8"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        refused(tmp_path, message)
+
+
 def test_refused_tensors(folder):
     """Kills: a tensor that is left out in silence, a head that only claims to be tied, a damaged or missing file."""
     config, tensors = parts(folder)

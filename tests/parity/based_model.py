@@ -70,11 +70,12 @@ class MHA(nn.Module):
         self.out_proj = nn.Linear(d, d, bias=config.get("out_proj_bias", True))
 
     def turn(self, x):
-        n = self.rotated
-        angle = torch.arange(x.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, n, 2) / n)
+        """An odd number of channels has the frequencies of that number, and a channel more turns (flash-attn)."""
+        angle = torch.arange(x.shape[1])[:, None] * 10000.0 ** (-torch.arange(0, self.rotated, 2) / self.rotated)
         cos, sin = angle.cos()[:, None], angle.sin()[:, None]
-        a, b = x[..., : n // 2], x[..., n // 2 : n]
-        return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., n:]], dim=-1)
+        half = angle.shape[-1]
+        a, b = x[..., :half], x[..., half : 2 * half]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], dim=-1)
 
     def forward(self, x):
         b, t, d = x.shape
@@ -188,6 +189,8 @@ TRANSFORMER_PP = {k: v for k, v in BASED.items() if "mixer" not in k} | {
     "rotary_emb_fraction": 0.5,
     **dict.fromkeys(("mlp_fc1_bias", "mlp_fc2_bias", "qkv_proj_bias", "out_proj_bias"), True),
 }
+ODD = TRANSFORMER_PP | {"rotary_emb_fraction": 0.4}
+"""Of 8 channels of a head 3, as of the 70 of attn-1b 35."""
 
 
 def write_folder(model, config, directory):

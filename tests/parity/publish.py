@@ -43,11 +43,16 @@ def main():
         if "lm_head.weight" not in saved and not renamed:  # tied: the embedding's numbers are written last, in both
             renamed = {"lm_head.weight": next(key for key in saved if "embed" in key)}
         store(name, config, model, (renamed, saved))
-    for name in ("BASED", "TRANSFORMER_PP"):
+    for name in ("BASED", "TRANSFORMER_PP", "ODD"):
         config = getattr(based_model, name)
         model = based_model.Based(config)
         saved = {key: list(value.shape) for key, value in model.state_dict().items() if key != "lm_head.weight"}
-        store(name.lower(), config, model, ({"lm_head.weight": "transformer.embeddings.word_embeddings.weight"}, saved))
+        store(
+            name.lower().replace("odd", "transformer_pp-odd"),
+            config,
+            model,
+            ({"lm_head.weight": "transformer.embeddings.word_embeddings.weight"}, saved),
+        )
 
 
 if __name__ == "__main__":

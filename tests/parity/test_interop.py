@@ -69,7 +69,7 @@ def test_older_fields_of_gpt_neox(tmp_path, torch, transformers):
     np.testing.assert_allclose(found, logits_of(theirs, tokens, torch), rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", ["BASED", "TRANSFORMER_PP"])
+@pytest.mark.parametrize("kind", ["BASED", "TRANSFORMER_PP", "ODD"])
 def test_based(kind, tmp_path, torch):
     """Kills: halves of fc1 swapped, a window of another width, rows of Wqkv in another order, counters taken for
     parameters; through torch.save and its dict, and through our own folder of the same names."""

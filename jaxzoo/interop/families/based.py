@@ -6,6 +6,7 @@ out with its buffer, as by the released mixer. Widths of MLPs follow from the te
 up, and so do biases and the kind of norm where no field says.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,7 +42,6 @@ WITHOUT_EFFECT = [
     "fused_dropout_add_ln",
     "fused_mlp",
     "max_position_embeddings",
-    "mlp_type",
     "n_ctx",
     "n_inner",
     "n_positions",
@@ -118,6 +118,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         ("scale_attn_weights", True),
         ("scale_attn_by_inverse_layer_idx", False),
         ("lm_head_bias", False),
+        ("mlp_type", "base"),
         ("attn_dwconv", False),
         ("rotary_emb_interleaved", False),
     ):
@@ -160,10 +161,11 @@ def _attention(fields: Fields, d: int, shapes: Mapping[str, tuple[int, ...]]) ->
     """Fields of attention, with a window or without."""
     heads = fields.integer("n_head", "num_attention_heads", default=12)
     width = fields.integer("head_dim", default=max(d // heads, 1))
-    rotated = int(fields.number("rotary_emb_fraction", default=0.0) * width)
+    asked = int(fields.number("rotary_emb_fraction", default=0.0) * width)
+    rotated = asked + asked % 2  # as flash-attn does for an odd number (attn-1b: 35), with the frequencies of the odd
     packed = [name.removesuffix("Wqkv.weight") for name in shapes if name.endswith(".Wqkv.weight")]
-    if rotated % 2:
-        fields.refuse("rotary_emb_fraction", f"gives {rotated} of {width} channels, which must be an even number")
+    if rotated > width:
+        fields.refuse("rotary_emb_fraction", f"gives {rotated} channels of heads that have {width}")
     common: dict[str, Any] = {
         "n_heads": heads,
         "n_kv_heads": fields.integer("n_head_kv", default=heads),
@@ -175,6 +177,7 @@ def _attention(fields: Fields, d: int, shapes: Mapping[str, tuple[int, ...]]) ->
     fields.require("rotary_emb_scale_base", None)
     if not rotated:
         return common
+    base **= rotated / asked
     return common | {"positions": "rotary", "rotary_fraction": rotated / width, "rotary_base": base}
 
 
@@ -289,7 +292,9 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "scale_attn_by_inverse_layer_idx": False,
     }
     if attention is not None:
-        share = attention.rotary_fraction if attention.rotates else 0
+        share = attention.rotary_fraction if attention.rotates else 0.0
+        if int(share * attention.head_width) < attention.rotated_channels * attention.rotates:
+            share = math.nextafter(share, 1.0)  # the product is rounded down there
         written |= {"n_head": attention.n_heads, "n_head_kv": attention.n_kv_heads, "head_dim": attention.head_width}
         written |= {"rotary_emb_fraction": share, "rotary_emb_base": attention.rotary_base}
         written |= {"qkv_proj_bias": attention.qkv_bias, "out_proj_bias": attention.out_bias}
