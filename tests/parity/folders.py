@@ -76,15 +76,15 @@ FOLDERS = {
 """Class of transformers and fields of its config, by name of a folder."""
 
 
-def make_model(name):
-    """A model with random parameters, none of them 0 or 1; a seed gives the same one."""
+def make_model(name, **more):
+    """A model with random parameters, none of them 0 or 1, and `more` fields; a seed gives the same one."""
     import torch
     import transformers
 
     kind, fields = FOLDERS[name]
     torch.manual_seed(0)
     cls = getattr(transformers, kind)
-    model = cls(cls.config_class(**{**COMMON, **fields})).eval()
+    model = cls(cls.config_class(**{**COMMON, **fields, **more})).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
