@@ -55,33 +55,47 @@ def test_equation():
     check(mixer, truth(config, p, x), x)
 
 
-def test_value_residual_of_a_model():
-    """Kills: a share of the layer's own values for the share of the first layer's, values of another layer than the
-    first, of another token when streamed, or of the whole sequence where a prompt continues; a scan that loses them.
-    Four layers of RWKV-7: the first stands alone, the others are scanned."""
-    config = LanguageModelConfig(
-        pattern=tuple(RWKV7TimeMixConfig(n_heads=2, layer_index=i, n_layers=4, value_rank=2) for i in range(4)),
+def stack_of(n):
+    """A model of time mixes alone: the first stands alone, the others are scanned."""
+    return LanguageModelConfig(
+        pattern=tuple(RWKV7TimeMixConfig(n_heads=2, layer_index=i, n_layers=n, value_rank=2) for i in range(n)),
         d_model=D,
-        n_layers=4,
+        n_layers=n,
         vocab_size=11,
         mlp="none",
     )
-    assert [fold.repeats for fold in config.folds] == [1, 3]
-    model = make_model(config)
-    tokens = random_tokens(config)
-    norm = lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)  # noqa: E731
+
+
+def parameters(model):
+    """Those of each block, and the others, in float64."""
+    of = lambda module: {".".join(map(str, k)): np.float64(v[...]) for k, v in nnx.to_flat_state(nnx.state(module))}  # noqa: E731
     flat = model.unstacked()
-    residual, first_values = np.float64(flat.embedding[...])[tokens], None
-    for stack in flat.stacks:
-        block = stack.blocks[0]
-        p = {".".join(map(str, path)): np.float64(leaf[...]) for path, leaf in nnx.to_flat_state(nnx.state(block))}
-        x = norm(residual) * p.pop("mixer_norm.scale") + p.pop("mixer_norm.bias")
-        p = {name.removeprefix("mixer."): value for name, value in p.items()}
+    return [of(stack.blocks[0]) for stack in flat.stacks], {k: v for k, v in of(flat).items() if "stacks" not in k}
+
+
+def model_truth(config, blocks, others, tokens):
+    """Logits."""
+
+    def norm(x, p, name):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+        return x * p[f"{name}.scale"] + p[f"{name}.bias"]
+
+    residual, first_values = others["embedding"][tokens], None
+    for mixer, block in zip(config.layers, blocks, strict=True):
+        x, p = norm(residual, block, "mixer_norm"), {k.removeprefix("mixer."): v for k, v in block.items()}
         own = x + to_last(x) * p["shifts"][3]
         first_values = own @ p["value.kernel"] if first_values is None else first_values
-        residual = residual + truth(block.mixer.config, p, x, first_values)
-    scale, bias = (np.float64(getattr(flat.final_norm, name)[...]) for name in ("scale", "bias"))
-    expected = (norm(residual) * scale + bias) @ np.float64(flat.embedding[...]).T
+        residual = residual + truth(mixer, p, x, first_values)
+    return norm(residual, others, "final_norm") @ others["embedding"].T
+
+
+def test_value_residual_of_a_model():
+    """Kills: a share of the layer's own values for the share of the first layer's, values of another layer than the
+    first, of another token when streamed, or of the whole sequence where a prompt continues; a scan that loses them."""
+    config = stack_of(4)
+    assert [fold.repeats for fold in config.folds] == [1, 3]
+    model, tokens = make_model(config), random_tokens(config)
+    expected = model_truth(config, *parameters(model), tokens)
 
     @nnx.jit
     def all_ways(model, tokens):
@@ -91,6 +105,28 @@ def test_value_residual_of_a_model():
 
     for found in all_ways(model, tokens):
         np.testing.assert_allclose(found[..., :11], expected[..., :11], atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.mark.full
+def test_gradient_of_the_value_residual():
+    """Kills: values of the first layer that later layers read, and through which no gradient flows back."""
+    config, rng = stack_of(3), np.random.default_rng(0)
+    model, tokens = make_model(config), random_tokens(config)
+    blocks, others = parameters(model)
+    cotangent, direction = rng.normal(size=(*tokens.shape, 11)), rng.normal(size=(D, D))
+    kernel = blocks[0]["mixer.value.kernel"]
+
+    def value(step):
+        moved = [{**blocks[0], "mixer.value.kernel": kernel + step * direction}, *blocks[1:]]
+        return (model_truth(config, moved, others, tokens)[..., :11] * cotangent).sum()
+
+    @nnx.jit
+    @nnx.grad
+    def gradient(model):
+        return (model(tokens)[..., :11] * cotangent.astype(np.float32)).sum()
+
+    found = (gradient(model).stacks[0].blocks[0].mixer.value.kernel[...] * direction.astype(np.float32)).sum()
+    np.testing.assert_allclose(found, (value(1e-5) - value(-1e-5)) / 2e-5, rtol=1e-3)
 
 
 def test_equation_of_the_channel_mix():
