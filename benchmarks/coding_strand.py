@@ -25,7 +25,7 @@ _FRAME = re.compile("(?=(ATG(?:(?!TAA|TAG|TGA)[ACGT]{3})*(?:TAA|TAG|TGA)))")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is written."""
+    """Files that are written."""
 
     fasta: Path
     """Genome of a bacterium."""

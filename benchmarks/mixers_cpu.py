@@ -1,6 +1,6 @@
 """CPU cost of every mixer on one thread: `python -m benchmarks.mixers_cpu`; see `--help`.
 
-Forward and backward of a batch, one decode step behind as many tokens, the temporary memory of the first (XLA's own
+Forward and backward of a batch, one decode step after as many tokens, the temporary memory of the first (XLA's own
 count) and its compile time, at several lengths. All times are CPU times of the process, over all its threads, which a
 busy machine disturbs less than the clock. Mixers that are done stand in the file of the result, and are not measured
 again.

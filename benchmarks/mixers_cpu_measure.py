@@ -55,7 +55,7 @@ class Size(NamedTuple):
 
 
 def measure(config: MixerConfig, size: Size, peer: "Peer | None" = None) -> dict[str, Any]:
-    """Times, memory and compile times of a mixer at one length; the peer's times beside them, in turns with ours."""
+    """Times, memory and compile times of a mixer at one length; the peer's times next to them, in turns with ours."""
     share_one_arena()
     keep_freed_memory()
     mixer = in_model(config, size.width, size.length).build(rngs=nnx.Rngs(0))

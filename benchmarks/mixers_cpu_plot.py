@@ -35,7 +35,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         above[column].set_title(family, fontsize=TITLE_POINTS)
         below[column].set(xlabel="tokens")
     above[0].set(ylabel="forward and backward, CPU-ms")
-    below[0].set(ylabel="one step behind as many tokens, CPU-us")
+    below[0].set(ylabel="one step after as many tokens, CPU-us")
     for axes in figure.axes:
         plain_log_ticks(axes, "y")
     add_legend(figure)

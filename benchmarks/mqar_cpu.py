@@ -176,7 +176,7 @@ class Peer:
 def main(config: BenchmarkConfig) -> None:
     """Measures every model at both lengths, prints the table and writes the file."""
     peers = FORMS if config.peer else ()
-    columns = ["model", "N", "CPU-ms a step", *(f"PyTorch, {forms}" for forms in peers), "authors", "compile s"]
+    columns = ["model", "N", "CPU ms per step", *(f"PyTorch, {forms}" for forms in peers), "authors", "compile s"]
     print("| " + " | ".join(columns) + " |\n" + "| --- " * len(columns) + "|")
     rows = []
     for length in PAIRS:

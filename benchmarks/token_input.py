@@ -122,7 +122,7 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def taken(fields: Mapping[str, Any], rows: int, length: int, seconds: float, cores: int) -> dict[str, float]:
-    """Takes batches for some seconds: tokens a second of wall and of CPU time, and the memory of the process after it.
+    """Takes batches for some seconds: tokens/s of wall and of CPU time, and the memory of the process after it.
 
     Args:
       fields: of a `TokenDataConfig`; `sources` as pairs of path and weight.

@@ -52,7 +52,7 @@ def token_input_rate() -> str:
 
 
 def _with_pictures(folder: Path, pictures: dict[str, str]) -> str:
-    """`table.md` of a folder, and its pictures, copied beside the pages."""
+    """`table.md` of a folder, and its pictures, copied next to the pages."""
     text = (folder / "table.md").read_text().strip()
     lines = []
     for name, what in pictures.items():

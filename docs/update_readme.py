@@ -35,7 +35,7 @@ TEXT_RUN = "lm-based_tiny"
 
 
 def main() -> None:
-    """Writes the pages and the pictures beside them."""
+    """Writes the pages and the pictures next to them."""
     blocks: list[tuple[Path, str, Callable[[], str]]] = [
         (START, "RECALL", recall_table),
         (FINDINGS, "FIGURES", figures_table),
@@ -89,14 +89,14 @@ def figures_table() -> str:
 
 
 def sweep_table() -> str:
-    """One sweep beside as many commands, on a CPU."""
+    """One sweep compared with as many commands, on a CPU."""
     report = json.loads((RESULTS / "sweep_cpu.json").read_text())
     where = f"{report['machine']}, jax {report['versions']['jax']}, {report['date']}, {report['commit']}"
     return f"{sweep_cpu.table(report)}\n\n({where}; `{report['command']}`)"
 
 
 def text_table() -> str:
-    """Bits per byte of the language model beside its baselines."""
+    """Bits per byte of the language model next to its baselines."""
     rows = _rows(TEXT_RUN)
     baseline = next(row for row in rows if "baseline/unigram/bits_per_byte" in row)
     last = [row for row in rows if "valid/bits_per_byte" in row][-1]

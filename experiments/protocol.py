@@ -140,7 +140,7 @@ PAPER = Protocol(
     embed_dropout=0.1,
 )
 """Zoology, App. E.2: four rates, 64 epochs, 10 % of linear warmup, weight decay 0.1, MLPs. Not printed there: a cosine
-behind the warmup, no clipping, an MLP of width 4 d with GELU and biases, dropout 0.1 of the embedding (the defaults of
+after the warmup, no clipping, an MLP of width 4 d with GELU and biases, dropout 0.1 of the embedding (the defaults of
 the released code, but for the decay, which here leaves norms and biases alone)."""
 
 RELEASE = Protocol(

@@ -89,7 +89,7 @@ def _nats(
 
 
 def verdict(rows: list[dict[str, Any]]) -> str:
-    """What a model's rows, by number of pairs, say: degrades, stays flat, or never recalls."""
+    """Verdict on a model's rows by number of pairs: degrades, stays flat, or never recalls."""
     few, many = rows[0], rows[-1]
     if min(row["recalled"] for row in rows) > LEARNED * few["guess"]:
         return f"not tested: never better than {LEARNED:g} of guessing among the values ({few['guess']:,})"

@@ -10,7 +10,7 @@
 | `f`     | features of a feature map     | `m`    | labelled positions of an example     |
 | `vocab` | vocabulary (with its padding) |        |                                      |
 
-Sequences are `b t ...` with heads behind time, as in `jax.nn.dot_product_attention`; recurrent states are
+Sequences are `b t ...` with heads after time, as in `jax.nn.dot_product_attention`; recurrent states are
 `b h k v`. Inside a function a suffix names the layout only where the layout changes (`q_nbhck`).
 """
 

@@ -7,7 +7,7 @@ class Accelerator(NamedTuple):
     """A kind of accelerator; a chip, or a GPU."""
 
     name: str
-    """What its maker calls it, short."""
+    """Short product name."""
     kinds: tuple[str, ...]
     """`device_kind` of JAX."""
     peak_flops: float

@@ -10,7 +10,7 @@ heads and channels as ever). What it must know of the tokens before them is litt
   but what makes outputs is left out of the first run;
 - `whole_sequences`: a long convolution gets the whole sequences of a share of the channels.
 
-Gradients take the same ways back. Functions that read arrays beside their arguments have these as the arguments of a
+Gradients take the same ways back. Functions that read other arrays, too, have these as arguments of a
 `jax.tree_util.Partial`, which takes them to the devices; closed over, they would be arrays of another mesh.
 """
 
@@ -68,7 +68,7 @@ def behind_halo(
     old: Tokens | None = None,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Any:
-    """`function(behind, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
+    """`function(extended, segment_ids)`, part by part, where an output depends on its own and the `size` inputs before.
 
     Args:
       function: (inputs `(b, size + t, ...)`, their segment_ids) -> outputs of the last t. Before the first token the
@@ -161,7 +161,7 @@ def whole_sequences(function: Callable[..., Array], *timed: Array, taps: Array) 
 
 
 def _in_parts(part: Callable, given: tuple[bool, ...], returned: Any) -> Callable:
-    """`part` on the tokens of each device; True: an argument, or result, has a time axis behind the batch."""
+    """`part` on the tokens of each device; True: an argument, or result, has a time axis after the batch."""
     spec = lambda timed: PartitionSpec(None, AXIS) if timed else PartitionSpec()  # noqa: E731
     return jax.shard_map(
         part,

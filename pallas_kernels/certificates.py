@@ -46,7 +46,7 @@ def using(value: str | None) -> Iterator[None]:
 
 
 def setting() -> str:
-    """What holds now: "", "all" or the name of a file."""
+    """Current setting: "", "all" or the name of a file."""
     value = _SETTING.get()
     return os.environ.get(SETTING, "") if value is None else value
 

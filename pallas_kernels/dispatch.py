@@ -1,4 +1,4 @@
-"""What every op shares: implementations behind one contract, and the choice between them.
+"""Shared machinery of the ops: implementations under one contract, and the choice between them.
 
 An op keeps a table {name: Backend}. Its `backends.py` says what the functions of a Backend take and return;
 kernels are imported where they run, because Mosaic GPU does not import on every supported version of JAX.
@@ -28,7 +28,7 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
 H100_MULTIPROCESSORS = 132
-"""Those of an H100 SXM and of an H200: what kernels are planned for where the GPU is not known."""
+"""Multiprocessors of an H100 SXM and of an H200; kernels are planned for them where the GPU is not known."""
 
 
 class _Target(NamedTuple):
@@ -256,7 +256,7 @@ def hopper_objection(dtypes: tuple[str, ...], served: tuple[str, ...] = ("bfloat
 
 
 def needs_wgmma(problem: Any, device: Any) -> str | None:
-    """What a Mosaic GPU kernel says of a GPU."""
+    """Objection of a Mosaic GPU kernel to a GPU."""
     del problem
     capability = getattr(device, "compute_capability", None)
     if device is not None and capability != "9.0":

@@ -41,7 +41,7 @@ LINES = ("-", (0, (6, 2)), (0, (1, 1.5)), (0, (4, 2, 1, 2)))
 """Line styles: full, dashed, dotted, dashes and dots."""
 
 TITLE_POINTS = 10
-"""Of figures and panels."""
+"""Size of the titles of figures and panels."""
 LEGEND_POINTS = 8
 DPI = 150
 SETTINGS: dict[Any, Any] = {
@@ -56,7 +56,7 @@ SETTINGS: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-"""Those of matplotlib for the axes of `panels`; other figures of the process keep theirs."""
+"""Settings of matplotlib for the axes of `panels`; other figures of the process keep theirs."""
 TICKS = {1: (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 3: (1.0, 2.0, 5.0), math.inf: (1.0,)}
 """Decades that a logarithmic axis spans at most, and the multiples of powers of 10 that it shows then."""
 

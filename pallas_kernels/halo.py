@@ -8,7 +8,7 @@ from jax import lax
 
 
 def with_halo(x: jax.Array, size: int, old: jax.Array | None, *, axis: str, parts: int) -> jax.Array:
-    """`x` of this part behind the `size` tokens before it; to be called inside a `shard_map`.
+    """`x` of this part after the `size` tokens before it; to be called inside a `shard_map`.
 
     As many exchanges as parts hold the halo, each of what is needed of one part.
 

@@ -11,7 +11,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 LANES = 128
 VMEM_BYTES = 64 * 2**20
-"""What a kernel may take: the compiler allows 16 MiB on v5e by itself."""
+"""VMEM that a kernel may take: the compiler allows 16 MiB on v5e by itself."""
 
 Specs = Mapping[str, tuple[Any, pl.BlockSpec]]
 

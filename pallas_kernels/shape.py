@@ -20,7 +20,7 @@ class Shape(abc.ABC):
     v: int
     g: int = 0
     dtype: DTypeLike = jnp.bfloat16
-    """Of q, k and v."""
+    """Dtype of q, k and v."""
 
     @property
     def kv_heads(self) -> int:
@@ -61,12 +61,12 @@ class Shape(abc.ABC):
 
     @abc.abstractmethod
     def backward_flops(self) -> float:
-        """Of a backward pass."""
+        """FLOPs of a backward pass."""
 
     @abc.abstractmethod
     def step_flops(self) -> float:
-        """Of one token in every row."""
+        """FLOPs of one token in every row."""
 
     @abc.abstractmethod
     def step_bytes(self) -> float:
-        """Of the states that one token reads and writes."""
+        """Bytes of the states that one token reads and writes."""

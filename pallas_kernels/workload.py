@@ -1,4 +1,4 @@
-"""What compile checks and benchmarks run, the same for every kernel package.
+"""Workloads of compile checks and benchmarks, the same for every kernel package.
 
 A package lists its workloads in `workloads.py`: `GROUPS`, from the name of a group to its workloads.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.generation`: prefill and decode of Based beside Transformer++; see `--help`."""
+"""`python -m benchmarks.generation`: prefill and decode of Based compared with Transformer++; see `--help`."""
 
 import dataclasses
 import json

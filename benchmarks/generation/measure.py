@@ -1,7 +1,7 @@
 """Measures generation: prefill against length, decode against context, decode against batch.
 
 The protocol of Based (Arora et al. 2024), Figure 4: prompts of several lengths at batch 2 (left), and generation
-without a prompt at several batch sizes (right); and between them what the figure leaves out, decode behind
+without a prompt at several batch sizes (right); and between them what the figure leaves out, decode after
 prompts of several lengths. The programs are those of `generate`, so prompts are read in chunks of 512 and
 key/value caches have a fixed capacity: as many tokens as the measurement will see, without rounding.
 

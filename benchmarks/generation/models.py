@@ -27,7 +27,7 @@ class Size(NamedTuple):
     models: Callable[[], Models]
     """The models by name."""
     lengths: tuple[int, ...]
-    """Tokens of a prompt; decode starts behind each of them."""
+    """Tokens of a prompt; decode starts after each of them."""
     batches: tuple[int, ...]
     """Batch sizes of decode without a prompt."""
     generation_length: int
@@ -35,7 +35,7 @@ class Size(NamedTuple):
     generation_steps: int
     """Number of timed steps: every step costs the same."""
     context_steps: int
-    """Decode steps behind a prompt that are timed."""
+    """Decode steps after a prompt that are timed."""
 
 
 def _small(d_model: int, vocab_size: int, layers: tuple[int, int, int], heads: tuple[int, int], window: int) -> Models:

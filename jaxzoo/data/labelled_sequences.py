@@ -193,7 +193,7 @@ class LabelledStream:
         if state.get("fingerprint") != self._data.fingerprint:
             raise ValueError(
                 f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
-                f"{self._data.fingerprint!r}; restore the files, or start anew"
+                f"{self._data.fingerprint!r}; restore the files, or start again"
             )
         self._next = int(state["next"])
 

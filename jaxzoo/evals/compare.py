@@ -46,12 +46,12 @@ class Scored(NamedTuple):
     accuracy: float
     """Share of the targets that are the likeliest token."""
     bits_per_byte: float | None
-    """Of text."""
+    """Bits per byte, for text alone."""
     slices: Mapping[str, float]
     """Accuracy by slice, such as `pairs=8`."""
     parameters: int
     state_bytes: int | None
-    """Of one sequence of the data's length; None: a mixer does not stream."""
+    """State of one sequence of the data's length; None: a mixer does not stream."""
     tokens_per_s: float
 
 

@@ -82,8 +82,8 @@ class RecallReport(NamedTuple):
     def _table(self, part: str, heading: str) -> str:
         columns = [getattr(model.sections, part) for model in self.models]
         names = [model.name for model in self.models]
-        behind = [f"{name} - {names[-1]}" for name in names[:-1]] if self.has_baseline else []
-        rows = [[heading, "tokens", "share", *names, *behind]]
+        differences = [f"{name} - {names[-1]}" for name in names[:-1]] if self.has_baseline else []
+        rows = [[heading, "tokens", "share", *names, *differences]]
         for name, first in columns[0].items():
             scores = [column[name] for column in columns]
             gaps = [_difference(score, scores[-1]) for score in scores[:-1]] if self.has_baseline else []

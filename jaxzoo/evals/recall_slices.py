@@ -200,14 +200,14 @@ def target_repeats(
     segments = np.zeros((b, t), np.int64) if segment_ids is None else segment_ids
     ends = np.ones((b, t), bool)
     ends[:, :-1] = segments[:, 1:] != segments[:, :-1]
-    # Each segment becomes a sequence of its own, the target at its last token behind it; the next one moves up by one.
-    behind = np.cumsum(ends, axis=1)
-    places = np.arange(t)[None, :] + behind - ends
-    sequence = np.zeros((b, t + int(behind[:, -1].max(initial=0))), np.int64)
+    # Each segment becomes a sequence of its own, the target at its last token after it; the next one moves up by one.
+    moved = np.cumsum(ends, axis=1)
+    places = np.arange(t)[None, :] + moved - ends
+    sequence = np.zeros((b, t + int(moved[:, -1].max(initial=0))), np.int64)
     runs = np.full(sequence.shape, t + 1, np.int64)  # of the padding
     for where, what in ((places + 1, np.maximum(targets, 0)), (places, tokens)):
         np.put_along_axis(sequence, where, what, axis=1)
-        np.put_along_axis(runs, where, behind - ends, axis=1)
+        np.put_along_axis(runs, where, moved - ends, axis=1)
     return np.take_along_axis(repeat_distances(sequence, n, runs), places + 1, axis=1)
 
 

@@ -30,13 +30,13 @@ class Query(NamedTuple):
     answer: int
     """Likeliest token."""
     probability: float
-    """Of the target."""
+    """Probability of the target."""
     sources: tuple[int, ...]
     """Earlier positions that hold the target."""
 
 
 class Seen(NamedTuple):
-    """What was captured of one example."""
+    """Captured values of one example."""
 
     tokens: np.ndarray
     """(t,)."""

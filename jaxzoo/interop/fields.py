@@ -127,7 +127,7 @@ class Fields:
         return value
 
     def choice(self, *names: str, of: Mapping[str, T], default: str | None = None) -> T:
-        """What a word stands for."""
+        """Meaning of a word."""
         value = self._get(names, default)
         if not isinstance(value, str) or value not in of:
             self.refuse(names[0], f"must be one of {', '.join(of)}, which this library computes")

@@ -35,11 +35,11 @@ class Imported(NamedTuple):
     embedding has rows. `model.init_state(b, capacity=n)`, `model.prefill(tokens, state)` and `model.step(token, state)`
     stream: logits (b, t, vocab) or (b, vocab), and the new state."""
     config: LanguageModelConfig
-    """What the model is; also `model.config`."""
+    """Model config; also `model.config`."""
     tokenizer: Tokenizer | None
     """Tokenizer of the folder; None: it has none of a kind that is known."""
     account: Account
-    """What became of every tensor."""
+    """Account of every tensor."""
 
 
 class Opened(NamedTuple):
@@ -56,7 +56,7 @@ class Opened(NamedTuple):
     tensors: Mapping[str, np.ndarray]
     """Tensors of the folder, as views of its files."""
     account: Account
-    """What becomes of every tensor."""
+    """Account of every tensor."""
 
 
 def load(

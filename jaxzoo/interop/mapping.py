@@ -79,10 +79,10 @@ class Move(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What becomes of every tensor of a folder."""
+    """Account of every tensor of a folder."""
 
     moves: tuple[Move, ...]
-    """What is mapped to what."""
+    """Mapping of their tensors to ours."""
     left_out: tuple[str, ...]
     """Tensors that the model does not need."""
 

@@ -144,7 +144,7 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self, program: bytes) -> Any:
-        """What the program leaves on the stack."""
+        """Result that the program leaves on the stack."""
         try:
             for opcode, argument, _ in pickletools.genops(program):
                 if opcode.name == "STOP":
@@ -295,4 +295,4 @@ _HANDLERS: Mapping[str, Callable[[_Machine, Any], None]] = {
     "MEMOIZE": lambda m, a: _memoize(m, len(m._memo)),
     **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda m, a: m._push(m._memo[a])),
 }
-"""What each known instruction does."""
+"""Actions of the known instructions."""

@@ -69,15 +69,15 @@ def causal_conv(
             lambda x, *rest: whole_conv(x, rest[-1], *rest[:-1], segment_ids=segment_ids), x, *pasts, taps=taps
         )
 
-    return behind_halo(Partial(_conv_behind_halo, taps), before, x, old=history, segment_ids=segment_ids)
+    return behind_halo(Partial(_conv_with_halo, taps), before, x, old=history, segment_ids=segment_ids)
 
 
-def _conv_behind_halo(taps: jax.Array, behind: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
+def _conv_with_halo(taps: jax.Array, extended: jax.Array, segment_ids: jax.Array | None) -> jax.Array:
     """Outputs of all but the first `w - 1` inputs."""
     before = taps.shape[0] - 1
     if segment_ids is None:
-        return whole_conv(behind[:, before:], taps, behind[:, :before])
-    return whole_conv(behind, taps, segment_ids=segment_ids)[:, before:]
+        return whole_conv(extended[:, before:], taps, extended[:, :before])
+    return whole_conv(extended, taps, segment_ids=segment_ids)[:, before:]
 
 
 def whole_conv(

@@ -49,11 +49,11 @@ def head_conv(
     return behind_halo(Partial(_head_conv, taps), w - 1, x, old=history, segment_ids=segment_ids)
 
 
-def _head_conv(taps: jax.Array, behind: jax.Array, documents: jax.Array | None) -> jax.Array:
+def _head_conv(taps: jax.Array, extended: jax.Array, documents: jax.Array | None) -> jax.Array:
     """Outputs of all but the first `w - 1` inputs, given the document of each."""
     w = taps.shape[0]
-    t = behind.shape[1] - w + 1
-    signal, taps = behind.astype(jnp.float32), taps.astype(jnp.float32)
+    t = extended.shape[1] - w + 1
+    signal, taps = extended.astype(jnp.float32), taps.astype(jnp.float32)
     own = None if documents is None else documents[:, w - 1 :]
 
     def add(a: int | jax.Array, y: jax.Array) -> jax.Array:
@@ -63,13 +63,13 @@ def _head_conv(taps: jax.Array, behind: jax.Array, documents: jax.Array | None) 
             delayed = jnp.where(same[:, :, None, None], delayed, 0.0)
         return y + _weighed(delayed, taps[a])
 
-    y = jnp.zeros((behind.shape[0], t, *behind.shape[2:]), jnp.float32)
+    y = jnp.zeros((extended.shape[0], t, *extended.shape[2:]), jnp.float32)
     if w > MOST_UNROLLED:
         # Without the checkpoint, the gradient of the taps would keep w copies of the signal.
-        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(behind.dtype)
+        return jax.lax.fori_loop(0, w, jax.checkpoint(add), y).astype(extended.dtype)
     for a in range(w):
         y = add(a, y)
-    return y.astype(behind.dtype)
+    return y.astype(extended.dtype)
 
 
 def _part(x: jax.Array, start: int | jax.Array, length: int) -> jax.Array:

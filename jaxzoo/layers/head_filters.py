@@ -73,8 +73,8 @@ class HeadFilters(nnx.Module):
         return head_conv(x, getattr(self, name)[...], history, segment_ids=segment_ids)
 
     def empty_history(self, name: str, shape: tuple[int, int, int], dtype: DTypeLike) -> Float[Array, "b w-1 h k"]:
-        """What the filter of a part reaches before the first token, for `shape` (b, h, k): zeros; none, (b, 0, h, k),
-        where it has no filter."""
+        """History that the filter of a part reaches before the first token, for `shape` (b, h, k): zeros; none,
+        (b, 0, h, k), where it has no filter."""
         b, h, k = shape
         return jnp.zeros((b, self.n_taps - 1 if name in self.names else 0, h, k), dtype)
 

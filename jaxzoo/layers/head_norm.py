@@ -1,4 +1,4 @@
-"""The norm of each head's output, which recurrent mixers put behind their state (RetNet's group norm)."""
+"""The norm of each head's output, which recurrent mixers put after their state (RetNet's group norm)."""
 
 from typing import Literal
 

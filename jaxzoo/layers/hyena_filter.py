@@ -29,7 +29,7 @@ from jaxzoo.layers.variables import parameter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HyenaFilterConfig(Checked):
-    """What Hyena's papers vary about its filter."""
+    """Options of the filter in Hyena's papers."""
 
     emb_dim: PositiveInt = 3
     """Position features: time, and cosine and sine of (emb_dim - 1) / 2 frequencies. Zoology's MQAR models have 3,
@@ -45,7 +45,7 @@ class HyenaFilterConfig(Checked):
     slow_decay: PositiveFloat = 1.5
     """The same of the first channel; Zoology, Table 11, prints 1.2."""
     decay_target: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] = 1e-2
-    """What these windows fall to."""
+    """Values at the end of these windows."""
     shift: NonNegativeFloat = 0.0
     """Added to the windows, so that they do not fall to 0."""
     normalized: bool = False

@@ -78,7 +78,7 @@ def _shifted_adds(x: jax.Array, taps: jax.Array, documents: jax.Array) -> jax.Ar
 
 
 def _left_to_right(x_dbt: jax.Array, taps_dw: jax.Array, documents: jax.Array, *, half: int) -> jax.Array:
-    """What the left halves of all blocks of `2 half` tokens add to their right halves, (d, b, t)."""
+    """Contribution of the left halves of all blocks of `2 half` tokens to their right halves, (d, b, t)."""
     d, b, t = x_dbt.shape
     blocks = -(-(t - half) // (2 * half))  # those whose right half begins before t
     size = 2 * half * blocks

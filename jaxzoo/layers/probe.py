@@ -22,7 +22,7 @@ Replacement = Callable[[Array], Array]
 
 @dataclasses.dataclass
 class Recording:
-    """What is asked for, and what was shown so far."""
+    """Names that are asked for, and values that were recorded so far."""
 
     patterns: Sequence[str]
     """Names to record, with the wildcards of `fnmatch`."""

@@ -131,7 +131,7 @@ def _in_parts(u: jax.Array, system: Discrete, segment_ids: jax.Array | None, sta
 
 
 def _kept(system: Discrete, u: Float[Array, "b t d"]) -> Array:
-    """What `t` inputs keep of the state before them, (1, d, n)."""
+    """Decay of the state over `t` inputs, (1, d, n)."""
     return _power(system.a, u.shape[1])[None]
 
 

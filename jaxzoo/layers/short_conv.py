@@ -1,4 +1,4 @@
-"""The depthwise causal convolution of a few taps that mixers put behind their projections."""
+"""The depthwise causal convolution of a few taps that mixers put after their projections."""
 
 import jax
 from flax import nnx

@@ -24,9 +24,9 @@ def token_shift(
     return behind_halo(Partial(_shift), 1, x, old=None if last is None else last[:, None], segment_ids=segment_ids)
 
 
-def _shift(behind: Array, segment_ids: Array | None) -> Array:
+def _shift(extended: Array, segment_ids: Array | None) -> Array:
     """All inputs but the last; zeros where the next one is of another document."""
-    shifted = behind[:, :-1]
+    shifted = extended[:, :-1]
     if segment_ids is None:
         return shifted
     starts = segment_ids[:, 1:] != segment_ids[:, :-1]

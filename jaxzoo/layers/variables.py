@@ -1,4 +1,4 @@
-"""What a module holds: parameters, which learn, and buffers, which do not; each with what others must know of it.
+"""Variables of a module: parameters, which learn, and buffers, which do not; each with its metadata.
 
 Logical axes say how a variable is shared out over a mesh (`jaxzoo.sharding`); a parameter also says what the optimizer
 must know. Nothing is guessed from a name or a rank.
@@ -22,7 +22,7 @@ class Buffer(nnx.Variable):
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What mesh and optimizer must know of a variable."""
+    """Metadata of a variable for mesh and optimizer."""
 
     axes: tuple[str | None, ...]
     """Logical axes, one a dimension, without the axis of stacked layers."""

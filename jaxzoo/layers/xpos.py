@@ -10,7 +10,7 @@ whichever channels it has.
 
 Deviation: positions are counted from the middle of a fixed range, as far as the fastest pair needs 2^58 either way (at
 B = 512: 16430 tokens, so positions 0 to 32860). TorchScale counts from the middle of the tokens so far, which moves,
-and so rotates cached keys anew for every token. The score of two positions is the same wherever one counts from. Within
+and so rotates cached keys again for every token. The score of two positions does not depend on the origin. Within
 the range no factor, and no product of two of them (a key of the future, before it is masked), leaves float32 or
 bfloat16; outside it the factor is NaN.
 """
@@ -36,7 +36,7 @@ def centre_of(scale_base: float) -> int:
 def xpos_factors(
     positions: Int[Array, "b t"], channels: int, *, scale_base: float, keys: bool
 ) -> Float[Array, "b t pairs"]:
-    """What each pair of channels is multiplied with, float32, within 1e-6 of its value.
+    """Factor of each pair of channels, float32, within 1e-6 of its value.
 
     Args:
       positions: int32, in `[0, 2 centre_of(scale_base)]`; beyond that the factors are NaN.

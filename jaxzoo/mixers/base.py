@@ -60,7 +60,7 @@ NO_CONTEXT = Context()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a mixer promises. The model, generation and the contract's tests read it."""
+    """Capabilities that a mixer promises. The model, generation and the contract's tests read it."""
 
     causal: bool = True
     """No output depends on a later input."""
@@ -107,7 +107,7 @@ class About:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inherited:
-    """What a mixer's config takes from the model around it, where it says None."""
+    """Values that a mixer's config takes from the model around it, where its own are None."""
 
     d_model: int
     """Model width."""
@@ -149,7 +149,7 @@ class MixerConfig(Checked, abc.ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the mixer promises; may depend on the fields."""
+        """Capabilities that the mixer promises; may depend on the fields."""
         return Capabilities()
 
     @property
@@ -257,7 +257,7 @@ class Mixer(nnx.Module):
     def with_losses(
         self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], Losses]:
-        """What training calls: the output, and the terms that `config.loss_weights` names."""
+        """Forward pass of training: the output, and the terms that `config.loss_weights` names."""
         return self(x, context), {}
 
     def values(
@@ -302,7 +302,7 @@ def state_bytes(mixer: Mixer, batch_size: int = 1, *, capacity: int | None = Non
 
 
 def _checked(method: Callable, *, streaming: bool) -> Callable:
-    """`method` behind `MixerConfig.check_context`."""
+    """`method` after `MixerConfig.check_context`."""
 
     @functools.wraps(method)
     def checked(self: Mixer, *args: Any, **kwargs: Any) -> Any:

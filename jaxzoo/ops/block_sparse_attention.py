@@ -30,7 +30,7 @@ def block_sparse_attention(
 
     Args:
       q: queries of the positions from `start` on; h is a multiple of g.
-      k: keys of the positions from 0 on, those of the queries included; what lies behind the last query is not seen.
+      k: keys of the positions from 0 on, those of the queries included; those after the last query are not seen.
       v: values, likewise.
       chosen: int32, the blocks that the queries of each block see; -1: none. No block twice in a row, and every block
         sees itself. A block for every key.

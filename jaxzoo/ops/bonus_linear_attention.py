@@ -65,7 +65,7 @@ def bonus_linear_attention(
 
 
 def _kept(tokens: tuple) -> Float[Array, "#b h k"]:
-    """What all tokens keep of the state before them."""
+    """Decay of the state over all tokens."""
     return jnp.exp(tokens[3].sum(1))
 
 

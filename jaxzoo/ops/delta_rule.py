@@ -45,7 +45,7 @@ of CPU time: 212 with 32 tokens, 303 with 64."""
 
 
 class Removal(NamedTuple):
-    """What the generalized form removes: `z (u^T S)` is added to the state."""
+    """Removal vectors of the generalized form: `z (u^T S)` is added to the state."""
 
     u: Float[Array, "b t h k"]
     """Reads the state, before its decay."""

@@ -8,7 +8,7 @@ over chunks applies them to `chunk_size` tokens at a time, and the backward pass
 
 Inside a chunk the states come one from the other by products and sums alone (no logarithm, quotient or exponential),
 so that any `a` is safe, 0 included. On a CPU the tokens of a chunk are taken in turn, and each of them makes its `a`
-and `b` anew in the backward pass; elsewhere an associative scan takes all of them at once. Forward and backward pass on
+and `b` again in the backward pass; elsewhere an associative scan takes all of them at once. Both passes on
 two CPU cores at (b, t) = (64, 64), 128 channels and 16 numbers a channel, in ms of CPU time: 60 in turn as it is, 160
 in turn with the arrays `a` and `b` of a whole chunk.
 """
@@ -52,7 +52,7 @@ def diagonal_scan(
       coefficients: `a` and `b` of tokens; leading axes as theirs, then the state's; `a` may be smaller where it
         broadcasts.
       readout: the output of states and their tokens; leading axes as theirs. On a mesh that shares out time, both are
-        `jax.tree_util.Partial`s of the arrays that they read beside tokens.
+        `jax.tree_util.Partial`s of the arrays that they read in addition to tokens.
       initial_state: `(b, ...)`, float32 or complex64; `h` before the first token.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.

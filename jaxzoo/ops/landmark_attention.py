@@ -120,7 +120,7 @@ def landmark_attention_from(
 
     Args:
       q: queries.
-      k: keys of the positions from 0 on, those of the queries included; s is n B. What lies behind is not seen.
+      k: keys of the positions from 0 on, those of the queries included; s is n B. Later ones are not seen.
       v: values, likewise.
       landmarks: those of the blocks, the queries' own tokens included (`extend_landmarks`).
       position: int32, tokens before the queries.
@@ -244,6 +244,6 @@ def _join(own: tuple[jax.Array, jax.Array], retrieved: tuple[jax.Array, jax.Arra
 
 
 def _to_chunks(x: jax.Array, n: int, size: int) -> jax.Array:
-    """(b, t, ...) -> (n, b, size, ...), with zeros behind the last token."""
+    """(b, t, ...) -> (n, b, size, ...), with zeros after the last token."""
     x = jnp.pad(x, [(0, 0), (0, n * size - x.shape[1])] + [(0, 0)] * (x.ndim - 2))
     return x.reshape(x.shape[0], n, size, *x.shape[2:]).swapaxes(0, 1)

@@ -107,7 +107,7 @@ def _kernels_may_run() -> bool:
 
 
 def _kept(tokens: tuple) -> Array:
-    """What all tokens keep of the state before them, (b or 1, h or 1, k or 1)."""
+    """Decay of the state over all tokens, (b or 1, h or 1, k or 1)."""
     log_decay = tokens[3]
     return jnp.ones((1, 1, 1)) if log_decay is None else jnp.exp(log_decay.sum(1))
 

@@ -68,7 +68,7 @@ def _outer_product_conv(
 
     @jax.checkpoint
     def read(q_c: jax.Array, k_c: jax.Array, past_k_c: jax.Array | None) -> jax.Array:
-        """What one key channel `(b, t, h)` adds to the output."""
+        """Contribution of one key channel `(b, t, h)` to the output."""
         past = None
         if past_k_c is not None and past_values is not None:
             past = (past_k_c[..., None] * past_values).reshape(b, past_k_c.shape[1], h * width)

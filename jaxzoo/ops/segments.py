@@ -1,4 +1,4 @@
-"""What the ids of packed documents, and of tokens, say of a place in a row."""
+"""Masks and positions that follow from the ids of packed documents and of tokens."""
 
 import jax
 import jax.numpy as jnp

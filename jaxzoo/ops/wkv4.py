@@ -145,7 +145,7 @@ def wkv4_step(
 
 
 def _to_chunks(x: jax.Array, size: int) -> jax.Array:
-    """(b, t, ...) -> (n, size, b, ...), with zeros (False) behind the last token."""
+    """(b, t, ...) -> (n, size, b, ...), with zeros (False) after the last token."""
     b, t, *rest = x.shape
     n = -(-t // size)
     x = jnp.pad(x, [(0, 0), (0, n * size - t)] + [(0, 0)] * len(rest))

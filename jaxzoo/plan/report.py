@@ -87,7 +87,7 @@ def _head(plan: Plan) -> Iterator[str]:
     )
     parts = f" in {plan.accumulate} parts" if plan.accumulate > 1 else ""
     yield (
-        f"a step: {plan.batch_size} x {plan.length} = {plan.tokens:,} tokens{parts}; the run: {plan.steps:,} steps, "
+        f"step: {plan.batch_size} x {plan.length} = {plan.tokens:,} tokens{parts}; the run: {plan.steps:,} steps, "
         f"{plan.steps * plan.tokens / 1e9:.3g} billion tokens"
     )
     kernels = ", ".join(f"{n} x {name}" for name, n in sorted(plan.kernels.items())) or "none"

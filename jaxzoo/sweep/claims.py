@@ -79,7 +79,7 @@ class Claim:
     name: str
     """A few letters, unique in its experiment."""
     text: str
-    """What is tested, with its numbers."""
+    """Tested statement, with its numbers."""
     quote: str
     """The sentence of the paper, in its words."""
     source: str

@@ -84,7 +84,7 @@ class Experiment:
     claims: Sequence[Claim]
     """Claims of the paper about the figure."""
     made_up: Callable[[Point], float | Mapping[str, Any]]
-    """What a run would give at a point if every claim held: its accuracy, or values by name of a metric or key of a
+    """Made-up result of a run at a point if every claim held: its accuracy, or values by name of a metric or key of a
     row. The claims are checked on such rows before anything is run."""
     draw: Callable[[Results], "Figure"]
     """The figure; `jaxzoo.sweep.figure` has the means."""

@@ -10,12 +10,12 @@ from jaxzoo.sweep.figure import Mark
 
 
 class Label(NamedTuple):
-    """What a page knows of a mark."""
+    """Data of a mark on a page."""
 
     item: int
     """Its number in the page's data."""
     text: str
-    """What is read aloud."""
+    """Text for screen readers."""
 
 
 def inline(svg: str, *, prefix: str, title: str, label: Callable[[Mark], Label]) -> str:

@@ -1,4 +1,4 @@
-"""What the script of a page knows: the runs with their learning curves, and which of them a mark or a line shows."""
+"""Data of a page's script: the runs with their learning curves, and which of them a mark or a line shows."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from jaxzoo.sweep.outcome import Best, Outcome, coordinates, metric, number
 from jaxzoo.sweep.results import OVER, Row, thinned
 
 TRAIN_POINTS, VALID_POINTS = 18, 12
-"""Of a curve, at most; two numbers each."""
+"""Most points of a curve; two numbers each."""
 
 
 class PageData:

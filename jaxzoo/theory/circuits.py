@@ -132,7 +132,7 @@ class Size(NamedTuple):
     depth: int
     w: int
     levels: int
-    """Of the schedule; at most `2 depth`."""
+    """Levels of the schedule; at most `2 depth`."""
 
 
 def size(circuit: Circuit) -> Size:

@@ -110,13 +110,13 @@ def _claim(
         start = begin(session, checkpoints)
     except UnusableError as error:
         raise ValueError(
-            f"{error}; nothing was changed: put a copy of one back, start anew with --overwrite, or choose another "
+            f"{error}; nothing was changed: put a copy of one back, start again with --overwrite, or choose another "
             "place with --run-dir"
         ) from None
     if checkpoints.newest is None and run.origin.exists():
         raise ValueError(
             f"{run.path} was stopped before it had saved the parameters that it begins with, which {run.origin.name} "
-            "names; start it anew with --init-from and --overwrite"
+            "names; start it again with --init-from and --overwrite"
         )
     check_ahead(profile, start.step)
     if checkpoints.newest is None:

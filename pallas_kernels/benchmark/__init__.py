@@ -13,6 +13,6 @@ function, or a public peer. What a number means:
   rotate, so that a call finds its inputs in the memory and not in a cache, where the sets are large enough.
 - *of floor*: max(FLOPs / peak, bytes / bandwidth) / ms, with the workload's FLOPs and bytes and with both ceilings
   measured in the same run (`ceilings.py`). Empty for another function, as softmax attention is.
-- *temp*: what the compiled program allocates beside inputs and outputs; of a peer in torch, the peak of a call beside
-  its inputs, outputs included.
+- *temp*: what the compiled program allocates in addition to inputs and outputs; of a peer in torch, the peak of a
+  call without its inputs, outputs included.
 """

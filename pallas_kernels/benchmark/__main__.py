@@ -87,7 +87,7 @@ def prepare(options: argparse.Namespace) -> Job:
     """
     if options.op is None:
         raise ValueError(f"op is missing: one of {', '.join(OPS)}, or --render FILE.json")
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory beside JAX
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # torch takes its memory next to JAX
     groups, op = ops.load(options.op)
     about = environment.describe()
     platform = about["platform"]

@@ -1,4 +1,4 @@
-"""What is compared: implementations of a package, other forms of its function, public peers."""
+"""Candidates of a comparison: implementations of a package, other forms of its function, public peers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Candidate:
     build: Callable[[Workload], Callable]
     """The function of the inputs; NotImplementedError: the candidate refuses the workload, and why."""
     kinds: tuple[Kind, ...] = KINDS
-    """What it is meant for; other workloads have no row of it."""
+    """Workloads that it is meant for; others have no row of it."""
     inputs: Callable[[Workload, int], tuple] | None = None
     """Workload and seed -> its own inputs; None: the workload's."""
     truth: Callable[[Workload, Any], Any] | None = None
@@ -31,7 +31,7 @@ class Candidate:
 
 
 class Op(Protocol):
-    """What a module beside this one says of its op (`taylor_attention.py`, `sliding_window.py`)."""
+    """Description of an op by its module in this package (`taylor_attention.py`, `sliding_window.py`)."""
 
     def candidates(self, platform: str) -> list[Candidate]:
         """Everything but peers, on "cpu", "gpu" or "tpu"."""

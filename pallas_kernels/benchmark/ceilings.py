@@ -15,7 +15,7 @@ MATMUL = {"cpu": (2048, "float32"), "gpu": (8192, "bfloat16"), "tpu": (8192, "bf
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ceilings:
-    """What the device reaches on work that has nothing else to do."""
+    """Rates that the device reaches on the bare operation."""
 
     bandwidth: float
     """Bytes read and written a second, by the negation of a large array."""

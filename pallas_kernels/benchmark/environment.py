@@ -1,4 +1,4 @@
-"""What a result was measured with."""
+"""Environment in which a result was measured."""
 
 import datetime
 import importlib.metadata
@@ -41,7 +41,7 @@ def describe() -> dict:
 
 
 def version(package: str) -> str | None:
-    """Of an installed package, None where it is not."""
+    """Version of an installed package, None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -49,7 +49,7 @@ def version(package: str) -> str | None:
 
 
 def git_commit(folder: Path) -> str:
-    """Of the checkout whose root `folder` is, or "unknown"."""
+    """Commit of the checkout whose root is `folder`, or "unknown"."""
     if not (folder / ".git").exists():
         return "unknown"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a benchmark knows of an op: its workloads, and the module beside this one that names its competitors."""
+"""Workloads of an op, and the module of this package that names its competitors."""
 
 import importlib
 from typing import Any, NamedTuple, cast

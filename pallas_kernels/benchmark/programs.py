@@ -19,7 +19,7 @@ import numpy as np
 from pallas_kernels.workload import Workload
 
 COLD_BYTES = 256 * 2**20
-"""What rotating sets should cover: several times the last cache of today's chips."""
+"""Bytes that rotating sets should cover: several times the last cache of today's chips."""
 MAX_CALLS, MAX_SETS = 8, 32
 
 
@@ -44,7 +44,7 @@ class Program(Protocol):
         ...
 
     def memory(self) -> Memory:
-        """Of one program."""
+        """Memory of one program."""
         ...
 
 

@@ -80,12 +80,12 @@ def main(argv: list[str] | None = None) -> int:
 
 @functools.cache
 def compilers(target: str) -> str:
-    """What makes the machine code for a target, with versions."""
+    """Compilers of a target's machine code, with versions."""
     return ", ".join(f"{name} {version}" for name, version in _versions([target]).items())
 
 
 def _worse(predicted: table.Table) -> list[str]:
-    """What is worse than in the committed table; programs that it lacks are no matter here."""
+    """Numbers that are worse than in the committed table; programs that it lacks are ignored."""
     committed = table.read()
     found = {name: table.regressions(entry, committed[name]) for name, entry in predicted.items() if name in committed}
     return [f"{name}: {text}" for name, texts in found.items() for text in texts]

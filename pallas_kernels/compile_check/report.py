@@ -16,7 +16,7 @@ A kernel that takes arrays as they are keeps sums of rows at most, 1 % of them. 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """What compiling one workload for one target said; sizes in bytes."""
+    """Result of compiling one workload for one target; sizes in bytes."""
 
     op: str
     kind: str
@@ -32,7 +32,7 @@ class Report:
     faults: list[str] = dataclasses.field(default_factory=list)
     """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
     calls: list[Call] = dataclasses.field(default_factory=list)
-    """What the program runs with predicted times, where these were asked for."""
+    """Instructions that the program runs, with predicted times, where these were asked for."""
     floor: float = 0.0
     """Microseconds of the compulsory bytes at the memory's bandwidth, or of the useful operations at the peak."""
     seconds: float = 0.0
@@ -41,7 +41,7 @@ class Report:
 
     @property
     def implementation(self) -> str:
-        """What the program really runs: the implementation of its kernels, or XLA."""
+        """Implementation that the program really runs: that of its kernels, or XLA."""
         return "+".join(sorted({kernel.implementation for kernel in self.kernels})) or "xla"
 
     def problems(self) -> list[str]:

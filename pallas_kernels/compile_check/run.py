@@ -92,7 +92,7 @@ def check_module(
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:
-    """What the worker and the compilers said, and what they wrote, None if the worker failed."""
+    """Messages of the worker and the compilers, and their result; None if the worker failed."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "result.json")
         command = [sys.executable, "-m", "pallas_kernels.compile_check.worker", *arguments, str(output)]
@@ -128,8 +128,8 @@ def _findings(said: str, result: dict[str, Any] | None, target: Target, *, model
 
 
 def _faults(said: str, launches: dict[str, Launch]) -> list[str]:
-    """What would fail or race on a device: tensor maps that break the driver's rules, writes without a fence, registers
-    of a wgmma in flight that are touched."""
+    """Faults that would fail or race on a device: tensor maps that break the driver's rules, writes without a fence,
+    registers of a wgmma in flight that are touched."""
     maps = {problem for launch in launches.values() for x in launch.tensor_maps for problem in x.problems()}
     matmuls = {fault for launch in launches.values() for fault in launch.faults}
     code = (

@@ -1,4 +1,4 @@
-"""What can be compiled for without being there: devices that the plugins of JAX describe from a text or a name."""
+"""Targets of ahead-of-time compilation: absent devices that JAX's plugins describe from a text or a name."""
 
 import dataclasses
 import importlib.util
@@ -49,7 +49,7 @@ class Target:
     bandwidth: float
     """Bytes a second between the chip and its memory."""
     peak_flops: float
-    """Of its matmul units a second, bfloat16 in, float32 out, dense."""
+    """FLOP/s of its matmul units, bfloat16 in, float32 out, dense."""
     clock: float
     """Cycles a second."""
     cores: int
@@ -83,7 +83,7 @@ peak; the clocks are those at which four matrix units of 128 x 128 and of 256 x 
 
 
 def missing(platform: str) -> str | None:
-    """What compiling for `platform` lacks here and the command that brings it, or None."""
+    """Requirement of compiling for `platform` that is missing, with the command that installs it, or None."""
     if platform == "tpu":
         return None if _installed("libtpu") else "libtpu is not installed; pip install libtpu"
     if not any(_installed(f"jax_plugins.xla_cuda{version}") for version in (12, 13)):

@@ -1,4 +1,4 @@
-"""The implementations of gated linear attention, behind one contract.
+"""The implementations of gated linear attention, under one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
     forward(q, k, v, log_decay, state, options) -> y, final state or None, saved or None
@@ -21,7 +21,7 @@ from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_layout,
 from pallas_kernels.gated_linear_attention.problem import Problem
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
-"""What is chosen where it serves."""
+"""Implementations that are chosen where they serve."""
 
 
 class Options(NamedTuple):

@@ -18,7 +18,7 @@ next is staged. A slot of the ring is loaded again after the first `commit_smem`
 
 A log decay weighs the pairs of a token before it and one from it on, so that its gradient is the sum of q.dq - k.dk
 over the later tokens, which a scan computes as `dots` before it rounds dq and dk. Terms within a chunk cancel but for
-their last bits, because both kernels round the same weights; those between chunks do not: so the sums start anew every
+their last bits, because both kernels round the same weights; those between chunks do not: so the sums restart every
 `BORDER` chunks from <S, dS>, which the scans of dq and dk write there.
 """
 

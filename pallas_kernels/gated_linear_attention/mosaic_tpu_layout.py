@@ -24,7 +24,7 @@ BLOCK = 512
 """Tokens of a grid step, at most; the forward pass saves the states between them."""
 MAX_HEADS = 8
 BLOCK_BYTES = 16 * 2**20
-"""Of a grid step's q, k, v, dy, dq, dk and dv, twice, for the copies that overlap the work."""
+"""Bytes of a grid step's q, k, v, dy, dq, dk and dv, twice, for the copies that overlap the work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,11 +39,11 @@ class Geometry:
     v: int
     dtype: jnp.dtype
     heads: int
-    """Of values, in a grid step."""
+    """Value heads of a grid step."""
     pack: int
     chunk: int
     chunks: int
-    """Of a grid step."""
+    """Chunks of a grid step."""
 
     @property
     def shared(self) -> bool:
@@ -52,7 +52,7 @@ class Geometry:
 
     @property
     def key_heads(self) -> int:
-        """Of q and k, in a grid step."""
+        """Heads of q and k in a grid step."""
         return max(1, self.heads * self.g // self.h)
 
     @property
@@ -116,7 +116,7 @@ def objection(p: Problem) -> str | None:
 
 
 def make_geometry(q, v, *, chunk: int = CHUNK) -> Geometry:
-    """Of q (b, t, g, k) and v (b, t, h, v)."""
+    """Geometry for q (b, t, g, k) and v (b, t, h, v)."""
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
     found = _heads(h, g, k_dim, v_dim)
     assert found is not None
@@ -136,7 +136,8 @@ def _chunks_of_block(chunks: int, most: int) -> int:
 
 
 def border_shape(p: Problem) -> tuple[int, ...]:
-    """Of the states before each block, which the forward pass saves: (b, packs of all heads, blocks, keys, values)."""
+    """Shape of the states before each block, which the forward pass saves: (b, packs of all heads, blocks, keys,
+    values)."""
     q, v = (jax.ShapeDtypeStruct((p.b, p.t, n, width), p.dtype) for n, width in ((p.kv_heads, p.k), (p.h, p.v)))
     g = make_geometry(q, v)
     return (g.b, g.steps * g.packs, g.n_blocks, *g.state)
@@ -160,7 +161,7 @@ class Arrays:
         return self._padded(x), self._lanes(g.key_heads * g.k, lambda s: lax.div(s, jnp.int32(sharing)))
 
     def key_gradients(self) -> tuple[jax.ShapeDtypeStruct, pl.BlockSpec]:
-        """Of every grid step its own."""
+        """Gradients of the keys, a part per grid step."""
         g = self.geometry
         width = g.key_heads * g.k
         dtype = g.dtype if g.steps * g.key_heads == g.g else jnp.float32

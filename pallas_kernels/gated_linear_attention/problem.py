@@ -1,4 +1,4 @@
-"""What describes a call of gated linear attention, in backends, tests and benchmarks."""
+"""Description of a call of gated linear attention, in backends, tests and benchmarks."""
 
 import dataclasses
 

@@ -22,6 +22,6 @@ CPU = {
     "text_t2048": Problem(b=4, t=2048, h=4, k=64, v=64, dtype=jnp.float32),
     "text_t2048_channel": Problem(b=4, t=2048, h=4, k=64, v=64, dtype=jnp.float32, channel=True),
 }
-"""What `xla` is timed with on a CPU."""
+"""Workloads with which `xla` is timed on a CPU."""
 
 SPECS = HEADLINE | LENGTHS | PRESETS | CPU

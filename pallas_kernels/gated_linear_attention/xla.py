@@ -44,7 +44,7 @@ class LinearState(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """What a scan reads of every token."""
+    """Inputs of a scan per token."""
 
     q: jax.Array
     """(b, t, h, k)."""

@@ -37,7 +37,7 @@ FA3 = "github.com/Dao-AILab/flash-attention issue 1777 (FlashAttention-3)"
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """What somebody measured."""
+    """Published measurement."""
 
     microseconds: float
     source: str

@@ -94,7 +94,7 @@ class Values:
 
 @dataclasses.dataclass
 class Tally:
-    """What a thread of one block does."""
+    """Operations of a thread of one block."""
 
     trips: Counts = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
     """NaN where a bound is not arithmetic."""
@@ -114,7 +114,7 @@ class Program:
         self._counts: dict[int, bool] = {}
 
     def run(self, thread: int, place: int, grid: list[int], block: list[int]) -> Tally:
-        """Of one thread of a block."""
+        """Tally of one thread of a block."""
         here = [place % grid[0], place // grid[0] % grid[1], place // (grid[0] * grid[1])]
         places = {
             "block_id": here, "grid_dim": grid, "thread_id": [thread, 0, 0], "block_dim": block,

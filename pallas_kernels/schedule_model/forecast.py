@@ -24,9 +24,9 @@ class Call:
     """One instruction of a program, with its predicted time."""
 
     name: str
-    """Of the kernel, or the opcode."""
+    """Name of the kernel, or the opcode."""
     bytes: float
-    """Of a Mosaic GPU kernel's operands at most what it loads, which may be less than all of them."""
+    """Bytes moved; of a Mosaic GPU kernel's operands at most what it loads, which may be less than all of them."""
     microseconds: float
     memory: float
     """Microseconds of its bytes at the memory's bandwidth."""
@@ -44,7 +44,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dumps:
-    """What the compilers wrote besides the program."""
+    """Files that the compilers wrote next to the program."""
 
     sass: str = ""
     """nvdisasm's text of every Mosaic GPU kernel, in the order of assembly."""
@@ -87,5 +87,5 @@ def _call(x: Instruction, kernel: Kernel | None, code: sass.Kernel | None, dumps
 
 
 def floor_microseconds(workload: Workload, target: Target) -> float:
-    """What the compulsory bytes take at the memory's bandwidth, or the useful operations at the matmul units' peak."""
+    """Time of the compulsory bytes at the memory's bandwidth, or of the useful operations at the matmul units' peak."""
     return max(workload.bytes / target.bandwidth, workload.flops / target.peak_flops) * 1e6

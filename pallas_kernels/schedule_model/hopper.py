@@ -1,7 +1,7 @@
 """Predicts the time of a Hopper kernel from its machine code and its launch; no device has to be there.
 
 Time = waves x cycles of a block / clock, and never less than its bytes need. A block takes as long as the warpgroup
-whose loops take longest: trips (`launch.py`) x cycles an iteration (`pipeline.py`), simulated beside the other
+whose loops take longest: trips (`launch.py`) x cycles an iteration (`pipeline.py`), simulated together with the other
 warpgroups of its block and the other blocks on its multiprocessor, and `OVERHEAD`.
 """
 
@@ -18,7 +18,7 @@ from pallas_kernels.schedule_model.sass import Kernel, SassLoop, loops, matmuls,
 OVERHEAD = 2000.0
 """Cycles of a block outside its loops: barriers set up, the first loads from HBM, the last stores to it. Assumed."""
 REGISTERS, SHARED_MEMORY, THREADS, SHARED_MEMORY_RESERVED = 65536, 228 * 1024, 2048, 1024
-"""Of a multiprocessor of compute capability 9.0, and what each block reserves besides its own (CUDA programming
+"""Limits of a multiprocessor of compute capability 9.0, and each block's reserved bytes (CUDA programming
 guide)."""
 _MOST_STEPS = 40_000
 """Instructions that one simulation follows, at most about."""
@@ -30,7 +30,7 @@ class Role:
 
     warpgroups: list[int]
     cycles: float
-    """An iteration, beside the others."""
+    """An iteration, together with the others."""
     trips: float
     """A block."""
     instructions: int
@@ -180,7 +180,7 @@ def _multiple(counts: dict[int, int], of: dict[int, int]) -> int:
 
 
 def _block(main: list[_MainLoop], resident: int, *, mean: bool) -> tuple[float, list[Rates], list[list[_MainLoop]]]:
-    """Cycles of a block, and the simulations behind them: the n-th loops of all warpgroups run beside each other."""
+    """Cycles of a block, and their simulations: the n-th loops of all warpgroups run at the same time."""
     programs: dict[int, list[_MainLoop]] = collections.defaultdict(list)
     for loop in main:
         programs[loop.warpgroup].append(loop)

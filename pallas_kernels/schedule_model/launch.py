@@ -1,4 +1,4 @@
-"""What a lowered Mosaic GPU module says that machine code does not: grid, trip counts of loops, tensor maps.
+"""Facts of a lowered Mosaic GPU module that machine code lacks: grid, trip counts of loops, tensor maps.
 
 Loops and loads are counted for each warpgroup and a sample of blocks (`control_flow.py`). `hopper.py` finds the loops
 again in SASS by their wgmma instructions.
@@ -26,7 +26,7 @@ class ModuleLoop:
 
     warpgroup: int
     index: int
-    """Of the loop in the module's text; the same for warpgroups that share its code."""
+    """Index of the loop in the module's text; the same for warpgroups that share its code."""
     trips: float
     """Iterations in a block, of all entries together: the mean over blocks; NaN where a bound is not arithmetic."""
     most: float
@@ -50,7 +50,7 @@ class Launch:
     loaded: float = math.inf
     """Bytes that TMA and loads bring from global memory, each as often as it is asked for."""
     faults: list[str] = dataclasses.field(default_factory=list)
-    """Of `unfenced_matmuls`."""
+    """Faults found by `unfenced_matmuls`."""
 
     @classmethod
     def of_json(cls, entry: dict[str, Any]) -> "Launch":

@@ -61,7 +61,7 @@ def _role(x: Role) -> str:
 
 def _tpu(x: Schedule) -> Iterator[str]:
     used = ", ".join(f"{unit} {share:.0%}" for unit, share in sorted(x.units.items(), key=lambda e: -e[1])[:4])
-    yield f"{x.bundles:.0f} bundles a step x {x.steps}; slots used: {used}; fills {x.fills:.0%}, spills {x.spills:.0%}"
+    yield f"{x.bundles:.0f} bundles per step x {x.steps}; slots: {used}; fills {x.fills:.0%}, spills {x.spills:.0%}"
     if x.unknown_trips:
         yield f"! {_many(x.unknown_trips, 'loop')} counted once: trips unknown; more than this"
 

@@ -35,7 +35,7 @@ class Operation:
     """Attributes and types."""
     regions: list[list["Operation"]] = dataclasses.field(default_factory=list)
     arguments: list[str] = dataclasses.field(default_factory=list)
-    """Of the first region's block."""
+    """Arguments of the first region's block."""
 
     def integer(self, attribute: str) -> int | None:
         """The value of an integer attribute."""
@@ -55,7 +55,7 @@ class _Scope:
             parent.regions.append(self.operations)
 
     def unique(self, name: str) -> str:
-        """The name, made different from those in regions beside this one."""
+        """The name, made different from those in neighbouring regions."""
         self.names[name] = f"{name}.{self.number}"
         return self.names[name]
 

@@ -110,7 +110,7 @@ class Warp:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What a simulation found."""
+    """Result of a simulation."""
 
     cycles: list[float]
     """An iteration, by warp."""

@@ -1,4 +1,4 @@
-"""What a compiled program runs, one instruction after another, and the bytes that each moves, from its HLO text."""
+"""Instructions of a compiled program in order, and the bytes that each moves, from its HLO text."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ _FREE = (
 )  # fmt: skip
 """Opcodes that move nothing, or whose beginning is counted."""
 _VMEM = "S(1)"
-"""Of a layout: an array that lies in a TPU's VMEM."""
+"""Part of a layout: an array that lies in a TPU's VMEM."""
 _SIZES = {"pred": 1, "bf16": 2}
 
 
@@ -40,7 +40,7 @@ class Instruction:
 
 
 def instructions(hlo: str) -> list[Instruction]:
-    """What the program runs, in order; of loops with an unknown number of trips, one."""
+    """Instructions of the program, in order; of loops with an unknown number of trips, one."""
     computations: dict[str, list[re.Match]] = {}
     entry = current = ""
     for line in hlo.splitlines():

@@ -162,4 +162,4 @@ def _dominators(kernel: Kernel) -> dict[int, set[int]]:
 
 
 _ENDS = ("BRA", "BRX", "EXIT", "RET")
-"""What ends a block; a BRA without a predicate, or EXIT, is never passed."""
+"""Instructions that end a block; a BRA without a predicate, or EXIT, is never passed."""

@@ -13,18 +13,18 @@ from pallas_kernels.schedule_model.forecast import Call
 
 FILE = Path(__file__).with_name("predicted.json")
 TOLERANCE, OTHER_COMPILERS = 1.05, 1.15
-"""How much more than the table is allowed: bundles a step, with the table's compilers and with others."""
+"""How much more than the table is allowed: bundles per step, with the table's compilers and with others."""
 
 Table = dict[str, dict[str, Any]]
 
 
 def key(*names: str) -> str:
-    """Of an entry: op, kind, shape, target."""
+    """Key of an entry: op, kind, shape, target."""
     return " ".join(names)
 
 
 def entry(calls: list[Call], floor: float, compilers: str) -> dict[str, Any]:
-    """What the table says of a program; microseconds."""
+    """Entry of a program; times in microseconds."""
     total = sum(call.total for call in calls)
     kernels = [_kernel(call) for call in calls if call.gpu is not None or call.tpu is not None]
     rest = sum(call.total for call in calls if call.gpu is None and call.tpu is None)
@@ -65,7 +65,7 @@ def save(entries: Table) -> None:
 
 
 def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list[str]:
-    """What is worse in `found` than in the committed entry: bundles a step on TPUs; rounds and barriers on GPUs.
+    """Numbers that are worse in `found` than in the committed entry: bundles per step on TPUs, rounds and barriers.
 
     Kernels are compared in order, by name; an entry or a kernel that the table lacks has to be saved first.
     """
@@ -82,7 +82,7 @@ def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list
             continue
         waiting.remove(before)
         if "bundles" in kernel and kernel["bundles"] > tolerance * before["bundles"]:
-            worse.append(f"{kernel['name']}: {kernel['bundles']} bundles a step, {before['bundles']} in the table")
+            worse.append(f"{kernel['name']}: {kernel['bundles']} bundles per step, {before['bundles']} in the table")
         for what in ("rounds", "barriers"):
             now, then = (sorted(role[what] for role in x.get("roles", ())) for x in (kernel, before))
             if any(a > b for a, b in zip(now, then, strict=False)) or len(now) > len(then):

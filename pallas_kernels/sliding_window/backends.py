@@ -1,4 +1,4 @@
-"""The implementations of sliding-window attention, behind one contract.
+"""The implementations of sliding-window attention, under one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
     forward(q, k, v, start, segment_ids, *, window, scale)                     -> y, lse
@@ -22,8 +22,8 @@ from pallas_kernels.sliding_window.problem import Problem
 
 
 def kernels(p: Problem) -> tuple[str, ...]:
-    """What is chosen where it serves, the first on each platform: cuDNN before our kernel only where no token leaves
-    the window. Which of the two is faster at which narrower window has not been measured."""
+    """Implementations that are chosen where they serve, the first on each platform: cuDNN before our kernel only
+    where no token leaves the window. Which of the two is faster at which narrower window has not been measured."""
     on_gpu = ("cudnn", "mosaic_gpu") if p.window >= p.past + p.t else ("mosaic_gpu", "cudnn")
     return (*on_gpu, "mosaic_tpu", "splash_tpu")
 

@@ -21,7 +21,7 @@ from pallas_kernels.sliding_window.mosaic_gpu_layout import BLOCK, Plan
 
 
 def transforms(width):
-    """Of tiles that TMA fills and wgmma reads, which wants whole rows of the swizzle: 96 = 3 x 32, 112 = 7 x 16."""
+    """Transforms of tiles for TMA and wgmma, which wants whole rows of the swizzle: 96 = 3 x 32, 112 = 7 x 16."""
     columns = next(n for n in (64, 32, 16) if width % n == 0)
     return plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(2 * columns)
 

@@ -112,7 +112,7 @@ class Plan:
     warpgroups: int  # of a thread block; each has its own task and its own shared memory
 
     def ring_slots(self, operand: int) -> int:
-        """Of an operand of the ring, by its number."""
+        """Slots of an operand of the ring, by its number."""
         return self.slots + (operand < self.ahead)
 
     def tasks(self, heads: int, stationary_blocks: int) -> int:
@@ -219,7 +219,7 @@ def choose_run(chains: int, blocks: int, places: int, extra: int = 1) -> int:
 
 
 def pad_rows(x, before: int = 0):
-    """Zero rows in front, and behind up to whole blocks where TMA cannot cut the tail: fewer than 64, or no multiple
+    """Zero rows in front, and after up to whole blocks where TMA cannot cut the tail: fewer than 64, or no multiple
     of its tiles of 8 rows."""
     rows = before + x.shape[1]
     behind = -rows % BLOCK if rows < BLOCK or rows % 8 else 0
@@ -227,7 +227,7 @@ def pad_rows(x, before: int = 0):
 
 
 def pad_vectors(x):
-    """(..., t) -> (..., t up to whole blocks), zeros behind."""
+    """(..., t) -> (..., t up to whole blocks), zeros after."""
     behind = -x.shape[-1] % BLOCK
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, behind)]) if behind else x
 

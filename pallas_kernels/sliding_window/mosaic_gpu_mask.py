@@ -71,7 +71,7 @@ class Mask:
         return jnp.where(functools.reduce(operator.and_, checks), exponents, HIDDEN) if checks else exponents
 
     def load_ids(self, block, axis):
-        """Of the nearest block where this one does not exist."""
+        """Loads the ids of a block, or of the nearest one where it does not exist."""
         layout, spread = ((PER_ROW, rows_to), (PER_COLUMN, columns_to))[axis]
         block = jnp.clip(block, 0, self.ids.shape[0] // BLOCK - 1)
         return spread(plgpu.load(self.ids.at[rows(block)], layout=layout, optimized=False))
@@ -99,7 +99,7 @@ class Mask:
 
 
 def make_mask(refs, partners: Partners, batch) -> Mask:
-    """Of a batch row, from refs.start and refs.segment_ids, which may be None."""
+    """Mask of a batch row, from refs.start and refs.segment_ids, which may be None."""
     start = None if refs.start is None else refs.start[batch]
     ids = None if refs.segment_ids is None else refs.segment_ids.at[batch]
     return Mask(partners, start, ids)

@@ -10,7 +10,7 @@ Two warpgroups share a meeting. Each computes P and dS of its own partners: warp
 partners also of the farthest, folded into the same tile), warpgroup 1 of the other. They exchange these, and their
 parts of the row sums delta, through shared memory. Then warpgroup 0 sums dv; warpgroup 1 sums dk and makes dq. What
 orders them:
-  delta_full   both arrive when they have stored P and the sums, and wait. Warpgroup 1 arrives behind its products with
+  delta_full   both arrive when they have stored P and the sums, and wait. Warpgroup 1 arrives after its products with
                dS of the meeting before, so that both may store dS then; the sums have two buffers;
   slopes_full  warpgroup 0 has stored dS; warpgroup 1 waits;
   values_done  warpgroup 0 has left P, q, k, v and dy of this meeting; warpgroup 1 waits before it stores P or issues

@@ -40,7 +40,7 @@ class SinglePass:
         return 1 + self.ahead
 
     def bytes(self, problem: Geometry) -> int:
-        """Of shared memory: k and v; q and dy; dq, dk and dv; P and dS; vectors and barriers, Pallas' own too."""
+        """Bytes of shared memory: k and v; q and dy; dq, dk and dv; P and dS; vectors and barriers, Pallas' own too."""
         tiles = 2 * self.key_slots(problem) + 2 * self.query_slots + 3
         squares = 2 * problem.block_window.blocks
         return 2 * BLOCK * (tiles * problem.d + squares * BLOCK) + VECTOR_BYTES + BARRIER_BYTES
@@ -92,7 +92,7 @@ class Task:
         return self.end + self.problem.block_window.blocks - 1
 
     def query_block(self, j):
-        """Of step j; it may not exist."""
+        """Query block of step j; it may not exist."""
         return j - self.problem.past_blocks
 
     def query_head(self, member):

@@ -154,7 +154,7 @@ def _backward_kernel(
 
 
 def _send(parts, out, before, lanes, g: Geometry):
-    """Of the (keys, lanes) that each chunk of queries sends: finishes the block before, keeps the sums of this one."""
+    """Adds the (keys, lanes) that each chunk of queries sends: finishes the block before, keeps sums of this one."""
     if finished := g.block - CHUNK * g.farthest:
         out[:finished, lanes] = before[:finished, lanes].astype(out.dtype)
     for j in range(-g.farthest, g.chunks):

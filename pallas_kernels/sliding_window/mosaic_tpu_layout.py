@@ -36,7 +36,7 @@ class Geometry(NamedTuple):
     h: int
     d: int
     heads: int
-    """Of a grid step."""
+    """Heads of a grid step."""
     window: int
     block: int
     """Tokens of a grid step; as many as the keys before a chunk that it sees, or more."""
@@ -68,7 +68,7 @@ class Geometry(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Of a block."""
+        """Chunks of a block."""
         return self.block // CHUNK
 
     @property
@@ -100,7 +100,7 @@ class Geometry(NamedTuple):
         return self._tokens(lambda step: jnp.maximum(step - 1, 0))
 
     def per_query(self) -> pl.BlockSpec:
-        """Of a (b, h, t) array."""
+        """Block of a (b, h, t) array."""
         of_step = lambda step: jnp.clip(step - self.past_blocks, 0, self.query_blocks - 1)  # noqa: E731
         return pl.BlockSpec((None, self.heads, self.block), lambda b, h, step: (b, h, of_step(step)))
 

@@ -23,13 +23,13 @@ HIDDEN = -1e30
 
 
 class Folding(NamedTuple):
-    """What is visible of the tiles of a chunk of queries. Tiles come in the order of their keys, but for the own
+    """Visible keys in the tiles of a chunk of queries. Tiles come in the order of their keys, but for the own
     chunk's, which is folded with the farthest's."""
 
     own: jax.Array
-    """Of a (64, lanes) tile: where it may see the own chunk."""
+    """Mask of a (64, lanes) tile: where it may see the own chunk."""
     hidden: list[jax.Array]
-    """Of each tile, 0 where the key is visible, else HIDDEN."""
+    """Bias of each tile: 0 where the key is visible, else HIDDEN."""
     folds: bool
 
     @classmethod
@@ -68,7 +68,7 @@ class Folding(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """Of tiles of exponents to base 2: exp2(exponent - the highest of its query), their sums, and lse to base e."""
+    """Softmax of tiles of exponents to base 2: exp2(exponent - the query's highest), their sums, and lse to base e."""
 
     weights: list[jax.Array]
     total: jax.Array
@@ -103,9 +103,9 @@ class Unit(NamedTuple):
     g: Geometry
     lanes: pl.Slice
     number: int
-    """Of these heads, among those of the step."""
+    """Number of these heads among those of the step."""
     i: int
-    """Of the chunk, in its block."""
+    """Index of the chunk in its block."""
     folding: Folding
 
     def queries(self, ref):
@@ -127,7 +127,7 @@ class Unit(NamedTuple):
 
 
 def units_of(stage, foldings, g: Geometry) -> list[Unit]:
-    """Of numbers of heads side by side, all chunks of the block."""
+    """Units of numbers of heads side by side, all chunks of the block."""
     width = g.beside * g.d
     return [Unit(g, pl.ds(n * width, width), n, i, f) for n in stage for i, f in enumerate(foldings)]
 

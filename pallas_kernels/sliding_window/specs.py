@@ -29,7 +29,7 @@ CPU = {
     "mqar_t256": Problem(b=64, t=256, h=1, k=64, v=64, window=64, dtype=jnp.float32),
     "text_t2048": Problem(b=4, t=2048, window=64, dtype=jnp.float32, **BASED),
 }
-"""What `xla` is timed with on a CPU."""
+"""Workloads with which `xla` is timed on a CPU."""
 
 CPU_LENGTH = {
     f"cpu_t{t}": Problem(b=1, t=t, h=4, k=64, v=64, window=64, dtype=jnp.float32) for t in (256, 512, 1024, 2048, 4096)

@@ -1,4 +1,4 @@
-"""The implementations of Taylor attention, behind one contract.
+"""The implementations of Taylor attention, under one contract.
 
     objection(problem) -> why the implementation cannot serve this problem, or None
     forward(q, k, v, state, decay, segment_ids, options) -> y, final state or None, saved
@@ -26,7 +26,7 @@ from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.state import TaylorState
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
-"""What is chosen where it serves."""
+"""Implementations that are chosen where they serve."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class Decay:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """What one thread block works on: batch row, block head, segment, and its chunks in scan order."""
+    """Work of one thread block: batch row, block head, segment, and its chunks in scan order."""
 
     batch: Any
     head: Any

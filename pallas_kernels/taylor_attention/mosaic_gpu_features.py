@@ -67,7 +67,7 @@ class ArrayLanes:
         return x[..., ::-1]
 
     def exchange(self, x, e):
-        """Those of lane l ^ e."""
+        """Values of lane l ^ e."""
         x = x[:, ::-1] if e & 2 else x
         return x[:, :, ::-1] if e & 1 else x
 
@@ -87,7 +87,7 @@ class ArrayLanes:
 
 
 class Tile(NamedTuple):
-    """What a tile multiplies: the pair of group `first`, and that of group `second` of lane l ^ exchange."""
+    """Factors of a tile: the pair of group `first`, and that of group `second` of lane l ^ exchange."""
 
     kind: str
     """channel (no second factor), product, crossed (the second swapped), halves (swapped in the upper lane), inner

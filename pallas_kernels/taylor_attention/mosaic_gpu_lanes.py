@@ -53,7 +53,7 @@ class Wide:
     rows: tuple
 
     def map(self, function):
-        """Of every register."""
+        """Applies the function to every register."""
         return Wide(tuple(tuple(map(function, pair)) for pair in self.rows))
 
 
@@ -142,7 +142,7 @@ class RegisterLanes:
 
 
 def _each(operation, *values: Wide) -> Wide:
-    """Of the registers of the values, one by one."""
+    """Applies the operation to the registers of the values, one by one."""
     rows = zip(*(value.rows for value in values), strict=True)
     return Wide(tuple(tuple(operation(*registers) for registers in zip(*pairs, strict=True)) for pairs in rows))
 

@@ -65,14 +65,14 @@ class Cost:
     chunk_bytes: float
     """... and that its bytes take where all blocks share the memory."""
     local: float
-    """What one more pass over keys and values takes ..."""
+    """Cost of one more pass over keys and values ..."""
     local_bytes: float
     """... and its bytes."""
     split: float
-    """What a split costs at all: launches, and sums of states."""
+    """Fixed cost of a split: launches, and sums of states."""
 
     def of(self, segments: int, blocks: int, chunks: int) -> float:
-        """Of `blocks` of `chunks` each, split in `segments`."""
+        """Cost of `blocks` of `chunks` each, split in `segments`."""
         each, total = -(-chunks // segments), blocks * chunks
         main = max(self.chunk * each, self.chunk_bytes * total)
         if segments == 1:
@@ -108,7 +108,7 @@ def kernel_segments(p: Problem, cost: Cost) -> int:
 def border_shapes(
     b: int, h: int, key_dim: int, value_dim: int, dtype: DTypeLike, states: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of the kernel states s and z of `border_states`."""
+    """Shapes of the kernel states s and z of `border_states`."""
     at, sizes = (b, h * value_tiles(key_dim, value_dim, dtype), states), widths(key_dim, dtype)
     return (*at, *sizes.state), (*at, CHUNK, sizes.keys)
 

@@ -49,7 +49,7 @@ BUFFERS = 2  # of states that the two warpgroups pass to each other, and of feat
 
 @dataclasses.dataclass(frozen=True)
 class Scanned:
-    """What a state scan sums, by the names of its streams."""
+    """Sums of a state scan, by the names of its streams."""
 
     x: str  # (64, keys) keys, or queries in the reverse scan
     u: str  # (64, values) values, or dy in the reverse scan

@@ -46,7 +46,7 @@ class Widths:
 
     @property
     def dtype(self):
-        """Of q, k, v and outputs, and of features in registers."""
+        """Dtype of q, k, v and outputs, and of features in registers."""
         return jnp.bfloat16 if self.parts == 1 else jnp.float32
 
     @property
@@ -88,7 +88,7 @@ MAX_KEY_DIM = {"bfloat16": 32, "float32": 16}
 
 
 def widths(key_dim: int, dtype: DTypeLike) -> Widths:
-    """Those for a key dim up to `MAX_KEY_DIM`."""
+    """Widths for a key dim up to `MAX_KEY_DIM`."""
     return _widths(key_dim, 2 if jnp.dtype(dtype) == jnp.float32 else 1)
 
 

@@ -1,4 +1,4 @@
-"""What goes into and comes out of the TPU kernels of Taylor attention, and the call itself."""
+"""Operands and results of the TPU kernels of Taylor attention, and the call itself."""
 
 from typing import Any
 

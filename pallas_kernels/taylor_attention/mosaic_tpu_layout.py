@@ -24,7 +24,7 @@ CHUNK = 128  # tokens; by libtpu's schedule 256 take a quarter longer on v5e, an
 MAX_GROUP = 16  # heads of a grid step
 STAGE = 8  # heads that take each step of a chunk together
 BLOCK_BYTES = 6 * 2**20
-"""Of a grid step's q, k, v and y, twice, for the copies that overlap the work."""
+"""Bytes of a grid step's q, k, v and y, twice, for the copies that overlap the work."""
 SCALES = 2.0**-30, 2.0**30
 """Between them the square of 1 / scale is far from the ends of float32; others are multiplied into q."""
 

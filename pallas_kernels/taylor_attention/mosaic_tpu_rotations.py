@@ -32,7 +32,7 @@ def n_rows(k: int) -> int:
 
 
 def scratch_rows(k: int) -> int:
-    """Of the scratch of one head: its channels, and the first of them again."""
+    """Rows of the scratch of one head: its channels, and the first of them again."""
     return k + round_up(k // 2, SUBLANES)
 
 

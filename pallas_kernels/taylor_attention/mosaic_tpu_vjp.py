@@ -173,7 +173,7 @@ def _start(refs, decay):
 
 
 class _Weighed(NamedTuple):
-    """What does not wait for the state; g and 2 a^2 p by head, (c, c), keys on the sublanes."""
+    """Terms that do not wait for the state; g and 2 a^2 p by head, (c, c), keys on the sublanes."""
 
     g: dict
     p: dict

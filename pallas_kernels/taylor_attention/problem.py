@@ -1,4 +1,4 @@
-"""What describes a call of Taylor attention, in backends, tests and benchmarks."""
+"""Description of a call of Taylor attention, in backends, tests and benchmarks."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ class Problem(Shape):
     """A call of Taylor attention: what an objection may depend on, and what a floor follows from."""
 
     kv_dtypes: tuple[str, str] | None = None
-    """Of k and v, where they are others than `dtype`."""
+    """Dtypes of k and v, where they differ from `dtype`."""
     chunk_size: int | None = None
     """As asked for."""
     segments: bool = False
@@ -19,7 +19,7 @@ class Problem(Shape):
 
     @property
     def dtypes(self) -> tuple[str, str, str]:
-        """Of q, k, v."""
+        """Dtypes of q, k, v."""
         k, v = self.kv_dtypes or (self.dtype_name, self.dtype_name)
         return self.dtype_name, k, v
 

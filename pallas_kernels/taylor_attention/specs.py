@@ -35,7 +35,7 @@ CPU = {
     "mqar_t256": Problem(b=64, t=256, h=1, k=16, v=64, dtype=jnp.float32),
     "text_t2048": Problem(b=4, t=2048, h=16, k=16, v=64, dtype=jnp.float32),
 }
-"""What `xla` is timed with on a CPU."""
+"""Workloads with which `xla` is timed on a CPU."""
 
 CPU_LENGTH = {f"cpu_b1_h4_t{t}": Problem(b=1, t=t, h=4, k=16, v=64, dtype=jnp.float32) for t in (64, 256, 1024, 4096)}
 """Length, on a CPU: where the memory of other forms grows."""

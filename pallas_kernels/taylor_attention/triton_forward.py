@@ -24,8 +24,8 @@ from pallas_kernels.taylor_attention.state import TaylorState
 
 MAX_KEY_DIM = 16
 VALUES = 32
-"""Of a program, which then keeps 16 * 16 * 32 numbers of second order, 32 a thread. With twice as many, or twice the
-chunk, registers spill on some of sm_80, sm_89 and sm_90."""
+"""Values of a program, which then keeps 16 * 16 * 32 numbers of second order, 32 per thread. With twice as many, or
+twice the chunk, registers spill on some of sm_80, sm_89 and sm_90."""
 CHUNK = 16
 WARPS = 8
 

@@ -72,7 +72,7 @@ class ChunkMath:
         return self._causal((1 + scores) * dweights)
 
     def read(self, q, state):
-        """What the state adds to num (b, h, c, v) and den (b, h, c): decay^(i+1) phi'(q_i) [S, z]."""
+        """Contribution of the state to num (b, h, c, v) and den (b, h, c): decay^(i+1) phi'(q_i) [S, z]."""
         features = self.since_start(self.query_features(q))
         return self.matmul("bhif,bhfv->bhiv", features, state.s), self.matmul("bhif,bhf->bhi", features, state.z)
 

@@ -58,7 +58,7 @@ class KernelCase:
         return [jnp.asarray(x, self.dtype if x.shape[:2] == tokens else jnp.float32) for x in arrays]
 
     def last(self, x: np.ndarray) -> np.ndarray:
-        """What is checked of tokens (b, t, heads, .) or of states (b, heads, ...)."""
+        """Checked values of tokens (b, t, heads, .) or of states (b, heads, ...)."""
         if self.t <= LONG:
             return x
         return x[-1:, :, -1:] if x.shape[:2] == (self.b, self.t) else x[-1:, -1:]

@@ -96,7 +96,7 @@ def test_without_a_good_checkpoint_nothing_is_overwritten(how, whole, mqar_file,
     assert run(mqar_file, "r", "--resume") == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"error: no checkpoint in {tmp_path / 'r' / 'checkpoints'} can be used (9: ")
-    assert "start anew with --overwrite, or choose another place with --run-dir" in line
+    assert "start again with --overwrite, or choose another place with --run-dir" in line
     assert snapshot(tmp_path / "r") == before
 
 

@@ -74,7 +74,7 @@ def test_several_prompts_follow_one_another(trained_run, model, capsys, tmp_path
 
 
 def test_prompt_from_standard_input_and_stop_strings(trained_run, model, capsys, monkeypatch):
-    """Kills: a stop string that is shown or run over, a row that goes on behind it."""
+    """Kills: a stop string that is shown or run over, a row that goes on after it."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"never odd")))
     (text,) = expected(model, "never odd", max_tokens=100)
     stop = text[20:23]
@@ -279,7 +279,7 @@ def test_one_line_where_memory_ends(trained_run, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_program_quietly(trained_run):
-    """Kills: a traceback behind `| head`, and a command that needs more than its module."""
+    """Kills: a traceback after `| head`, and a command that needs more than its module."""
     command = [sys.executable, "-m", "jaxzoo.generate", "--run", str(trained_run), "--prompt", "a"]
     # The likeliest text does not end; one that is drawn may have ended before the reader leaves.
     command += ["--max-tokens", "1000000", "--temperature", "0"]

@@ -36,7 +36,7 @@ from tests.train.traces import steps_of_trace
 
 @pytest.fixture
 def at_step(monkeypatch):
-    """`at_step(n, action)`: calls `action(state, metrics) -> (state, metrics)` behind the n-th update."""
+    """`at_step(n, action)`: calls `action(state, metrics) -> (state, metrics)` after the n-th update."""
 
     def at_step(n, action):
         update, count = Session.update, [0]

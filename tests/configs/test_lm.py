@@ -88,7 +88,7 @@ def test_optimizer_against_the_tables():
 
 
 def cut(model: LanguageModelConfig) -> LanguageModelConfig:
-    """The model up to the layer behind the first of its last kind: of all its depth it would trace for seconds."""
+    """The model up to the layer after the first of its last kind: of all its depth it would trace for seconds."""
     kinds = [type(layer) for layer in model.layers]
     last = max(kinds.index(kind) for kind in kinds)
     return dataclasses.replace(model, n_layers=min(last + 2, model.n_layers))

@@ -65,7 +65,7 @@ def _word(text: str, at: int) -> int:
 
 
 def _white(text: str, at: int) -> int:
-    """White space; its last character is left to the word behind it, unless it is alone."""
+    """White space; its last character is left to the word after it, unless it is alone."""
     end = _run(text, at)
     return end - 1 if end < len(text) and end - at > 1 else end
 

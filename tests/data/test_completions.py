@@ -49,7 +49,7 @@ def test_batches_are_functions_of_their_number(tmp_path):
     again = data.train([3, 1])
     again.set_state(state)
     np.testing.assert_array_equal(next(again).targets, later.targets[np.array([3, 1])])
-    with pytest.raises(ValueError, match="restore the files, or start anew"):
+    with pytest.raises(ValueError, match="restore the files, or start again"):
         again.set_state({**state, "fingerprint": "bytes-257:other"})
 
 

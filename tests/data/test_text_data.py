@@ -159,7 +159,7 @@ def segments_of(tokens: list[int]) -> list[int]:
 
 
 def test_segments_part_documents_and_change_nothing_else(folder):
-    """Kills: a segment that opens behind end-of-text (which would see the next document's labels from the last one's
+    """Kills: a segment that opens after end-of-text (which would see the next document's labels from the last one's
     context), ids that run on from row to row, lost labels, other windows, and segments in training alone."""
     data = make(folder, packing="segments", length=23, batch_size=64)
     plain = make(folder, length=23, batch_size=64)

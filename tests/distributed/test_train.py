@@ -60,7 +60,7 @@ def saved(run: Path) -> list[int]:
 
 
 def forget_after(run: Path, step: int) -> None:
-    """Leaves the run as if it had been killed behind the checkpoint of this step."""
+    """Leaves the run as if it had been killed after the checkpoint of this step."""
     for later in saved(run):
         if later > step:
             shutil.rmtree(run / "checkpoints" / str(later))

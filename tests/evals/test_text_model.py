@@ -108,7 +108,7 @@ def test_whole_texts_are_scored_window_by_window(model):
 
 
 def test_continuations_are_the_greedy_ones(model):
-    """Kills: rows given to others, ids that the tokenizer lacks, text behind end-of-text or beyond the limit, an empty
+    """Kills: rows given to others, ids that the tokenizer lacks, text after end-of-text or beyond the limit, an empty
     prompt that fails, rows that fill up a batch and answer."""
     prompts = ["abc", "", some_text(7, 33), "h", some_text(8, 9)]
     truths = []

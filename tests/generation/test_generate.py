@@ -91,7 +91,7 @@ def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
     prompts = some_prompts(1, 8, 26)
     new = generate(model, prompts, max_tokens=n_new, sampling=Sampling(temperature=0))
     texts = [np.concatenate([prompt, tokens]) for prompt, tokens in zip(prompts, new, strict=True)]
-    padded = np.stack([np.pad(text, (0, 26 + n_new - len(text))) for text in texts])  # behind the text: unseen
+    padded = np.stack([np.pad(text, (0, 26 + n_new - len(text))) for text in texts])  # after the text: unseen
     logits = np.asarray(run(model, jnp.asarray(padded, jnp.int32)))
     for row, prompt in enumerate(prompts):
         expected = logits[row, len(prompt) - 1 : len(texts[row]) - 1].argmax(axis=-1)
@@ -172,7 +172,7 @@ def test_seed_and_row_number_choose_the_text():
 
 
 def test_rows_end_by_max_tokens_stop_tokens_and_word_of_the_caller():
-    """Kills: a row that runs on behind its end, ends before it, or ends the others; a loop that runs for nobody."""
+    """Kills: a row that runs on after its end, ends before it, or ends the others; a loop that runs for nobody."""
     model, prompts = growing(), some_prompts(3, 8, 12)
     free = generate(model, prompts, max_tokens=30, sampling=HOT)
     assert [len(tokens) for tokens in free] == [30, 30, 30]

@@ -62,7 +62,7 @@ def filter_truth(config, p, *, channels, n_taps, prefix=""):
     ],
 )
 def test_formula(options):
-    """Kills: a frequency behind the sine, one layer too many or too few, a bias of the last layer, a window of another
+    """Kills: a frequency after the sine, one layer too many or too few, a bias of the last layer, a window of another
     channel, features that are not the parameters; shorter filters are the beginning of the whole one."""
     config = HyenaFilterConfig(**options)
     network, p = moved(HyenaFilter(config, CHANNELS, n_taps=TAPS, std=0.02, rngs=nnx.Rngs(0)))

@@ -70,7 +70,7 @@ def test_the_whole_range():
 
 
 def test_future_keys_stay_finite():
-    """Kills: infinities behind a mask, whose products become NaN: the first query and the last key, in bfloat16 too."""
+    """Kills: infinities after a mask, whose products become NaN: the first query and the last key, in bfloat16 too."""
     for dtype in (jnp.float32, jnp.bfloat16):
         q, k = rows(1, 0).astype(dtype), rows(1, 1).astype(dtype)
         score = jnp.sum(embedded(q, [0], False) * embedded(k, [LAST], True))

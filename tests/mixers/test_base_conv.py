@@ -67,7 +67,7 @@ ALL = itertools.product(FILTERS, FORMS, ("none", "silu"))
 )
 def test_published_formulas(filter, form, activation):
     """Kills a residual or bias too many or too few, a filter in reverse, taps beyond the filter's length, and a SiLU in
-    front of a bias or behind the residual: all three forms, for inputs shorter and longer than the filter."""
+    front of a bias or after the residual: all three forms, for inputs shorter and longer than the filter."""
     config = make(filter, form, activation=activation)
     mixer, parameters = moved_mixer(config)
     for t in (4, 2 * TAPS + 1):

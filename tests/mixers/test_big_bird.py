@@ -77,7 +77,7 @@ def test_pattern(counts):
     ],
 )
 def test_equation(fields):
-    """Kills: a block one off, keys behind the query in its own block, heads or biases mixed up."""
+    """Kills: a block one off, keys after the query in its own block, heads or biases mixed up."""
     mixer, p = make(**fields)
     x = inputs()
     expected = np.stack([truth(mixer.config, p, row) for row in x])

@@ -97,7 +97,7 @@ def truth(config, p, u):
 )
 def test_equation(options):
     """Kills: a filter off by one, turned around, of another head or another part, from instead of to; a rotation before
-    the filter; a norm behind the projection; an option that nothing reads."""
+    the filter; a norm after the projection; an option that nothing reads."""
     config = ConvolutionAugmentedAttentionConfig(d_model=D, **options)
     mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))

@@ -57,7 +57,7 @@ def truth(config, p, x):
 )
 def test_equation(options):
     """Kills: gates in another order, a filter or bias of another order or channel, a long convolution too many, a skip
-    behind the gate, taps beyond the filter; for inputs shorter and longer than the filter."""
+    after the gate, taps beyond the filter; for inputs shorter and longer than the filter."""
     config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options)
     mixer, p = moved_mixer(config)
 

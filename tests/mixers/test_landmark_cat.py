@@ -94,7 +94,7 @@ def make(**options):
 )
 def test_equation(options):
     """Kills: landmarks of rotated keys, a query that meets them rotated, smoothed keys in local attention, the short
-    filter behind the long one, a rho of the model and not of the head, an option that nothing reads; all at once, and
+    filter after the long one, a rho of the model and not of the head, an option that nothing reads; all at once, and
     in calls that are cut inside blocks and at their borders."""
     mixer, p = make(**options)
     x = np.random.default_rng(0).normal(size=(2, T, D))

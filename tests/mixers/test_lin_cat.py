@@ -54,7 +54,7 @@ def truth(config, p, u):
     ],
 )
 def test_equation(options):
-    """Kills: a filter behind the feature map, of another part or turned around, a head that is not mixed, a part whose
+    """Kills: a filter after the feature map, of another part or turned around, a head that is not mixed, a part whose
     filter is lost, an option that nothing reads."""
     config = LinCATConfig(d_model=D, feature_dim=5, **options)
     mixer, p = moved_mixer(config)

@@ -67,7 +67,7 @@ def weights(config, p, q, k):
 
 
 def normed(config, p, x, which):
-    """Queries or keys (b, t, h k) behind their norm, factors and offsets."""
+    """Queries or keys (b, t, h k) after their norm, factors and offsets."""
     heads = x.reshape(*x.shape[:2], -1, config.feature_dim if config.qk_norm == "head" else x.shape[2])
     if config.qk_norm != "none":
         mean, variance = heads.mean(-1, keepdims=True), heads.var(-1, keepdims=True)

@@ -46,7 +46,7 @@ def truth(config, p, x):
 )
 def test_equation(options):
     """Kills: another projection's mu, a share of the wrong token, another head's decay, a bonus in the state, a norm
-    over all heads or behind the gate, a scale or shift of the norm by head."""
+    over all heads or after the gate, a scale or shift of the norm by head."""
     config = RWKV5TimeMixConfig(d_model=D, **options)
     mixer, p = moved_mixer(config)
     x = np.random.default_rng(0).normal(size=(2, T, D))

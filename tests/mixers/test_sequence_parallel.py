@@ -118,9 +118,9 @@ def test_a_halo_over_several_parts(size):
     """Kills: a halo that ends at the neighbour, parts in the wrong order, a history that only the first part gets."""
     x, old = jnp.arange(1.0, 33.0).reshape(1, 32, 1), -jnp.arange(1.0, size + 1).reshape(1, size, 1)
 
-    def sums(weights, behind, ids):
+    def sums(weights, extended, ids):
         """Weighted sums over the halo and the token."""
-        taken = [behind[:, i : i + behind.shape[1] - size] * weights[i] for i in range(size + 1)]
+        taken = [extended[:, i : i + extended.shape[1] - size] * weights[i] for i in range(size + 1)]
         return sum(taken[1:], taken[0])
 
     weights = jnp.exp2(jnp.arange(size + 1, dtype=jnp.float32) % 5)

@@ -181,7 +181,7 @@ def test_mqar_recurrence_is_the_plain_one():
 
 
 def test_mqar_mamba():
-    """Kills a second branch behind Mamba, and a state that does not arrive."""
+    """Kills a second branch after Mamba, and a state that does not arrive."""
     config = presets.mqar_mamba(d_model=128, length=1024, d_state=24)
     assert (config.mlp, config.norm, config.d_model, config.max_length) == ("none", "rms", 128, 1024)
     assert [layer.d_state for layer in config.layers] == [24, 24]

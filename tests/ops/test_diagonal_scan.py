@@ -90,7 +90,7 @@ QUICK = (("platform", True, "complex"), ("tree", False, "real"))
     ],
 )
 def test_values_and_gradients(kind, packed, by, monkeypatch):
-    """Kills: a wrong chunk carry in either pass, padding behind the last token that moves the state or a gradient, a
+    """Kills: a wrong chunk carry in either pass, padding after the last token that moves the state or a gradient, a
     leak across a document (at a border of a chunk too), a gradient missing its conjugate or with one too many; on a
     CPU, and as elsewhere."""
     if by == "tree":

@@ -162,7 +162,7 @@ CUTS = [(0, 0, 1, 2, 3, 4, 20), (0, 7, 8, 14, 20), tuple(range(21))]
 @pytest.mark.parametrize("cuts", [pytest.param(cuts, marks=pytest.mark.full) for cuts in CUTS])
 def test_a_stream_equals_the_definition(cuts):
     """Kills: a partial block that is lost or counted twice at a cut, a landmark that forgets the blocks before, keys
-    behind the queries that are seen."""
+    after the queries that are seen."""
     args, dy = inputs(20)
     y, landmarks = stream(args, cuts)
     close(y, truth(args, dy)[0])
@@ -182,7 +182,7 @@ def test_rows_at_different_positions(starts):
 
 def test_landmarks_of_blocks_without_keys_are_0():
     """Kills: blocks that are touched before they begin, also where the block before them is complete, and a write
-    behind the last one that lands on it."""
+    after the last one that lands on it."""
     (_, _, _, long_filter, (_, k)), _ = inputs(20)
     for t, blocks in ((6, 2), (7, 3)):
         landmarks = extend_landmarks(jnp.zeros((B, 8, G, K)), k[:, :t], long_filter, jnp.zeros((B,), jnp.int32))

@@ -213,11 +213,11 @@ def test_fillers_are_uniform():
     for fillers in ("random", "any"):
         config = mqar.paper(16, 2, vocab_size=20, fillers=fillers)
         tokens, targets = dense(config, 4000)
-        behind = np.arange(16)[None, :] >= 4
+        queries = np.arange(16)[None, :] >= 4
         counts = np.zeros(20)
         weights = np.zeros(20)
         for example, labels in zip(tokens, targets, strict=True):
-            drawn = example[behind[0] & (labels == -100)]
+            drawn = example[queries[0] & (labels == -100)]
             allowed = np.ones(20)
             if fillers == "random":
                 allowed[example[[0, 2]]] = 0

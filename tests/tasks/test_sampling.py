@@ -87,7 +87,7 @@ def test_successive_can_take_every_place():
     "excluded", [[4, 3, 0], *(pytest.param(e, marks=pytest.mark.full) for e in ([7], [7, 1, 6, 2], [0, 1, 2, 3]))]
 )
 def test_below_except_is_uniform_over_the_rest(excluded):
-    """Kills an off-by-one in the ranks, unsorted exclusions, and a skip that piles up behind them."""
+    """Kills an off-by-one in the ranks, unsorted exclusions, and a skip that piles up after them."""
     items = draw_words(lambda words: sampling.below_except(words, 8, jnp.array(excluded)), 2000, 7)
     counts = np.bincount(items.ravel(), minlength=8)
     assert not counts[excluded].any()

@@ -17,14 +17,14 @@ parametrize_configs = pytest.mark.parametrize(
 
 @parametrize_configs
 def test_the_model_reads_what_it_should_have_said(config):
-    """Kills a separator in the wrong place, and inputs behind it that are not the targets before."""
+    """Kills a separator in the wrong place, and inputs after it that are not the targets before."""
     tokens, positions, targets = make(config)
     np.testing.assert_array_equal(positions, np.broadcast_to(positions[0], positions.shape))
     np.testing.assert_array_equal(np.diff(positions[0]), 1)
     assert positions[0, 0] == config.prompt_length
     assert (tokens[:, config.prompt_length] == SEPARATOR).all()
-    behind = tokens[:, config.prompt_length + 1 :]
-    np.testing.assert_array_equal(behind, np.where(targets == UNLABELLED, SEPARATOR, targets)[:, :-1])
+    rest = tokens[:, config.prompt_length + 1 :]
+    np.testing.assert_array_equal(rest, np.where(targets == UNLABELLED, SEPARATOR, targets)[:, :-1])
     assert (tokens[:, : config.prompt_length] != SEPARATOR).all()
 
 

@@ -79,7 +79,7 @@ def test_parameters_do_not_depend_on_the_length():
 @pytest.mark.full
 def test_sharpness_grows_with_the_length():
     """Kills a bound that is not one, and a sharpness that ignores the length. The worst case: one query without a
-    match behind 500 equal values; outputs are within 2 errors if built for 4096 rows, far off if built for 8."""
+    match after 500 equal values; outputs are within 2 errors if built for 4096 rows, far off if built for 8."""
     keys, values, queries = np.zeros((3, 1, 500), int)
     queries[0, -1] = 1
     u = encode(keys, values, queries, 16)

@@ -46,7 +46,7 @@ def model():
     ],
 )
 def test_every_key_is_answered(model, task, batch_size):
-    """Kills: the token behind the query instead of the one behind the key, a key or the query itself as answer, codes
+    """Kills: the token after the query instead of the one after the key, a key or the query itself as answer, codes
     that collide, a softmax that thins out over 4096 tokens. The model is one and the same at all lengths."""
     assert share_right(model, task, batch_size) == 1
 

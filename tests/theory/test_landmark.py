@@ -111,7 +111,7 @@ def test_the_uniform_law_is_that_of_tokens(query_dim, d):
 @pytest.mark.parametrize(("smoothing", "d"), [("exponential", 40), pytest.param("mean", 20, marks=pytest.mark.full)])
 def test_the_layer_recalls_what_it_retrieves(smoothing, d):
     """Kills: a landmark one token off, an own block that is retrieved, a filter that sees the future or forgets the
-    blocks before. Instance by instance: the layer's output is nearest to the token behind x_L if and only if the
+    blocks before. Instance by instance: the layer's output is nearest to the token after x_L if and only if the
     landmarks, summed in float64 from the delayed keys, retrieve its block."""
     x, first = random_contexts(np.random.default_rng(5), 300, length=LENGTH, d=d, block_size=SIZE)
     y = np.asarray(jax.jit(recall_layer(d, SIZE, smoothing=smoothing))(x))[:, -1]

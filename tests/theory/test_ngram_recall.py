@@ -29,7 +29,7 @@ def accuracy(task, model, delay, *, n, seed=0):
 
 def instances(n_gram, length, *, vocab_size, seed, n=64):
     """Definition 3, by itself: random tokens whose query stands before exactly once, overlaps allowed, and ends
-    anywhere; behind it stand tokens of no account. Tokens (n, length), ends of the queries and values."""
+    anywhere; after it stand tokens of no account. Tokens (n, length), ends of the queries and values."""
     rng, rows = np.random.default_rng(seed), []
     while len(rows) < n:
         row, end = rng.integers(vocab_size, size=length), int(rng.integers(n_gram, length))

@@ -36,7 +36,7 @@ def model():
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "batch_size"), [(64, 32), (4096, 1)])
 def test_every_key_is_answered(model, length, batch_size):
-    """Kills: pairs of a value and the key behind it, the key in the place of the value, a filler that answers; at the
+    """Kills: pairs of a value and the key after it, the key in the place of the value, a filler that answers; at the
     same width of 1,668 for 64 and 4096 tokens."""
     assert model.embedding.shape == (8192, 2 * width(8192, DISTANCES, 1e-6)) == (8192, 1668)
     assert share_right(model, mqar.paper(length, PAIRS), batch_size) == 1

@@ -16,7 +16,7 @@ reads (2 + 3 + 3) b of its tokens only. Packed documents have blocks of their ow
 Deviations. Causal: the paper's window reaches to both sides, and its global tokens see all tokens. All heads, and all
 layers of one config, share the random blocks, which the paper draws for each. The code that Based released has a window
 of 3 b + 1 tokens that need not begin with a block, 2 b global tokens, and 3 b pairs of a query and a key, each made a
-square of 2 x 2, that are drawn anew in every call; its state size, 14 b d, counts 7 blocks.
+square of 2 x 2, that are drawn again in every call; its state size, 14 b d, counts 7 blocks.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class BigBirdConfig(MultiHeadConfig):
     n_random_blocks: NonNegativeInt = 3
     """Random blocks, neither global nor in the window."""
     seed: Seed = 0
-    """Of the choice of random blocks."""
+    """Seed of the choice of random blocks."""
 
     @property
     def blocks_seen(self) -> int:
@@ -192,7 +192,7 @@ class BigBird(MultiHeadMixer):
         t = segment_ids.shape[1]
         n = -(-t // self.config.block_size)
         pattern = np.zeros((n, n + 1), bool)
-        pattern[np.arange(n)[:, None], chosen_blocks(self.config, n)] = True  # -1 is the column behind the last
+        pattern[np.arange(n)[:, None], chosen_blocks(self.config, n)] = True  # -1 is the column after the last
         block = position_in_segment(segment_ids) // self.config.block_size
         here = jnp.arange(t, dtype=jnp.int32)
         visible = jnp.asarray(pattern[:, :n])[block[:, :, None], block[:, None, :]]

@@ -2,7 +2,7 @@
 
 Queries, keys and values are convolved in time, each with a filter of its own, and then attend as usual. With
 `K = (X * F_k) W_k`, and the same for Q and V, one layer recalls what took attention two: a key that is delayed by one
-token is found by the token behind it.
+token is found by the token after it.
 
 | `filters` | a filter holds | equation |
 | --- | --- | --- |
@@ -11,10 +11,10 @@ token is found by the token behind it.
 | maps | `n_taps` matrices (h, h) | no filter on q, k, v: the scores of all heads, convolved along the keys, |
 | | | `S'_h(i, j) = sum_{a, g} F[a, g, h] S_g(i, j - a)`, before the softmax |
 
-The paper mentions the last form beside its Table 2 without an equation; along the keys is our reading of it. It keeps
+The paper mentions the last form next to its Table 2 without an equation; along the keys is our reading of it. It keeps
 (t, t) scores of all heads, at `n_taps h` multiply-adds a score, and has no kernel.
 
-Where the paper leaves a choice. Filters act behind the projection, which is the same for a filter of numbers without
+Where the paper leaves a choice. Filters act after the projection, which is the same for a filter of numbers without
 bias, and costs less; with `normalize=True` they act on the input, whose rows are then scaled to length 1 before the
 projection, `norm(X * F) W` (Theorem 1), which costs h times the memory. The scale of the scores is k^(-1/2). Rotary
 positions come after the filter. With `n_kv_heads` the filters of keys and values mix those heads alone.
@@ -62,7 +62,7 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     )
 
     filters: Literal["head", "mixing", "maps"] = "head"
-    """What a filter is and acts on (see the table above)."""
+    """Kind of the filters and their input (see the table above)."""
     normalize: bool = False
     """Filters the input, and scales its rows to length 1, before the projection: Theorem 1."""
 
@@ -125,7 +125,7 @@ class ConvolutionAugmentedAttentionState(NamedTuple):
 
 
 class ConvolutionAugmentedAttention(MultiHeadMixer):
-    """Causal softmax attention behind short filters; `step` costs O(capacity + n_taps) a channel.
+    """Causal softmax attention after short filters; `step` costs O(capacity + n_taps) a channel.
 
     Beside the projections of attention: `head_filters`, or `map_taps` `(n_taps, h, h)`.
     """

@@ -19,7 +19,7 @@ longer one would keep a sum a block that it reaches.
 Where the paper leaves a choice. Equation 1 prints local keys from the smoothed K, with which Proposition 1 does not
 hold: it needs the token itself among the keys. A causal model retrieves complete blocks before the own one alone.
 Values cannot come from the next token (`F_v = D_{-1}`), so keys have a short filter too, which can hold the delay
-instead (Theorem 1's key delay); it comes before the long one. All filters act behind the projection. The scale of the
+instead (Theorem 1's key delay); it comes before the long one. All filters act after the projection. The scale of the
 scores is k^(-1/2). Each query head retrieves for itself. Rotary positions turn what local attention sees; landmarks are
 made, and met, before rotation, since keys of one block stand at different angles.
 
@@ -82,7 +82,7 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     smoothing: Literal["exponential", "mean", "implicit"] = "exponential"
     """The long filter of the keys (see the table above)."""
     rho: Annotated[float, Rule("must be in (0, 1)", 0, 1, excluded=(0, 1))] | None = None
-    """What exponential smoothing keeps a token, at the start; None: e^(-1 / block_size)."""
+    """Initial factor per token of exponential smoothing; None: e^(-1 / block_size)."""
     learn_rho: bool = True
     """rho is learned, one for each head of keys."""
     gate: Gate = "straight_through"
@@ -136,7 +136,7 @@ class LandmarkCATState(NamedTuple):
     position: Int[Array, "b"]
     """Tokens seen so far by each row, int32."""
     landmarks: Float[Array, "b n g k"]
-    """Landmarks, float32; of a block that is not complete the sum so far, and 0 behind it."""
+    """Landmarks, float32; of a block that is not complete the sum so far, and 0 after it."""
     queries: Float[Array, "b w-1 h k"]
     """Queries, in the dtype given."""
     keys: Float[Array, "b w-1 g k"]
@@ -146,7 +146,7 @@ class LandmarkCATState(NamedTuple):
 
 
 class LandmarkCAT(MultiHeadMixer):
-    """Attention by blocks behind short filters; O(head_dim (t / block_size + block_size)) a token and head.
+    """Attention by blocks after short filters; O(head_dim (t / block_size + block_size)) a token and head.
 
     Beside the projections of attention and `head_filters`: `log_rate` (g,), with `rho = exp(-exp(log_rate))`, or
     `long_filter`, the implicit one.

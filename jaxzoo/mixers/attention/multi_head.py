@@ -1,4 +1,4 @@
-"""What multi-head softmax attentions share: heads, projections and rotary positions."""
+"""Shared parts of multi-head softmax attentions: heads, projections and rotary positions."""
 
 import dataclasses
 from typing import Annotated, Literal
@@ -37,7 +37,7 @@ class MultiHeadConfig(MixerConfig):
     rotary_interleaved: bool = False
     """Neighbouring channels turn together (RoFormer, GPT-J), not those half a head apart (GPT-NeoX, Llama)."""
     xpos_scale_base: Annotated[float, Rule("must be at least 16", 16)] = 512.0
-    """Of xpos: tokens over which the fastest pair of channels fades to 0.29, and the slowest hardly. There are 64 times
+    """Tokens over which (xpos) the fastest pair of channels fades to 0.29, and the slowest hardly. There are 64 times
     as many positions; the output of a token beyond them is NaN."""
     qkv_bias: bool = False
     """Adds a bias to the query, key and value projections."""

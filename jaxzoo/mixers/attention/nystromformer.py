@@ -10,7 +10,7 @@ connection). Z comes from `n_iterations` of Z <- Z (13 - A Z (15 - A Z (7 - A Z)
 |A|_inf). Up to `n_landmarks` tokens the attention is exact.
 
 A landmark averages over tokens to come, and the inverse mixes all landmarks: nothing here is causal, so nothing
-streams, and packed documents are refused. `form="release"` is what Based ran beside causal mixers (Fig. 8). It masks
+streams, and packed documents are refused. `form="release"` is what Based compared with causal mixers (Fig. 8). It masks
 the three matrices above their diagonals, although landmarks and tokens are counted in different units: a token sees
 landmarks of its future all the same; only up to `n_landmarks` tokens it is causal attention. It had no convolution
 (`n_taps=0`).
@@ -54,7 +54,7 @@ class NystromFormerConfig(MultiHeadConfig):
     n_landmarks: PositiveInt = 64
     """Segments of a row, whose means stand for all tokens."""
     n_iterations: PositiveInt = 6
-    """Of the pseudo-inverse."""
+    """Iterations of the pseudo-inverse."""
     n_taps: NonNegativeInt = 33
     """Taps of the convolution of the values, odd; 0: no convolution."""
     form: Literal["paper", "release"] = "paper"
@@ -168,7 +168,7 @@ def pseudo_inverse(a: Float[Array, "... m m"], n_iterations: int) -> Float[Array
 
 
 def _segment_means(x: Float[Array, "b h t k"], n: int) -> Float[Array, "b h n k"]:
-    """Means over n segments in order; those behind the first `n - t % n` have a token more."""
+    """Means over n segments in order; those after the first `n - t % n` have a token more."""
     t = x.shape[2]
     size, longer = divmod(t, n)
     cut = (n - longer) * size

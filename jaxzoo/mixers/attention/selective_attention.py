@@ -25,7 +25,7 @@ attention for all tokens, y_i = s_i (..) + u_i, without noise; otherwise y_i = s
 y_i = u_i for the others. Its loss compares the mean over all rows, max(0, mean s - k / t). With `n_selected=None`, its
 default, k is sqrt(t), rounded up where it counts tokens. Its projections have biases: `qkv_bias`, `out_bias`.
 
-Random selection is drawn anew in every call with a key, for every token; without a key it is a fixed function of `seed`
+Random selection is drawn in every call with a key, for every token; without a key it is a fixed function of `seed`
 and the position in the document, the same in all rows. Selection that is not learned computes attention for all tokens.
 The state is a KV cache, and, for programmatic selection, the token ids seen.
 """
@@ -76,7 +76,7 @@ class SelectiveAttentionConfig(MultiHeadConfig):
     selection: Literal["full", "random", "programmatic", "learned"] = "learned"
     """Which tokens get an output; the table of the module docstring."""
     form: Literal["paper", "release"] = "paper"
-    """Of learned selection: as in the paper, or in the released code."""
+    """Form of learned selection: as in the paper, or in the released code."""
     n_selected: PositiveInt | None = 256
     """Tokens of a row that learned selection takes, the paper's k; None: the square root of the length."""
     noise: NonNegativeFloat = 0.1
@@ -86,7 +86,7 @@ class SelectiveAttentionConfig(MultiHeadConfig):
     probability: Fraction = 0.125
     """Share of tokens that random selection takes; the default is 256 of 2048."""
     seed: Seed = 0
-    """Of random selection without a key."""
+    """Seed of random selection without a key."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,7 +43,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Based), sec. 4.2",
         url="https://arxiv.org/abs/2402.18668",
-        good_at="Exact local comparisons in fixed memory; beside linear attention it is the other half of Based.",
+        good_at="Exact local comparisons in fixed memory; next to linear attention it is the other half of Based.",
         equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i",
     )
 

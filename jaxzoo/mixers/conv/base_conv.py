@@ -11,7 +11,7 @@ the paper's equation and the two codes differ:
 | release | public repository     | `p . (h * u + u) + u`: its Fourier convolution adds its own input  |
 
 In the codes a short filter is PyTorch's Conv1d and so has a bias: `p . (h * u + b2) + u` in both. The public
-repository may put a SiLU on both factors of the product (`activation`); the `+ u` behind it stays as it is. The state
+repository may put a SiLU on both factors of the product (`activation`); the `+ u` after it stays as it is. The state
 is the last `w - 1` inputs.
 
 Deviations: b1 and b2 are vectors, not (N, d) matrices. A filter has as many taps as the config says and none
@@ -66,7 +66,7 @@ class BaseConvConfig(MixerConfig):
     form: Literal["paper", "listing", "release"] = "paper"
     """Which published operator: Definition 4.1, the paper's listing, or the public code."""
     activation: Literal["none", "silu"] = "none"
-    """Of both factors of the product, the convolved one with all that is added to it."""
+    """Activation of both factors of the product, the convolved one with all that is added to it."""
     long_init_std: PositiveFloat | None = None
     """Standard deviation of a long filter's initial taps; None: 1 as published, but 1/sqrt(n_taps), which
     keeps the scale of the input, for form paper, where nothing is published."""
@@ -193,7 +193,7 @@ class BaseConv(Mixer):
     def step(
         self, x_t: Float[Array, "b d"], state: BaseConvState, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], BaseConvState]:
-        """One token. An implicit filter is computed anew by every call."""
+        """One token. An implicit filter is computed again by every call."""
         convolved, history = causal_conv_step(x_t, self._taps(), state.history)
         return self._gate(x_t, convolved), BaseConvState(history)
 

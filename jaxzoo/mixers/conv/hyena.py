@@ -111,7 +111,7 @@ class Hyena(Mixer):
     `in_proj` (d, (order + 1) d) and `out_proj` (d, d) with biases; `short_conv`; `filter`, its channels (d, n_filters)
     in this order; `filter_bias` (d, n_filters).
 
-    The filters are a function of the parameters alone and no part of the state: every call computes them anew, `step`
+    The filters are a function of the parameters alone and no part of the state: every call computes them again, `step`
     too, at O(n_taps width (n_inner width + n_filters d)). Steps in a loop of one program, as generation takes them,
     compute them once: XLA moves them out of the loop (seen on a CPU).
     """

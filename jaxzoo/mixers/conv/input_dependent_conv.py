@@ -3,7 +3,7 @@
     y = (u W + b1) . (h(u) * u + b2),    h(u)_{s - 1} = 1 for every distance s of a repetition
 
 Definition 4.1 with one filter a sequence, the same for all channels, that spikes where matching keys are s tokens
-apart: it moves the token behind the key to the query (`kernel="value"`, eq. 19's h^v), or the key itself (`key`, h^k,
+apart: it moves the token after the key to the query (`kernel="value"`, eq. 19's h^v), or the key itself (`key`, h^k,
 `h_s = 1`). The distances are found in two ways:
 
 - *programmatic*: from token ids, every `s` with `token_i = token_{i-s}` for some i;
@@ -49,7 +49,7 @@ class InputDependentConvConfig(MixerConfig):
     filter: Literal["programmatic", "autocorrelation"] = "programmatic"
     """Where the distances come from: comparisons of token ids, or the autocorrelation of the input."""
     kernel: Literal["value", "key"] = "value"
-    """What is moved to a repetition at distance s: the token behind its match (shift s - 1), or the match (s)."""
+    """Token that is moved to a repetition at distance s: the token after its match (shift s - 1), or the match (s)."""
     pairs: Literal["nearest", "all"] = "nearest"
     """Programmatic: each token is compared with its last occurrence, or with all of them, in O(t^2)."""
     ignored_token: NonNegativeInt | None = None

@@ -9,9 +9,9 @@ of its own and no weight decay. Dropout falls on its taps, one mask for the whol
 `Context.key`).
 
 The defaults are those of Zoology, Table 16: one channel, lambda 0.001, kernel dropout 0.1, GELU, and a kernel's
-learning rate of 5e-5 beside 8e-4. What stands behind the GELU it does not say: the GLU is the released default.
+learning rate of 5e-5 next to 8e-4. What stands after the GELU it does not say: the GLU is the released default.
 
-Deviations: the paper's other regulariser, a moving average of the taps, is left out, and dropout behind the GELU.
+Deviations: the paper's other regulariser, a moving average of the taps, is left out, and dropout after the GELU.
 
 Initialisation: K as `kernel_init` says, D N(0, 1); W_out normal with `out_init_std`, b_out zero.
 """

@@ -1,4 +1,4 @@
-"""What the configs of long convolutions share: a filter as long as the model's sequences, unless they say otherwise."""
+"""Shared config of long convolutions: a filter as long as the model's sequences, unless they say otherwise."""
 
 import dataclasses
 from typing import Self

@@ -89,7 +89,7 @@ class MultiHeadHyenaState(NamedTuple):
 class MultiHeadHyena(Mixer):
     """Long convolutions of outer products; `step` costs O(n_taps d_model).
 
-    `in_proj` (d, 3 d) and `out_proj` (d, d) with biases; `short_conv`; `filter` of n_heads channels, computed anew by
+    `in_proj` (d, 3 d) and `out_proj` (d, d) with biases; `short_conv`; `filter` of n_heads channels, computed again by
     every call (see `Hyena`); `filter_bias` (n_heads,).
     """
 

@@ -1,4 +1,4 @@
-"""What the mixers of the delta rule share: projections, short convolutions, L2-normalized queries and keys, the state.
+"""Shared parts of the delta-rule mixers: projections, short convolutions, L2-normalized queries and keys, the state.
 
 For every head, with a causal convolution of `n_taps` taps per channel:
 

@@ -26,7 +26,7 @@ and beta; ours start equal and learn apart.
 
 all_poly. One W1 and one W2 serve queries, keys and all heads. The released class draws them by `poly_init` "normal"
 (variance 1 / k), "uniform" (+-1 / sqrt k, "kaiming" there) or "signs" (+-1, "plusminus"); the model around it then
-draws all linear layers anew, normal with 0.02, whatever was asked for: "model". Weights may be negative.
+draws all linear layers again, normal with 0.02, whatever was asked for: "model". Weights may be negative.
 
 Deviations. cosformer: the released code divides positions by the length of the current call, so that one more token
 changes all features, and nothing can stream; ours divides by a fixed `n_positions`. performer: W is drawn once, and
@@ -93,7 +93,7 @@ class FeatureMapConfig(MixerConfig):
     qk_norm: Literal["none", "all_heads", "head"] = "none"
     """LayerNorm of queries and keys before the map: over all heads together, or over each."""
     qk_affine: Literal["none", "scale", "scale_and_shift"] = "none"
-    """Learned factors, and offsets, of their channels behind the norm: gamma, and beta."""
+    """Learned factors, and offsets, of their channels after the norm: gamma, and beta."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

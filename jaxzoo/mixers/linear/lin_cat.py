@@ -106,7 +106,7 @@ class LinCATState(NamedTuple):
 
 
 class LinCAT(Mixer):
-    """Linear attention behind short filters; the state has a fixed size, and `step` costs O(f v + n_taps) a head.
+    """Linear attention after short filters; the state has a fixed size, and `step` costs O(f v + n_taps) a head.
 
     `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; `head_filters`;
     `features` holds what the feature map has of parameters.

@@ -197,7 +197,7 @@ class LinearAttention(Mixer):
 
     @property
     def _options(self) -> dict[str, Any]:
-        """What all calls of the op share."""
+        """Arguments that all calls of the op share."""
         config, log_decay = self.config, None
         if config.decay:
             log_decay = jnp.asarray(np.log(head_decay(config.decay_const, config.n_heads)), jnp.float32)

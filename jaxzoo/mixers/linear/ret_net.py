@@ -17,7 +17,7 @@ in the place of them all, so its queries and keys only turn, here and in TorchSc
 
 Deviations: rotation by halves of a head (TorchScale: neighbouring channels; the same up to an order of the channels of
 W_Q and W_K), pair i of n by `base^(-i / n)` radians (TorchScale: `base^(-i / (n - 1))`). No normalisation of the decay
-matrix by rows, which the norm behind it undoes up to its eps. No biases.
+matrix by rows, which the norm after it undoes up to its eps. No biases.
 """
 
 import dataclasses

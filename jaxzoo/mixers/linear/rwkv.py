@@ -1,4 +1,4 @@
-"""What the mixers of RWKV share: a place in the depth, on which their initial values depend, and these values."""
+"""Shared parts of the RWKV mixers: a place in the depth, on which their initial values depend, and these values."""
 
 import dataclasses
 import math

@@ -4,7 +4,7 @@ With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each f
 
     y = sigmoid(shift_r(x) W_r) . (max(shift_k(x) W_k, 0)^2 W_v)
 
-It has a state, the last input, and so stands in a model's pattern beside the time mix, with `mlp="none"`:
+It has a state, the last input, and so stands in a model's pattern next to the time mix, with `mlp="none"`:
 `pattern=(RWKV4TimeMixConfig(), RWKV4ChannelMixConfig()), n_layers=2 L` is RWKV-4 with L layers (RWKV-5 has the same
 channel mix, its `hidden_width` 3.5 d; RWKV-6 too, with `share_power=3`: its time_maa are 1 minus mu).
 
@@ -66,7 +66,7 @@ class RWKV4ChannelMixConfig(RWKVConfig):
 
 
 class RWKV4ChannelMixState(NamedTuple):
-    """What the token shift remembers."""
+    """State of the token shift."""
 
     last: Float[Array, "b d"]
     """The last input, in the dtype given to `init_state`."""

@@ -244,7 +244,7 @@ class RWKV7TimeMix(Mixer):
 
 
 class _Tokens(NamedTuple):
-    """What tokens say of the recurrence, all (..., h, k)."""
+    """Inputs of the recurrence per token, all (..., h, k)."""
 
     q: Array
     k: Array

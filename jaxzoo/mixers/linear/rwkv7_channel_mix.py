@@ -58,7 +58,7 @@ class RWKV7ChannelMixConfig(RWKVConfig):
 
 
 class RWKV7ChannelMixState(NamedTuple):
-    """What the token shift remembers."""
+    """State of the token shift."""
 
     last: Float[Array, "b d"]
     """The last input, in the dtype given to `init_state`."""

@@ -197,7 +197,7 @@ class H3(Mixer):
         return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape))
 
     def _by_head(self, y: Float[Array, "b ... d"]) -> Float[Array, "b k ... h"]:
-        """The channels of a head behind the batch, the heads last."""
+        """The channels of a head after the batch, the heads last."""
         return jnp.moveaxis(y.reshape(*y.shape[:-1], self.config.heads, self.config.head_dim), -1, 1)
 
 

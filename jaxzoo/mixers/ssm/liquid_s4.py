@@ -122,7 +122,7 @@ class LiquidS4State(NamedTuple):
 
 
 class LiquidS4(Mixer):
-    """Linear liquid state space model and a gated projection; `step` costs O(d_state) a channel beside the projection.
+    """Linear liquid state space model and a gated projection; `step` costs O(d_state) per channel, and the projection.
 
     `s4d`; `skip` (d,), the paper's D; `out_proj` (d, 2 d) with bias: values, then their gates.
     """

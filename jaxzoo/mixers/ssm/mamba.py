@@ -130,7 +130,7 @@ class MambaState(NamedTuple):
 
 
 class Mamba(Mixer):
-    """Selective state space; `step` costs O(d_state) a channel, beside the projections.
+    """Selective state space; `step` costs O(d_state) per channel, and the projections.
 
     `in_proj` (d, 2 inner), `taps` (n_taps, inner), `conv_bias` (inner,), `x_proj` (inner, dt_rank + 2 d_state),
     `dt_proj` (dt_rank, inner), `dt_bias` (inner,), `a_log` (inner, d_state), `skip` (inner,), `out_proj` (inner, d).
@@ -195,7 +195,7 @@ class Mamba(Mixer):
         return u, z
 
     def _select(self, convolved: Float[Array, "... d"]) -> "_Tokens":
-        """What a token says of the recurrence; delta and its bias in float32."""
+        """Inputs of the recurrence per token; delta and its bias in float32."""
         rank, n = self.config.rank, self.config.d_state
         x = jax.nn.silu(convolved + _vector(self.conv_bias[...], convolved))
         r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
@@ -215,7 +215,7 @@ class Mamba(Mixer):
 
 
 class _Tokens(NamedTuple):
-    """What a token says of the recurrence."""
+    """Inputs of the recurrence per token."""
 
     x: jax.Array  # (..., inner)
     delta: jax.Array  # (..., inner), float32
@@ -254,7 +254,7 @@ def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
 
 
 def _make_uniform(layer: nnx.Linear, rngs: nnx.Rngs, *, scale: float = 1.0) -> None:
-    """Draws the kernel anew, uniform in +-scale / sqrt(fan_in)."""
+    """Draws the kernel again, uniform in +-scale / sqrt(fan_in)."""
     bound = scale * layer.in_features**-0.5
     layer.kernel[...] = jax.random.uniform(rngs.params(), layer.kernel.shape, jnp.float32, -bound, bound)
 

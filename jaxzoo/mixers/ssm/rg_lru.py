@@ -123,7 +123,7 @@ class _BlockDiagonal(nnx.Module):
 
 
 class _Tokens(NamedTuple):
-    """What a token says of the recurrence."""
+    """Inputs of the recurrence per token."""
 
     x: Array  # (..., inner)
     recurrence: Array  # (..., inner): logits of r

@@ -56,7 +56,7 @@ def test_equals_a_counter(tokens, tmp_path, memory):
 
 
 def test_lookups(tokens, tmp_path):
-    """Kills: the neighbour's count for a pair that was never met, before the first and behind the last entry too;
+    """Kills: the neighbour's count for a pair that was never met, before the first and after the last entry too;
     shapes lost."""
     count_bigrams(tokens.path, tmp_path / "counts")
     counts, expected = BigramCounts(tmp_path / "counts"), recall_reference.bigram_counts(stream_of(tokens))

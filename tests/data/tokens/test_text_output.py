@@ -85,7 +85,7 @@ def test_text_that_cannot_become_a_stop_string_is_shown_at_once():
 
 
 def test_after_the_end_nothing_comes():
-    """Kills: text behind the stop string, of the same block or a later one."""
+    """Kills: text after the stop string, of the same block or a later one."""
     output = TextOutput(TOKENIZER, ["."])
     assert output.push(TOKENIZER.encode("one. two")) == "one"
     assert output.push(TOKENIZER.encode("three")) == ""

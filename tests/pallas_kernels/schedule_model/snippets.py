@@ -36,7 +36,7 @@ LOOP = (
    -:-:-:-:00        /*0120*/                   BRA `(.L_x_10)
 """
 )
-"""A loop .L_x_7, a barrier's retry .L_x_4 behind the exit that jumps back to .L_x_8, and the padding after the end."""
+"""A loop .L_x_7, a barrier's retry .L_x_4 after the exit that jumps back to .L_x_8, and the padding after the end."""
 
 MODULE = """\
 module @kernel attributes {mosaic_gpu.arch_major = 9 : i32, stable_mosaic_gpu.version = 9 : i64} {

@@ -37,7 +37,7 @@ def test_control_codes():
 
 
 def test_loops():
-    """Kills a retry behind the exit that makes a loop of everything before it, and padding that is one."""
+    """Kills a retry after the exit that makes a loop of everything before it, and padding that is one."""
     (kernel,) = read_sass(LOOP)
     found = loops(kernel)
     assert found[0] == SassLoop(6, 13)
@@ -156,7 +156,7 @@ def test_waves(changed, resident, waves):
 
 
 def test_writes_are_fenced():
-    """Kills a fence that is not missed, and one behind the reader that is taken for one before it."""
+    """Kills a fence that is not missed, and one after the reader that is taken for one before it."""
     (kernel,) = read_sass(LOOP)
     assert unfenced_writes(kernel) == []
     fence = "   -:-:-:Y:01        /*0050*/                   FENCE.VIEW.ASYNC.S\n"

@@ -247,7 +247,7 @@ def test_warpgroups_share_nothing(window, heads):
     ],
 )
 def test_borders_of_runs(t, window, b, h, g, run):
-    """Kills: dk and dv without the queries behind a run, or with them twice; dq that two runs write; a last run whose
+    """Kills: dk and dv without the queries after a run, or with them twice; dq that two runs write; a last run whose
     later queries do not exist; sums of a head or batch row that the next one starts from."""
     check(t, window, b=b, h=h, g=g, run=run)
 

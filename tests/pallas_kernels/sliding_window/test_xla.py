@@ -262,7 +262,7 @@ def test_memory_is_linear_in_time():
 
 
 def test_keys_per_query_counts_the_scores():
-    """Kills a count that drifts from the blocks. Hand-worked: blocks of 16, 16 keys behind; 20 and 40."""
+    """Kills a count that drifts from the blocks. Hand-worked: blocks of 16, 16 keys after; 20 and 40."""
     assert keys_per_query(64, 16) == 32
     assert keys_per_query(40, 16) == 3 * 16 * 32 / 40
     assert keys_per_query(100, 40) == 60

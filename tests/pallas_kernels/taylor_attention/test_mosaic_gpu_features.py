@@ -28,7 +28,7 @@ SIZES = pytest.mark.parametrize(
 
 @SIZES
 def test_every_product_is_made_once(sizes):
-    """Kills a pair of channels that is missing, or counted twice and so weighted double; features behind the last
+    """Kills a pair of channels that is missing, or counted twice and so weighted double; features after the last
     column that outputs read."""
     key_dim, last = 8 * sizes.groups, sizes.read[-1][1]
     first, second = scheme.channels(sizes.groups, sizes.columns)
