@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from benchmarks.subjects import family, in_model, train_growth
+from docs.drawings import draw_learning, draw_state, state_arrays
 from jaxzoo.cli import tasks
 from jaxzoo.mixers import MIXERS, Context, Mixer, MixerConfig
 from jaxzoo.models.accounting import count_parameters, growth, mixer_state_bytes
@@ -115,12 +116,19 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
         f"[{about.paper}]({about.url})",
     ]
     parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
+    if drawing := draw_learning(name):
+        parts += [
+            "## Learns MQAR",
+            "64 tokens, 8 pairs, width 64, after a short convolution; other mixers in grey.",
+            drawing,
+        ]
     parts += [
         f"## Cost\n\nWidth {WIDTH}, state after {LENGTH:,} tokens, one sequence, float32.",
         "\n".join(["| property | value |", "| --- | --- |", *rows]),
     ]
     if config.capabilities.streams:
-        parts += ["## State", _state(config)]
+        arrays = state_arrays(config, WIDTH, LENGTH)
+        parts += ["## State", draw_state(arrays), _state(config)]
     return "\n\n".join([*parts, "## Configuration", f"::: {module}.{type(config).__name__}", ""])
 
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxzoo.mixers import MIXERS
+
 README = (Path(__file__).parents[1] / "README.md").read_text()
 
 
@@ -16,6 +18,11 @@ def test_the_code_block_runs_and_its_comments_are_true():
     assert names["y"].shape == (2, 100, 64)
     np.testing.assert_allclose(names["y_head"], names["y"][:, :99], atol=1e-5)
     np.testing.assert_allclose(names["y_last"], names["y"][:, 99], atol=1e-5)
+
+
+def test_the_number_of_mixers():
+    """Kills a number that has not followed the registry."""
+    assert f"{len(MIXERS)} of them under one contract" in README
 
 
 def test_it_is_short():

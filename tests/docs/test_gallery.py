@@ -1,7 +1,10 @@
 """Pages of the site that are made from the registries, and links between the repository's files and the site."""
 
+import re
+
 import pytest
 
+from docs.drawings import draw_learning, draw_state, state_arrays
 from docs.gallery import ROOT, _cells, _entry, read_docstring, step_flops, task_examples
 from docs.site_hook import API, MARK, MIRRORED, on_page_markdown
 from jaxzoo.mixers import MIXERS, AttentionConfig, BaseConvConfig, RetNetConfig
@@ -51,6 +54,28 @@ def test_links_of_the_repository_in_the_site():
         moved("data.md", "[r](../README.md) [w](https://x.org/a.md) [h](#b)")
         == "[r](index.md) [w](https://x.org/a.md) [h](#b)"
     )
+
+
+def test_drawings_of_a_mixer():
+    """Kills: an array without a box or with another's bytes; a fixed state that is said to grow; another's curve."""
+    growing, fixed = (state_arrays(config, 64, 256) for config in (AttentionConfig(), RetNetConfig()))
+    assert [(array.name, array.bytes, array.grows) for array in growing] == [
+        ("k", 256 * 64 * 4, True),
+        ("v", 256 * 64 * 4, True),
+        ("position", 4, False),
+    ]
+    assert not any(array.grows for array in fixed)
+    drawing = draw_state(growing)
+    assert drawing.count("<rect") == 3
+    assert drawing.count("grows") == 2
+    assert "k  256 x 1 x 64</text>" in drawing
+    curves = [
+        re.findall('points="([^"]*)" fill="none" stroke="var', draw_learning(name)) for name in ("attention", "mamba")
+    ]
+    (solved,), (floor,) = curves
+    assert solved.split()[-1] == "400.0,10.0", "accuracy 1 is at the top"
+    assert float(floor.split(",")[-1]) > 100
+    assert draw_learning("no such mixer") == ""
 
 
 @pytest.mark.parametrize(
