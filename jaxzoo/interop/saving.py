@@ -55,6 +55,9 @@ def save(
         raise ValueError(f"{place} holds files; name a new directory")
     chosen, content = describe(config, family)
     places = slots(config, make_blueprint(config))
+    moves = tuple(row.move() for row in chosen.rows(config))
+    if left := places.keys() - {name for move in moves for name in move.ours}:
+        raise ValueError(f"variable {min(left)} has no place in a model of family {chosen.name}")
     arrays = names_of(variables.params)
 
     def ours(name: str) -> np.ndarray:
@@ -62,7 +65,6 @@ def save(
         array = arrays[slot.path]
         return np.asarray(jax.device_get(array if slot.repeat is None else array[slot.repeat]))
 
-    moves = tuple(row.move() for row in chosen.rows(config))
     tensors = [entry for move in moves for entry in _entries(move, {n: places[n].shape for n in move.ours}, ours)]
     place.mkdir(parents=True, exist_ok=True)
     _write_files(place, tensors, dtype, largest_file)

@@ -10,8 +10,9 @@ import pytest
 from jaxzoo.interop import load, save
 from jaxzoo.interop.folder import read_tensors
 from jaxzoo.interop.loading import open_folder, read_variables
-from jaxzoo.mixers import HyenaConfig
+from jaxzoo.mixers import AttentionConfig, HyenaConfig, Mamba2Config
 from jaxzoo.models import LanguageModelConfig
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.sharding import MeshConfig, make_mesh
 from tests.interop import published, torch_files
 
@@ -183,6 +184,16 @@ def test_refused_to_write(tmp_path):
         save((config, None), tmp_path / "x")
     with pytest.raises(ValueError, match="family 'lama' must be one of llama"):
         save((config, None), tmp_path / "x", family="lama")
+    mixer = Mamba2Config(d_state=2, head_dim=4, proj_bias=True)
+    biased = LanguageModelConfig(pattern=(mixer,), d_model=8, n_layers=1, vocab_size=8, mlp="none", norm="rms")
+    with pytest.raises(ValueError, match="proj_bias=True: a model of family mamba2 has no such layers"):
+        save((biased, None), tmp_path / "x", family="mamba2")
+    attention = AttentionConfig(n_heads=2, positions="rotary", output_gate=True)
+    gated = LanguageModelConfig(pattern=(attention,), d_model=8, n_layers=1, vocab_size=8, norm="rms")
+    with pytest.raises(
+        ValueError, match=r"variable layers\.0\.mixer\.gate_proj\.kernel has no place in a model of family llama"
+    ):
+        save((gated, Variables({}, {})), tmp_path / "x", family="llama")
     assert not (tmp_path / "x").exists()
     (tmp_path / "y").write_text("mine")
     with pytest.raises(ValueError, match="holds files"):

@@ -12,6 +12,8 @@ from jaxzoo.mixers import Mamba2Config
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
+OPTIONS = ("norm_before_gate", "normalize", "dt_limit", "proj_bias", "conv_bias", "skip_per_channel")
+"""Fields of our mixer that stay at their defaults."""
 VECTORS = {"conv1d.bias": "conv.bias", "dt_bias": "dt_bias", "A_log": "a_log", "D": "skip", "norm.weight": "norm.scale"}
 TABLE = (
     Row("backbone.layers.{i}.norm.weight", "layers.{i}.mixer_norm.scale"),
@@ -70,9 +72,12 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
     only(config, "mamba2", norm="rms", mlp="none")
     mixer = config.layers[0]
     for index, layer in enumerate(config.layers):
-        if not isinstance(layer, Mamba2Config) or layer != mixer or layer.norm_before_gate:
+        if not isinstance(layer, Mamba2Config) or layer != mixer:
             raise ValueError(f"layer {index}: {type(layer).__name__} has no place in a model of family mamba2")
     assert isinstance(mixer, Mamba2Config)
+    for name in OPTIONS:
+        if getattr(mixer, name) != getattr(Mamba2Config, name):
+            raise ValueError(f"{name}={getattr(mixer, name)!r}: a model of family mamba2 has no such layers")
     if mixer.norm_eps != config.norm_eps:
         raise ValueError(f"norm_eps={config.norm_eps}: a model of family mamba2 has one for all, also {mixer.norm_eps}")
     return {
