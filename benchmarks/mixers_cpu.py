@@ -179,14 +179,14 @@ def table(report: Row) -> str:
     """All rows, and how the times grow, as a table of Markdown."""
     columns = [
         "mixer",
-        "t",
-        "forward + backward, CPU-ms",
+        "tokens",
+        "forward and backward, CPU ms",
         "temporary MiB",
-        "compile, CPU-s",
-        "step, CPU-us",
-        "state KiB",
+        "compilation, CPU s",
+        "decode step, CPU µs",
+        "state per sequence, KiB",
     ]
-    columns += ["PyTorch, CPU-ms", "exponent, 1k to 8k"]
+    columns += ["PyTorch, CPU ms", "growth exponent of the time, 1k to 8k tokens"]
     lines = ["| " + " | ".join(columns) + " |", "| --- " * len(columns) + "|"]
     for name, subject in report["subjects"].items():
         growth = _growth_cell(subject)

@@ -22,7 +22,7 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     subjects = report["subjects"]
     families = list(dict.fromkeys(subject["family"] for subject in subjects.values()))
     title = (
-        f"d {report['width']}, batch {report['batch']}, one thread\n"
+        f"model width {report['width']}, batch {report['batch']}, one thread\n"
         f"{report['device']}, jax {report['versions']['jax']}, {report['date']}"
     )
     figure, (above, below) = panels(2, len(families), size=(3.2 * len(families), 8), title=title, sharey="row")
@@ -34,8 +34,8 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
         _curves(below[column], curves, lambda row: row.get("step_cpu_us"))
         above[column].set_title(family, fontsize=TITLE_POINTS)
         below[column].set(xlabel="tokens")
-    above[0].set(ylabel="forward and backward, CPU-ms")
-    below[0].set(ylabel="one step after as many tokens, CPU-us")
+    above[0].set(ylabel="forward and backward, CPU ms")
+    below[0].set(ylabel="decode step after as many tokens, CPU µs")
     for axes in figure.axes:
         plain_log_ticks(axes, "y")
     add_legend(figure)

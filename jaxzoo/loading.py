@@ -62,12 +62,17 @@ class Loaded:
 
         Returns:
           The continuation of each prompt: a text, or an array of ids.
+
+        Raises:
+          ValueError: a prompt is a text, and the model has no tokenizer; or an option is none.
         """
         fields = {field.name for field in dataclasses.fields(Sampling)} & options.keys()
         sampling = Sampling(**{name: options.pop(name) for name in fields})
         given: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
         tokenizer = self.tokenizer
         if tokenizer is None:
+            if any(isinstance(prompt, str) for prompt in given):
+                raise ValueError("prompts: this model was trained on token ids, not on text; give lists of ids")
             return generate(self.model, given, max_tokens=max_tokens, sampling=sampling, **options)
         end = tokenizer.end_of_text
         ids = [tokenizer.encode(text) if isinstance(text, str) else text for text in given]

@@ -29,13 +29,13 @@ def draw(report: dict[str, Any], path: Path) -> None:
 
     figure, ((prefill, batch), (context, memory)) = panels(2, 2, size=(10, 8), title=_title(report))
     _curves(prefill, report["prefill"], "length", speed)
-    prefill.set(xlabel="prompt, tokens", ylabel=f"prefill, tokens a {second}")
+    prefill.set(xlabel="prompt, tokens", ylabel=f"prefill, tokens per {second}")
     _curves(batch, report["decode_by_batch"], "batch", speed)
-    batch.set(xlabel="batch size", ylabel=f"decode without prompt, tokens a {second}")
+    batch.set(xlabel="batch size", ylabel=f"decode without prompt, tokens per {second}")
     _curves(context, report["decode_by_context"], "context", lambda row: 1e3 * row[seconds] / row["steps"])
-    context.set(xlabel="context, tokens", ylabel=f"decode step, {'CPU-ms' if on_cpu else 'ms'}")
+    context.set(xlabel="context, tokens", ylabel=f"decode step, {'CPU ms' if on_cpu else 'ms'}")
     _curves(memory, report["decode_by_context"], "context", lambda row: row["state_bytes"] / 2**20)
-    memory.set(xlabel="context, tokens", ylabel="state of a sequence, MiB")
+    memory.set(xlabel="context, tokens", ylabel="state per sequence, MiB")
     add_legend(figure)
     save(figure, path)
 

@@ -154,13 +154,13 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
     return configs[name]
 
 
-def import_file(file: Path, kind: packaged.Kind = "configs") -> ModuleType:
+def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:
     """Imports a Python file of the user's, so that the classes that it defines are known.
 
     Raises:
       UsageError: the file is missing or fails (with its line).
     """
-    what = f"{kind.removesuffix('s')} file"
+    what = what or f"{kind.removesuffix('s')} file"
     if not file.is_file():
         raise UsageError(f"{what} {file} {packaged.missing(file, kind)}")
     with _failures_of(file, what):
@@ -174,7 +174,7 @@ def class_in_file(text: str, base: type, option: str) -> type:
       UsageError: the file is missing or fails, or has no such class.
     """
     file, _, name = text.rpartition(":")
-    module = import_file(Path(file))
+    module = import_file(Path(file), what=f"{option}: file")
     own = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
     for found in (name, f"{name}Config"):
         if found in own and not inspect.isabstract(own[found]):
@@ -207,7 +207,7 @@ def _mixer_named(name: str) -> "MixerConfig":
     """The mixer of `--model.mixer`, with its class's defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
 
-    with _failures_of(Path(name.rpartition(":")[0])):
+    with _failures_of(Path(name.rpartition(":")[0]), f"{MIXER_FLAG}: file"):
         return find_class(name, MixerConfig, MIXER_FLAG, MIXERS)()
 
 
@@ -216,7 +216,7 @@ def _task_named(name: str) -> "TaskConfig":
     from jaxzoo.tasks.base import TaskConfig
     from jaxzoo.tasks.demos import DEMOS
 
-    with _failures_of(Path(name.rpartition(":")[0])):
+    with _failures_of(Path(name.rpartition(":")[0]), f"{TASK_FLAG}: file"):
         return find_class(name, TaskConfig, TASK_FLAG, {key: demo.full_size for key, demo in DEMOS.items()})()
 
 

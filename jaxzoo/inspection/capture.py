@@ -11,7 +11,8 @@ Names that a `LanguageModel` shows, for layer 0, 1, ... (`shown` lists them with
 | `layers.I.mixer.influence` | Frobenius norm of the derivative of the output of token t by the input of token s,
   (b, t, s); any mixer |
 | `layers.I.mixer.state` | state after each token, its leaves (b, t, ...); mixers that stream |
-| `layers.I.mixer.NAME` | what a mixer shows by itself, such as gates and decays |
+| `layers.I.mixer.NAME` | what a mixer shows by itself: `log_decay` and `beta` of linear attention and delta rules,
+  `delta` of Mamba, the gates of RG-LRU |
 | `layers.I.mlp.out` | output of the second branch, (b, t, d) |
 | `layers.I.out` | residual stream after the layer, (b, t, d) |
 | `features` | output of the final norm, (b, t, d) |

@@ -11,7 +11,7 @@ import numpy as np
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.inspection.capture import capture, shown
 from jaxzoo.models.language_model import LanguageModel
-from pallas_kernels.figure import TITLE_POINTS, panels, save, series_style
+from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, save, series_style
 
 MOST_HEADS = 4
 """Heads of a layer that are drawn; more are averaged."""
@@ -92,6 +92,7 @@ def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = N
         _draw_map(axes, weights, seen.queries, texts, name)
     if seen.norms:
         _draw_norms(grid.flat[len(maps)], seen.norms)
+        add_legend(figure)
     for axes in grid.flat[count:]:
         axes.set_axis_off()
     save(figure, path)
@@ -167,4 +168,3 @@ def _draw_norms(axes: Any, norms: Mapping[int, np.ndarray]) -> None:
         axes.plot(np.arange(1, len(norm) + 1), norm, **(series_style(i) | {"marker": ""}), label=f"layer {layer}")
     axes.set(xlabel="tokens read", ylabel="L2 norm")
     axes.set_title("state of the mixer", fontsize=TITLE_POINTS)
-    axes.legend(fontsize=7)

@@ -40,18 +40,19 @@ class Trained(NamedTuple):
     """Step of the checkpoint."""
 
 
-def find_run(directory: Path, option: str = "--run") -> RunDirectory:
+def find_run(directory: Path, option: str = "") -> RunDirectory:
     """The run in a directory.
 
     Args:
       directory: the run's.
-      option: what named it.
+      option: that named it, if any.
 
     Raises:
       ValueError: there is none, or a symbolic link stands in place of one of its files.
     """
     run = RunDirectory(directory.absolute())
-    takes = f"{option} takes the directory of a run, such as runs/mqar-based"
+    takes = f"{option} takes" if option else "it must be"
+    takes += " the directory of a run, such as runs/mqar-based"
     if not run.path.is_dir():
         raise ValueError(f"{run.path} does not exist; {takes}")
     if not run.holds_run:

@@ -84,7 +84,7 @@ def _curves(rows: list[dict], axis: str, title: str, *, memory: bool):
             if panel.get_lines():
                 plain_log_ticks(panel, "y")
         axes[-1, column].set_xlabel(LABELS.get(axis, axis))
-    axes[0, 0].set_ylabel("ms a call")
+    axes[0, 0].set_ylabel("ms per call")
     if memory:
         axes[1, 0].set_ylabel("temporary MiB")
     add_legend(figure)
@@ -120,7 +120,7 @@ def _dots(rows: list[dict], title: str):
             axes[i, j].set_title(f"{shape}, {KIND[kind]}", fontsize=TITLE_POINTS)
             _dot(axes[i, j], [row for row in rows if (row["name"], row["kind"]) == (shape, kind)])
     for panel in axes[-1]:
-        panel.set_xlabel("ms a call")
+        panel.set_xlabel("ms per call")
     add_legend(figure)
     return figure
 

@@ -82,7 +82,7 @@ def test_flags_change_what_is_asked_and_how_it_is_answered(metrics):
 def test_one_line_for_a_mistake(trained, capsys):
     """Kills: a traceback, or a table of another model than was trained."""
     for flags, message in [
-        (["--run", "/no/such"], "/no/such does not exist; --run takes the directory of a run"),
+        (["--run", "/no/such"], "/no/such does not exist; it must be the directory of a run"),
         ([], "--run DIR is required"),
         (["--run", "RUN", "--run", "RUN"], "--run takes one run; python -m jaxzoo.compare"),
         (["--run", "RUN", "--model.n-layrs", "2"], "unknown option --model.n-layrs; did you mean --model.n-layers?"),

@@ -141,7 +141,7 @@ def test_one_line_for_a_mistake_on_the_command_line(trained_run, capsys):
         (["--prompt", "a", "--prompt", ""], "--prompt '' is empty"),
         (["--prompt", "\udcff"], "must be UTF-8 text, but byte 0 is not"),
         (["--prompt-file", "/no/such"], "--prompt-file /no/such cannot be read: No such file"),
-        (["--prompt", "a", "--run", "/no/such"], "/no/such does not exist; --run takes the directory of a run"),
+        (["--prompt", "a", "--run", "/no/such"], "/no/such does not exist; it must be the directory of a run"),
         (["--prompt", "a", "--checkpoint", "7"], "checkpoint 7 must be one of 3, 4, those in"),
         (["--prompt", "a", "--checkpoint", "-1"], "Command.checkpoint=-1 must not be negative"),
         (["--prompt", "a", "--temperature", "-1"], "Command.temperature=-1.0 must not be negative"),

@@ -87,3 +87,5 @@ def test_a_loaded_model_generates_ids_without_a_tokenizer(run):
     prompt = np.asarray(loaded.example(0).tokens[0, :10])
     (found,) = loaded.generate([prompt], max_tokens=1, temperature=0.0)
     assert found.tolist() == [int(np.argmax(loaded(prompt[None])[0, -1]))]
+    with pytest.raises(ValueError, match="prompts: this model was trained on token ids, not on text"):
+        loaded.generate("The sea")

@@ -64,7 +64,7 @@ def test_mistakes_are_one_line(folder, capsys):
     """Kills a traceback for a misspelt file or class."""
     zoo = ["--config", str(ZOO), "--model.mixer"]
     for main, argv, message in (
-        (train, [*zoo, "nowhere.py:Thing"], "config file nowhere.py does not exist"),
+        (train, [*zoo, "nowhere.py:Thing"], "--model.mixer: file nowhere.py does not exist"),
         (train, [*zoo, "moving_average.py:MovingAvrage"], "did you mean 'MovingAverageConfig'"),
         (train, [*zoo, "echo.py:Echo"], "it defines none"),
         (tasks, ["--task", "echo.py:Ecco"], "unknown class 'Ecco'; there are EchoConfig"),

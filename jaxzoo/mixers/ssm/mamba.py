@@ -50,6 +50,7 @@ from jaxzoo.layers.causal_conv import (
     uniform_parameter,
 )
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.probe import show
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
@@ -200,7 +201,8 @@ class Mamba(Mixer):
         x = jax.nn.silu(convolved + _vector(self.conv_bias[...], convolved))
         r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
         logits = self.dt_proj(r).astype(jnp.float32)
-        return _Tokens(x, jax.nn.softplus(logits + _vector(self.dt_bias[...], logits)), b, c)
+        delta = show("delta", jax.nn.softplus(logits + _vector(self.dt_bias[...], logits)))
+        return _Tokens(x, delta, b, c)
 
     @property
     def _coefficients(self) -> Partial:

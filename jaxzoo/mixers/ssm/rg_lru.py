@@ -37,6 +37,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.probe import show
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
@@ -184,7 +185,8 @@ class RGLRU(Mixer):
 
     def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _Tokens:
         first = positions == 0 if self.config.form == "release" else None
-        return _Tokens(x, self.recurrence_gate(x), self.input_gate(x), first)
+        recurrence = show("recurrence_gate_logits", self.recurrence_gate(x))
+        return _Tokens(x, recurrence, show("input_gate_logits", self.input_gate(x)), first)
 
     @property
     def _coefficients(self) -> Partial:
