@@ -17,6 +17,7 @@ from jaxzoo.mixers import (
     LinCATConfig,
     LinearAttentionConfig,
     LiquidS4Config,
+    Mamba2Config,
     MixerConfig,
     NystromFormerConfig,
     RetNetConfig,
@@ -52,6 +53,7 @@ EXTRA = [
         d_model=6, block_size=3, smoothing="implicit", n_retrieved=2, gate="softmax", filter_queries=True
     ),
     LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
+    Mamba2Config(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3, n_levels=4),
 ]
 """Settings with code of their own, besides every `tiny()`."""
 MORE = [

@@ -13,6 +13,7 @@ from jaxzoo.mixers.ssm.mamba2 import Mamba2, Mamba2Config
 from tests.mixers.moved import moved
 from tests.mixers.recurrent_truth import T, check, conv, inputs, rms, silu, softplus
 from tests.mixers.refused import assert_refused
+from tests.ops.test_log_linear_attention import log_linear
 
 D = 6
 
@@ -23,7 +24,8 @@ def truth(config, p, u):
     projected = u @ p["in_proj.kernel"]
     projected = projected + p.get("in_proj.bias", 0)
     z, xbc = projected[..., :inner], projected[..., inner : 2 * inner + 2 * groups * n]
-    delta = softplus(projected[..., 2 * inner + 2 * groups * n :] + p["dt_bias"])
+    rest = projected[..., 2 * inner + 2 * groups * n :]
+    delta, levels = softplus(rest[..., :heads] + p["dt_bias"]), rest[..., heads:].reshape(2, T, heads, -1)
     delta = delta if config.dt_limit is None else np.clip(delta, *config.dt_limit)
     xbc = silu(conv(xbc, p["conv.taps"]) + p.get("conv.bias", 0))
     skip = p["skip"].reshape(heads, -1)
@@ -32,6 +34,11 @@ def truth(config, p, u):
         first = inner + h // per_group * n
         x, s = xbc[..., h * width : (h + 1) * width], np.zeros((2, n, width))
         b, c = xbc[..., first : first + n], xbc[..., first + groups * n : first + groups * n + n]
+        if config.n_levels:
+            du, scales = delta[:, :, h, None] * x, softplus(p["level_scale"][h] * levels[:, :, h])
+            log_decay = -np.exp(p["a_log"][h]) * delta[..., h]
+            y[:, :, h] = log_linear(c, b, du, log_decay, scales) + skip[h] * x
+            continue
         for i in range(T):
             kept = np.exp(-np.exp(p["a_log"][h]) * delta[:, i, h])
             s = kept[:, None, None] * s + delta[:, i, h, None, None] * b[:, i, :, None] * x[:, i, None]
@@ -58,6 +65,7 @@ def truth(config, p, u):
             "skip_per_channel": True,
         },
         pytest.param({"d_state": 3, "norm_before_gate": True}, marks=pytest.mark.full),
+        {"d_state": 5, "head_dim": 3, "n_groups": 2, "n_levels": 6},
     ],
 )
 def test_equation(options):
@@ -99,6 +107,7 @@ def test_config_errors():
         ({"head_dim": 5}, r"head_dim=5 must divide expand \* d_model=12"),
         ({"head_dim": 4, "n_groups": 2}, "n_groups=2 must divide the 3 heads"),
         ({"d_state": 0}, "d_state=0 must be positive"),
+        ({"n_levels": 1}, "n_levels=1 must be 0 or at least 2"),
         ({"dt_limit": (1.0, 0.5)}, r"dt_limit=\(1.0, 0.5\) must be two bounds"),
     ]
     assert_refused(functools.partial(Mamba2Config, d_model=6), cases)

@@ -12,7 +12,7 @@ from jaxzoo.mixers import Mamba2Config
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
-OPTIONS = ("norm_before_gate", "normalize", "dt_limit", "proj_bias", "conv_bias", "skip_per_channel")
+OPTIONS = ("norm_before_gate", "normalize", "dt_limit", "proj_bias", "conv_bias", "skip_per_channel", "n_levels")
 """Fields of our mixer that stay at their defaults."""
 VECTORS = {"conv1d.bias": "conv.bias", "dt_bias": "dt_bias", "A_log": "a_log", "D": "skip", "norm.weight": "norm.scale"}
 TABLE = (

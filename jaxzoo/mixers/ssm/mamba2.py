@@ -11,6 +11,10 @@ a group; the gate comes before it, as in the paper and its code. Options of the 
 (`norm_before_gate`), no norm (`normalize=False`, its `rmsnorm`: y . silu(z) alone), `dt_limit`, biases of the
 projections and of the convolution, and a skip per channel (`D_has_hdim`).
 
+`n_levels` makes it log-linear Mamba-2 (Guo et al. 2025, arXiv 2506.04761): the past is read by runs of tokens, whose
+lengths are powers of two, each with a state of its own and a weight that the token computes, lambda = softplus(L . l)
+(`jaxzoo/ops/log_linear_attention.py`). L is `level_scale` and starts at 1, l is the last part of u W_in.
+
 | ours                       | `Mamba2Mixer` of transformers and the public code                                    |
 | -------------------------- | ------------------------------------------------------------------------------------ |
 | `in_proj`                  | `in_proj.weight`, transposed: z, x, B, C, dt                                         |
@@ -31,8 +35,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxzoo.array_typing import Array, Float
-from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
+from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
@@ -41,6 +45,13 @@ from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_ste
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.ops.log_linear_attention import (
+    LogLinearState,
+    empty_log_linear_state,
+    log_linear_attention,
+    log_linear_attention_step,
+)
+from jaxzoo.ops.segments import position_in_segment
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,11 +88,14 @@ class Mamba2Config(MixerConfig):
     """D for each channel, not for each head."""
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the mean square in the norm."""
+    n_levels: NonNegativeInt = 0
+    """Levels of log-linear attention, exact for 2^(n_levels - 1) tokens, and a state for each but one; 0: Mamba-2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ordered = self.dt_limit is None or self.dt_limit[0] < self.dt_limit[1]
         self.require("dt_limit", ordered, "must be two bounds, the lower first")
+        self.require("n_levels", self.n_levels != 1, "must be 0 or at least 2")
         if self.d_model is not None:
             rule = f"must divide expand * d_model={self.inner}"
             self.require("head_dim", self.inner % self.head_width == 0, rule)
@@ -109,7 +123,7 @@ class Mamba2Config(MixerConfig):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
+        return Capabilities(segments=True, sequence_parallel=self.n_levels == 0)
 
     @classmethod
     def tiny(cls) -> Self:
@@ -121,8 +135,8 @@ class Mamba2Config(MixerConfig):
     def flops_per_token(self, length: int) -> float:
         """Projections, convolution, scores of a chunk with their values, and writing and reading the state."""
         inner, n = self.inner, self.d_state
-        projections = 2.0 * self.width * (2 * inner + self.convolved + self.heads)
-        recurrence = 2.0 * min(CHUNK, length) * (n * self.heads + inner) + 4.0 * n * inner
+        projections = 2.0 * self.width * (2 * inner + self.convolved + self.heads * (1 + self.n_levels))
+        recurrence = 2.0 * min(CHUNK, length) * (n * self.heads + inner) + 4.0 * n * inner * max(self.n_levels - 1, 1)
         return projections + self.convolved * conv_flops(self.n_taps, length) + recurrence
 
 
@@ -135,10 +149,22 @@ class Mamba2State(NamedTuple):
     """`S` of the module docstring (h, d_state, head_dim), float32."""
 
 
+class Mamba2LevelsState(NamedTuple):
+    """Shift register and sums by level, of log-linear Mamba-2."""
+
+    history: Float[Array, "b w-1 d"]
+    """As in `Mamba2State`."""
+    s: Float[Array, "b levels h k v"]
+    """Sums of the levels above the first, float32."""
+    place: Int[Array, "b"]
+    """Tokens so far, int32."""
+
+
 class Mamba2(Mixer):
     """Selective state space with scalar decays; `step` costs O(d_state) per channel, besides the projections.
 
-    `in_proj` (d, 2 inner + 2 n_groups d_state + heads), `conv.taps` (n_taps, inner + 2 n_groups d_state), `conv.bias`,
+    `in_proj` (d, 2 inner + 2 n_groups d_state + heads (1 + n_levels)), `conv.taps` (n_taps, inner + 2 n_groups
+    d_state), `conv.bias`, `level_scale` (heads, n_levels),
     `a_log`, `dt_bias` (heads,), `skip` (heads,) or (inner,), `norm.scale` (inner,), `out_proj` (inner, d).
     """
 
@@ -146,12 +172,14 @@ class Mamba2(Mixer):
 
     def __init__(self, config: Mamba2Config, *, rngs: nnx.Rngs) -> None:
         d, inner, heads = config.width, config.inner, config.heads
-        width, bias = inner + config.convolved + heads, config.proj_bias
+        width, bias = inner + config.convolved + heads * (1 + config.n_levels), config.proj_bias
         self.in_proj = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
         self.conv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
         self.a_log = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
         self.dt_bias = dt_bias_parameter(heads, rngs=rngs)
         self.skip = parameter(jnp.ones((inner if config.skip_per_channel else heads,)), ("heads",), decay=False)
+        if config.n_levels:
+            self.level_scale = parameter(jnp.ones((heads, config.n_levels)), ("heads", None), decay=False)
         if config.normalize:
             gate_first = not config.norm_before_gate
             self.norm = GatedNorm(
@@ -161,63 +189,108 @@ class Mamba2(Mixer):
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        z, inputs, dt = self._project(x)
-        c, b, u, delta, log_decay = self._select(self.conv(inputs, segment_ids=context.segment_ids), dt)
-        y, _ = linear_attention(c, b, _times(u, delta), log_decay=log_decay, segment_ids=context.segment_ids)
-        return self._merge(y, u, z)
+        ids, (z, inputs, dt) = context.segment_ids, self._project(x)
+        tokens, u = self._select(self.conv(inputs, segment_ids=ids), dt)
+        if tokens.scales is None:
+            c, b, du, log_decay, _ = tokens
+            return self._merge(linear_attention(c, b, du, log_decay=log_decay, segment_ids=ids)[0], u, z)
+        places = None if ids is None else position_in_segment(ids)
+        return self._merge(self._read_levels(tokens, self._no_levels(x.shape[0]), places)[0], u, z)
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> Mamba2State:
+    ) -> Mamba2State | Mamba2LevelsState:
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
-        s = jnp.zeros((batch_size, config.heads, config.d_state, config.head_width), jnp.float32)
-        return Mamba2State(empty_history(batch_size, config.n_taps, config.convolved, dtype), s)
+        history = empty_history(batch_size, config.n_taps, config.convolved, dtype)
+        if config.n_levels:
+            return Mamba2LevelsState(history, *self._no_levels(batch_size))
+        return Mamba2State(history, jnp.zeros((batch_size, config.heads, config.d_state, config.head_width)))
 
     def prefill(
-        self, x: Float[Array, "b t d"], state: Mamba2State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], Mamba2State]:
+        self, x: Float[Array, "b t d"], state: Mamba2State | Mamba2LevelsState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b t d"], Mamba2State | Mamba2LevelsState]:
         z, inputs, dt = self._project(x)
         convolved, history = self.conv.prefill(inputs, state.history)
-        c, b, u, delta, log_decay = self._select(convolved, dt)
-        before = LinearState(state.s, None)
-        y, after = linear_attention(c, b, _times(u, delta), log_decay=log_decay, initial_state=before)
+        tokens, u = self._select(convolved, dt)
+        if isinstance(state, Mamba2LevelsState):
+            y, after = self._read_levels(tokens, LogLinearState(*state[1:]))
+            return self._merge(y, u, z), Mamba2LevelsState(history, *after)
+        c, b, du, log_decay, _ = tokens
+        y, after = linear_attention(c, b, du, log_decay=log_decay, initial_state=LinearState(state.s, None))
         return self._merge(y, u, z), Mamba2State(history, after.s)
 
     def step(
-        self, x_t: Float[Array, "b d"], state: Mamba2State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], Mamba2State]:
+        self, x_t: Float[Array, "b d"], state: Mamba2State | Mamba2LevelsState, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], Mamba2State | Mamba2LevelsState]:
         z, inputs, dt = self._project(x_t)
         convolved, history = self.conv.step(inputs, state.history)
-        c, b, u, delta, log_decay = self._select(convolved, dt)
-        before = LinearState(state.s, None)
-        y, after = linear_attention_step(before, c, b, _times(u, delta), log_decay=log_decay)
+        (c, b, du, log_decay, scales), u = self._select(convolved, dt)
+        if isinstance(state, Mamba2LevelsState):
+            c, b = (self._for_heads(y) for y in (c, b))
+            assert scales is not None
+            before = LogLinearState(*state[1:])
+            y, after = log_linear_attention_step(before, c, b, du, log_decay=log_decay, scales=scales)
+            return self._merge(y, u, z), Mamba2LevelsState(history, *after)
+        y, after = linear_attention_step(LinearState(state.s, None), c, b, du, log_decay=log_decay)
         return self._merge(y, u, z), Mamba2State(history, after.s)
 
+    def _no_levels(self, batch_size: int) -> LogLinearState:
+        config = self.config
+        return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, config.head_width)
+
+    def _read_levels(
+        self, tokens: "_Tokens", sums: LogLinearState, places: Int[Array, "b t"] | None = None
+    ) -> tuple[Array, LogLinearState]:
+        assert tokens.scales is not None
+        c, b = (self._for_heads(y) for y in (tokens.c, tokens.b))
+        return log_linear_attention(
+            c, b, tokens.du, log_decay=tokens.log_decay, scales=tokens.scales, state=sums, places=places
+        )
+
+    def _for_heads(self, y: Float[Array, "... g k"]) -> Float[Array, "... h k"]:
+        return jnp.repeat(y, self.config.heads // self.config.n_groups, axis=-2)
+
     def _project(self, x: Float[Array, "... d"]) -> tuple[Array, Array, Array]:
-        """The gate, what is convolved, and the logits of the time step."""
+        """The gate, what is convolved, and the logits of time step and levels."""
         inner = self.config.inner
         z, inputs, dt = jnp.split(self.in_proj(x), (inner, inner + self.config.convolved), axis=-1)
         return z, inputs, dt
 
-    def _select(self, convolved: Array, dt: Array) -> tuple[Array, ...]:
-        """C and B `(..., g, k)`, x `(..., h, v)`, delta and log decay `(..., h)`, the last two float32."""
+    def _select(self, convolved: Array, dt: Array) -> "tuple[_Tokens, Array]":
+        """The tokens of the recurrence, and x `(..., h, v)`."""
         config = self.config
         inner, state = config.inner, config.n_groups * config.d_state
         u, b, c = jnp.split(convolved, (inner, inner + state), axis=-1)
         u = u.reshape(*u.shape[:-1], config.heads, config.head_width)
         groups = (config.n_groups, config.d_state)
         b, c = (y.reshape(*y.shape[:-1], *groups) for y in (b, c))
+        dt, levels = dt[..., : config.heads], dt[..., config.heads :]
         delta = time_step(dt, self.dt_bias[...])
         if config.dt_limit is not None:
             delta = jnp.clip(delta, *config.dt_limit)
-        return c, b, u, delta, -jnp.exp(self.a_log[...]).reshape((1,) * (dt.ndim - 1) + (-1,)) * delta
+        log_decay = -jnp.exp(self.a_log[...]).reshape((1,) * (dt.ndim - 1) + (-1,)) * delta
+        scales = None
+        if config.n_levels:
+            scale = self.level_scale[...].reshape((1,) * (dt.ndim - 1) + (config.heads, -1))
+            scales = jax.nn.softplus(scale * levels.astype(jnp.float32).reshape(*dt.shape, config.n_levels))
+        return _Tokens(c, b, _times(u, delta), log_decay, scales), u
 
     def _merge(self, y: Float[Array, "... h v"], u: Float[Array, "... h v"], z: Float[Array, "... d"]) -> Array:
         """Adds the skip, gates and normalizes, and projects back to the model width."""
         skip = self.skip[...].astype(u.dtype).reshape(self.config.heads, -1)
         y = (y + u * skip.reshape((1,) * (u.ndim - 2) + skip.shape)).reshape(z.shape)
         return self.out_proj(self.norm(y, z) if self.config.normalize else y * jax.nn.silu(z))
+
+
+class _Tokens(NamedTuple):
+    """What tokens say of the recurrence."""
+
+    c: Array  # (..., g, k)
+    b: Array
+    du: Array  # delta x, (..., h, v)
+    log_decay: Array  # (..., h), float32
+    scales: Array | None  # of levels, (..., h, levels), float32
 
 
 def _times(u: Float[Array, "... h v"], delta: Float[Array, "... h"]) -> Float[Array, "... h v"]:
