@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import jaxzoo
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.mamba2 import Mamba2, Mamba2Config
+from jaxzoo.models import LanguageModel, LanguageModelConfig
 from tests.mixers.moved import moved
 from tests.mixers.recurrent_truth import T, check, conv, inputs, rms, silu, softplus
 from tests.mixers.refused import assert_refused
@@ -99,6 +101,22 @@ def test_state_and_flops_by_hand():
     assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 60 + 2 * 3 * 32
     projections = 2 * 6 * (12 + 32 + 4 + 12)
     assert config.flops_per_token(10) == projections + 32 * 2 * 4 + 2 * 10 * (5 * 4 + 12) + 4 * 5 * 12
+
+
+@pytest.mark.full
+def test_what_levels_show():
+    """Kills: scores of another value than the token's, or none, where the past is read by levels."""
+    config = LanguageModelConfig(
+        pattern=(Mamba2Config(d_state=3, head_dim=4, n_levels=3),), d_model=D, n_layers=1, mlp="none", vocab_size=11
+    )
+    model = LanguageModel(config, rngs=nnx.Rngs(0))
+    tokens = np.arange(18, dtype=np.int32).reshape(2, 9) % 11
+    names = ("log_decay", "scores")
+    _, seen = jaxzoo.capture(model, *(f"layers.0.mixer.{name}" for name in names))(tokens)
+    log_decay, scores = (np.float64(seen[f"layers.0.mixer.{name}"]) for name in names)
+    assert (log_decay < 0).all()
+    assert np.triu(scores, 1).max() == 0
+    assert (np.diagonal(scores, axis1=-2, axis2=-1) != 0).all()
 
 
 def test_config_errors():

@@ -40,6 +40,7 @@ from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
+from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.layers.silu_conv import SiluConv
 from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.variables import parameter
@@ -194,8 +195,14 @@ class Mamba2(Mixer):
         if tokens.scales is None:
             c, b, du, log_decay, _ = tokens
             return self._merge(linear_attention(c, b, du, log_decay=log_decay, segment_ids=ids)[0], u, z)
+        tokens = tokens._replace(log_decay=show("log_decay", tokens.log_decay))
         places = None if ids is None else position_in_segment(ids)
-        return self._merge(self._read_levels(tokens, self._no_levels(x.shape[0]), places)[0], u, z)
+
+        def read(du: Float[Array, "b t h v"]) -> Float[Array, "b t h v"]:
+            return self._read_levels(tokens._replace(du=du), self._no_levels(x.shape[0], du.shape[-1]), places)[0]
+
+        show_scores(read, tokens.du)
+        return self._merge(read(tokens.du), u, z)
 
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
@@ -204,7 +211,7 @@ class Mamba2(Mixer):
         config = self.config
         history = empty_history(batch_size, config.n_taps, config.convolved, dtype)
         if config.n_levels:
-            return Mamba2LevelsState(history, *self._no_levels(batch_size))
+            return Mamba2LevelsState(history, *self._no_levels(batch_size, config.head_width))
         return Mamba2State(history, jnp.zeros((batch_size, config.heads, config.d_state, config.head_width)))
 
     def prefill(
@@ -235,13 +242,14 @@ class Mamba2(Mixer):
         y, after = linear_attention_step(LinearState(state.s, None), c, b, du, log_decay=log_decay)
         return self._merge(y, u, z), Mamba2State(history, after.s)
 
-    def _no_levels(self, batch_size: int) -> LogLinearState:
+    def _no_levels(self, batch_size: int, v_dim: int) -> LogLinearState:
         config = self.config
-        return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, config.head_width)
+        return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, v_dim)
 
     def _read_levels(
         self, tokens: "_Tokens", sums: LogLinearState, places: Int[Array, "b t"] | None = None
     ) -> tuple[Array, LogLinearState]:
+        """Outputs (b, t, h, v), and the sums after the last token."""
         assert tokens.scales is not None
         c, b = (self._for_heads(y) for y in (tokens.c, tokens.b))
         return log_linear_attention(
