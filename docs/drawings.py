@@ -118,6 +118,6 @@ def _text(x: float, y: float, text: str) -> str:
 
 
 def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
-    """An inline picture that scrolls where the page is narrower; on one line, as Markdown wants it."""
-    head = f'<svg width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{html.escape(label)}">'
-    return f'<div style="overflow-x: auto">{head}{"".join(parts)}</svg></div>'
+    """An inline picture that shrinks where the page is narrower; on one line, as Markdown wants it."""
+    size = f'width="{width:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" style="max-width: 100%; height: auto"'
+    return f'<div><svg {size} role="img" aria-label="{html.escape(label)}">{"".join(parts)}</svg></div>'

@@ -118,7 +118,7 @@ def _entry(name: str, config: MixerConfig, cells: list[str]) -> str:
     parts += ["## Train", f"```\npython -m jaxzoo.train --config mqar/zoo --model.mixer {name}\n```"]
     if drawing := draw_learning(name):
         parts += [
-            "## Learns MQAR",
+            "## Learning MQAR",
             "64 tokens, 8 pairs, width 64, after a short convolution; other mixers in grey.",
             drawing,
         ]
