@@ -23,6 +23,7 @@ COMMANDS = {
     "generate": "continue prompts",
     "tasks": "print examples of a recall task",
     "plan": "compile a training step for absent accelerators: memory, traffic, time",
+    "linearize": "replace the attention of a run by a mixer with a state of fixed size",
     "convert": "read and write checkpoints of other libraries",
     "export": "write a run as one safetensors file, and read it",
     "classify": "finetune a run on labelled sequences",

@@ -48,6 +48,15 @@ def softmax_features(x: Float[Array, "... k"], *, mirrored: bool) -> Float[Array
     return jax.nn.softmax(x)
 
 
+def hedgehog_features(x: Float[Array, "... k"]) -> Float[Array, "... f"]:
+    """`[softmax(x), softmax(-x)]` of `x = q W` or `k W` with W learned (Hedgehog, Zhang et al. 2024, arXiv 2402.04347).
+
+    Hedgehog's equation is `[exp(x), exp(-x)]`; the softmax over channels, as in LoLCATs (arXiv 2410.10254), cannot
+    overflow.
+    """
+    return softmax_features(x, mirrored=True)
+
+
 def taylor_features(x: Float[Array, "... k"], *, full: bool) -> Float[Array, "... f"]:
     """`phi(q) . phi(k) = 1 + s + s^2 / 2` with `s = q . k / sqrt(k)` (Based, eqs. 2-4, scaled as released).
 

@@ -86,6 +86,10 @@ from jaxzoo.mixers.linear.taylor_linear_attention import (
     TaylorLinearAttention as TaylorLinearAttention,
     TaylorLinearAttentionConfig as TaylorLinearAttentionConfig,
 )
+from jaxzoo.mixers.linear.windowed_linear_attention import (
+    WindowedLinearAttention as WindowedLinearAttention,
+    WindowedLinearAttentionConfig as WindowedLinearAttentionConfig,
+)
 from jaxzoo.mixers.ssm.h3 import H3 as H3, H3Config as H3Config
 from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4 as LiquidS4, LiquidS4Config as LiquidS4Config
 from jaxzoo.mixers.ssm.mamba import Mamba as Mamba, MambaConfig as MambaConfig
@@ -128,5 +132,6 @@ MIXERS: dict[str, type[MixerConfig]] = {
     "selective_attention": SelectiveAttentionConfig,
     "sliding_window_attention": SlidingWindowAttentionConfig,
     "taylor_linear_attention": TaylorLinearAttentionConfig,
+    "windowed_linear_attention": WindowedLinearAttentionConfig,
 }
 """The config of every mixer by name."""

@@ -38,6 +38,8 @@ TESTS = {
     "jaxzoo.evaluate --tasks": "tests/cli/test_evaluate_tasks.py",
     "jaxzoo.compare": "tests/cli/test_inspect_compare.py",
     "jaxzoo.convert": "tests/cli/test_convert.py",
+    "jaxzoo.linearize": "tests/cli/test_linearize.py",
+    "experiments.linearize": "tests/experiments/test_linearize.py",
     "jaxzoo.export": "tests/train/test_portable.py",
     "jaxzoo.generate": "tests/cli/test_generate.py",
     "jaxzoo.inspect": "tests/cli/test_inspect_compare.py",

@@ -25,6 +25,7 @@ from jaxzoo.mixers import (
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
     TaylorLinearAttentionConfig,
+    WindowedLinearAttentionConfig,
 )
 from jaxzoo.testing import ready
 from tests.mixers.outside import OUTSIDE
@@ -37,6 +38,7 @@ EXTRA = [
     LinearAttentionConfig(d_model=6, n_heads=3, feature_dim=3, feature_map="performer", n_features=7),
     LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, causal=False),
     LinearAttentionConfig.rebased(d_model=6, n_heads=2, feature_dim=3, eps=0.1, output_scaling=True),
+    WindowedLinearAttentionConfig(d_model=8, n_heads=2, window=0, feature_map="hedgehog", feature_dim=None),
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
     BaseConvConfig(d_model=5, filter="long", form="release"),
     HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),

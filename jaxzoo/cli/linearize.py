@@ -1,0 +1,239 @@
+"""`python -m jaxzoo.linearize --run RUN --out RUN`: attention becomes a mixer with a state of fixed size."""
+
+import argparse
+import dataclasses
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
+from jaxzoo.cli.progress import ProgressLines
+from jaxzoo.cli.runner import Failure, run, say, use_compilation_cache
+from jaxzoo.config_io import Json, to_json
+from jaxzoo.json_files import read_json
+from jaxzoo.screen import Screen
+from jaxzoo.train.run_dir import RunDirectory
+
+if TYPE_CHECKING:
+    from jaxzoo.config import ExperimentConfig
+
+PROGRAM = "python -m jaxzoo.linearize"
+MIXERS = ("based", "hedgehog", "gated-delta-net")
+TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj")
+"""Projections that have adapters, with --finetune.lora-rank."""
+DESCRIPTION = """Replaces the softmax attention of a trained model by a mixer with a state of fixed size, in the stages
+of LoLCATs (arXiv 2410.10254). Transfer: the new mixers take over the projections and learn the outputs of attention,
+from its inputs, layer by layer; the run OUT-transfer holds the result. Finetuning: python -m jaxzoo.train from there,
+of all parameters or of low-rank adapters; the run OUT. With --finetune.tokens 0 OUT holds the result of the transfer.
+Fields of the data, the optimizer and the training of the run can be overridden by their dotted names, such as
+--data.path DIR or --train.batch-size 8. Prints loss, recall on text, state and decode speed at each stage."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (None: the process's own); returns the exit status."""
+    return run(_linearize, argv, out_of_memory="out of memory; try a smaller --train.batch-size")
+
+
+def _linearize(argv: Sequence[str]) -> None:
+    options, flags = _options().parse_known_args(argv)
+    if wrong := next((f for f in flags if f.startswith("--") and f.split(".")[0] not in _FIELDS), None):
+        raise UsageError(f"unknown option {wrong}; fields of data, optimizer and train can be changed; see --help")
+    if options.mixer == "gated-delta-net" and (options.window is not None or options.feature_dim is not None):
+        raise UsageError("--window and --feature-dim belong to the mixers based and hedgehog")
+    out = Path(options.out).expanduser().absolute()
+    for file in options.config or []:
+        import_file(Path(file))
+
+    from jaxzoo.linearization.conversion import attention_layers, converted_config
+    from jaxzoo.linearization.measure import measure, table
+    from jaxzoo.linearization.transfer import TransferConfig
+    from jaxzoo.loading import load
+    from jaxzoo.sharding import make_mesh
+    from jaxzoo.train.checks import check_batch_size
+
+    settings = TransferConfig(tokens=options.transfer_tokens, learning_rate=options.transfer_learning_rate)
+    if options.finetune_tokens < 0 or options.finetune_lora_rank < 0:
+        raise UsageError("--finetune.tokens and --finetune.lora-rank must not be negative")
+    first = RunDirectory(_beside(out, "transfer") if options.finetune_tokens else out)
+    last = RunDirectory(out)
+    for directory in {first.path: first, last.path: last}.values():
+        directory.check(resume=False, overwrite=options.resume)
+    use_compilation_cache()
+    source = _as_run(Path(options.run).expanduser().absolute(), out)
+    teacher = load(source, options.checkpoint)
+    config = override(teacher.config, flags, prog=PROGRAM)
+    layers = attention_layers(config.model, options.keep)
+    model = converted_config(
+        config.model, layers, options.mixer, window=options.window, feature_dim=options.feature_dim
+    )
+    config = dataclasses.replace(config, model=model)
+    if options.finetune_tokens:
+        check_batch_size(config, make_mesh(config.mesh))  # not after the hours of a transfer
+    note: dict[str, Json] = {
+        "run": str(source),
+        "step": teacher.step,
+        "layers": list(layers),
+        "seed": config.train.seed,
+    }
+    note |= {"transfer": to_json(settings), "data": to_json(config.data), "batch_size": config.train.batch_size}
+    if not _is_done(first, config, note):
+        _transfer(teacher, config, layers, settings, first, note)
+    stages: dict[str, Path] = {"before": source, "transfer": first.path}
+    if options.finetune_tokens:
+        _finetune(_finetuning(config, options), last, first)
+        stages["finetuning"] = last.path
+    data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=config.train.valid_batch_size)
+    models = {name: teacher if name == "before" else load(path) for name, path in stages.items()}
+    print(table(measure(models, data)))
+    say(f"{last.path}: {options.mixer} in layers {', '.join(map(str, layers))}")
+
+
+def _as_run(place: Path, out: Path) -> Path:
+    """A run; a folder of another library is imported as one first, next to the output."""
+    config = place / "config.json"
+    if not config.is_file() or "model_type" not in read_json(config, dict):
+        return place
+    from jaxzoo.interop.runs import import_folder
+
+    run = RunDirectory(_beside(out, "source"))
+    if not run.newest_checkpoint.exists():
+        import_folder(place, run)
+    return run.path
+
+
+def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json]) -> bool:
+    """Whether a run holds a complete transfer with these settings.
+
+    Raises:
+      ValueError: with other ones.
+    """
+    from jaxzoo.train.trained import load_variables, read_run
+
+    if not run.holds_run:
+        return False
+    try:
+        found, (there, stored) = read_json(run.origin, dict), read_run(run.path)
+        load_variables(there, stored)
+    except (OSError, ValueError):
+        say(f"{run.path} is not complete; the transfer begins again")
+        return False
+    if stored.model != config.model or any(found.get(key) != value for key, value in note.items()):
+        raise ValueError(f"--resume: {run.path} is of another model, or of other settings; choose another --out")
+    say(f"{run.path}: the transfer is complete")
+    return True
+
+
+def _transfer(
+    teacher: Any,
+    config: "ExperimentConfig",
+    layers: Sequence[int],
+    settings: Any,
+    run: RunDirectory,
+    note: dict[str, Json],
+) -> None:
+    """Stage 1, and its run."""
+    from jaxzoo.linearization.conversion import convert
+    from jaxzoo.linearization.transfer import transfer
+    from jaxzoo.models.blueprint import split_variables
+    from jaxzoo.train.checks import check_data
+    from jaxzoo.train.portable import create_imported
+
+    old = teacher.config.model, split_variables(teacher.model)
+    new = convert(*old, config.model, seed=config.train.seed)
+    say(f"layers {', '.join(map(str, layers))}: {len(new.copied)} variables copied, {len(new.new)} new:")
+    say(" ".join(sorted({name.split(".", 2)[2] for name in new.new})) or "none")
+    variables = new.variables
+    if settings.tokens:
+        data = config.data.build(batch_size=config.train.batch_size, valid_batch_size=1)
+        check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
+        lines = ProgressLines("steps")
+
+        def report(step: int, steps: int, errors: Sequence[float]) -> None:
+            lines(f"transfer, error {sum(errors) / len(errors):.4f}", step, steps)
+
+        done = transfer(old, (config.model, variables), layers, data.train(), settings, report=report)
+        for layer, before, after in zip(layers, done.first_errors, done.last_errors, strict=True):
+            say(f"layer {layer}: relative squared error {before:.4f} -> {after:.4f}")
+        variables = done.variables
+    fingerprint = "" if teacher.tokenizer is None else teacher.tokenizer.fingerprint
+    create_imported(run, to_json(config), variables, note, fingerprint)
+    tokenizer = RunDirectory(Path(str(note["run"]))).tokenizer
+    if tokenizer.is_dir():
+        shutil.copytree(tokenizer, run.tokenizer, dirs_exist_ok=True)
+
+
+def _finetuning(config: "ExperimentConfig", options: argparse.Namespace) -> "ExperimentConfig":
+    """The config of stage 2: that of the run, for so many tokens."""
+    shape = config.data.abstract_batch(config.train.batch_size).tokens
+    steps = max(1, round(options.finetune_tokens / shape.size))
+    optimizer = dataclasses.replace(config.optimizer, learning_rate=options.finetune_learning_rate)
+    rank = options.finetune_lora_rank
+    train = dataclasses.replace(config.train, steps=steps, lora_rank=rank, lora_targets=TARGETS if rank else ())
+    return dataclasses.replace(config, optimizer=optimizer, train=train)
+
+
+def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory) -> None:
+    """Stage 2, by the trainer.
+
+    Raises:
+      Failure: training failed, or was stopped before its end.
+    """
+    from jaxzoo.loading import load
+    from jaxzoo.train.experiment import TrainingError, run_experiment
+    from jaxzoo.train.origin import CheckpointPlace
+
+    resume = run.newest_checkpoint.exists()
+    if resume:
+        run.check_same(to_json(config))
+    origin = None if resume else CheckpointPlace(first.path, None)
+    screen = Screen(sys.stdout)
+    try:
+        run_experiment(
+            config, run, name="finetuning", resume=resume, overwrite=not resume, screen=screen, init_from=origin
+        )
+    except TrainingError as error:
+        raise Failure(str(error)) from error
+    step = load(run.path).step
+    if step < config.train.steps:
+        raise Failure(f"stopped at step {step} of the finetuning; the same command and --resume continue it")
+
+
+def _beside(out: Path, end: str) -> Path:
+    return out.with_name(f"{out.name}-{end}")
+
+
+_FIELDS = ("--data", "--optimizer", "--train")
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
+    run_help = "directory of the run, or a local folder in the format of the Hugging Face hub; nothing is written there"
+    parser.add_argument("--run", metavar="RUN", required=True, help=run_help)
+    parser.add_argument("--out", metavar="RUN", required=True, help="directory of the new run")
+    mixer = "Taylor attention after a window, Hedgehog's learned softmax features, or Gated DeltaNet"
+    parser.add_argument("--mixer", choices=MIXERS, default="based", help=mixer)
+    parser.add_argument("--keep", metavar="LAYER", type=int, nargs="*", default=[], help="layers that stay attention")
+    window = "tokens that keep softmax attention; default: 64 of based, 0 of hedgehog"
+    parser.add_argument("--window", metavar="N", type=int, help=window)
+    feature_dim = "columns of the learned map of queries and keys; default: 16 of based, a head's width of hedgehog"
+    parser.add_argument("--feature-dim", metavar="N", type=int, help=feature_dim)
+    for flag, kind, default, text in (
+        ("transfer.tokens", int, 20_000_000, "tokens of the transfer; 0: none"),
+        ("transfer.learning-rate", float, 1e-3, "its learning rate"),
+        ("finetune.tokens", int, 20_000_000, "tokens of the finetuning; 0: none"),
+        ("finetune.learning-rate", float, 1e-4, "its learning rate"),
+        ("finetune.lora-rank", int, 0, f"rank of adapters of {', '.join(TARGETS)}; 0: all parameters learn"),
+    ):
+        name = flag.replace(".", "_").replace("-", "_")
+        parser.add_argument(
+            f"--{flag}", dest=name, metavar="N", type=kind, default=default, help=f"{text}; default: {default}"
+        )
+    checkpoint = "step of the run's checkpoint, or best; default: the newest"
+    parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
+    parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of the run")
+    resume = "go on: a complete transfer is kept, an incomplete one begins again, finetuning continues"
+    parser.add_argument("--resume", action="store_true", help=resume)
+    return parser

@@ -1,0 +1,103 @@
+"""What a conversion costs and saves: loss, recall on text, state and decode speed of a model before and after."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import nnx
+
+from jaxzoo.array_typing import Array
+from jaxzoo.data.base import Batch, Dataset
+from jaxzoo.evals.compare import Scored, compare
+from jaxzoo.evals.recall_slices import Bigrams, RecallSums, Score
+from jaxzoo.generation import generate
+from jaxzoo.loading import Loaded
+from jaxzoo.train.evaluate import padded_batches
+from jaxzoo.train.loss import score_targets
+
+DECODED = 64
+"""Tokens whose decoding is timed."""
+
+
+class Measured(NamedTuple):
+    """A model at one stage."""
+
+    scored: Scored
+    """Scores on the validation sets, paired with those of the first stage; bytes of the state at the data's length."""
+    recall: Mapping[str, Score]
+    """Nats on the recall slices of text (`jaxzoo.evals.recall_slices`), by name; empty for other data."""
+    decoded_per_s: float
+    """Tokens that one sequence gets per second, at the end of the data's length."""
+
+
+def measure(models: Mapping[str, Loaded], data: Dataset, bigrams: Bigrams | None = None) -> list[Measured]:
+    """Measures the stages of a conversion, the model before it first.
+
+    Args:
+      models: by stage.
+      data: whose validation sets are scored.
+      bigrams: how often bigrams were seen in training; None: every repeated bigram counts as recalled.
+
+    Raises:
+      ValueError: as `compare`.
+    """
+    return [
+        Measured(
+            scored,
+            {} if data.bytes_per_token is None else recall(models[scored.name], data, bigrams),
+            decode_speed(models[scored.name], data.max_length),
+        )
+        for scored in compare(models, data)
+    ]
+
+
+def recall(
+    loaded: Loaded, data: Dataset, bigrams: Bigrams | None = None, *, at_most: int = 1250
+) -> Mapping[str, Score]:
+    """Nats of the validation targets of text by what could have been recalled of them."""
+    graph, variables = nnx.split(loaded.model)
+
+    @jax.jit
+    def nats(variables: Any, batch: Batch) -> Array:
+        return score_targets(nnx.merge(graph, variables), batch)[0].nats
+
+    sums = RecallSums(bigrams, at_most=at_most)
+    for valid in data.valid():
+        for batch in padded_batches(valid, 1):
+            sums.add(batch, np.asarray(nats(variables, batch)))
+    return sums.sections().slices
+
+
+def decode_speed(loaded: Loaded, length: int) -> float:
+    """Decode steps per second of one sequence, the last ones of `length` tokens; compiled before it is timed."""
+    new = min(DECODED, max(1, length // 2))
+    prompt = [np.arange(max(1, length - new)) % loaded.model.config.vocab_size]
+
+    def seconds(n: int) -> float:
+        start = time.monotonic()
+        generate(loaded.model, prompt, max_tokens=n)
+        return time.monotonic() - start
+
+    for n in (1, new + 1):
+        seconds(n)  # compiles
+    decoding = min(seconds(new + 1) for _ in range(3)) - min(seconds(1) for _ in range(3))
+    return new / decoding if decoding > 0 else math.nan  # of a tiny model it is lost in the noise
+
+
+def table(measured: Sequence[Measured]) -> str:
+    """A line per stage."""
+    slices = list(measured[0].recall)[:3]
+    heads = ["stage", "loss", "change", *(f"{name} (nats)" for name in slices[1:])]
+    lines = [[*heads, "accuracy", "state bytes", "decode tokens/s"]]
+    for i, (scored, found, speed) in enumerate(measured):
+        change = f"{scored.difference:+.4f} ± {scored.difference_error:.4f}" if i else ""
+        state = "" if scored.state_bytes is None else f"{scored.state_bytes:,}"
+        nats = [f"{found[name].nats:.3f}" for name in slices[1:]]
+        lines.append([scored.name, f"{scored.loss:.4f} ± {scored.loss_error:.4f}", change, *nats])
+        lines[-1] += [f"{scored.accuracy:.4f}", state, "" if math.isnan(speed) else f"{speed:,.0f}"]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+    return "\n".join("  ".join(line).rstrip() for line in aligned)

@@ -1,0 +1,150 @@
+"""Stage 1: every new mixer learns the outputs of the attention that it replaces, from the same inputs.
+
+    loss = mean over layers of |mixer(x) - attention(x)|^2 / |attention(x)|^2
+
+with x the inputs of that layer in the old model, which stays as it is: layers are independent, and all learn in one
+step (attention transfer of LoLCATs, arXiv 2410.10254). Deviations: the error of a layer is divided by the size of its
+outputs, so that it can be read as a share; and all parameters of a new mixer learn, where LoLCATs trains those of its
+feature maps alone.
+"""
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxzoo.array_typing import Array, Float
+from jaxzoo.checked import Checked, NonNegativeInt, PositiveFloat
+from jaxzoo.config import OptimizerConfig
+from jaxzoo.data.base import Batch, Stream
+from jaxzoo.inspection.capture import capture
+from jaxzoo.interop.mapping import slots
+from jaxzoo.mixers import Context
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.train.optimizer import make_optimizer, make_schedule
+from jaxzoo.train.trained import names_of
+
+Trained = dict[str, Array]
+"""Parameters that learn, by name in the model, such as `stacks/0/blocks/1/mixer/q_map`."""
+LAST = 0.1
+"""Share of the steps, at the end, over which the reported errors are averaged."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransferConfig(Checked):
+    """How the new mixers learn."""
+
+    tokens: NonNegativeInt = 20_000_000
+    """Tokens to learn from, in whole batches; 0: the stage is left out."""
+    learning_rate: PositiveFloat = 1e-3
+    """Peak learning rate of AdamW."""
+
+
+class Transferred(NamedTuple):
+    """The model after the stage."""
+
+    variables: Variables
+    first_errors: tuple[float, ...]
+    """Relative squared error of each layer in the first step."""
+    last_errors: tuple[float, ...]
+    """The same, a mean over the last steps."""
+
+
+def transfer(
+    teacher: tuple[LanguageModelConfig, Variables],
+    student: tuple[LanguageModelConfig, Variables],
+    layers: Sequence[int],
+    batches: Stream,
+    config: TransferConfig,
+    *,
+    report: Callable[[int, int, Sequence[float]], None] = lambda *_: None,
+) -> Transferred:
+    """Trains the new mixers; all other variables of the student stay bit for bit.
+
+    Args:
+      teacher: the old model.
+      student: the new one, of `convert`.
+      layers: numbers of the layers with new mixers.
+      batches: training batches of one shape, endless.
+      config: how.
+      report: gets the step, the number of steps and the errors by layer, after each step.
+
+    Raises:
+      ValueError: an error is not finite.
+    """
+    blueprint = make_blueprint(student[0])
+    names, places = names_of(student[1].params), slots(student[0], blueprint)
+    paths = {place.path for name, place in places.items() if _layer_of_mixer(name) in layers}
+    trained = {path: names[path] for path in paths}
+    first = next(batches)
+    steps = max(1, math.ceil(config.tokens / first.tokens.size))
+    optimizer = _optimizer(config, steps, {path: names_of(blueprint.traits.params)[path] for path in paths})
+    before = make_blueprint(teacher[0])
+
+    def errors_of(trained: Trained, old: Variables, new: Variables, batch: Batch) -> Float[Array, "n"]:
+        return _errors(before, old, blueprint, with_trained(new, trained), layers, batch)
+
+    @jax.jit
+    def step(trained: Trained, moments: optax.OptState, old: Variables, new: Variables, batch: Batch):
+        def loss(trained: Trained) -> tuple[Array, Array]:
+            errors = errors_of(trained, old, new, batch)
+            return errors.mean(), errors
+
+        gradient, errors = jax.grad(loss, has_aux=True)(trained)
+        updates, moments = optimizer.update(gradient, moments, trained)
+        return optax.apply_updates(trained, updates), moments, errors
+
+    moments, seen, batch = optimizer.init(trained), list[tuple[float, ...]](), first
+    for i in range(steps):
+        trained, moments, errors = step(trained, moments, teacher[1], student[1], batch)
+        seen.append(tuple(float(x) for x in jax.device_get(errors)))
+        if not all(map(math.isfinite, seen[-1])):
+            raise ValueError(f"transfer: the error is not finite at step {i + 1}; lower --transfer.learning-rate")
+        report(i + 1, steps, seen[-1])
+        batch = next(batches) if i + 1 < steps else batch
+    last = seen[-max(1, round(LAST * steps)) :]
+    means = tuple(sum(column) / len(last) for column in zip(*last, strict=True))
+    return Transferred(with_trained(student[1], trained), seen[0], means)
+
+
+def with_trained(variables: Variables, trained: Trained) -> Variables:
+    """The variables with others in the place of those that learn."""
+    leaves = {**names_of(variables.params), **trained}
+    params = jax.tree.unflatten(jax.tree.structure(variables.params), [leaves[n] for n in names_of(variables.params)])
+    return Variables(params, variables.buffers)
+
+
+def _errors(
+    before: Blueprint, old: Variables, after: Blueprint, new: Variables, layers: Sequence[int], batch: Batch
+) -> Float[Array, "n"]:
+    """Relative squared error of each layer; without gradient for the old model."""
+    names = [f"layers.{i}.mixer.{end}" for i in layers for end in ("in", "out")]
+    _, seen = capture(before.model(old), *names)(batch.tokens, segment_ids=batch.segment_ids)
+    stacks, context = after.model(new).unstacked().stacks, Context(tokens=batch.tokens, segment_ids=batch.segment_ids)
+
+    def error(i: int) -> Array:
+        x, wanted = (jax.lax.stop_gradient(seen[f"layers.{i}.mixer.{end}"]) for end in ("in", "out"))
+        y, wanted = stacks[i].blocks[0].mixer(x, context).astype(jnp.float32), wanted.astype(jnp.float32)
+        return jnp.square(y - wanted).mean() / jnp.square(wanted).mean()
+
+    return jnp.stack([error(i) for i in layers])
+
+
+def _layer_of_mixer(name: str) -> int | None:
+    """Number of the layer whose mixer holds a variable; None: it is of no mixer."""
+    found = re.match(r"layers\.(\d+)\.mixer\.", name)
+    return int(found[1]) if found else None
+
+
+def _optimizer(config: TransferConfig, steps: int, traits: dict) -> optax.GradientTransformation:
+    # Clipping by the norm of all layers would tie them together.
+    settings = OptimizerConfig(
+        learning_rate=config.learning_rate, weight_decay=0.0, clip_norm=0.0, b2=0.95, final_fraction=0.1
+    )
+    return make_optimizer(settings, make_schedule(settings, steps), traits)

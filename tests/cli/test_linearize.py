@@ -1,0 +1,120 @@
+"""`python -m jaxzoo.linearize`: from a run with attention to a run without, and back on after a stop."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxzoo.cli.generate import main as generate
+from jaxzoo.cli.linearize import MIXERS, main as linearize
+from jaxzoo.config import ExperimentConfig, TrainConfig
+from jaxzoo.config_io import to_json
+from jaxzoo.data.text_data import TextDataConfig
+from jaxzoo.linearization import conversion
+from jaxzoo.loading import load
+from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionConfig
+from jaxzoo.models.blueprint import split_variables
+from jaxzoo.models.config import LanguageModelConfig
+from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.train.portable import create_imported
+from jaxzoo.train.run_dir import RunDirectory
+
+
+def make_run(place, pattern):
+    """A run of two layers over the bytes of a text, of random parameters."""
+    text = place.parent / "text"
+    text.mkdir(exist_ok=True)
+    for i in range(6):
+        (text / f"{i}.txt").write_text("a cab, a cabbage and the abbey. " * 20)
+    data = TextDataConfig(path=str(text), length=16, valid_tokens=64)
+    model = LanguageModelConfig(pattern=pattern, d_model=16, n_layers=2, vocab_size=257, max_length=16, mlp_width=16)
+    config = ExperimentConfig(model=model, data=data, train=TrainConfig(batch_size=8, valid_batch_size=2))
+    variables = split_variables(LanguageModel(model, rngs=nnx.Rngs(0)))
+    tokenizer = data.tokenizer().fingerprint
+    create_imported(RunDirectory(place), to_json(config), variables, {"step": 0}, tokenizer)
+    return place
+
+
+@pytest.fixture
+def source(tmp_path):
+    return make_run(tmp_path / "source", (AttentionConfig(n_heads=2, n_kv_heads=1, positions="rotary"),))
+
+
+def run(source, out, *words):
+    return linearize([str(x) for x in ("--run", source, "--out", out, *words)])
+
+
+def refused(capsys, *words):
+    """The one line of a refused command."""
+    assert run(*words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.slow
+def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
+    """Kills: a stage whose run no command takes, a table without a stage, a stop that damages or repeats what is done,
+    a run that is overwritten, other settings that are taken for the same."""
+    out, words = tmp_path / "out", ("--keep", "0", "--transfer.tokens", "256", "--finetune.tokens", "256")
+    words += ("--finetune.lora-rank", "2", "--window", "4")
+    assert run(source, out, *words) == 0
+    said = capsys.readouterr()
+    table = [line.split()[0] for line in said.out.splitlines()[-4:]]
+    assert table == ["stage", "before", "transfer", "finetuning"]
+    assert "mixer.k_map mixer.log_weight mixer.q_map" in said.err
+    made = load(out)
+    kinds = [type(layer) for layer in made.config.model.layers]
+    assert kinds == [AttentionConfig, WindowedLinearAttentionConfig]
+    assert made.step == 2
+    assert generate(["--run", str(out), "--prompt", "a cab", "--max-tokens", "2"]) == 0
+    capsys.readouterr()
+    assert "holds a run" in refused(capsys, source, out, *words)
+    assert "other settings" in refused(capsys, source, out, *words[:-1], "5", "--resume")
+
+    transferred = load(f"{out}-transfer")
+    shutil.rmtree(out)
+    shutil.rmtree(f"{out}-transfer/checkpoints")  # stopped while it was written
+    assert run(source, out, *words, "--resume") == 0
+    assert "not complete" in capsys.readouterr().err
+    again = load(f"{out}-transfer")
+    np.testing.assert_array_equal(again.model.embedding[...], transferred.model.embedding[...])
+    assert run(source, out, *words, "--resume") == 0
+    assert "the transfer is complete" in capsys.readouterr().err
+
+
+@pytest.mark.full
+def test_transfer_alone(source, tmp_path, capsys):
+    """Kills: a stage that is left out but made, an origin that does not say where the run is from, a lost tokenizer."""
+    out = tmp_path / "out"
+    words = ("--mixer", "hedgehog", "--transfer.tokens", "128", "--finetune.tokens", "0")
+    assert run(source, out, *words) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["stage", "before", "transfer"]
+    assert not (tmp_path / "out-transfer").exists()
+    assert json.loads((out / "origin.json").read_text())["layers"] == [0, 1]
+    assert isinstance(load(out).config.model.layers[0], WindowedLinearAttentionConfig)
+
+
+def test_bad_input(source, tmp_path, capsys):
+    """Kills: a traceback, a long message, something written all the same."""
+    out = tmp_path / "out"
+    linear = make_run(tmp_path / "linear", (HGRN2Config(n_heads=2),))
+    alibi = make_run(tmp_path / "alibi", (AttentionConfig(n_heads=2, positions="alibi"),))
+    for message, *words in (
+        ("no layer of softmax attention", linear, out),
+        ("--keep 5 must be a layer", source, out, "--keep", "5"),
+        ("leaves no layer", source, out, "--keep", "0", "1"),
+        ("positions='alibi'", alibi, out),
+        ("feature_dim=99 must be at most", source, out, "--feature-dim", "99"),
+        ("--window and --feature-dim belong", source, out, "--mixer", "gated-delta-net", "--window", "4"),
+        ("unknown option --model.d-model", source, out, "--model.d-model", "8"),
+        ("unknown option --data.lenth", source, out, "--data.lenth", "8"),
+        ("must not be negative", source, out, "--finetune.tokens", "-1"),
+        ("TransferConfig.tokens=-1", source, out, "--transfer.tokens", "-1"),
+        ("does not exist", tmp_path / "none", out),
+    ):
+        assert message in refused(capsys, *words)
+    assert not out.exists()
+    assert conversion.MIXERS == MIXERS
