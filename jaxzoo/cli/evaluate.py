@@ -110,7 +110,8 @@ def _options() -> argparse.ArgumentParser:
     add("--at-most", metavar="N", type=int, help=rare)
 
     add = parser.add_argument_group("tasks", TASKS).add_argument
-    add("--tasks", metavar="NAME", nargs="*", help="which tasks; of lm_eval also YAML files")
+    tasks = "tasks of lm_eval by name, TASK@K with K examples in the prompt, YAML files, based-table-2, based-table-3"
+    add("--tasks", metavar="NAME", nargs="*", help=tasks)
     data = (
         "directory with TASK.jsonl for every task: the rows of its set on the hub, of the split that is scored "
         "(for recall tasks, objects with text and value); default: fetched from the hub by lm_eval"

@@ -57,9 +57,10 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
         report=ProgressLines("requests"),
     )
     if scorer == "lm_eval":
-        from jaxzoo.evals.lm_eval_tasks import score_tasks
+        from jaxzoo.evals.lm_eval_tasks import averages, score_tasks
 
         results = score_tasks(model, names, data=options.data, limit=options.limit)
+        results |= averages(options.tasks, results)
     else:
         examples = {name: read_examples(options.data / f"{name}.jsonl", options.limit) for name in names}
         results = {name: score_recall(model, examples[name]).metrics() for name in names}
@@ -93,7 +94,8 @@ def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:
     if options.data is None and (scorer == "own" or "records" in names):
         raise UsageError(f"--data DIR is required: DIR/{names[0]}.jsonl would be read; see --help")
     if options.data is not None:
-        missing = [name for name in names if not (options.data / f"{name}.jsonl").is_file()]
+        files = [name.partition("@")[0] for name in names]
+        missing = [name for name in files if not (options.data / f"{name}.jsonl").is_file()]
         if missing:
             file, rows = options.data / f"{missing[0]}.jsonl", RECALL_TASKS.get(missing[0]) or "its set"
             raise UsageError(f"task {missing[0]}: {file} does not exist; it must hold the rows of {rows}, a line each")

@@ -1,19 +1,18 @@
 """Tasks of lm_eval on a model of ours: by name, with the hub's data or with files of our own.
 
 Local data of a task are `DIR/TASK.jsonl`: the rows of the split that the task scores (test, or validation where it has
-no test split), with the columns of its set on the hub. Any other split that a task reads, for examples of a few-shot
-prompt, is the same file. `COLUMNS` lists what is read of them.
+no test split), with the columns of its set on the hub; `COLUMNS` lists what is read of them. `TASK@K` puts K examples
+in front of each question. They are of the split that lm_eval draws them from, mostly `DIR/TASK.train.jsonl`.
 """
 
-import collections
 import functools
 import logging
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxzoo.config_io import nearest
 from jaxzoo.evals.recall_tasks import MAX_TOKENS, RECALL_TASKS, STOPS, read_examples, read_rows
@@ -42,12 +41,62 @@ COLUMNS = {
 lists `text` and `label`; `label` is an index from 0, in HellaSwag as a string; `answer` of WinoGrande is "1" or "2",
 `question` of COPA "cause" or "effect"."""
 
+LANGUAGE = {
+    "lambada_openai": ("acc",),
+    "hellaswag": ("acc_norm",),
+    "piqa": ("acc",),
+    "arc_easy": ("acc",),
+    "arc_challenge": ("acc_norm",),
+    "winogrande": ("acc",),
+}
+SUPER_GLUE = {
+    "boolq": ("acc",),
+    "cb": ("acc", "f1"),
+    "copa": ("acc",),
+    "multirc": ("acc",),
+    "record": ("f1", "em"),
+    "sglue_rte": ("acc",),
+    "wic": ("acc",),
+    "wsc": ("acc",),
+}
+GROUPS = {
+    "based-table-2": {f"{name}@0": metrics for name, metrics in LANGUAGE.items()},
+    **{
+        f"based-table-3@{shots}": {f"{name}@{shots}": metrics for name, metrics in SUPER_GLUE.items()}
+        for shots in (0, 1, 5)
+    },
+}
+"""Tables of Based (App. D.2): the tasks of a row, with the metrics that its average is over. `based-table-3` is the
+three rows of SuperGLUE at 0, 1 and 5 shots."""
+
 FEWSHOT_SEED = 1234
 """lm_eval's own."""
 
 
+class Shots(NamedTuple):
+    """A task and the examples in front of its questions."""
+
+    task: str
+    shots: int | None
+    """None: as many as the task says itself, 0 as a rule."""
+
+    @classmethod
+    def parse(cls, name: str) -> "Shots":
+        """`boolq@5` is task boolq at 5 shots.
+
+        Raises:
+          ValueError: what follows the @ is no number, or the task is one of recall.
+        """
+        task, at, shots = name.partition("@")
+        if at and not shots.isdecimal():
+            raise ValueError(f"task {name!r}: TASK@K takes a number of examples, such as {task}@5")
+        if at and int(shots) and task in RECALL_TASKS:
+            raise ValueError(f"task {name!r}: recall tasks have no examples in the prompt; take {task}")
+        return cls(task, int(shots) if at else None)
+
+
 def task_names(names: Sequence[str]) -> list[str]:
-    """The tasks of names of tasks, of tags, such as `super-glue-lm-eval-v1`, and of YAML files, in the order given.
+    """The tasks of names of tasks, of `GROUPS`, of tags, such as `super-glue-lm-eval-v1`, and of YAML files, in order.
 
     Raises:
       ValueError: lm_eval has none of that name, or it is a group, whose tasks have shares of their own in a mean; a
@@ -56,15 +105,33 @@ def task_names(names: Sequence[str]) -> list[str]:
     found = []
     names = [_task_of_file(Path(name)) if name.endswith((".yaml", ".yml")) else name for name in names]
     for name in names:
-        if name in RECALL_TASKS or name in _manager().all_subtasks:
+        if groups := groups_of(name):
+            found += [task for group in groups for task in GROUPS[group]]
+            continue
+        task, _ = Shots.parse(name)
+        if task in RECALL_TASKS or task in _manager().all_subtasks:
             found.append(name)
         elif name in _manager().all_tags:
             found += sorted(_manager().task_index[name].tags)
         elif name in _manager().all_groups:
             raise ValueError(f"task {name!r} is a group of lm_eval; name its tasks")
         else:
-            raise ValueError(f"task {name!r} is unknown to lm_eval{nearest(name, _manager().all_tasks)}")
+            raise ValueError(f"task {name!r} is unknown to lm_eval{nearest(name, [*GROUPS, *_manager().all_tasks])}")
     return list(dict.fromkeys(found))
+
+
+def groups_of(name: str) -> list[str]:
+    """The groups that a name stands for: itself, or all of a table."""
+    return [group for group in GROUPS if group == name or group.startswith(f"{name}@")]
+
+
+def averages(names: Sequence[str], results: Results) -> Results:
+    """Averages of the groups among `names`, as the paper takes them: of each task's metrics, then of the tasks."""
+    found: Results = {}
+    for group in (group for name in names for group in groups_of(name)):
+        means = [sum(results[task][m] for m in metrics) / len(metrics) for task, metrics in GROUPS[group].items()]
+        found[group] = {"average": sum(means) / len(means), "n": len(means)}
+    return found
 
 
 def _task_of_file(file: Path) -> str:
@@ -81,7 +148,7 @@ def _task_of_file(file: Path) -> str:
 def score_tasks(
     model: TextModel, names: Sequence[str], *, data: Path | None = None, limit: int | None = None
 ) -> Results:
-    """Runs tasks through lm_eval, each with the number of examples in the prompt that it says itself, 0 as a rule.
+    """Runs tasks through lm_eval.
 
     Args:
       model: answers.
@@ -93,24 +160,57 @@ def score_tasks(
       ValueError: a file, or what a task asks of a model, is not as it must be.
       OSError: a file, or a set on the hub, cannot be read.
     """
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a bootstrap in forked processes may deadlock on JAX's threads
+    for name in ("lm_eval", "datasets", "huggingface_hub", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    parsed = {name: Shots.parse(name) for name in names}
+    loaded = {shots: _with_shots(parsed.values(), shots, data, limit) for _, shots in parsed.values()}
+    found: dict[Shots, dict[str, float]] = {}
+    for shots, tasks in loaded.items():  # lm_eval takes a task once
+        found |= {Shots(task, shots): result for task, result in _scored(model, tasks, limit).items()}
+    return {name: found[task] for name, task in parsed.items()}
+
+
+def _with_shots(wanted: Iterable[Shots], shots: int | None, data: Path | None, limit: int | None) -> dict[str, Any]:
+    """The tasks with this number of shots, loaded."""
+    names = [task for task, its in wanted if its == shots]
+    tasks = _local_tasks(names, data, limit) if data else _hub_tasks(names)
+    for name, task in tasks.items():
+        task.set_config("num_fewshot", task.config.num_fewshot or 0 if shots is None else shots)
+        task.set_fewshot_seed(FEWSHOT_SEED)
+        if data and task.config.num_fewshot:
+            _check_examples(name, task.config, data)
+    if "squad_completion" in tasks:  # else defaults of all configs hide the task's own
+        own = {"until": list(STOPS), "max_gen_toks": MAX_TOKENS, "do_sample": False}
+        tasks["squad_completion"].set_config("generation_kwargs", own)
+    return tasks
+
+
+def _check_examples(name: str, config: Any, data: Path) -> None:
+    """Refuses examples that would be the questions themselves, with their answers."""
+    scored = config.test_split or config.validation_split
+    source = config.fewshot_split or config.training_split or config.validation_split or scored
+    file, shots = data / f"{name}.{source}.jsonl", config.num_fewshot
+    if source != scored and not file.is_file():
+        raise ValueError(
+            f"task {name}@{shots}: {file} does not exist; it must hold the rows of the split {source!r}, which the "
+            "examples are drawn from"
+        )
+    file = file if file.is_file() else data / f"{name}.jsonl"
+    n_rows = len(set(file.read_text(encoding="utf-8").splitlines()))
+    if n_rows <= shots:  # one of them may be the question itself
+        raise ValueError(f"task {name}@{shots}: {file} has {n_rows} different rows and must have more than {shots}")
+
+
+def _scored(model: TextModel, tasks: dict[str, Any], limit: int | None) -> Results:
     from lm_eval.evaluator import evaluate
 
     from jaxzoo.evals.lm_eval_model import LMEvalModel
 
-    os.environ.setdefault("DISABLE_MULTIPROC", "1")  # a bootstrap in forked processes may deadlock on JAX's threads
-    for name in ("lm_eval", "datasets", "huggingface_hub", "httpx"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    tasks = _local_tasks(names, data, limit) if data else _hub_tasks(names)
-    for task in tasks.values():
-        task.set_config("num_fewshot", task.config.num_fewshot or 0)
-        task.set_fewshot_seed(FEWSHOT_SEED)
-    if "squad_completion" in tasks:  # else defaults of all configs hide the task's own
-        own = {"until": list(STOPS), "max_gen_toks": MAX_TOKENS, "do_sample": False}
-        tasks["squad_completion"].set_config("generation_kwargs", own)
     found: Any = evaluate(
         lm=LMEvalModel(model), task_dict={"tasks": tasks}, limit=limit, bootstrap_iters=100, log_samples=False
     )
-    return {name: {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]} for name in names}
+    return {name: {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]} for name in tasks}
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, float]:
@@ -199,21 +299,34 @@ def _local_recall_task(name: str, data: Path, limit: int | None) -> Any:
     return task
 
 
+class _Splits(dict):
+    """The splits of a task's local set: `DIR/TASK.SPLIT.jsonl` where there is such a file, else `DIR/TASK.jsonl`."""
+
+    def __init__(self, data: Path, name: str):
+        super().__init__()
+        self._data, self._name = data, name
+        self._shared = _read(data / f"{name}.jsonl", name)
+
+    def __missing__(self, split: str) -> Any:
+        own = self._data / f"{self._name}.{split}.jsonl"
+        self[split] = _read(own, self._name) if own.is_file() else self._shared
+        return self[split]
+
+
+def _read(file: Path, name: str) -> Any:
+    import datasets
+
+    rows = read_rows(file)
+    for number, row in enumerate(rows, 1):
+        missing = [column for column in COLUMNS.get(name, ()) if column not in row]
+        if missing:
+            raise ValueError(f"{file}:{number}: {missing[0]} is missing, which the task reads")
+    try:
+        return datasets.Dataset.from_list(rows)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{file}: all rows must have columns of the same types ({error})") from error
+
+
 def _dataset(data: Path, name: str) -> Callable[..., Any]:
-    """Makes what lm_eval takes for the task's set: every split is the file."""
-
-    def make(**options: Any) -> Any:
-        import datasets
-
-        rows = read_rows(data / f"{name}.jsonl")
-        for number, row in enumerate(rows, 1):
-            missing = [column for column in COLUMNS.get(name, ()) if column not in row]
-            if missing:
-                raise ValueError(f"{data / name}.jsonl:{number}: {missing[0]} is missing, which the task reads")
-        try:
-            dataset = datasets.Dataset.from_list(rows)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{data / name}.jsonl: all rows must have columns of the same types ({error})") from error
-        return collections.defaultdict(lambda: dataset)
-
-    return make
+    """Makes what lm_eval takes for the task's set."""
+    return lambda **options: _Splits(data, name)
