@@ -174,11 +174,11 @@ def test_the_picture():
     ]
     figure = draw(Results(rows))
     panels = {panel.get_title(): curves(panel) for panel in figure.axes}
-    assert list(panels) == ["MQAR, d = 32", "MQAR, d = 64", "MQNAR, d = 32", "MQNAR, d = 64"]
-    assert list(panels["MQAR, d = 32"]) == ["CAT", ROTARY, YARN, "trained"]
-    assert panels["MQAR, d = 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
-    assert panels["MQNAR, d = 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
-    assert panels["MQAR, d = 64"] == {}
+    assert list(panels) == ["MQAR, model width 32", "MQAR, model width 64", "MQNAR, model width 32", "MQNAR, model width 64"]
+    assert list(panels["MQAR, model width 32"]) == ["CAT", ROTARY, YARN, "trained"]
+    assert panels["MQAR, model width 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
+    assert panels["MQNAR, model width 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
+    assert panels["MQAR, model width 64"] == {}
     marks = [dot.get_gid() for dot in figure.axes[0].collections[-3:]]
     asked = ("asked/valid/accuracy/length=16", "asked/valid/accuracy/length=32", "YaRN 64/valid/accuracy/length=64")
     assert marks == [str(Mark(metric, (rows[1]["id"],))) for metric in asked]

@@ -73,4 +73,4 @@ def test_the_picture():
     """Kills: the worst rate, panels that are exchanged, a model without its curve."""
     rows = [run("CAT", 4, 0.5), run("CAT", 4, 0.6, learning_rate=0.003), run("CAT", 8, 0.4), run("Mamba", 8, 0.7, 64)]
     panels = {panel.get_title(): curves(panel) for panel in draw(Results(rows)).axes}
-    assert panels == {"d = 32": {"CAT": ([4, 8], [0.6, 0.4])}, "d = 64": {"Mamba": ([8], [0.7])}}
+    assert panels == {"model width 32": {"CAT": ([4, 8], [0.6, 0.4])}, "model width 64": {"Mamba": ([8], [0.7])}}

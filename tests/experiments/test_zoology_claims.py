@@ -250,7 +250,7 @@ def curves(figure):
 def test_the_picture_has_a_panel_a_length_and_a_curve_a_model():
     drawn = curves(zoology_figure2.draw(Results(panels(CURVES))))
     shown = {n: {name: list(each) for name, each in models.items()} for n, models in CURVES.items()}
-    assert drawn == [("N = 64", shown[64]), ("N = 128", shown[128])]
+    assert drawn == [("sequence length 64", shown[64]), ("sequence length 128", shown[128])]
 
 
 @pytest.mark.full
