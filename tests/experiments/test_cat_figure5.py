@@ -118,7 +118,12 @@ def test_the_picture_has_a_row_a_task_and_a_column_a_width():
     rows += [run("CAT", "MQNAR", 32, 16, 0.5), run("CAT", "MQNAR", 32, 16, 0.7, 1), run("Mamba", "MQNAR", 32, 16, 0.1)]
     figure = draw(Results(rows))
     panels = {panel.get_title(): curves(panel) for panel in figure.axes}
-    assert list(panels) == ["MQAR, model width 16", "MQAR, model width 32", "MQNAR, model width 16", "MQNAR, model width 32"]
+    assert list(panels) == [
+        "MQAR, model width 16",
+        "MQAR, model width 32",
+        "MQNAR, model width 16",
+        "MQNAR, model width 32",
+    ]
     assert panels["MQAR, model width 32"] == {"CAT": ([16, 32], [0.336, 0.352])}
     assert panels["MQNAR, model width 16"] == {}
     assert panels["MQNAR, model width 32"] == {"CAT": ([16], [pytest.approx(0.6)]), "Mamba": ([16], [0.1])}

@@ -174,7 +174,12 @@ def test_the_picture():
     ]
     figure = draw(Results(rows))
     panels = {panel.get_title(): curves(panel) for panel in figure.axes}
-    assert list(panels) == ["MQAR, model width 32", "MQAR, model width 64", "MQNAR, model width 32", "MQNAR, model width 64"]
+    assert list(panels) == [
+        "MQAR, model width 32",
+        "MQAR, model width 64",
+        "MQNAR, model width 32",
+        "MQNAR, model width 64",
+    ]
     assert list(panels["MQAR, model width 32"]) == ["CAT", ROTARY, YARN, "trained"]
     assert panels["MQAR, model width 32"][YARN] == ([16, 32, 64], [1.0, 0.9, 0.4])
     assert panels["MQNAR, model width 64"]["Mamba"] == ([16, 32, 64], [0.1, 0.1, 0.0])
