@@ -2,9 +2,9 @@
 
 `python -m jaxzoo.sweep --experiment experiments/state_tracking.py --scale laptop --out sweeps/state_tracking`
 
-Models of two layers learn sequences of one length, with an answer after every token, and are asked for two and four
-times this length. A transition whose eigenvalues are all positive cannot count modulo 2 at all lengths; a reflection,
-an eigenvalue of -1, can, and one reflection per token follows exchanges of two objects (Grazzi et al. 2024,
+Models of two layers learn sequences of up to one length, with an answer after every token, and are asked for two and
+four times this length. A transition whose eigenvalues are all positive cannot count modulo 2 at all lengths; a
+reflection, an eigenvalue of -1, can, and one reflection per token follows exchanges of two objects (Grazzi et al. 2024,
 arXiv 2411.12537). Sizes are ours at every scale: the paper trains on lengths from 3 to 40 and tests up to 256 (parity),
 and on 32 moves and up to 500 (groups).
 """
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TRAINED = 32
-"""Length of the training examples."""
+"""Length of the longest training examples."""
 LENGTHS = (TRAINED, 2 * TRAINED, 4 * TRAINED)
+SHORTER = (TRAINED // 4, TRAINED // 2)
+"""Lengths of a third of the training examples each: what is short is learned first."""
 GUESS = {"parity": 1 / 2, "S_3": 1 / 6, "S_5": 1 / 120}
 """Accuracy of a constant answer, by task."""
 SOLVED = 0.95
@@ -86,7 +88,7 @@ class Setting:
         train, valid = self.examples
         name = point["task"]
         data = RecallDataConfig(
-            train=(Examples(task=task(name, TRAINED), n_examples=train),),
+            train=tuple(Examples(task=task(name, length), n_examples=train // 3) for length in (*SHORTER, TRAINED)),
             valid=tuple(Examples(task=task(name, length), n_examples=valid) for length in LENGTHS),
         )
         run = self.protocol.run(
@@ -100,24 +102,31 @@ class Setting:
 
 
 OURS = dataclasses.replace(LAPTOP, mlp="swiglu", evals=4)
-LAPTOPS = Setting(d_model=32, heads=2, examples=(64 * 600, 128), protocol=OURS)
+LAPTOPS = Setting(d_model=32, heads=2, examples=(64 * 1_500, 128), protocol=OURS)
 LARGE = Setting(d_model=128, heads=4, examples=(64 * 20_000, 1_000), protocol=OURS)
-SMOKES = dataclasses.replace(LAPTOPS, examples=(128, 64))
+SMOKES = dataclasses.replace(LAPTOPS, examples=(192, 64))
 
 
 def _laptop() -> Scale:
     return Scale(
-        about=f"Two layers of width 32 with MLPs, {TRAINED} tokens, 600 steps of batch 64, one learning rate, "
-        "one seed.",
+        about=f"Two layers of width 32 with MLPs, 8, 16 and {TRAINED} tokens, 1,500 steps of batch 64, one "
+        "learning rate, one seed.",
         points=grid(task=tuple(GUESS), model=tuple(models(2)), learning_rate=(5e-3,), seed=(0,)),
         config=LAPTOPS.config,
+        remarks={
+            "groups": "Gated DeltaNet with negative eigenvalues solves the three objects (1.00 at all lengths), "
+            "DeltaNet the swaps of five. Each has not learned even the trained length of the other task: one seed, "
+            "one rate.",
+            "rwkv7": "It has not learned the trained length in 1,500 steps, which says nothing about what it can "
+            "express. The rate was chosen on DeltaNet with negative eigenvalues.",
+        },
     )
 
 
 def _large() -> Scale:
     return Scale(
-        about=f"Two layers of width 128 with MLPs, {TRAINED} tokens, 20,000 steps of batch 64, two learning rates, "
-        "three seeds; not the paper's sizes.",
+        about=f"Two layers of width 128 with MLPs, 8, 16 and {TRAINED} tokens, 20,000 steps of batch 64, two "
+        "learning rates, three seeds; not the paper's sizes.",
         points=grid(task=tuple(GUESS), model=tuple(models(4)), learning_rate=(1e-3, 3e-3), seed=(0, 1, 2)),
         config=LARGE.config,
     )
