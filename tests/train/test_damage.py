@@ -213,7 +213,6 @@ def test_every_place_of_the_numbers(saved, tmp_path, warned):
     assert missed > 10
 
 
-@pytest.mark.full
 def test_names_and_parts_cannot_be_exchanged(copy, warned):
     """Kills: a folder renamed to another step, the cursor of another step, and a seal edited by hand."""
     copy.folder(NEW).rename(copy.folder(7))
