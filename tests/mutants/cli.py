@@ -156,7 +156,7 @@ MUTANTS: list[Mutant] = [
         path=f"{MODELS}/language_model.py",
         old="        if not config.tie_embeddings:\n            self.head",
         new="        if True:\n            self.head",
-        tests=("tests/models/test_preset_counts.py",),
+        tests=("tests/models/test_parameters.py::test_an_untied_head_is_its_own_table",),
     ),
     Mutant(
         name="learned position off by one in a step",
