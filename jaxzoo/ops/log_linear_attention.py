@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxzoo.array_typing import Array, Float, Int
 
 CHUNK = 64
-"""Tokens that meet by their scores."""
+"""Chunk length."""
 
 
 class LogLinearState(NamedTuple):
@@ -57,7 +57,7 @@ def log_linear_attention(
       scales: lambda by level, at least two levels.
       state: that of the tokens before, with one level less.
       places: of the tokens in their own packed documents, from 0; None: they go on from `state.place`.
-      chunk_size: tokens that meet by their scores; changes the speed alone.
+      chunk_size: chunk length; changes the speed alone.
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + levels k) v) time a head.
