@@ -45,7 +45,7 @@ def bonus_linear_attention(
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.
       initial_state: S before the first token, float32; None: zeros.
-      chunk_size: tokens that meet by their scores; changes the speed alone.
+      chunk_size: chunk length; changes the speed alone.
 
     Returns:
       y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time a head, and memory for

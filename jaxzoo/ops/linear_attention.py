@@ -70,7 +70,7 @@ def linear_attention(
       initial_state: sums over the tokens before, with `z` if and only if `normalize`; None: there are none.
       squares: queries and keys with `q . k = (squares[0] . squares[1])^2`. Within a chunk the weights are then these
         squares: a sum of signed products of features rounds small weights away, or below 0.
-      chunk_size: tokens that meet by their scores; changes the speed alone.
+      chunk_size: chunk length; changes the speed alone.
 
     On devices where they are verified, Pallas kernels serve decays per head and token without `normalize`.
 

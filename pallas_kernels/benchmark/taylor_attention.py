@@ -14,7 +14,7 @@ from pallas_kernels.taylor_attention.api import IMPLEMENTATIONS
 from pallas_kernels.workload import Workload
 
 BLOCK = 256
-"""Tokens that meet by the quadratic form in the truth."""
+"""Chunk length of the truth."""
 EPS = 1e-12
 
 

@@ -96,7 +96,7 @@ def taylor_attention(
         run of equal ids in a row: an id that returns after others is a new document. Not with a state.
       initial_state: the sums over the tokens before; None: there are none.
       return_state: return the sums after the last token too.
-      chunk_size: tokens that meet by the quadratic form in "xla", any positive number; None: by length. The
+      chunk_size: chunk length of "xla", any positive number; None: by length. The
         kernels have chunks of their own and refuse it.
       implementation: "reference", "xla", "mosaic_gpu", "mosaic_tpu" or "triton", which runs or raises; None: the
         Mosaic kernel of the platform that the program is lowered for, where it serves this call and was verified on

@@ -64,7 +64,7 @@ def forward(
       initial_state: `TaylorState` before the first token, or None for zeros.
       decay: (h,) float32 decay per token in [0, 1], or None for 1.
       return_state, return_den: whether the final state and the denominator are written.
-      chunk_size: tokens that meet by the quadratic form, a multiple of 128 (of 16 if interpreted).
+      chunk_size: chunk length, a multiple of 128 (of 16 if interpreted).
       block_size: tokens of a grid step, at most.
       interpret: False, True or `pltpu.InterpretParams()`.
 

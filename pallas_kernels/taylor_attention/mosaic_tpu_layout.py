@@ -44,7 +44,7 @@ class Geometry:
     normalize: bool
     group: int
     chunk: int
-    """Tokens that meet by the quadratic form."""
+    """Chunk length."""
     block: int
     """Tokens of a grid step: whole chunks."""
 

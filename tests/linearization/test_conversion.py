@@ -62,7 +62,8 @@ def test_a_window_of_all_tokens_leaves_the_model_as_it_was():
 @pytest.mark.full
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_what_is_copied_is_equal(mixer):
-    """Kills: a name or place mixed up where folds differ; heads of keys that are not repeated side by side."""
+    """Kills: a name or place mixed up where folds differ; heads of keys that are not repeated side by side;
+    a short convolution that begins as a delay."""
     config, old = model()
     new = converted_config(config, attention_layers(config, [0, 2]), mixer)
     before, after = layers_of(config, old), layers_of(new, convert(config, old, new).variables)
@@ -74,6 +75,9 @@ def test_what_is_copied_is_equal(mixer):
                 assert path[-2] in ("k_proj", "v_proj")
                 wanted = np.concatenate([value[:, 4 * (h // 2) : 4 * (h // 2) + 4] for h in range(4)], axis=1)
             np.testing.assert_array_equal(ours[path], wanted, err_msg=f"layer {i} {path}")
+        for path, taps in ours.items():
+            if path[-1] == "taps":  # the convolution of Gated DeltaNet begins as the identity
+                np.testing.assert_array_equal(taps, np.eye(len(taps))[0][:, None] * np.ones_like(taps))
 
 
 @pytest.mark.full
