@@ -83,6 +83,7 @@ def delta_all_chunks_at_once(q: Any, k: Any, v: Any, *, beta: Any, log_decay: An
 
 def linear_token_by_token(q: Any, k: Any, v: Any, *, log_decay: Any, **_: Any) -> tuple[Any, Any]:
     """`linear_attention` by a scan over tokens."""
+    q, k = (_repeated(x, v) for x in (q, k))
     tokens = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (q, k, v, log_decay))
 
     def token(state: LinearState, now: tuple) -> tuple[LinearState, Any]:
@@ -97,6 +98,7 @@ def linear_token_by_token(q: Any, k: Any, v: Any, *, log_decay: Any, **_: Any) -
 def linear_all_chunks_at_once(q: Any, k: Any, v: Any, *, log_decay: Any, **_: Any) -> tuple[Any, Any]:
     """Mamba-2's minimal form: scores of all chunks at once, then a scan of the states. With decays per channel the
     scores are of keys divided by the running product."""
+    q, k = (_repeated(x, v) for x in (q, k))
     heads_first = lambda x: _chunked(x).transpose(1, 0, 3, 2, *range(4, x.ndim + 1))  # noqa: E731
     q, k, v, decay = map(heads_first, (q, k, v, log_decay))
     decay = decay if decay.ndim == 5 else decay[..., None]
@@ -136,6 +138,11 @@ def diagonal_token_by_token(tokens: Any, coefficients: Any, readout: Any, state:
 
     last, h = jax.lax.scan(token, state, (a, b))
     return readout(h.swapaxes(0, 1), tokens), last
+
+
+def _repeated(x: Any, v: Any) -> Any:
+    """Queries or keys of groups, once for each head of their group."""
+    return jnp.repeat(x, v.shape[2] // x.shape[2], axis=2)
 
 
 def _given(fields: dict) -> dict:

@@ -4,9 +4,10 @@
 
 No exponent is positive, and no sum is a difference of two sums, which would round away small decays next to large ones.
 A decay per token and head is a factor of the score. A decay per channel of the keys is not, and splitting it into a
-part of i and a part of j would give one of them a positive exponent. So the chunk is cut into pieces of `PIECE` tokens:
-pairs of two pieces have a sum from j to the border before the piece of i and one from there to i; pairs within a piece
-have theirs for every channel.
+part of i and a part of j would give one of them a positive exponent, unless j is before a border and i is not: then one
+part is the sum from j to the border and the other that from the border to i. So the chunk is cut into short
+pieces, whose pairs have a sum of their own for every channel. Then two neighbours are joined, and the results
+again, until the chunk is whole: each time the border between the two serves all pairs of tokens across it.
 
 Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`. Within
 pieces of channel decays they would be (PIECE, PIECE, k) numbers per piece in memory: an accelerator adds them up
@@ -20,8 +21,9 @@ from jax import lax
 
 from pallas_kernels.dispatch import may_run_on
 
-PIECE = 16
-"""Tokens of a piece: `(PIECE, PIECE, k)` exponentials per piece. A chunk that is not a multiple of it is one piece."""
+PIECE, PIECE_ON_CPU = 16, 8
+"""Least tokens of a piece: the length of the chunk over a power of two. A short sequence is one chunk of whole
+`PIECE`s."""
 
 
 def decayed_scores(
@@ -46,28 +48,32 @@ def decayed_scores(
         return _products(rows, columns, precision)
     if log_decay.shape[-1] == 1:
         return _products(rows, columns, precision) * jnp.exp(_between(log_decay)[:, :, 0])
-    c = rows.shape[2]
-    piece = PIECE if c % PIECE == 0 else c
-    near = (_near if may_run_on("cpu") else _near_by_distance)(*(_pieces(x, piece) for x in (rows, columns, log_decay)))
-    lines = [jnp.pad(near[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, c - piece)))]
-    for first in range(piece, c, piece):
-        own, before = slice(first, first + piece), slice(0, first)
-        queries = rows[:, :, own] * jnp.exp(sum_from_start(log_decay[:, :, own]))
-        keys = columns[:, :, before] * jnp.exp(sum_to_end(log_decay[:, :, before]))
-        far = _products(queries, keys, precision)
-        rest = jnp.zeros((*far.shape[:3], c - first - piece), far.dtype)
-        lines.append(jnp.concatenate([far, near[:, :, first // piece], rest], axis=-1))
-    return jnp.concatenate(lines, axis=2)
+    on_cpu = may_run_on("cpu")
+    piece = _piece(rows.shape[2], PIECE_ON_CPU if on_cpu else PIECE)
+    rows, columns, decay = (_pieces(x, piece) for x in (rows, columns, log_decay))
+    scores = (_near if on_cpu else _near_by_distance)(rows, columns, decay)
+    before, after = sum_from_start(decay), sum_to_end(decay)
+    while scores.shape[2] > 1:
+        queries = rows[:, :, 1::2] * jnp.exp(before[:, :, 1::2])
+        keys = columns[:, :, 0::2] * jnp.exp(after[:, :, 0::2])
+        across = product("bhnik,bhnjk->bhnij", queries, keys, precision=precision)
+        first = jnp.pad(scores[:, :, 0::2], [(0, 0)] * 4 + [(0, scores.shape[4])])
+        scores = jnp.concatenate([first, jnp.concatenate([across, scores[:, :, 1::2]], axis=4)], axis=3)
+        whole = before[:, :, :, -1:]
+        before = _joined(before[:, :, 0::2], before[:, :, 1::2] + whole[:, :, 0::2])
+        after = _joined(after[:, :, 0::2] + whole[:, :, 1::2], after[:, :, 1::2])
+        rows, columns = (_joined(x[:, :, 0::2], x[:, :, 1::2]) for x in (rows, columns))
+    return scores[:, :, 0]
 
 
 def sum_from_start(x: jax.Array) -> jax.Array:
-    """Sums over the tokens (axis 2) from the first to each one, both included."""
-    return _triangle_product(np.tri(x.shape[2], dtype=np.float32), x)
+    """Sums over the tokens (axis -2) from the first to each one, both included."""
+    return _triangle_product(np.tri(x.shape[-2], dtype=np.float32), x)
 
 
 def sum_to_end(x: jax.Array) -> jax.Array:
-    """Sums over the tokens (axis 2) after each one."""
-    return _triangle_product(np.tri(x.shape[2], k=-1, dtype=np.float32).T, x)
+    """Sums over the tokens (axis -2) after each one."""
+    return _triangle_product(np.tri(x.shape[-2], k=-1, dtype=np.float32).T, x)
 
 
 def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
@@ -80,6 +86,17 @@ def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) 
 
 def _products(rows: jax.Array, columns: jax.Array, precision: lax.Precision) -> jax.Array:
     return product("bhik,bhjk->bhij", rows, columns, precision=precision)
+
+
+def _piece(c: int, least: int) -> int:
+    """Tokens of a piece of a chunk of c."""
+    while c % 2 == 0 and c // 2 >= least:
+        c //= 2
+    return c
+
+
+def _joined(first: jax.Array, second: jax.Array) -> jax.Array:
+    return jnp.concatenate([first, second], axis=3)
 
 
 def _pieces(x: jax.Array, piece: int) -> jax.Array:

@@ -75,3 +75,20 @@ def test_recall_is_measured_with_the_counts_of_the_run_s_own_tokens(tmp_path, ru
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"error: {tmp_path}/b-counts counts the bigrams of tok")
     assert evaluate([*words, str(tmp_path / "a-counts"), "--out", str(tmp_path / "out")]) == 0
     assert json.loads((tmp_path / "out" / "recall.json").read_text())["validation"]["tokens"] == 96
+
+
+@pytest.mark.full
+def test_damaged_tokens_are_refused_in_one_line(tmp_path, capsys):
+    """Kills: a bit that is trained on, and a traceback of what the first batch raises while the step is compiled."""
+    path = write(tmp_path / "tokens", seed=1)
+    file = tmp_path / "tokens.py"
+    data = f"data=TokenDataConfig(path={str(path)!r}, length=16, valid_tokens=96)"
+    file.write_text("from jaxzoo.config import TokenDataConfig\n" + textwrap.dedent(CONFIG).replace("data=DATA", data))
+    shard = path / "train-00000.tokens.npy"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert main(["--config", str(file), "--run-dir", str(tmp_path / "r")]) == 2
+    error = capsys.readouterr().err
+    assert "train-00000.tokens.npy is damaged: its content has another digest than was written" in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "r").exists()

@@ -173,7 +173,7 @@ def test_damaged_tokens_end_the_stream_and_the_validation(tokens):
         whole = file.rename(file.with_suffix(".whole"))  # a stream's thread may still read it: not written over
         content = whole.read_bytes()
         file.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-        with pytest.raises(ValueError, match=rf"{split}-00001\.tokens\.npy is damaged"):
+        with pytest.raises(OSError, match=rf"{split}-00001\.tokens\.npy is damaged"):
             take(make(tokens).train(), 30)
         whole.replace(file)
 

@@ -18,8 +18,12 @@ SECONDS = 30
 """Time of a command, on an idle machine."""
 MEMORY = 2 * 2**30
 """Bytes that a command may add to the address space."""
-TIMES = re.compile(r"[\d,.]+ (?:s|MB/s|tokens/s)\b")
+TIMES = re.compile(r"[\d,.]+ (?:s|MB/s|tokens/s)\b|\d+s after compilation")
 """Parts of an output that differ between two equal runs."""
+
+
+VARIES = re.compile("new/(checkpoints/|events|speed|learning_curve)")
+"""Files that hold times or random names, and so differ between two equal runs."""
 
 
 class Case(NamedTuple):
@@ -88,7 +92,7 @@ def digests(world: Path) -> dict[str, str]:
     return {
         str(file.relative_to(world)): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(world.rglob("*"))
-        if file.is_file()
+        if file.is_file() and not VARIES.match(str(file.relative_to(world)))
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tests.fuzz import second_world
 from tests.fuzz.trial import Case
 
 ROWS = [
@@ -48,8 +49,9 @@ def make_world(place: Path) -> None:
     (place / "config.py").write_text(CONFIG)
     status = "\n\n".join(f"Package: p{i}\nVersion: {i}.{i * 7919}\nSection: s{i % 9}-{i}" for i in range(120))
     (place / "status").write_text(status + "\n")
+    second_world.make_files(place)
     with contextlib.chdir(place):
-        for command, words in COMMANDS:
+        for command, words in (*COMMANDS, *second_world.COMMANDS):
             assert importlib.import_module(f"jaxzoo.cli.{command}").main(words.split()) == 0, words
         _make_unfinished()
 
@@ -144,6 +146,7 @@ def cases(world: Path) -> Iterator[Case]:
         ("run/**/*", "evaluate", ["--run", "run"], "new.json", True),
         ("run/**/*", "generate", ["--run", "run", "--prompt", "one", "--max-tokens", "4"], "", True),
         ("tokens/*", "train", ["--config", "config.py", "--run-dir", "new", "--overwrite"], "", True),
+        *second_world.table(),
     ]
     for pattern, command, words, out, is_ours in table:
         for file in sorted(world.glob(pattern)):

@@ -63,8 +63,18 @@ MUTANTS: list[Mutant] = [
         f"{TESTS}/test_delta_rule.py",
         (
             "decay of a key's own token applied between pieces",
-            "np.tri(x.shape[2], k=-1, dtype=np.float32).T",
-            "np.tri(x.shape[2], dtype=np.float32).T",
+            "np.tri(x.shape[-2], k=-1, dtype=np.float32).T",
+            "np.tri(x.shape[-2], dtype=np.float32).T",
+        ),
+        (
+            "decay of the earlier of two pieces missing where they are joined",
+            "before[:, :, 1::2] + whole[:, :, 0::2]",
+            "before[:, :, 1::2]",
+        ),
+        (
+            "decay of the later of two pieces missing where they are joined",
+            "after[:, :, 0::2] + whole[:, :, 1::2]",
+            "after[:, :, 0::2]",
         ),
     ),
     *planted(

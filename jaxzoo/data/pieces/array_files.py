@@ -76,6 +76,9 @@ def open_array(file: Path, dtype: np.dtype | str, size: int, *, remedy: str) -> 
 
 
 def require_digest(array: np.ndarray, digest: str, file: Path, *, remedy: str) -> None:
-    """Raises `ValueError`, with the remedy, unless an array has the digest that its writer gave; 1.7 GB/s."""
+    """Raises `OSError`, with the remedy, unless an array has the digest that its writer gave; 1.7 GB/s.
+
+    Training, which may read a shard at any step, takes a ValueError for a defect of the model's code.
+    """
     if hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() != digest:
-        raise ValueError(f"{file} is damaged: its content has another digest than was written; {remedy}")
+        raise OSError(f"{file} is damaged: its content has another digest than was written; {remedy}")

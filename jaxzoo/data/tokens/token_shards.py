@@ -123,7 +123,7 @@ class TokenShard:
         """Token ids, below the vocabulary's size."""
         tokens = self._checked("tokens")
         if (largest := int(tokens.max())) >= self._vocab_size:
-            raise ValueError(
+            raise OSError(
                 f"{self._directory}: shard {self._name} has the token {largest}, which must be in "
                 f"[0, {self._vocab_size}); {_AGAIN}"
             )

@@ -154,7 +154,7 @@ def test_damaged_counts_are_refused(tokens, tmp_path):
     for file in (keys, out / "bigrams.counts.npy"):
         good = whole if file == keys else file.read_bytes()
         file.write_bytes(good[:-8] + bytes([good[-8] ^ 1]) + good[-7:])
-        with pytest.raises(ValueError, match=rf"{file.name} is damaged: .*; remove its directory and count again"):
+        with pytest.raises(OSError, match=rf"{file.name} is damaged: .*; remove its directory and count again"):
             BigramCounts(out)
         file.write_bytes(good)
     np.save(keys, np.zeros(3, np.uint64))

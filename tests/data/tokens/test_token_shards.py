@@ -73,7 +73,7 @@ def test_a_flipped_bit_is_named_when_its_array_is_first_read(tmp_path):
         first, second = directory.shards("train")
         assert first[:2].tolist() == [1, 2]
         with pytest.raises(
-            ValueError, match=rf"train-00001\.{key}\.npy is damaged: .*; remove train-00001\.json and"
+            OSError, match=rf"train-00001\.{key}\.npy is damaged: .*; remove train-00001\.json and"
         ) as damage:
             getattr(second, read)
         assert "\n" not in str(damage.value)
@@ -83,14 +83,14 @@ def test_a_flipped_bit_is_named_when_its_array_is_first_read(tmp_path):
     flip(tmp_path / "train-00001.tokens.npy")
     text = Concatenation(directory.shards("train"))
     assert (len(text), text[0:3].tolist()) == (14, [1, 2, 3])
-    with pytest.raises(ValueError, match=r"train-00001\.tokens\.npy is damaged"):
+    with pytest.raises(OSError, match=r"train-00001\.tokens\.npy is damaged"):
         text[5:9]
 
 
 def test_tokens_outside_the_vocabulary_are_refused(tmp_path):
     """Kills: ids that the embedding does not have, from shards whose digests are right."""
     directory = write_tokens(tmp_path, {"train": [[([1, 9, 3], "a")]]}, vocab_size=9)
-    with pytest.raises(ValueError, match=r"shard train-00000 has the token 9, which must be in \[0, 9\)"):
+    with pytest.raises(OSError, match=r"shard train-00000 has the token 9, which must be in \[0, 9\)"):
         directory.shards("train")[0][:1]
 
 
