@@ -11,6 +11,8 @@ Times are CPU times of the process on one thread; a busy machine disturbs them l
 import argparse
 import contextlib
 import json
+import os
+import platform
 import statistics
 import sys
 import time
@@ -213,7 +215,9 @@ def main() -> int:
         shown = ", ".join(f"{form} {time:.0f}" for form, time in rows[name].items())
         print(f"{name}: {shown} CPU ms; ours / fastest = {rows[name]['ours'] / best:.2f}", flush=True)
     if options.out:
-        facts = {"length": options.length, "width": options.width, "batch": 1, "jax": jax.__version__, "cpu_ms": rows}
+        sizes = {"length": options.length, "width": options.width, "batch": 1, "jax": jax.__version__}
+        where = {"device": f"{platform.machine()} CPU, {os.cpu_count()} cores", "date": time.strftime("%Y-%m-%d")}
+        facts = {**sizes, **where, "cpu_ms": rows}
         options.out.write_text(json.dumps(facts, indent=1) + "\n")
     return 0
 

@@ -41,6 +41,7 @@ def main() -> None:
         (FINDINGS, "FIGURES", figures_table),
         (GENERATION, "TEXT", text_table),
         (COST, "CPU", cpu_table),
+        (COST, "RECURRENT", recurrent_table),
         (GENERATION, "SAMPLE", sample),
         (GENERATION, "GENERATION", generation_table),
         (KERNELS, "COMPILED", compiled_table),
@@ -151,6 +152,19 @@ def cpu_table() -> str:
         "`python benchmarks/mqar_cpu.py --peer PYTHON`)"
     )
     return "\n".join([f"| {' | '.join(columns)} |", "| --- " * 6 + "|", *rows, "", words, "", note])
+
+
+def recurrent_table() -> str:
+    """CPU cost of recurrent mixers next to plain JAX forms of their recurrences."""
+    report = json.loads((RESULTS / "recurrent_cpu.json").read_text())
+    lines = ["| mixer | jaxzoo, CPU ms | token by token | in chunks, or associative scan | jaxzoo over the fastest |"]
+    for name, times in report["cpu_ms"].items():
+        ours, by_token, *rest = times.values()
+        cells = (name, *(f"{ms:.0f}" for ms in (ours, by_token)), f"{rest[0]:.0f}" if rest else "-")
+        lines.append("| " + " | ".join((*cells, f"{ours / min(by_token, *rest):.2f}")) + " |")
+    lines.insert(1, "| --- " * 5 + "|")
+    note = f"({report['device']}, jax {report['jax']}, {report['date']}; `python -m benchmarks.recurrent_cpu`)"
+    return "\n".join([*lines, "", note])
 
 
 def sample() -> str:
