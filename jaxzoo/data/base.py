@@ -6,7 +6,7 @@ To train on data of your own, write a `DataConfig` whose `build` gives a `Datase
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -41,11 +41,11 @@ class Stream(Protocol):
         """Returns the next training batch."""
         ...
 
-    def get_state(self) -> dict:
+    def get_state(self) -> dict[str, Any]:
         """Returns the cursor, JSON-able: after `set_state` of it, `next` gives the batch that it would give now."""
         ...
 
-    def set_state(self, state: dict) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Moves the stream to a saved cursor. Raises `ValueError` if it belongs to other data."""
         ...
 
@@ -97,7 +97,7 @@ class Dataset(Protocol):
         """The validation sets."""
         ...
 
-    def manifest(self) -> dict | None:
+    def manifest(self) -> dict[str, Any] | None:
         """Description of the data, JSON-able, for the run directory; None if the config says it all."""
         ...
 

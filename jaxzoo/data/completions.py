@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -105,7 +105,7 @@ class Completions:
         n, size = len(self._valid), self._valid_batch_size
         return [ValidSet({}, -(-n // size), lambda i: self._batch(self._valid[i * size : (i + 1) * size]))]
 
-    def manifest(self) -> dict:
+    def manifest(self) -> dict[str, Any]:
         """Sizes and fingerprint, JSON-able."""
         return {"train": len(self._train), "valid": len(self._valid), "fingerprint": self.fingerprint}
 

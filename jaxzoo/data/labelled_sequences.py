@@ -111,7 +111,7 @@ class LabelledSequences:
         size = self._valid_batch_size
         return [ValidSet({}, -(-len(self._scored) // size), lambda i: _batch(self._scored[i * size : (i + 1) * size]))]
 
-    def manifest(self) -> dict:
+    def manifest(self) -> dict[str, Any]:
         """Classes and sizes, JSON-able."""
         sizes = {split: len(found) for split, found in self.splits.items()}
         return {"classes": self.classes, "sequences": sizes, "fingerprint": self.fingerprint}
@@ -184,11 +184,11 @@ class LabelledStream:
         self._next += 1
         return batch
 
-    def get_state(self) -> dict:
+    def get_state(self) -> dict[str, Any]:
         """The cursor, JSON-able."""
         return {"fingerprint": self._data.fingerprint, "next": self._next}
 
-    def set_state(self, state: dict) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Moves to a saved cursor. Raises `ValueError` if it belongs to other sequences."""
         if state.get("fingerprint") != self._data.fingerprint:
             raise ValueError(

@@ -8,7 +8,7 @@ batch size, i): windows at independent, uniform random offsets.
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import UInt
@@ -70,7 +70,7 @@ class TextData(WindowedText):
             valid_batch_size=valid_batch_size,
         )
 
-    def manifest(self) -> dict[str, list[list]]:
+    def manifest(self) -> dict[str, list[list[Any]]]:
         """The files of the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
         return self._manifest
 

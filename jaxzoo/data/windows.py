@@ -169,11 +169,11 @@ class WindowStream:
         windows = next(self._windows)
         return self._text.batch(windows[:, :-1], windows[:, 1:])
 
-    def get_state(self) -> dict:
+    def get_state(self) -> dict[str, Any]:
         """Returns the cursor, JSON-able; batches that were made ahead but not taken are still to come."""
         return {"fingerprint": self._text.fingerprint, "windows": self._windows.get_state()}
 
-    def set_state(self, state: dict) -> None:
+    def set_state(self, state: dict[str, Any]) -> None:
         """Moves to a saved cursor. Raises `ValueError` if it belongs to other text, split or tokenizer."""
         if state["fingerprint"] != self._text.fingerprint:
             raise ValueError(

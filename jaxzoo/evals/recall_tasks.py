@@ -18,7 +18,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxzoo.evals.text_model import TextModel
 from jaxzoo.json_files import read_json_lines
@@ -76,7 +76,7 @@ def read_examples(path: Path, limit: int | None = None) -> list[RecallExample]:
     return [RecallExample(row["text"].strip(), row["value"].strip()) for row in rows]
 
 
-def read_rows(path: Path, limit: int | None = None) -> list[dict]:
+def read_rows(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
     """The first `limit` objects of a file of JSON lines; None: all. Raises what `read_examples` does."""
     rows = list(itertools.islice(read_json_lines(path, dict), limit))
     if not rows:

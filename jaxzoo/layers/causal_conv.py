@@ -137,7 +137,7 @@ def conv_flops(n_taps: int, length: int) -> float:
 
 def uniform_parameter(
     shape: tuple[int, ...], fan_in: int, axes: tuple[str | None, ...], *, rngs: nnx.Rngs, **traits: Any
-) -> nnx.Param:
+) -> nnx.Param[jax.Array]:
     """A parameter, uniform in `+-1 / sqrt(fan_in)`: PyTorch's initialisation of Linear and Conv layers; its `traits`
     as `parameter` takes them."""
     bound = fan_in**-0.5

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -79,7 +80,7 @@ class HeadFilters(nnx.Module):
         return jnp.zeros((b, self.n_taps - 1 if name in self.names else 0, h, k), dtype)
 
 
-def initial_taps(n: int, n_taps: int, *, mixing: bool, start: FilterInit, rngs: nnx.Rngs) -> nnx.Param:
+def initial_taps(n: int, n_taps: int, *, mixing: bool, start: FilterInit, rngs: nnx.Rngs) -> nnx.Param[jax.Array]:
     """Taps of `n` heads."""
     shape: tuple[int, ...] = (n_taps, n, n) if mixing else (n_taps, n)
     axes = (None,) * len(shape)

@@ -50,7 +50,7 @@ def metadata(
     }
 
 
-def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param:
+def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param[jax.Array]:
     """A parameter with its logical axes, one a dimension of `value`, and other `traits` by the names of `Traits`."""
     return nnx.Param(value, **metadata(axes, **traits))
 

@@ -1,6 +1,6 @@
 """A language model without its numbers: structure, shapes, and what mesh and optimizer must know of each variable."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from flax import nnx
@@ -13,9 +13,9 @@ from jaxzoo.sharding import LOGICAL_AXES
 class Variables(NamedTuple):
     """All that a model holds, as nested dicts; layers of a repeated period have one leading axis of repeats."""
 
-    params: dict
+    params: dict[str, Any]
     """Parameters, float32."""
-    buffers: dict
+    buffers: dict[str, Any]
     """Buffers, which are never updated."""
 
 

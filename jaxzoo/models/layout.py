@@ -1,7 +1,7 @@
 """Folding of a stack of layers into scanned periods."""
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Layer = TypeVar("Layer")
 
@@ -9,10 +9,10 @@ Layer = TypeVar("Layer")
 class Fold(NamedTuple):
     """Periods of layers that follow each other and are alike."""
 
-    periods: tuple[tuple, ...]
+    periods: tuple[tuple[Any, ...], ...]
 
     @property
-    def period(self) -> tuple:
+    def period(self) -> tuple[Any, ...]:
         """The first of them."""
         return self.periods[0]
 

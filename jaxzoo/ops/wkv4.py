@@ -20,7 +20,7 @@ backward pass.
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -226,7 +226,9 @@ def _scan(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False)
     return lax.platform_dependent(tokens, first, cpu=scans[0], default=scans[1])
 
 
-def in_turn(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False) -> tuple[Array, ...]:
+def in_turn(
+    both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
+) -> tuple[Array, ...]:
     """`_scan`, one token after the other."""
 
     def token(before: tuple, now: tuple) -> tuple[tuple, tuple]:
@@ -236,7 +238,9 @@ def in_turn(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = Fals
     return lax.scan(token, first, tokens, reverse=reverse)[1]
 
 
-def by_tree(both: Callable, tokens: tuple, first: tuple, *, reverse: bool = False) -> tuple[Array, ...]:
+def by_tree(
+    both: Callable[..., Any], tokens: tuple[Any, ...], first: tuple[Any, ...], *, reverse: bool = False
+) -> tuple[Array, ...]:
     """`_scan`, all tokens of a chunk at once."""
     end = -1 if reverse else 0
     tokens = tuple(x.at[end].set(y) for x, y in zip(tokens, both(first, tuple(x[end] for x in tokens)), strict=True))

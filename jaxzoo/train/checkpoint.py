@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import orbax.checkpoint as ocp
 
@@ -73,7 +73,9 @@ class Checkpoints:
             if "_saver" in vars(self):
                 self._saver.close()
 
-    def save(self, step: int, state: TrainState | dict, *, cursor: dict, config: Json, n_rows: int = 0) -> None:
+    def save(
+        self, step: int, state: TrainState | dict[str, Any], *, cursor: dict[str, Any], config: Json, n_rows: int = 0
+    ) -> None:
         """Begins to save; `state` may be donated as soon as this returns.
 
         Args:

@@ -46,7 +46,7 @@ def make_schedule(
     return _promoting(optax.join_schedules([optax.linear_schedule(0.0, peak, warmup), falling], [warmup]))
 
 
-def decay_mask(traits: dict, config: OptimizerConfig) -> dict:
+def decay_mask(traits: dict[str, Any], config: OptimizerConfig) -> dict[str, Any]:
     """Which parameters are decayed, in the structure of `traits`, the `Traits` of each parameter."""
 
     def decays(of: Traits) -> bool:
@@ -60,7 +60,9 @@ def is_hidden_matrix(traits: Traits) -> bool:
     return traits.decay and not traits.is_embedding and len(traits.axes) == 2 and HIDDEN_AXES.issuperset(traits.axes)
 
 
-def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule, traits: dict) -> optax.GradientTransformation:
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule, traits: dict[str, Any]
+) -> optax.GradientTransformation:
     """`x -= scale * rate * (rule(clip(g)) + mask * weight_decay * x)`, as AdamW does it (Loshchilov and Hutter 2019).
 
     The rules are optax's:

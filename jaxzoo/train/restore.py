@@ -40,16 +40,16 @@ class Seal(NamedTuple):
 
     step: int
     """Updates that the state has seen; the name of the step's folder says the same."""
-    cursor: dict
+    cursor: dict[str, Any]
     """The data cursor."""
-    config: dict
+    config: dict[str, Any]
     """The experiment."""
     n_rows: int
     """Rows of metrics up to the step."""
     digests: Digests
     """Digests of all arrays of the state."""
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """The fields, as JSON gives them back, and the SHA-256 of their text."""
         named = {name: digest._asdict() for name, digest in self.digests.items()}
         content = json.loads(json.dumps(self._replace(digests=named)._asdict()))  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ class PerShape:
         """The function's result; compiles first where this shape of batch is new."""
         return self.compile(state, batch)(state, batch)
 
-    def compile(self, state: Any, batch: Batch) -> Callable:
+    def compile(self, state: Any, batch: Batch) -> Callable[..., Any]:
         """The executable for this shape of batch; `state` may be shapes alone."""
         arrays, fields = jax.tree.flatten(batch)
         shape = fields, tuple((x.shape, x.dtype) for x in arrays)

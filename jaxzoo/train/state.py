@@ -18,9 +18,9 @@ from jaxzoo.sharding import named_sharding
 class TrainState(NamedTuple):
     """All that an update reads and writes; a checkpoint adds the data cursor and the config."""
 
-    params: dict
+    params: dict[str, Any]
     """Parameters as nested dicts, float32; layers of a repeated period have one leading axis of repeats."""
-    buffers: dict
+    buffers: dict[str, Any]
     """Variables of the model that do not learn, likewise; never updated."""
     opt_state: optax.OptState
     """State of the optimizer."""

@@ -232,13 +232,13 @@ def shapes_of(seal: Seal) -> Shapes:
     return {name.partition("/")[2]: array.shape for name, array in parts.items()}
 
 
-def names_of(tree: dict) -> dict[str, Any]:
+def names_of(tree: dict[str, Any]) -> dict[str, Any]:
     """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
     leaves = jax.tree.leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
-def tokenizer_of(cursor: dict) -> str:
+def tokenizer_of(cursor: dict[str, Any]) -> str:
     """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
     made_by = cursor.get("fingerprint")
     return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""

@@ -14,7 +14,7 @@ import os
 import sysconfig
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STDLIB_LEFT_OUT = frozenset(
     ("__pycache__", "dist-packages", "encodings", "idle_test", "pydoc_data", "site-packages", "test", "tests")
@@ -47,7 +47,7 @@ class Corpus:
     n_skipped: int = 0
     """Number of files that were left out because they are empty or not UTF-8."""
 
-    def manifest(self) -> dict[str, list[list]]:
+    def manifest(self) -> dict[str, list[list[Any]]]:
         """Listing of the files, JSON-able: `{split: [[name, bytes, sha256 of content], ...]}`."""
         return {
             split: [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in documents]

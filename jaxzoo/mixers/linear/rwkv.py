@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,14 @@ class RWKVConfig(MixerConfig):
 
 
 def projection(
-    config: RWKVConfig, d_in: int, d_out: int, *, axes: tuple, std: float, gain: float | None = None, rngs: nnx.Rngs
+    config: RWKVConfig,
+    d_in: int,
+    d_out: int,
+    *,
+    axes: tuple[Any, ...],
+    std: float,
+    gain: float | None = None,
+    rngs: nnx.Rngs,
 ) -> nnx.Linear:
     """A projection without bias. In the authors' code it starts as an orthogonal matrix times `gain`, which may be 0;
     None: sqrt(d_out / d_in), at least 1 (their code up to RWKV-5)."""
@@ -58,7 +65,7 @@ def projection(
     return layer
 
 
-def share(config: RWKVConfig, power: float = 1.0, *, more: float = 0.0) -> nnx.Param:
+def share(config: RWKVConfig, power: float = 1.0, *, more: float = 0.0) -> nnx.Param[jax.Array]:
     """Shares of the token itself in a token shift, `(d,)`: `(i / d)^{power (1 - l / L)} + more` for channel i."""
     exponent = power * (1 - config.layer_index / config.n_layers)
     initial = (np.arange(config.width) / config.width) ** exponent + more
