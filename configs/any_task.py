@@ -1,7 +1,8 @@
 """Any mixer on any task: `--model.mixer hyena --task selective_copy`, or FILE.py:NAME for either.
 
-The model is that of `configs/mqar/zoo.py`: a short convolution, then the mixer. The task is trained at its defaults;
-its fields are the flags `--data.train.0.task.FIELD` and `--data.valid.0.task.FIELD`.
+The model is that of `configs/mqar/zoo.py`: a short convolution, then the mixer, and what the task asks for, such as the
+decoder of `--task compression`. The task is trained at its defaults; its fields are the flags
+`--data.train.0.task.FIELD` and `--data.valid.0.task.FIELD`.
 """
 
 import dataclasses
@@ -26,6 +27,7 @@ def config(mixer: MixerConfig = MIXER, task: TaskConfig = TASK) -> ExperimentCon
             vocab_size=task.vocab_size,
             max_length=task.length,
             mlp="none",
+            **task.model_fields,
         ),
         data=RecallDataConfig(
             train=(Examples(task=task, n_examples=100_000),), valid=(Examples(task=task, n_examples=1_000),)

@@ -26,6 +26,8 @@ from jaxzoo.data.token_data import TokenDataConfig, TokenSourceConfig
 from jaxzoo.models.language_model import LanguageModelConfig
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
 from jaxzoo.tasks.majority import MajorityConfig
@@ -41,6 +43,8 @@ from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrac
 __all__ = [
     "CompletionsConfig",
     "CompositionalMQARConfig",
+    "CompressionConfig",
+    "ContinuousMQARConfig",
     "ExperimentConfig",
     "ForgettingMQARConfig",
     "FuzzyRecallConfig",
@@ -181,3 +185,18 @@ class ExperimentConfig(Checked):
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()
     mesh: MeshConfig = MeshConfig()
+
+    def __post_init__(self) -> None:
+        check_model_fields(self.model, self.data)
+
+
+def check_model_fields(model: LanguageModelConfig, data: DataConfig) -> None:
+    """Refuses a model of another kind than the data ask for: an autoencoder, or one that reads pairs.
+
+    Raises:
+      ValueError: with the flag that helps.
+    """
+    for field in ("decode_last", "pair_values"):
+        needed = data.model_fields.get(field, getattr(LanguageModelConfig, field))
+        rule = f"must be {needed} for these data; set --model.{field.replace('_', '-')} {needed}"
+        model.require(field, getattr(model, field) == needed, rule)

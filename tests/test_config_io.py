@@ -40,9 +40,9 @@ class Tree:
     pair: tuple[int, str] = (1, "x")
 
 
-def experiment(data) -> ExperimentConfig:
+def experiment(data, **fields) -> ExperimentConfig:
     pattern = (BaseConvConfig(filter="long"), TaylorLinearAttentionConfig(feature_dim=5), AttentionConfig())
-    return ExperimentConfig(model=LanguageModelConfig(pattern=pattern, d_model=48), data=data)
+    return ExperimentConfig(model=LanguageModelConfig(pattern=pattern, d_model=48, **fields), data=data)
 
 
 @pytest.mark.parametrize("data", [based_figure2(), TextDataConfig(path="x", length=31)])
@@ -66,7 +66,8 @@ def test_every_task_of_ours_is_known_by_its_name():
     for task in tasks_of_ours():
         assert getattr(jaxzoo.config, task.__name__) is task
         examples = (Examples(task=task(), n_examples=9),)
-        config = experiment(RecallDataConfig(train=examples, valid=examples))
+        fields = {"vocab_size": task().vocab_size, **task().model_fields}
+        config = experiment(RecallDataConfig(train=examples, valid=examples), **fields)
         written = json.loads(json.dumps(to_json(config)))
         assert written["data"]["train"][0]["task"]["type"] == task.__name__
         assert from_json(written, ExperimentConfig) == config

@@ -122,6 +122,12 @@ class DataConfig(Checked, abc.ABC):
         batch = next(self.build(batch_size=batch_size, valid_batch_size=1).train())
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
 
+    @property
+    def model_fields(self) -> Mapping[str, Any]:
+        """Fields of `LanguageModelConfig` that the data determine besides their sizes; default: they ask for the next
+        token."""
+        return {}
+
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of these data; None: they are no text, and no text is generated from their runs.
 

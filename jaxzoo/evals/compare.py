@@ -59,13 +59,18 @@ def compare(models: Mapping[str, Loaded], data: Dataset) -> list[Scored]:
     """Scores models on the same data, in their order; differences are to the first.
 
     Raises:
-      ValueError: a model has fewer ids than the data, another tokenizer than the first, or no rows are scored.
+      ValueError: a model has fewer ids than the data, is of another kind or has another tokenizer than the first, or no
+        rows are scored.
     """
     first = next(iter(models.values()))
     for name, loaded in models.items():
         have, need = loaded.model.config.vocab_size, data.vocab_size
         if have < need:
             raise ValueError(f"{name}: vocab_size={have} must be at least the {need} ids of the data")
+        for field in ("decode_last", "pair_values"):
+            value, wanted = (getattr(each.model.config, field) for each in (loaded, first))
+            if value != wanted:
+                raise ValueError(f"{name}: {field}={value} must be the first model's {wanted}, to answer the same data")
         if _fingerprint(loaded) != _fingerprint(first):
             raise ValueError(
                 f"{name}: its tokenizer is {_fingerprint(loaded)!r} and the first model's {_fingerprint(first)!r}; "
@@ -138,7 +143,6 @@ def _scored(name: str, loaded: Loaded, rows: Rows, first: Rows, data: Dataset) -
     total, real = rows.targets.sum(), rows.targets > 0  # the last batch of a set may be padded
     loss = float(rows.nats.sum() / total)
     config = loaded.model.config
-    streams = all(layer.capabilities.streams for layer in config.layers)
     return Scored(
         name=name,
         loss=loss,
@@ -149,7 +153,7 @@ def _scored(name: str, loaded: Loaded, rows: Rows, first: Rows, data: Dataset) -
         bits_per_byte=None if data.bytes_per_token is None else bits_per_byte(loss, data.bytes_per_token),
         slices=_by_slice(rows, data),
         parameters=count_parameters(loaded.model),
-        state_bytes=state_bytes(config, data.max_length) if streams else None,
+        state_bytes=state_bytes(config, data.max_length) if config.streams else None,
         tokens_per_s=rows.tokens_per_s,
     )
 

@@ -61,7 +61,7 @@ class Generation:
 
     Raises:
       ValueError: an argument is out of range, a prompt is empty or outside the vocabulary, the model cannot
-        stream, or prompt and new tokens exceed its learned positions.
+        stream or answers no tokens, or prompt and new tokens exceed its learned positions.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Generation:
         row_numbers: Sequence[int] | None = None,
         block_size: int = BLOCK_SIZE,
     ):
+        check_next_tokens(model.config)
         checked = check_prompts(prompts, n_ids=model.config.vocab_size)
         numbers = range(len(prompts)) if row_numbers is None else row_numbers
         _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")
@@ -178,6 +179,17 @@ def cache_capacity(n_tokens: int) -> int:
     """The capacity that serves `n_tokens`: 64, 96, 128, 192, 256, ..., so that few programs are compiled."""
     power = 2 ** max(math.ceil(math.log2(n_tokens)), MIN_CAPACITY.bit_length() - 1)
     return 3 * power // 4 if MIN_CAPACITY <= n_tokens <= 3 * power // 4 else power
+
+
+def check_next_tokens(config: LanguageModelConfig) -> None:
+    """Refuses models whose answers are no next tokens.
+
+    Raises:
+      ValueError: an autoencoder, or a model that reads pairs and answers values.
+    """
+    for field, answers in (("decode_last", "the tokens that it has read"), ("pair_values", "values, not tokens")):
+        if value := getattr(config, field):
+            raise ValueError(f"LanguageModelConfig.{field}={value}: the model answers {answers}; it cannot generate")
 
 
 def check_capacity(config: LanguageModelConfig, n_tokens: int) -> None:

@@ -15,6 +15,7 @@ Names that a `LanguageModel` shows, for layer 0, 1, ... (`shown` lists them with
   `delta` of Mamba, the gates of RG-LRU |
 | `layers.I.mlp.out` | output of the second branch, (b, t, d) |
 | `layers.I.out` | residual stream after the layer, (b, t, d) |
+| `decoded` | output of the decoder of an autoencoder (`decode_last`), (b, t, d) |
 | `features` | output of the final norm, (b, t, d) |
 
 Scores, influence and states are computed only if they are asked for, and cannot be replaced.

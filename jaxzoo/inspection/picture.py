@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.inspection.capture import capture, shown
-from jaxzoo.models.language_model import LanguageModel
+from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
+from jaxzoo.tasks.continuous_mqar import pair_text
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, save, series_style
 
 MOST_HEADS = 4
@@ -32,7 +33,9 @@ class Query(NamedTuple):
     probability: float
     """Probability of the target."""
     sources: tuple[int, ...]
-    """Earlier positions that hold the target."""
+    """Earlier positions that hold the target; of an autoencoder the position itself."""
+    reader: int
+    """Position whose output is decoded: `position`, or the last one of an autoencoder."""
 
 
 class Seen(NamedTuple):
@@ -40,6 +43,8 @@ class Seen(NamedTuple):
 
     tokens: np.ndarray
     """(t,)."""
+    names: list[str]
+    """The tokens as they are shown: ids, or `key=value` and `key?` of pairs."""
     queries: list[Query]
     maps: dict[int, tuple[str, np.ndarray]]
     """Layer -> (`scores` (h, t, t) or `influence` (1, t, t))."""
@@ -64,7 +69,10 @@ def look(model: LanguageModel, batch: Batch) -> Seen:
     maps = {i: (kind, _with_heads(seen[f"layers.{i}.mixer.{kind}"])) for i, kind in kinds.items()}
     states = {i: seen[f"layers.{i}.mixer.state"] for i in kinds if f"layers.{i}.mixer.state" in seen}
     norms = {i: _norms(state) for i, state in states.items()}
-    return Seen(np.asarray(tokens[0]), _queries(batch, np.asarray(logits[0])), maps, norms)
+    n_values = model.config.pair_values
+    names = [pair_text(token, n_values) if n_values else str(token) for token in tokens[0].tolist()]
+    queries = _queries(batch, np.asarray(logits[0]), model.config)
+    return Seen(np.asarray(tokens[0]), names, queries, maps, norms)
 
 
 def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = None) -> None:
@@ -78,7 +86,7 @@ def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = N
       title: above the picture.
       labels: of the tokens; None: their ids.
     """
-    texts = [str(token) for token in seen.tokens] if labels is None else list(labels)
+    texts = seen.names if labels is None else list(labels)
     maps = [
         (f"layer {layer}: {kind}" + (f", head {head}" if len(heads) > 1 else ""), weights)
         for layer, (kind, heads) in seen.maps.items()
@@ -100,7 +108,7 @@ def draw(seen: Seen, path: Path, *, title: str, labels: Sequence[str] | None = N
 
 def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
     """A line per query: position, token, target, answer, probability, and where the last layer looks."""
-    names = [str(i) for i in seen.tokens] if labels is None else labels
+    names = seen.names if labels is None else labels
     last = max(seen.maps)
     kind, heads = seen.maps[last]
     weight = np.abs(heads).mean(0)
@@ -108,7 +116,7 @@ def table(seen: Seen, labels: Sequence[str] | None = None) -> str:
         f"{'position':>8}  {'token':>8}  {'target':>8}  {'answer':>8}  {'p(target)':>9}  largest {kind}, layer {last}"
     ]
     for q in seen.queries:
-        place = int(weight[q.position].argmax())
+        place = int(weight[q.reader].argmax())
         found = "the answer's" if place in q.sources else names[place]
         lines.append(
             f"{q.position:>8}  {names[q.position]:>8}  {q.target:>8}  {q.answer:>8}  {q.probability:>9.3f}  "
@@ -133,8 +141,9 @@ def _norms(state: Any) -> np.ndarray:
     return np.sqrt(sum(np.square(leaf).sum(1) for leaf in leaves))
 
 
-def _queries(batch: Batch, logits: np.ndarray) -> list[Query]:
+def _queries(batch: Batch, logits: np.ndarray, config: LanguageModelConfig) -> list[Query]:
     tokens, targets = np.asarray(batch.tokens[0]), np.asarray(batch.targets[0])
+    held = tokens % (config.pair_values + 1) - 1 if config.pair_values else tokens
     positions = np.arange(len(tokens)) if batch.positions is None else np.asarray(batch.positions[0])
     found = []
     for position, target in sorted(zip(positions.tolist(), targets.tolist(), strict=True)):
@@ -142,9 +151,10 @@ def _queries(batch: Batch, logits: np.ndarray) -> list[Query]:
             continue
         row = logits[position].astype(np.float64)
         shifted = np.exp(row - row.max())
-        sources = tuple(np.flatnonzero(tokens[:position] == target).tolist())
+        sources = (position,) if config.decode_last else tuple(np.flatnonzero(held[:position] == target).tolist())
+        reader = len(tokens) - 1 if config.decode_last else position
         probability = float(shifted[target] / shifted.sum())
-        found.append(Query(position, int(tokens[position]), target, int(row.argmax()), probability, sources))
+        found.append(Query(position, int(tokens[position]), target, int(row.argmax()), probability, sources, reader))
     return found
 
 
@@ -153,7 +163,7 @@ def _draw_map(axes: Any, weights: np.ndarray, queries: Sequence[Query], texts: S
     signed = weights.min() < -0.02 * peak
     axes.imshow(weights, cmap="RdBu_r" if signed else "Blues", vmin=-peak if signed else 0, vmax=peak, aspect="equal")
     axes.grid(False)
-    marks = [(source, q.position) for q in queries for source in q.sources]
+    marks = [(source, q.reader) for q in queries for source in q.sources]
     if marks and len(queries) < len(texts) // 2:  # a language model has a target everywhere
         axes.scatter(*zip(*marks, strict=True), s=30, facecolors="none", edgecolors="#D55E00", linewidths=1.2)
     axes.set(xlabel="token read", ylabel="output at token")

@@ -72,7 +72,12 @@ def recall(
 
 
 def decode_speed(loaded: Loaded, length: int) -> float:
-    """Decode steps per second of one sequence, the last ones of `length` tokens; compiled before it is timed."""
+    """Decode steps per second of one sequence, the last ones of `length` tokens; compiled before it is timed.
+
+    NaN for a model that does not generate, and for one so small that decoding is lost in the noise.
+    """
+    if loaded.model.config.decode_last or loaded.model.config.pair_values:
+        return math.nan
     new = min(DECODED, max(1, length // 2))
     prompt = [np.arange(max(1, length - new)) % loaded.model.config.vocab_size]
 
@@ -84,7 +89,7 @@ def decode_speed(loaded: Loaded, length: int) -> float:
     for n in (1, new + 1):
         seconds(n)  # compiles
     decoding = min(seconds(new + 1) for _ in range(3)) - min(seconds(1) for _ in range(3))
-    return new / decoding if decoding > 0 else math.nan  # of a tiny model it is lost in the noise
+    return new / decoding if decoding > 0 else math.nan
 
 
 def table(measured: Sequence[Measured]) -> str:

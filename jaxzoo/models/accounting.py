@@ -48,18 +48,25 @@ def mixer_state_bytes(mixer: MixerConfig, length: int, dtype: Any, batch_size: i
 
 
 def flops_per_token(config: LanguageModelConfig, length: int) -> float:
-    """Forward FLOPs per token at sequence length `length`: mixers, MLPs and the head, 2 a multiply-add.
+    """Forward FLOPs per token at sequence length `length`: mixers, MLPs, projections around them and the head, 2 a
+    multiply-add.
 
     Norms, activations, residuals and the look-up of the embedding are left out. The head counts its padding
     rows, and is taken at every position.
     """
-    return sum(layer_flops_per_token(config, layer, length) for layer in config.layers) + head_flops(config)
+    layers = sum(layer_flops_per_token(config, layer, length) for layer in config.layers)
+    return layers + outer_flops(config) + head_flops(config)
 
 
 def layer_flops_per_token(config: LanguageModelConfig, mixer: MixerConfig, length: int) -> float:
     """Share of one layer in `flops_per_token`: its mixer (open fields filled) and its MLP."""
     matrices = 0 if config.mlp in ("identity", "none") else n_matrices(config.mlp)
     return mixer.flops_per_token(length) + 2 * matrices * config.d_model * config.hidden_width
+
+
+def outer_flops(config: LanguageModelConfig) -> float:
+    """Share of the projections around the layers: of pairs (2 d -> d, d -> d), of a decoder (twice d -> d)."""
+    return 2 * config.d_model**2 * (3 * (config.pair_values > 0) + 2 * config.decode_last)
 
 
 def head_flops(config: LanguageModelConfig) -> float:

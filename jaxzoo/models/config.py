@@ -56,11 +56,18 @@ class LanguageModelConfig(Checked):
     max_positions: PositiveInt | None = None
     """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
     tie_embeddings: bool = True
-    """The head is the embedding's transpose."""
+    """The head is the embedding's transpose (with `pair_values`, that of the values)."""
     embed_scale: PositiveFloat = 1.0
     """Factor of the embedding (Gemma and Griffin: the root of d_model)."""
     logit_soft_cap: NonNegativeFloat = 0.0
     """Bound c of the logits, which become c tanh(logit / c) (Gemma, Griffin: 30); 0: none."""
+    decode_last: bool = False
+    """The model is an autoencoder (MAD's compression): the final norm gets, at each position, what a decoder makes of
+    the last token's residual stream and of the position (`jaxzoo.layers.last_token_decoder`)."""
+    pair_values: NonNegativeInt = 0
+    """Number v of values, where a token is a key and a value side by side (Zoology's continuous MQAR): its id is
+    `key (v + 1) + 1 + value`, or `key (v + 1)` without a value; the embeddings are frozen, and answers are the v values
+    (`jaxzoo.layers.pair_embedding`). 0: tokens are tokens."""
     embed_norm: bool = False
     """Applies the norm to the embedding too, as RWKV does before its first block."""
     embed_dropout: FractionBelowOne = 0.0
@@ -83,6 +90,12 @@ class LanguageModelConfig(Checked):
         has_mlp = self.mlp not in ("identity", "none")
         rule = f"needs an MLP next to the mixer, and mlp={self.mlp!r} has none"
         self.require("parallel_residual", has_mlp or not self.parallel_residual, rule)
+        if self.pair_values:
+            rule = f"must be a multiple of pair_values + 1 = {self.pair_values + 1}, for each key"
+            self.require("vocab_size", self.vocab_size % (self.pair_values + 1) == 0, rule)
+            self.require("tie_embeddings", self.tie_embeddings, "must be True with pair_values: the head is frozen too")
+        wide = self.d_model >= 4 or not self.decode_last
+        self.require("d_model", wide, "must be at least 4 with decode_last, for two frequencies of the position")
         _ = self.period
         made = False
         for index, mixer in enumerate(self.layers):
@@ -128,6 +141,16 @@ class LanguageModelConfig(Checked):
         return any(mixer.capabilities.growing_state for mixer in self.period)
 
     @property
+    def streams(self) -> bool:
+        """Whether the model can read token by token: all mixers can, and no decoder waits for the last token."""
+        return not self.decode_last and all(mixer.capabilities.streams for mixer in self.period)
+
+    @property
+    def n_outputs(self) -> int:
+        """Answers that the head tells apart: token ids, or the values of pairs."""
+        return self.pair_values or self.vocab_size
+
+    @property
     def out_std(self) -> float:
         """`out_init_std`, with the default filled in."""
         if self.out_init_std is not None:
@@ -136,8 +159,8 @@ class LanguageModelConfig(Checked):
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the embedding."""
-        return -(-self.vocab_size // self.pad_vocab_multiple) * self.pad_vocab_multiple
+        """Rows of the head, and of an embedding of tokens: `n_outputs`, rounded up."""
+        return -(-self.n_outputs // self.pad_vocab_multiple) * self.pad_vocab_multiple
 
     @property
     def hidden_width(self) -> int:

@@ -12,6 +12,7 @@ from jaxzoo.models.accounting import (
     flops_per_token,
     head_flops,
     layer_flops_per_token,
+    outer_flops,
     papers_flops_per_token,
     state_bytes,
 )
@@ -131,16 +132,21 @@ def _row(*cells: str) -> str:
 def _total_lines(config: LanguageModelConfig, model: LanguageModel, length: int) -> Iterator[str]:
     yield "-" * (sum(WIDTHS) + len(WIDTHS) - 1)
     layers = count_parameters(model.stacks)
-    yield _row("all layers", f"{layers:,}", "", f"{flops_per_token(config, length) - head_flops(config):,.0f}")
+    outer, logits = outer_flops(config), head_flops(config)
+    yield _row("all layers", f"{layers:,}", "", f"{flops_per_token(config, length) - outer - logits:,.0f}")
     head = 0 if config.tie_embeddings else config.padded_vocab_size * config.d_model
     norm = count_parameters(model.final_norm)
-    embedding = count_parameters(model) - layers - norm - head
-    name = "embedding" if config.max_positions is None else "embedding, learned positions"
-    yield _row(name, f"{embedding:,}", "", "0")
+    decoder = count_parameters(model.decoder) if config.decode_last else 0
+    embedding = count_parameters(model) - layers - norm - head - decoder
+    name = "pair projections, frozen tables" if config.pair_values else "embedding"
+    name += ", learned positions" if config.max_positions is not None else ""
+    yield _row(name, f"{embedding:,}", "", f"{outer:,.0f}" if config.pair_values else "0")
+    if config.decode_last:
+        yield _row("decoder of the last token", f"{decoder:,}", "", f"{outer:,.0f}")
     yield _row("final norm", f"{norm:,}", "", "")
-    yield _row("head (tied)" if config.tie_embeddings else "head", f"{head:,}", "", f"{head_flops(config):,.0f}")
-    streams = all(layer.capabilities.streams for layer in config.layers)
-    state = f"{state_bytes(model, length):,}" if streams else "no stream"
+    kind = " (frozen values)" if config.pair_values else " (tied)" if config.tie_embeddings else ""
+    yield _row(f"head{kind}", f"{head:,}", "", f"{logits:,.0f}")
+    state = f"{state_bytes(model, length):,}" if config.streams else "no stream"
     yield _row("model", f"{count_parameters(model):,}", state, f"{flops_per_token(config, length):,.0f}")
 
 

@@ -22,7 +22,7 @@ def project(
     Args:
       features: in the compute dtype, which the table is cast to.
       table: rows of the padded vocabulary.
-      vocab_size: real tokens.
+      vocab_size: real tokens, or other answers.
       soft_cap: c in `c tanh(logit / c)`; 0: logits as they are.
       first_row: which of them the table's first row is; 0 unless it is a device's part of one.
     """

@@ -18,7 +18,9 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
+from jaxzoo.layers.last_token_decoder import LastTokenDecoder
 from jaxzoo.layers.norm import norm
+from jaxzoo.layers.pair_embedding import PairEmbedding
 from jaxzoo.layers.probe import scope, show
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.base import Context, Losses, Mixer, State
@@ -54,7 +56,11 @@ class LanguageModel(nnx.Module):
         self.config = config
         init = nnx.initializers.normal(config.init_std)
         table = (config.padded_vocab_size, config.d_model)
-        self.embedding = parameter(init(rngs.params(), table), ("vocab", "embed"), is_embedding=True)
+        if config.pair_values:
+            n_keys = config.vocab_size // (config.pair_values + 1)
+            self.pairs = PairEmbedding(n_keys, config.pair_values, n_rows=table[0], width=table[1], rngs=rngs)
+        else:
+            self.embedding = parameter(init(rngs.params(), table), ("vocab", "embed"), is_embedding=True)
         if config.max_positions is not None:
             positions = (config.max_positions, config.d_model)
             self.position_embedding = parameter(init(rngs.params(), positions), (None, "embed"), is_embedding=True)
@@ -62,6 +68,15 @@ class LanguageModel(nnx.Module):
             self.embedding_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         folds = config.folds if scanned else [Fold(((layer,),)) for layer in config.layers]
         self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
+        if config.decode_last:
+            self.decoder = LastTokenDecoder(
+                config.d_model,
+                norm_kind=config.norm,
+                norm_eps=config.norm_eps,
+                std=config.init_std,
+                dtype=config.compute_dtype,
+                rngs=rngs,
+            )
         self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         if not config.tie_embeddings:
             self.head = parameter(init(rngs.params(), table), ("vocab", "embed"))
@@ -92,8 +107,8 @@ class LanguageModel(nnx.Module):
           key: turns on dropout, and what else is random in training; the same key gives the same numbers.
 
         Raises:
-          ValueError: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer that does not
-            honour them.
+          ValueError: learned positions, and more tokens than `max_positions`; or segment ids, and a mixer or a decoder
+            that does not honour them.
         """
         return self._parallel(tokens, segment_ids, key, _all_at_once)[0]
 
@@ -111,11 +126,14 @@ class LanguageModel(nnx.Module):
         """The head, float32 over the padded vocabulary; padding rows hold -1e30."""
         features = constrain_residual(features)  # as in `_run`: a caller may have picked some of them
         config = self.config
-        return project(features, self.head_table, vocab_size=config.vocab_size, soft_cap=config.logit_soft_cap)
+        return project(features, self.head_table, vocab_size=config.n_outputs, soft_cap=config.logit_soft_cap)
 
     @property
     def head_table(self) -> Float[Array, "vocab d"]:
-        """The rows whose products with the features are logits: the head's, or the embedding's where they are tied."""
+        """The rows whose products with the features are logits: the head's, or the embedding's where they are tied; of
+        pairs, those of their values, which are frozen."""
+        if self.config.pair_values:
+            return self.pairs.values[...]
         return (self.embedding if self.config.tie_embeddings else self.head)[...]
 
     def init_state(self, batch_size: int, *, capacity: int | None = None) -> ModelState:
@@ -126,8 +144,9 @@ class LanguageModel(nnx.Module):
           capacity: tokens that growing states (key/value caches) can hold; None: `max_length`.
 
         Raises:
-          ValueError: a mixer does not stream.
+          ValueError: a mixer does not stream, or the model is an autoencoder.
         """
+        self._check_streams()
         for index, layer in enumerate(self.config.layers):
             if not layer.capabilities.streams:
                 name = type(layer).__name__
@@ -140,6 +159,7 @@ class LanguageModel(nnx.Module):
 
     def prefill(self, tokens: Int[Array, "b t"], state: ModelState) -> tuple[Float[Array, "b t vocab"], ModelState]:
         """Reads `t` more tokens from any state; returns logits at each of them and the state after them."""
+        self._check_streams()
         self._check_length(tokens.shape[1])
         embedded = self._embed(tokens, _count_up(state.position, tokens.shape[1]), None)
         features, layers, _ = self._run(embedded, _prefill, state.layers, Context(tokens=tokens))
@@ -147,6 +167,7 @@ class LanguageModel(nnx.Module):
 
     def step(self, token: Int[Array, "b"], state: ModelState) -> tuple[Float[Array, "b vocab"], ModelState]:
         """Reads one more token; returns the logits of the next and the state."""
+        self._check_streams()
         embedded = self._embed(token[:, None], state.position[:, None], None)[:, 0]
         features, layers, _ = self._run(embedded, _step, state.layers, Context(tokens=token))
         return self.logits(features), ModelState(layers, state.position + 1)
@@ -168,6 +189,13 @@ class LanguageModel(nnx.Module):
         flat = nnx.eval_shape(lambda: LanguageModel(self.config, rngs=nnx.Rngs(0), scanned=False))
         return nnx.merge(nnx.graphdef(flat), nnx.State({**variables, "stacks": dict(enumerate(layers))}))
 
+    def _check_streams(self) -> None:
+        if self.config.decode_last:
+            raise ValueError(
+                "LanguageModelConfig.decode_last=True: an autoencoder has no next token and cannot stream; call it on "
+                "whole rows"
+            )
+
     def _check_length(self, length: int) -> None:
         rows = self.config.max_positions
         if rows is not None and length > rows:
@@ -185,6 +213,11 @@ class LanguageModel(nnx.Module):
     ) -> tuple[Float[Array, "b t d"], Losses]:
         """Features of all tokens at once, and the losses of the mixers."""
         self._check_length(tokens.shape[1])
+        if segment_ids is not None and self.config.decode_last:
+            raise ValueError(
+                "LanguageModelConfig.decode_last=True does not honour segment_ids: it decodes a row from its last "
+                "token; give each document a row"
+            )
         if segment_ids is None:
             position = _count_up(jnp.zeros((1,), jnp.int32), tokens.shape[1])
         else:
@@ -198,9 +231,12 @@ class LanguageModel(nnx.Module):
         self, tokens: Int[Array, "b t"], position: Int[Array, "#b t"], key: PRNGKeyArray | None
     ) -> Float[Array, "b t d"]:
         """Token (and position) embeddings, float32."""
-        known = (tokens >= 0) & (tokens < self.config.vocab_size)
-        rows = jnp.where(known, tokens, jnp.full_like(tokens, self.config.padded_vocab_size))
-        embedded = look_up(self.embedding[...], rows, ("vocab", "embed")).astype(jnp.float32)
+        if self.config.pair_values:
+            embedded = self.pairs(tokens)
+        else:
+            known = (tokens >= 0) & (tokens < self.config.vocab_size)
+            rows = jnp.where(known, tokens, jnp.full_like(tokens, self.config.padded_vocab_size))
+            embedded = look_up(self.embedding[...], rows, ("vocab", "embed")).astype(jnp.float32)
         if self.config.embed_scale != 1:
             embedded = embedded * self.config.embed_scale
         if self.config.max_positions is not None:
@@ -214,7 +250,7 @@ class LanguageModel(nnx.Module):
     def _run(
         self, residual: Float[Array, "... d"], mix: Mix, states: tuple | None, context: Context
     ) -> tuple[Float[Array, "... d"], tuple, Losses]:
-        """All stacks and the final norm; without `states` the mixers get None."""
+        """All stacks, a decoder, and the final norm; without `states` the mixers get None."""
         new_states: list[tuple] = []
         losses: Losses = {}
         residual = show("embedded", residual)
@@ -225,7 +261,11 @@ class LanguageModel(nnx.Module):
             context = dataclasses.replace(context, first_values=values)
             new_states.append(stack_states)
             losses = add_losses(losses, terms)
+        if self.config.decode_last:
+            residual = show("decoded", self.decoder(residual))
         features = show("features", self.final_norm(residual).astype(self.config.compute_dtype))
+        if self.config.pair_values:
+            features = self.pairs.out_proj(features)
         # Left open, the layout of their cotangent lets XLA drop a part of the gradient on data x fsdp x tensor.
         return constrain_residual(features), tuple(new_states), losses
 

@@ -136,7 +136,6 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
     metrics = {name: value for name, value in last.items() if name.startswith("valid/")}
     metrics |= {f"{name}/{key}": value for name, found in others.items() for key, value in found.items()}
     diverged, model = member.diverged is not None, session.config.model
-    streams = all(mixer.capabilities.streams for mixer in model.layers)
     return {
         **_facts(member.task),
         "status": "diverged" if diverged else "finished",
@@ -148,7 +147,7 @@ def _result(member: Member, session: Session, others: Mapping[str, Mapping[str, 
         "cpu_seconds": round(member.cpu_seconds, 2),
         "flops": train_flops(config, member.course.step),
         "n_parameters": session.blueprint.n_params,
-        "state_bytes": state_bytes(model, session.dataset.max_length) if streams else None,
+        "state_bytes": state_bytes(model, session.dataset.max_length) if model.streams else None,
         "config": to_json(config),
     }
 

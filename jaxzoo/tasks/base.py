@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,15 @@ class TaskConfig(Checked, abc.ABC):
     def legend(self) -> str:
         """Which tokens are what, in a line for the reader of examples."""
         return f"tokens 0..{self.vocab_size - 1}"
+
+    @property
+    def model_fields(self) -> Mapping[str, Any]:
+        """Fields of `LanguageModelConfig` that the task determines besides its sizes, such as `decode_last`."""
+        return {}
+
+    def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
+        """The answer that copying each token gives: the token, but where tokens and answers are of two kinds."""
+        return tokens
 
     def as_text(self, tokens: Int[np.ndarray, "t"], targets: Int[np.ndarray, "t"]) -> str | None:
         """An example as its reader sees it; None: the tokens say it all."""

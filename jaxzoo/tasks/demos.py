@@ -99,6 +99,16 @@ DEMOS = {
         "mad.MemorizationConfig",
         {"length": 12, "vocab_size": 16},
     ),
+    "compression": Demo(
+        "MAD's compression: every token, by a decoder that sees one vector and the position.",
+        "compression.CompressionConfig",
+        {"length": 12, "vocab_size": 8},
+    ),
+    "continuous_mqar": Demo(
+        "MQAR whose pairs take one position, key and value side by side: at each key alone, its value.",
+        "continuous_mqar.preset",
+        {"n_pairs": 4, "n_passes": 2, "n_keys": 64, "n_values": 64},
+    ),
     "phone_book": Demo(
         "A phone book as text, and one name that asks for its number.", "text_recall.PhoneBookConfig", {"length": 160}
     ),

@@ -22,7 +22,7 @@ def guessing_line(task: TaskConfig) -> float:
     of the candidate values. Counted over `EXAMPLES` examples, as accuracies are: the mean over the questions.
     """
     batch = task.labelled(0, np.arange(EXAMPLES), "test")
-    tokens, targets = np.asarray(batch.tokens), np.asarray(batch.targets)
+    tokens, targets = task.copied(np.asarray(batch.tokens)), np.asarray(batch.targets)
     positions = np.broadcast_to(np.arange(task.length) if batch.positions is None else batch.positions, targets.shape)
     asked = targets != UNLABELLED
     hits = 0.0

@@ -10,7 +10,7 @@ Parameters and defaults are those of the released code (athms/mad-lab, `mad/data
 
 The released code trains noisy and fuzzy recall on every next token and scores the queries; here the loss counts the
 queries too and nothing else. Splits: `jaxzoo.tasks.host_task`; there they are drawn from two seeds. MAD's compression
-is absent: it scores an autoencoder, whose decoder sees one token, and not a language model.
+is in `jaxzoo.tasks.compression`.
 """
 
 import abc

@@ -6,8 +6,8 @@ and the order of the batches are pure functions of (seed, epoch).
 """
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -48,6 +48,13 @@ class RecallDataConfig(DataConfig):
             self.require(field, bool(tasks), "must not be empty", "give it an Examples(task=..., n_examples=...)")
             rule = "must name each task once, or examples would repeat"
             self.require(field, len(set(tasks)) == len(tasks), rule, "add up their n_examples")
+            alike = all(task.model_fields == self.model_fields for task in tasks)
+            self.require(field, alike, f"must have tasks for one kind of model, with {self.model_fields or 'tokens'}")
+
+    @property
+    def model_fields(self) -> Mapping[str, Any]:
+        """What the tasks ask of the model."""
+        return self.train[0].task.model_fields
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallData":
         """The data, of which nothing is generated yet."""

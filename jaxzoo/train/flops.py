@@ -7,7 +7,7 @@ import numpy as np
 
 from jaxzoo.config import ExperimentConfig, RecallDataConfig
 from jaxzoo.models import LanguageModelConfig
-from jaxzoo.models.accounting import head_flops, layer_flops_per_token
+from jaxzoo.models.accounting import head_flops, layer_flops_per_token, outer_flops
 from jaxzoo.tasks.base import TaskConfig
 
 PASSES = 3
@@ -36,7 +36,7 @@ def train_flops(config: ExperimentConfig, steps: int | None = None, *, length: i
 def _example_flops(model: LanguageModelConfig, length: int, n_labelled: int) -> float:
     """One forward pass of an example of so many tokens."""
     layers = sum(layer_flops_per_token(model, layer, length) for layer in model.layers)
-    return length * layers + n_labelled * head_flops(model)
+    return length * (layers + outer_flops(model)) + n_labelled * head_flops(model)
 
 
 @functools.cache

@@ -149,7 +149,7 @@ def _in_turn(
     @jax.checkpoint
     def score(features_bcd: Array, targets_bc: Array) -> TokenScores:
         cap, first = config.logit_soft_cap, part.first_row
-        logits = project(features_bcd, table, vocab_size=config.vocab_size, soft_cap=cap, first_row=first)
+        logits = project(features_bcd, table, vocab_size=config.n_outputs, soft_cap=cap, first_row=first)
         return cross_entropy(logits, targets_bc, part)
 
     b, m = targets.shape

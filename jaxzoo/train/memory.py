@@ -38,7 +38,8 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
     copies = 1 if config.train.lora_rank else STATE_COPIES[config.optimizer.name]
-    state = copies * FLOAT_BYTES * n_parameters / (mesh.shape["fsdp"] * mesh.shape["tensor"])
+    numbers = copies * n_parameters + frozen_entries(model)
+    state = FLOAT_BYTES * numbers / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     parts = row_devices(mesh) * mesh.shape["sequence"]
     batch = FLOAT_BYTES * rows * length * model.d_model / parts
     room = memory_of_each(_ours(mesh))
@@ -80,7 +81,7 @@ def check_model(model: LanguageModelConfig) -> None:
       ValueError: with the sizes in the config and the estimate.
     """
     n_parameters = estimate_parameters(model)
-    needed, room = FLOAT_BYTES * n_parameters, memory_of_each(jax.devices()[:1])
+    needed, room = FLOAT_BYTES * (n_parameters + frozen_entries(model)), memory_of_each(jax.devices()[:1])
     if needed > room:
         raise ValueError(
             f"LanguageModelConfig: {_sizes(model)} needs {_gb(needed)} for {n_parameters:,} parameters and must fit "
@@ -94,6 +95,13 @@ def estimate_parameters(config: LanguageModelConfig) -> int:
     short = abstract_model(dataclasses.replace(config, n_layers=n_period))
     layers = count_parameters(short.stacks)
     return count_parameters(short) - layers + layers * config.n_layers // n_period
+
+
+def frozen_entries(config: LanguageModelConfig) -> int:
+    """Entries of the frozen tables of pairs; other buffers are small."""
+    if not config.pair_values:
+        return 0
+    return config.d_model * (config.vocab_size // (config.pair_values + 1) + config.padded_vocab_size)
 
 
 def memory_of_each(devices: Sequence[Any]) -> float:

@@ -11,6 +11,7 @@ import pytest
 from jaxzoo.cli.flags import flags_of
 from jaxzoo.cli.tasks import TasksCommand, main
 from jaxzoo.tasks import base, mqar
+from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.text_recall import TextTask
 
@@ -27,6 +28,8 @@ LEGENDS = {
     "noisy_recall": "keys 0..3, values 4..7, noise 8..15",
     "fuzzy_recall": "keys 0..3, values 4..8",
     "memorization": "keys 0..6, values 7..14",
+    "compression": "plain tokens 0..6, compression token 7",
+    "continuous_mqar": "keys 0..63, values 0..63; token = key * 65, + 1 + value in a pair",
     "phone_book": "tokens of bytes; the answer follows the question",
     "needle_in_a_haystack": "tokens of bytes; the answer follows the question",
     "variable_tracking": "tokens of bytes; the answer follows the question",
@@ -73,6 +76,12 @@ def test_every_task_prints_what_reading_finds(name, capsys):
         answers = [config.tokenizer.decode(row[row != -100]) for row in said]
         assert re.findall("^answer:(.*)$", out, re.MULTILINE) == answers
         return
+    if isinstance(config, ContinuousMQARConfig):
+        passes = [dict(re.findall(r"(\d+)=(\d+)", line)) for line in out.splitlines() if "=" in line][1:]
+        asked = [dict(re.findall(r"(\d+)\? (\d+)", line)) for line in out.splitlines() if "?" in line]
+        assert passes == [answers for answers in asked for _ in range(config.n_passes)]
+        assert [len(answers) for answers in asked] == [config.n_pairs] * 3
+        return
     printed = table(out)
     assert len(printed["token"]) == 3 * config.length
     assert config.length < 32
@@ -103,6 +112,7 @@ def test_flags_reach_the_task(capsys, monkeypatch):
         ("--task Compositional_MQAR --n-pairs 9 --length 54", {"n_pairs": 9, "vocab_size": 60}),
         ("--task parity --cumulative", {"cumulative": True, "length": 13}),
         ("--task majority --no-cumulative --length 8", {"cumulative": False, "length": 8}),
+        ("--task continuous_mqar --n-passes 3 --n-values 9", {"length": 16, "n_pairs": 4, "n_keys": 64, "n_values": 9}),
         ("", {"length": 16, "n_pairs": 2, "power": 0.1}),
     ):
         assert main([*flags.split(), "--show", "1"]) == 0
@@ -122,7 +132,7 @@ def test_refuses_in_one_line(capsys):
         ("--show few", "argument --show: invalid int value: 'few'"),
         ("--seed -1", r"TasksCommand.seed=-1 must be in [0, 2^32)"),
         ("--split valid", "TasksCommand.split='valid' must be one of 'train', 'test'"),
-        ("--task copying", "--task: unknown task 'copying'; there are ar, compositional_mqar, forgetting_mqar, "),
+        ("--task copying", "--task: unknown task 'copying'; there are ar, compositional_mqar, compression, "),
         ("--task mqnarr", "--task: unknown task 'mqnarr'; did you mean 'mqnar'?"),
         ("--task", "argument --task: expected one argument"),
         ("--pairs 2", "unknown option --pairs; did you mean --n-pairs?"),

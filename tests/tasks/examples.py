@@ -8,6 +8,8 @@ import pytest
 from jaxzoo.tasks import mqar
 from jaxzoo.tasks.base import TaskConfig
 from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
+from jaxzoo.tasks.compression import CompressionConfig
+from jaxzoo.tasks.continuous_mqar import preset as continuous
 from jaxzoo.tasks.contract import N as N, make as make
 from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
 from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
@@ -37,6 +39,10 @@ SMALL: dict[str, TaskConfig] = {
     "mad-noisy": NoisyRecallConfig(vocab_size=6, length=6, noise_vocab_size=2, frac_noise=0.3),
     "mad-fuzzy": FuzzyRecallConfig(vocab_size=7, length=8, k_motif_size=2, v_motif_size=2),
     "mad-memorization": MemorizationConfig(vocab_size=7, length=12),
+    "compression": CompressionConfig(vocab_size=4, length=6),
+    "compression-noise": CompressionConfig(vocab_size=5, length=5, noise_vocab_size=2, frac_noise=0.4),
+    "continuous": continuous(2, n_keys=4, n_values=4),
+    "continuous-passes": continuous(2, 2, n_keys=3, n_values=3),
     "phone-book": PhoneBookConfig(length=160),
     "needle": NeedleConfig(length=480),
     "needles": NeedleConfig(length=1100, num_needle_k=4, num_needle_v=2, num_needle_q=2),

@@ -13,6 +13,7 @@ import pytest
 import jaxzoo.tasks
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.ngram_recall import NGramRecallConfig
 from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, TextTask, VariableTrackingConfig
 from jaxzoo.testing import check_task
@@ -54,11 +55,16 @@ def n_of(config) -> int:
 
 
 def chance(config) -> float | None:
-    """Accuracy of shuffled labels; "no match" is one more label, and more frequent than the values.
+    """Accuracy of shuffled labels; "no match" is one more label, and more frequent than the values, and so is the token
+    at the end of each example that is compressed.
 
     Of texts, the sum of the squared shares of all bytes: spaces, dashes, commas, letters and digits, the first no 0.
     """
     match config:
+        case CompressionConfig():
+            noise = config.frac_noise**2 / max(config.noise_vocab_size, 1)
+            body = (1 - config.frac_noise) ** 2 / config.n_plain + noise
+            return (1 + (config.length - 1) ** 2 * body) / config.length**2
         case PhoneBookConfig():
             return (1 + 4 + 10) / 13**2
         case NeedleConfig():

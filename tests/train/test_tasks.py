@@ -23,7 +23,10 @@ def test_every_task_fits_the_train_step(name, small_config):
     fields = {"cumulative": True} if name == "majority" else {}
     task = DEMOS[name].build(**fields)
     data = RecallDataConfig(train=(Examples(task=task, n_examples=32),), valid=(Examples(task=task, n_examples=8),))
-    model = dataclasses.replace(small_config.model, max_length=max(32, task.length), vocab_size=257)
+    fields = {"max_length": max(32, task.length), "vocab_size": 257}
+    if "pair_values" in task.model_fields:
+        fields["vocab_size"] = task.vocab_size
+    model = dataclasses.replace(small_config.model, **fields, **task.model_fields)
     config = dataclasses.replace(small_config, model=model, data=data)
     session = Session(config)
     batch = next(session.stream())
