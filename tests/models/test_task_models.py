@@ -1,6 +1,8 @@
 """Models of two tasks: autoencoders (`decode_last`), and models that read pairs (`pair_values`)."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,9 @@ from flax import nnx
 import jaxzoo
 from jaxzoo.config import ExperimentConfig, TrainConfig
 from jaxzoo.data.base import UNLABELLED, Batch
+from jaxzoo.evals.compare import compare
 from jaxzoo.generation import generate
+from jaxzoo.inspection.picture import look
 from jaxzoo.layers.variables import Buffer
 from jaxzoo.mixers import AttentionConfig, TaylorLinearAttentionConfig
 from jaxzoo.models import LanguageModelConfig
@@ -163,6 +167,33 @@ def test_loss_in_chunks(config):
     whole, parts = (nnx.jit(lambda m, n=n: score_targets(m, batch, chunk=n)[0])(model) for n in (0, 4))
     np.testing.assert_allclose(parts.nats, whole.nats, atol=1e-5)
     np.testing.assert_array_equal(parts.hits, whole.hits)
+
+
+@pytest.mark.full
+def test_inspection_knows_who_answers():
+    """Kills: the id of a pair in the place of its name, a pair that is not found by its value; an autoencoder whose
+    answers are looked for at the position that they are of."""
+    task = continuous_mqar.preset(2, n_keys=N_KEYS, n_values=N_VALUES)
+    batch = task.labelled(0, np.arange(1))
+    seen = look(make_model(pair_reader()), batch)
+    words = task.as_text(np.asarray(batch.tokens[0]), np.full(4, UNLABELLED)).split()
+    assert seen.names == words
+    for query in seen.queries:
+        (source,) = query.sources
+        assert words[source] == f"{words[query.position][:-1]}={query.target}"
+        assert query.reader == query.position
+    seen = look(make_model(autoencoder()), CompressionConfig(vocab_size=13, length=6).labelled(0, np.arange(1)))
+    assert [(q.position, q.sources, q.reader) for q in seen.queries] == [(i, (i,), 5) for i in range(6)]
+
+
+def test_models_of_two_kinds_are_not_compared():
+    """Kills scores of an autoencoder next to those of a language model, which answers other questions."""
+    models: Any = {
+        kind: SimpleNamespace(model=SimpleNamespace(config=autoencoder(decode_last=kind == "first")), tokenizer=None)
+        for kind in ("first", "second")
+    }
+    with pytest.raises(ValueError, match="^second: decode_last=False must be the first model's True"):
+        compare(models, cast(Any, SimpleNamespace(vocab_size=13)))
 
 
 def experiment(task, **fields) -> ExperimentConfig:
