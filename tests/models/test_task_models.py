@@ -192,7 +192,7 @@ def test_models_of_two_kinds_are_not_compared():
         kind: SimpleNamespace(model=SimpleNamespace(config=autoencoder(decode_last=kind == "first")), tokenizer=None)
         for kind in ("first", "second")
     }
-    with pytest.raises(ValueError, match="^second: decode_last=False must be the first model's True"):
+    with pytest.raises(ValueError, match=r"^second: decode_last=False must be the first model's True"):
         compare(models, cast(Any, SimpleNamespace(vocab_size=13)))
 
 
