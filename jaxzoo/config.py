@@ -198,5 +198,7 @@ def check_model_fields(model: LanguageModelConfig, data: DataConfig) -> None:
     """
     for field in ("decode_last", "pair_values"):
         needed = data.model_fields.get(field, getattr(LanguageModelConfig, field))
-        rule = f"must be {needed} for these data; set --model.{field.replace('_', '-')} {needed}"
-        model.require(field, getattr(model, field) == needed, rule)
+        name = field.replace("_", "-")
+        words = f"{name} {needed}" if not isinstance(needed, bool) else name if needed else f"no-{name}"
+        remedy = f"set --model.{words}"
+        model.require(field, getattr(model, field) == needed, f"must be {needed} for these data", remedy)

@@ -6,6 +6,7 @@ import pytest
 from jaxzoo.config import ExperimentConfig, LanguageModelConfig
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.tasks import continuous_mqar
+from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig, preset
 from jaxzoo.tasks.guess import guessing_line
 from jaxzoo.tasks.mqar import MQARConfig
@@ -85,14 +86,16 @@ def test_model_and_task_must_be_of_one_kind():
     """Kills: an autoencoder that is asked for the next token, a language model that is asked for the token that it
     reads, a model without the values of the task, a mixture for two kinds of model."""
     other = Examples(task=MQARConfig(), n_examples=64)
+    autoencoded = Examples(task=CompressionConfig(), n_examples=64)
     pairs = Examples(task=THREE, n_examples=64)
     sizes = {"pattern": (AttentionConfig(),), "vocab_size": THREE.vocab_size}
     for examples, fields, message in (
-        (pairs, {}, "pair_values=0 must be 6 for these data; set --model.pair-values 6"),
+        (pairs, {}, "pair_values=0 must be 6 for these data; set --model.pair-values 6$"),
         (pairs, {"pair_values": 2}, "pair_values=2 must be 6 for these data"),
         (pairs, {"pair_values": 6, "decode_last": True}, "decode_last=True must be False for these data"),
         (other, {"pair_values": 6}, "pair_values=6 must be 0 for these data"),
-        (other, {"decode_last": True}, "decode_last=True must be False for these data; set --model.decode-last False"),
+        (other, {"decode_last": True}, "decode_last=True must be False for these data; set --model.no-decode-last$"),
+        (autoencoded, {"vocab_size": 16}, "decode_last=False must be True for these data; set --model.decode-last$"),
         (pairs, {"pair_values": 5}, r"vocab_size=63 must be a multiple of pair_values \+ 1 = 6"),
         (pairs, {"pair_values": 6, "tie_embeddings": False}, "tie_embeddings=False must be True with pair_values"),
         (other, {"decode_last": True, "d_model": 2}, "d_model=2 must be at least 4 with decode_last"),
