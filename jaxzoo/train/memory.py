@@ -38,7 +38,8 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
     model, rows = config.model, config.train.batch_size
     n_parameters = estimate_parameters(model)
     copies = 1 if config.train.lora_rank else STATE_COPIES[config.optimizer.name]
-    numbers = copies * n_parameters + frozen_entries(model)
+    frozen = frozen_entries(model)
+    numbers = copies * n_parameters + frozen
     state = FLOAT_BYTES * numbers / (mesh.shape["fsdp"] * mesh.shape["tensor"])
     parts = row_devices(mesh) * mesh.shape["sequence"]
     batch = FLOAT_BYTES * rows * length * model.d_model / parts
@@ -47,7 +48,7 @@ def check_estimate(config: ExperimentConfig, mesh: Mesh, length: int) -> None:
         raise ValueError(
             f"LanguageModelConfig: {_sizes(model)} and TrainConfig.batch_size={rows} need at least "
             f"{_gb(state + batch)} of each device, {_gb(state)} of it for {n_parameters:,} parameters with gradients "
-            f"and optimizer state, and must fit into {_gb(room)}; {REMEDY}"
+            f"and optimizer state{_frozen(frozen)}, and must fit into {_gb(room)}; {REMEDY}"
         )
 
 
@@ -80,12 +81,12 @@ def check_model(model: LanguageModelConfig) -> None:
     Raises:
       ValueError: with the sizes in the config and the estimate.
     """
-    n_parameters = estimate_parameters(model)
-    needed, room = FLOAT_BYTES * (n_parameters + frozen_entries(model)), memory_of_each(jax.devices()[:1])
+    n_parameters, frozen = estimate_parameters(model), frozen_entries(model)
+    needed, room = FLOAT_BYTES * (n_parameters + frozen), memory_of_each(jax.devices()[:1])
     if needed > room:
         raise ValueError(
-            f"LanguageModelConfig: {_sizes(model)} needs {_gb(needed)} for {n_parameters:,} parameters and must fit "
-            f"into the {_gb(room)} of the device"
+            f"LanguageModelConfig: {_sizes(model)} needs {_gb(needed)} for {n_parameters:,} parameters"
+            f"{_frozen(frozen)} and must fit into the {_gb(room)} of the device"
         )
 
 
@@ -122,6 +123,10 @@ def _ours(mesh: Mesh) -> list[Any]:
 def _sizes(model: LanguageModelConfig) -> str:
     names = ("d_model", "n_layers", "vocab_size")
     return ", ".join(f"{name}={getattr(model, name)}" for name in names)
+
+
+def _frozen(entries: int) -> str:
+    return f" and {entries:,} frozen numbers" if entries else ""
 
 
 def _gb(size: float) -> str:

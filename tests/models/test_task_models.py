@@ -27,7 +27,7 @@ from jaxzoo.tasks import continuous_mqar
 from jaxzoo.tasks.compression import CompressionConfig
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from jaxzoo.train.loss import score_targets
-from jaxzoo.train.memory import frozen_entries
+from jaxzoo.train.memory import check_model, frozen_entries
 from jaxzoo.train.session import Session
 from tests.models.hybrids import hybrid_config, make_model, random_tokens, run
 
@@ -110,7 +110,7 @@ def test_pairs_are_embedded_by_frozen_tables():
     assert bool(jnp.isnan(outside[:, 0, :N_VALUES]).all())
 
 
-def test_tables_are_buffers_without_a_row_per_token():
+def test_tables_are_buffers_without_a_row_per_token(monkeypatch):
     """Kills: tables that learn, a table with a row for each pair, and a memory check that leaves the tables out."""
     config = pair_reader()
     shapes = make_blueprint(config).shapes
@@ -120,6 +120,9 @@ def test_tables_are_buffers_without_a_row_per_token():
     buffers = nnx.state(make_model(config), Buffer)
     assert frozen_entries(config) == sum(leaf.size for leaf in jax.tree.leaves(buffers)) == 8 * (5 + 16)
     assert frozen_entries(autoencoder()) == 0
+    monkeypatch.setattr("jaxzoo.train.memory.memory_of_each", lambda _: 1e9)
+    with pytest.raises(ValueError, match=r"needs 8.6 GB for [\d,]{5} parameters and 2,147,483,712 frozen numbers and"):
+        check_model(pair_reader(vocab_size=3 * 2**28, pair_values=2))
 
 
 @pytest.mark.parametrize(("config", "matrices"), [(autoencoder(), 2), (pair_reader(), 3)])
