@@ -1,7 +1,6 @@
 """`python -m jaxzoo.classify`: a pretrained language model, finetuned to name the class of a sequence."""
 
 import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Failure, make_main, say, use_compilation_cache
+from jaxzoo.json_files import read_json
 from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_json
@@ -132,8 +132,10 @@ def _train(
 
 
 def _is_finished(directory: RunDirectory, steps: int) -> bool:
+    from jaxzoo.train.restore import NewestCheckpoint
+
     newest = directory.newest_checkpoint
-    return newest.is_file() and json.loads(newest.read_text())["newest"] == steps
+    return newest.is_file() and read_json(newest, NewestCheckpoint).newest == steps
 
 
 def _report(config: "ExperimentConfig", directory: RunDirectory, command: Command) -> None:

@@ -10,7 +10,6 @@ end of its response. Without files of their own, one pair in twenty validates, b
 import dataclasses
 import glob
 import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from jaxzoo.data.labelled_sequences import LabelledStream
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import require_batch_sizes
+from jaxzoo.json_files import parse_json
 
 VALID_SHARE = 20
 
@@ -152,12 +152,13 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
         raise ValueError(f"CompletionsConfig.path={path!r} must name a JSONL file, or some by a glob; it names none")
     pairs, fields = [], (config.prompt_field, config.response_field)
     for file in files:
-        with open(file, encoding="utf-8") as lines:
+        with open(file, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 try:
-                    prompt, response = (json.loads(line)[field] for field in fields)
-                except (ValueError, LookupError, TypeError):
-                    prompt = response = None
+                    row = parse_json(line, dict, where=file)
+                except ValueError:
+                    row = {}
+                prompt, response = (row.get(field) for field in fields)
                 if not isinstance(prompt, str) or not isinstance(response, str) or not response:
                     raise ValueError(
                         f"{file}:{number}: must be an object with texts {fields[0]} and {fields[1]}, such as "

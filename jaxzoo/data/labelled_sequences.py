@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.checked import PositiveInt, Seed
+from jaxzoo.checked import PositiveInt, Seed, shorten
 from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
 from jaxzoo.data.windows import require_batch_sizes
@@ -207,7 +207,8 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     names = {split: {name for _, name in rows} for split, rows in found.items()}
     for split, there in names.items():
         if odd := sorted(there ^ names["train"]):
-            raise ValueError(f"{path}: class {odd[0]!r} is in one of train and {split} only; splits must have the same")
+            where = f"one of train and {split} only"
+            raise ValueError(f"{path}: class {shorten(odd[0])} is in {where}; splits must have the same")
     classes = sorted(names["train"], key=lambda name: (int(name) if name.isdigit() else 0, name))
     ids = {name: i for i, name in enumerate(classes)}
     splits = {split: [Labelled(text, ids[name]) for text, name in rows] for split, rows in found.items()}
@@ -223,12 +224,7 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
 def _read_split(path: Path, split: str) -> list[tuple[str, str]] | None:
     """Returns text and class of each sequence; None: there is no such split."""
     if (file := path / f"{split}.csv").is_file():
-        with file.open(newline="") as stream:
-            rows = csv.DictReader(stream)
-            if not {"sequence", "label"} <= set(rows.fieldnames or ()):
-                rule = "the header must have the columns sequence and label"
-                raise ValueError(f"{file}:1: {rule}, got {rows.fieldnames}")
-            return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
+        return _read_table(file)
     if not (path / split).is_dir():
         return None
     found = []
@@ -238,6 +234,18 @@ def _read_split(path: Path, split: str) -> list[tuple[str, str]] | None:
             raise ValueError(f"{folder} holds no *.txt; every class needs a sequence")
         found += [(_checked(file.read_text().strip(), str(file)), folder.name) for file in files]
     return found
+
+
+def _read_table(file: Path) -> list[tuple[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        rows = csv.DictReader(stream)
+        try:
+            if not {"sequence", "label"} <= set(rows.fieldnames or ()):
+                rule = "the header must have the columns sequence and label"
+                raise ValueError(f"{file}:1: {rule}, got {shorten(rows.fieldnames)}")
+            return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{file}:{rows.line_num + 1}: no table in UTF-8: {error}") from None
 
 
 def _checked(text: str, where: str) -> str:

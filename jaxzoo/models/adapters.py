@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxzoo.array_typing import PRNGKeyArray
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.config_io import unknown
 from jaxzoo.layers.variables import Traits
 from jaxzoo.models.blueprint import Blueprint, Variables
@@ -28,10 +29,10 @@ FROZEN = "frozen"
 class Lora(NamedTuple):
     """Which adapters a model has."""
 
-    rank: int
+    rank: PositiveInt
     targets: tuple[str, ...]
     """Names of projections, such as `q_proj`."""
-    alpha: float
+    alpha: PositiveFloat
 
     @property
     def scale(self) -> float:

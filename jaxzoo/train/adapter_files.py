@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxzoo.json_files import parse_json
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.config import LanguageModelConfig
@@ -63,8 +64,7 @@ def apply_adapters(file: Path, model: LanguageModelConfig, own: Variables) -> Va
             raise ValueError(f"{file} holds no adapters; make it by python -m jaxzoo.export --adapters")
         if metadata["base"] != variables_digest(own):
             raise ValueError(f"{file}: its adapters were trained on another model; load the run that they began with")
-        fields = json.loads(metadata["lora"])
-        lora = Lora(int(fields["rank"]), tuple(fields["targets"]), float(fields["alpha"]))
+        lora = parse_json(metadata["lora"], Lora, where=f"{file}: lora")
         blueprint: AdaptedBlueprint = adapt(make_blueprint(model), lora)
 
         def read(path, _: jax.ShapeDtypeStruct) -> jax.Array:

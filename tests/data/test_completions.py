@@ -53,7 +53,9 @@ def test_batches_are_functions_of_their_number(tmp_path):
         again.set_state({**state, "fingerprint": "bytes-257:other"})
 
 
-@pytest.mark.parametrize("line", ["{", '{"prompt": "a"}', '{"prompt": "a", "response": ""}', "[1]", "3", "\xff"])
+@pytest.mark.parametrize(
+    "line", ["{", '{"prompt": "a"}', '{"prompt": "a", "response": ""}', "[1]", "3", "\xff", "[" * 100_000]
+)
 def test_a_line_that_is_no_pair(line, tmp_path):
     """Kills: a traceback, and a line that is skipped in silence."""
     (tmp_path / "pairs.jsonl").write_text('{"prompt": "a", "response": "b"}\n' + line)

@@ -86,6 +86,9 @@ def test_layouts_and_batches(tmp_path):
         (lambda p: (p / "train" / "gene" / "000.txt").write_text(" "), "000.txt: the sequence is empty"),
         (lambda p: (p / "train" / "gene" / "000.txt").write_text("MKV"), "holds 'M', which must be one of"),
         (lambda p: (p / "test.csv").write_text("text,label\nA,1\n"), "test.csv:1: the header must have the columns"),
+        (lambda p: (p / "test.csv").write_text("[" * 9000), r"test.csv:1: the header must have .*, got .{80}$"),
+        (lambda p: (p / "test.csv").write_text("x" * 140_000), "test.csv:1: no table in UTF-8: field larger"),
+        (lambda p: (p / "test.csv").write_bytes(b"sequence,label\nA,\xff\n"), "test.csv:[12]: no table in UTF-8"),
     ],
 )
 def test_damage(tmp_path, change, message):
