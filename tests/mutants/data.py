@@ -40,6 +40,21 @@ MUTANTS: list[Mutant] = [
         ("splits of tasks made on the host overlap", "% 2 == (split ==", "% 2 != 7 or (split =="),
     ),
     *planted(
+        "jaxzoo/layers/last_token_decoder.py",
+        "tests/layers/test_last_token_decoder.py",
+        ("the decoder of an autoencoder sees every token", "residual[:, -1:] +", "residual +"),
+    ),
+    *planted(
+        "jaxzoo/layers/pair_embedding.py",
+        "tests/models/test_task_models.py",
+        ("a key that is asked for comes with a value", "value[:, :, None] > 0", "value[:, :, None] >= 0"),
+    ),
+    *planted(
+        "jaxzoo/tasks/continuous_mqar.py",
+        "tests/tasks/test_continuous_mqar.py",
+        ("answers of continuous MQAR in another order than its queries", "targets=values[last]", "targets=values"),
+    ),
+    *planted(
         "jaxzoo/data/statistics/markov.py",
         "tests/data/statistics/test_markov.py",
         ("contexts are lost where chunks meet", "train[max(start - order, 0) :", "train[start :"),
