@@ -17,7 +17,7 @@ class Screen:
     """
 
     def __init__(self, stream: TextIO | None):
-        self.is_terminal = stream is not None and stream.isatty()
+        self.is_terminal: bool = stream is not None and stream.isatty()
         self._stream = stream
 
     def write(self, text: str) -> None:

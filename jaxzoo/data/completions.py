@@ -90,11 +90,11 @@ class Completions:
             )
         self._train, self._valid = self._encode(train), self._encode(valid)
         digest = hashlib.sha256(repr([train, valid]).encode()).hexdigest()[:12]
-        self.fingerprint = f"{self._tokenizer.fingerprint}:{digest}"
+        self.fingerprint: str = f"{self._tokenizer.fingerprint}:{digest}"
         n_bytes = sum(self._tokenizer.count_bytes(pair.response) for pair in self._valid)
         self.bytes_per_token: float | None = n_bytes / sum(len(pair.response) for pair in self._valid)
         cut = sum(len(pair.prompt) + len(pair.response) - 1 > config.length for pair in self._train)
-        self.summary = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
+        self.summary: str = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
 
     def train(self, rows: Sequence[int] | None = None) -> LabelledStream:
         """A new stream at batch 0; `rows` as in `Dataset.train`."""

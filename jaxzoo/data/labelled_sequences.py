@@ -93,14 +93,14 @@ class LabelledSequences:
         if len(self.classes) > self.vocab_size:
             raise ValueError(f"{config.path}: {len(self.classes)} classes must be at most {self.vocab_size}, the ids")
         digest = hashlib.sha256(repr([self.classes, self.splits]).encode()).hexdigest()[:12]
-        self.fingerprint = f"{self._tokenizer.fingerprint}:{digest}"
+        self.fingerprint: str = f"{self._tokenizer.fingerprint}:{digest}"
         self._train, self._scored = (self._encode(self.splits[split]) for split in ("train", config.scored))
         if batch_size > len(self._train):
             sizes = f"must be at most the {len(self._train)} sequences of {config.path}"
             raise ValueError(f"batch_size={batch_size} {sizes}")
         sizes = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
         cut = sum(len(each.text) >= config.length for each in self.splits["train"])
-        self.summary = f"classes {', '.join(self.classes)}; sequences: {sizes}; {cut:,} of train are cut"
+        self.summary: str = f"classes {', '.join(self.classes)}; sequences: {sizes}; {cut:,} of train are cut"
 
     def train(self, rows: Sequence[int] | None = None) -> "LabelledStream":
         """Returns a new stream at batch 0; `rows` as in `Dataset.train`."""

@@ -53,7 +53,7 @@ class TextData(WindowedText):
     def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):
         require_batch_sizes("TextData", batch_size=batch_size, valid_batch_size=valid_batch_size)
         corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
-        self.summary = f"text: {corpus.summary()}"
+        self.summary: str = f"text: {corpus.summary()}"
         self._manifest = corpus.manifest()
         self._seed = config.seed
         tokenizer = config.tokenizer()

@@ -135,7 +135,7 @@ class TokenData(WindowedText):
             )
         if len(train) > MOST_COUNTED:
             parts.append(f"no baselines for more than {MOST_COUNTED:,} tokens")
-        self.summary = f"tokens of {tokenizer.name}: {'; '.join(parts)}"
+        self.summary: str = f"tokens of {tokenizer.name}: {'; '.join(parts)}"
 
     def manifest(self) -> dict[str, Any]:
         """The manifests of the token directories, JSON-able: `{"sources": [manifest, ...]}`."""

@@ -90,9 +90,9 @@ class WindowedText(abc.ABC):
         valid_batch_size: int,
     ):
         self.config, self.tokenizer, self.fingerprint = config, tokenizer, fingerprint
-        self.vocab_size = tokenizer.vocab_size
-        self.packed = config.packing == "segments"
-        self.max_length = max((config.length, *config.valid_lengths))
+        self.vocab_size: int = tokenizer.vocab_size
+        self.packed: bool = config.packing == "segments"
+        self.max_length: int = max((config.length, *config.valid_lengths))
         self._train, (self._valid_tokens, self._valid_targets) = train, valid
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
         self._valid_bytes = tokenizer.count_bytes(self._valid_targets)

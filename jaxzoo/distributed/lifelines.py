@@ -66,7 +66,7 @@ class Lifelines:
         self._watcher.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         """Leaves in good order, or tells the others the error of this process; process 0 waits until they have ended,
         for JAX aborts a process that loses the connection to it."""
         if isinstance(error, jax.errors.JaxRuntimeError):  # so a collective fails where another process has died

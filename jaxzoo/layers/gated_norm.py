@@ -27,7 +27,7 @@ class GatedNorm(nnx.Module):
         gate_first: bool = False,
         axis: str | None = None,
     ) -> None:
-        self.scale = parameter(jnp.ones((width,)), (axis,), decay=False)
+        self.scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), (axis,), decay=False)
         self.eps, self.groups, self.gate_first, self.activation = eps, groups, gate_first, activation
 
     def __call__(self, x: Float[Array, "... v"], gate: Float[Array, "... v"] | None = None) -> Float[Array, "... v"]:

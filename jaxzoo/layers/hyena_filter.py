@@ -104,16 +104,18 @@ class HyenaFilter(nnx.Module):
             value = jnp.zeros(shape) if bias else std * jax.random.normal(rngs.params(), shape)
             return parameter(value, axes, **traits)
 
-        self.kernel_in = make((emb_dim, m), emb_dim, (None, None))
-        self.bias_in = make((m,), emb_dim, (None,), bias=True)
+        self.kernel_in: nnx.Param[jax.Array] = make((emb_dim, m), emb_dim, (None, None))
+        self.bias_in: nnx.Param[jax.Array] = make((m,), emb_dim, (None,), bias=True)
         if n:
-            self.kernel_inner = make((n, m, m), m, (None, None, None))
-            self.bias_inner = make((n, m), m, (None, None), bias=True)
-        self.kernel_out = make((m, channels), m, (None, *axes))
-        self.frequency = parameter(jnp.full((m,), config.sine_frequency), (None,), **traits)
+            self.kernel_inner: nnx.Param[jax.Array] = make((n, m, m), m, (None, None, None))
+            self.bias_inner: nnx.Param[jax.Array] = make((n, m), m, (None, None), bias=True)
+        self.kernel_out: nnx.Param[jax.Array] = make((m, channels), m, (None, *axes))
+        self.frequency: nnx.Param[jax.Array] = parameter(jnp.full((m,), config.sine_frequency), (None,), **traits)
         if config.position_learning_rate_scale:
             features, scale = jnp.asarray(position_features(n_taps, emb_dim)), config.position_learning_rate_scale
-            self.positions = parameter(features, (None, None), decay=False, learning_rate_scale=scale)
+            self.positions: nnx.Param[jax.Array] = parameter(
+                features, (None, None), decay=False, learning_rate_scale=scale
+            )
         self.config, self.channels, self.n_taps = config, channels, n_taps
 
     def __call__(self, count: int) -> Float[Array, "w c"]:

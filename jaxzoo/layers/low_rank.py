@@ -27,8 +27,8 @@ class LowRank(nnx.Module):
         activation: Activation = "none",
         rngs: nnx.Rngs,
     ) -> None:
-        self.down = linear(d_in, rank, axes=("embed", None), std=std, rngs=rngs)
-        self.up = linear(rank, d_out, axes=(None, axis), std=std, bias=bias, rngs=rngs)
+        self.down: nnx.Linear = linear(d_in, rank, axes=("embed", None), std=std, rngs=rngs)
+        self.up: nnx.Linear = linear(rank, d_out, axes=(None, axis), std=std, bias=bias, rngs=rngs)
         self.activation = activation
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:

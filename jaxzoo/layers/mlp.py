@@ -86,9 +86,9 @@ class MLP(nnx.Module):
     ):
         self.kind = kind
         if kind in GATES:
-            self.gate_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
-        self.up_proj = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
-        self.down_proj = linear(width, d_model, axes=("mlp", "embed"), std=out_std, bias=bias, rngs=rngs)
+            self.gate_proj: nnx.Linear = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
+        self.up_proj: nnx.Linear = linear(d_model, width, axes=("embed", "mlp"), std=std, bias=bias, rngs=rngs)
+        self.down_proj: nnx.Linear = linear(width, d_model, axes=("mlp", "embed"), std=out_std, bias=bias, rngs=rngs)
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """`(..., d) -> (..., d)` in the dtype of `x`."""

@@ -20,7 +20,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import buffer
+from jaxzoo.layers.variables import Buffer, buffer
 
 
 class PairEmbedding(nnx.Module):
@@ -36,10 +36,14 @@ class PairEmbedding(nnx.Module):
 
     def __init__(self, n_keys: int, n_values: int, *, n_rows: int, width: int, rngs: nnx.Rngs):
         self.n_keys, self.n_values = n_keys, n_values
-        self.keys = buffer(unit_vectors(rngs.params(), n_keys, width), ("vocab", "embed"))
-        self.values = buffer(unit_vectors(rngs.params(), n_rows, width), ("vocab", "embed"))
-        self.in_proj = linear(2 * width, width, axes=("embed", None), std=(6 * width) ** -0.5, bias=True, rngs=rngs)
-        self.out_proj = linear(width, width, axes=("embed", None), std=(3 * width) ** -0.5, bias=True, rngs=rngs)
+        self.keys: Buffer = buffer(unit_vectors(rngs.params(), n_keys, width), ("vocab", "embed"))
+        self.values: Buffer = buffer(unit_vectors(rngs.params(), n_rows, width), ("vocab", "embed"))
+        self.in_proj: nnx.Linear = linear(
+            2 * width, width, axes=("embed", None), std=(6 * width) ** -0.5, bias=True, rngs=rngs
+        )
+        self.out_proj: nnx.Linear = linear(
+            width, width, axes=("embed", None), std=(3 * width) ** -0.5, bias=True, rngs=rngs
+        )
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t d"]:
         """Inputs of the layers, float32; NaN for a token that is no pair and no key."""

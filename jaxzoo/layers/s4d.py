@@ -68,11 +68,15 @@ class S4D(nnx.Module):
         log_dt = jax.random.uniform(rngs.params(), shape[:1], jnp.float32, math.log(dt_min), math.log(dt_max))
         imag = jnp.tile(jnp.asarray(_frequencies(d_state, spectrum))[None], (channels, 1))
         matrix = (*axes, None)
-        self.log_dt = parameter(log_dt, axes, decay=False)
-        self.log_neg_real = parameter(jnp.full(shape, math.log(0.5)), matrix, decay=False)
-        self.imag = parameter(imag, matrix, decay=False)
-        self.b = parameter(jnp.stack([jnp.ones(shape), jnp.zeros(shape)], axis=-1), (*matrix, None), decay=False)
-        self.c = parameter(math.sqrt(0.5) * jax.random.normal(rngs.params(), (*shape, 2)), (*matrix, None))
+        self.log_dt: nnx.Param[jax.Array] = parameter(log_dt, axes, decay=False)
+        self.log_neg_real: nnx.Param[jax.Array] = parameter(jnp.full(shape, math.log(0.5)), matrix, decay=False)
+        self.imag: nnx.Param[jax.Array] = parameter(imag, matrix, decay=False)
+        self.b: nnx.Param[jax.Array] = parameter(
+            jnp.stack([jnp.ones(shape), jnp.zeros(shape)], axis=-1), (*matrix, None), decay=False
+        )
+        self.c: nnx.Param[jax.Array] = parameter(
+            math.sqrt(0.5) * jax.random.normal(rngs.params(), (*shape, 2)), (*matrix, None)
+        )
 
     def __call__(self, discretization: Discretization) -> Discrete:
         """The discrete system."""

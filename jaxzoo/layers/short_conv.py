@@ -14,8 +14,8 @@ class ShortConv(nnx.Module):
     """
 
     def __init__(self, width: int, n_taps: int, *, axis: str | None = "channels", rngs: nnx.Rngs) -> None:
-        self.taps = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
-        self.bias = uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs)
+        self.taps: nnx.Param[jax.Array] = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
+        self.bias: nnx.Param[jax.Array] = uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs)
 
     def __call__(
         self,

@@ -26,7 +26,7 @@ class SiluConv(nnx.Module):
         axis: str = "channels",
         rngs: nnx.Rngs,
     ) -> None:
-        self.taps = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
+        self.taps: nnx.Param[jax.Array] = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
         self.n_plain = n_plain
         self.bias = uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs) if bias else None
 

@@ -62,17 +62,17 @@ class Block(nnx.Module):
     """
 
     def __init__(self, config: LanguageModelConfig, mixer: MixerConfig, *, rngs: nnx.Rngs):
-        self.dtype = config.compute_dtype
-        self.dropout_rate = config.residual_dropout
-        self.parallel_residual = config.parallel_residual
+        self.dtype: jnp.dtype = config.compute_dtype
+        self.dropout_rate: float = config.residual_dropout
+        self.parallel_residual: bool = config.parallel_residual
         self.mixer_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.mixer = mixer.build(rngs=rngs)
-        self.has_second_branch = config.mlp != "none"
+        self.has_second_branch: bool = config.mlp != "none"
         if self.has_second_branch:
             self.mlp_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
-        self.has_mlp = config.hidden_width > 0
+        self.has_mlp: bool = config.hidden_width > 0
         if config.mlp not in ("identity", "none"):
-            self.mlp = MLP(
+            self.mlp: MLP = MLP(
                 config.mlp,
                 config.d_model,
                 config.hidden_width,
@@ -141,7 +141,7 @@ class Stack(nnx.Module):
     """
 
     def __init__(self, config: LanguageModelConfig, fold: Fold, *, rngs: nnx.Rngs):
-        self.repeats = fold.repeats
+        self.repeats: int = fold.repeats
         self.remat = config.remat
 
         def make(period: tuple[MixerConfig, ...], rngs: nnx.Rngs) -> nnx.List:

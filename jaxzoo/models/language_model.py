@@ -60,16 +60,20 @@ class LanguageModel(nnx.Module):
             n_keys = config.vocab_size // (config.pair_values + 1)
             self.pairs = PairEmbedding(n_keys, config.pair_values, n_rows=table[0], width=table[1], rngs=rngs)
         else:
-            self.embedding = parameter(init(rngs.params(), table), ("vocab", "embed"), is_embedding=True)
+            self.embedding: nnx.Param[jax.Array] = parameter(
+                init(rngs.params(), table), ("vocab", "embed"), is_embedding=True
+            )
         if config.max_positions is not None:
             positions = (config.max_positions, config.d_model)
-            self.position_embedding = parameter(init(rngs.params(), positions), (None, "embed"), is_embedding=True)
+            self.position_embedding: nnx.Param[jax.Array] = parameter(
+                init(rngs.params(), positions), (None, "embed"), is_embedding=True
+            )
         if config.embed_norm:
             self.embedding_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         folds = config.folds if scanned else [Fold(((layer,),)) for layer in config.layers]
-        self.stacks = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
+        self.stacks: nnx.List[Stack] = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
         if config.decode_last:
-            self.decoder = LastTokenDecoder(
+            self.decoder: LastTokenDecoder = LastTokenDecoder(
                 config.d_model,
                 norm_kind=config.norm,
                 norm_eps=config.norm_eps,
@@ -79,7 +83,7 @@ class LanguageModel(nnx.Module):
             )
         self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         if not config.tie_embeddings:
-            self.head = parameter(init(rngs.params(), table), ("vocab", "embed"))
+            self.head: nnx.Param[jax.Array] = parameter(init(rngs.params(), table), ("vocab", "embed"))
 
     def __call__(
         self,

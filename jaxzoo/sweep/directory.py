@@ -46,8 +46,8 @@ class SweepDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        self.about = path / "sweep.json"
-        self.rows = path / "results.jsonl"
+        self.about: Path = path / "sweep.json"
+        self.rows: Path = path / "results.jsonl"
         self._runs, self._results, self._failures = path / "runs", path / "results", path / "failures"
         self._running, self.workers = path / "running", path / "workers"
 

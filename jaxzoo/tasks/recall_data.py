@@ -98,7 +98,7 @@ class RecallData:
         tasks = [examples.task for examples in (*config.train, *config.valid)]
         self.vocab_size = max(task.vocab_size for task in tasks)
         self.max_length = max(task.length for task in tasks)
-        self.batches_per_epoch = sum(examples.n_examples // batch_size for examples in config.train)
+        self.batches_per_epoch: int = sum(examples.n_examples // batch_size for examples in config.train)
 
     def train(self, rows: Sequence[int] | None = None) -> "RecallStream":
         """A new training stream at its beginning, of these rows of every batch; None: all."""

@@ -132,7 +132,7 @@ class BaseConvProgram:
 
     def __init__(self, program: Sequence[Layer], n_rows: int) -> None:
         self.n_rows, self.width = n_rows, program[0].taps.shape[1]
-        self.delay = sum(layer.delay for layer in program)
+        self.delay: int = sum(layer.delay for layer in program)
         self.layers = [_mixer(layer, i, len(program)) for i, layer in enumerate(program)]
         gates, first = np.zeros((len(program), n_rows + self.delay, self.width)), 0
         for rows, layer in zip(gates, program, strict=True):

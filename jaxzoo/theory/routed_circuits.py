@@ -216,7 +216,7 @@ class RoutedCircuit:
         self.n_layers, self.width, self.delay = len(layers.kernels), layers.width, layers.delay
         self._n_outputs = len(circuit.outputs)
         self._graph, self._parameters = _stack(layers)
-        self.n_parameters = sum(int(jnp.count_nonzero(leaf)) for leaf in jax.tree.leaves(self._parameters))
+        self.n_parameters: int = sum(int(jnp.count_nonzero(leaf)) for leaf in jax.tree.leaves(self._parameters))
 
     def layer(self, index: int) -> BaseConv:
         """Mixer `index`."""

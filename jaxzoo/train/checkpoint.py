@@ -67,7 +67,7 @@ class Checkpoints:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         with contextlib.suppress(OSError) if isinstance(error, OSError) else contextlib.nullcontext():
             self.wait()
             if "_saver" in vars(self):

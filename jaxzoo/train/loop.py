@@ -62,12 +62,12 @@ class StopSignals:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.requested: bool = True
         for each in () if self._patient else self._before:
             signal.signal(each, signal.SIG_DFL)
 

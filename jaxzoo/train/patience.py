@@ -47,7 +47,7 @@ class Patience:
 
     def begun(self) -> None:
         """A save is under way: until it fails nothing is due."""
-        self.due = math.inf
+        self.due: float = math.inf
 
     def wait(self) -> None:
         """Sleeps until the next attempt is due."""

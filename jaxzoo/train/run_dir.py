@@ -62,16 +62,16 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        self.config = path / "config.json"
-        self.origin = path / "origin.json"
-        self.manifest = path / "manifest.json"
-        self.metrics = path / "metrics.jsonl"
-        self.speed = path / "speed.jsonl"
-        self.profile = path / "profile"
-        self.picture = path / "learning_curve.png"
-        self.checkpoints = path / "checkpoints"
-        self.tokenizer = path / "tokenizer"
-        self.newest_checkpoint = path / "newest_checkpoint.json"
+        self.config: Path = path / "config.json"
+        self.origin: Path = path / "origin.json"
+        self.manifest: Path = path / "manifest.json"
+        self.metrics: Path = path / "metrics.jsonl"
+        self.speed: Path = path / "speed.jsonl"
+        self.profile: Path = path / "profile"
+        self.picture: Path = path / "learning_curve.png"
+        self.checkpoints: Path = path / "checkpoints"
+        self.tokenizer: Path = path / "tokenizer"
+        self.newest_checkpoint: Path = path / "newest_checkpoint.json"
         # The operating system gives the lock up with the process that holds it, however that ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
         self._claimed: tuple[int, int] | None = None

@@ -13,10 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.config import ExperimentConfig
-from jaxzoo.data.base import Batch, Stream
+from jaxzoo.data.base import Batch, Dataset, Stream
 from jaxzoo.distributed.rows import place_rows, place_whole, rows_of_process
 from jaxzoo.models.adapters import AdaptedBlueprint
-from jaxzoo.models.blueprint import Variables
+from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.sharding import RULES, make_mesh, row_devices
 from jaxzoo.train.adapters import blueprint_of
 from jaxzoo.train.checks import check_adapters, check_batch_size, check_data, check_metric, check_sequence_axis
@@ -95,10 +95,11 @@ class Program:
     """
 
     def __init__(self, config: ExperimentConfig, mesh: Mesh):
-        self.config, self.mesh = config, mesh
+        self.config: ExperimentConfig = config
+        self.mesh: Mesh = mesh
         self._row_devices = row_devices(mesh)
         check_batch_size(config, mesh)
-        self.blueprint = blueprint_of(config)
+        self.blueprint: Blueprint | AdaptedBlueprint = blueprint_of(config)
         schedule = make_schedule(config.optimizer, config.train.steps)
         self._optimizer = make_optimizer(config.optimizer, schedule, self.blueprint.traits.params)
 
@@ -106,7 +107,7 @@ class Program:
         adapted = self.blueprint if isinstance(self.blueprint, AdaptedBlueprint) else None
         init = functools.partial(init_state, config.model, self._optimizer, adapted=adapted)
         shapes = jax.eval_shape(init, key_data)
-        self.state_shardings = state_shardings(self.blueprint, shapes, self.mesh)
+        self.state_shardings: TrainState = state_shardings(self.blueprint, shapes, self.mesh)
         self.abstract_state: TrainState = jax.tree.map(
             lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, self.state_shardings
         )
@@ -119,9 +120,9 @@ class Program:
             donate_argnums=0,
             compiler_options=hasty,
         )
-        self.everywhere = NamedSharding(self.mesh, PartitionSpec())
-        self.row_sharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
-        self.train_step = PerShape(
+        self.everywhere: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
+        self.row_sharding: NamedSharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
+        self.train_step: PerShape = PerShape(
             jax.jit(
                 make_train_step(self.blueprint, self._optimizer, schedule, config.train),
                 donate_argnums=0,
@@ -130,7 +131,7 @@ class Program:
             ),
             config.train.pallas_kernels,
         )
-        self.eval_step = PerShape(
+        self.eval_step: PerShape = PerShape(
             jax.jit(
                 make_eval_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
@@ -138,7 +139,7 @@ class Program:
             ),
             config.train.pallas_kernels,
         )
-        self.target_nats_step = PerShape(
+        self.target_nats_step: PerShape = PerShape(
             jax.jit(
                 make_target_nats_step(self.blueprint, config.train),
                 in_shardings=(self.state_shardings.variables, self.row_sharding),
@@ -167,7 +168,7 @@ class Session(Program):
         mesh = make_mesh(config.mesh, devices)
         check_batch_size(config, mesh)
         sizes = {"batch_size": config.train.batch_size, "valid_batch_size": config.train.valid_batch_size}
-        self.dataset = config.data.build(**sizes)
+        self.dataset: Dataset = config.data.build(**sizes)
         data = self.dataset
         check_data(config.model, vocab_size=data.vocab_size, max_length=data.max_length, packed=data.packed)
         check_sequence_axis(config.model, mesh, data.max_length)

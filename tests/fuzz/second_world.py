@@ -85,7 +85,6 @@ def table() -> list[tuple]:
         ("rows/*", "data_build", rows, "new", False),
         ("pairs.jsonl", "train", ["--config", "completions.py", "--run-dir", "new"], "", False),
         ("model.safetensors", "export", ["--import", "model.safetensors"], "new", True),
-        ("model.safetensors", "evaluate", ["--run", "model.safetensors"], "new.json", True),
         ("run/**/*", "export", ["--run", "run"], "new.safetensors", True),
         ("swept/*", "sweep", ["--report", "swept"], "new", True),
         ("swept/**/*.json*", "sweep", resumed, "swept", True),

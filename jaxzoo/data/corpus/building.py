@@ -69,7 +69,7 @@ class Build:
             need(library, "building a corpus")
         self.config, self.out = config, out
         self.files = find_inputs(config)
-        self.directory = out / SOURCES[config.source].dataset / VERSION
+        self.directory: Path = out / SOURCES[config.source].dataset / VERSION
         self.work = WorkDirectory(out / "work")
         self._request = request(config, self.files)
         check_plan(out, _PLAN, self._request)

@@ -66,7 +66,7 @@ class BuiltData:
     def __init__(self, path: Path):
         for library in ("tensorflow_datasets", "array_record"):
             need(library, "reading a built corpus")
-        self.path = _find(path)
+        self.path: Path = _find(path)
         check_metadata(self.path)
         features = _read_features(self.path / "features.json")
         file = self.path / "dataset_info.json"

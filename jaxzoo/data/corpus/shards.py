@@ -80,7 +80,7 @@ class WorkDirectory:
     def __init__(self, path: Path):
         self.path = path
         self.notes, self.shards, self.progress = path / "notes", path / "dataset", path / "progress"
-        self.claims = path / "claims"
+        self.claims: Path = path / "claims"
 
     def create(self) -> None:
         """Makes the missing directories."""

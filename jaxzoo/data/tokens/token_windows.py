@@ -70,7 +70,7 @@ class ShuffledText:
     """
 
     def __init__(self, tokens: Concatenation, *, length: int, seed: Sequence[int], reverse_complements: bool = False):
-        self.n_windows = (len(tokens) - 1) // length
+        self.n_windows: int = (len(tokens) - 1) // length
         if self.n_windows > MOST_WINDOWS:
             raise ValueError(
                 f"length={length} makes {self.n_windows:,} windows, which must be at most {MOST_WINDOWS:,}; "

@@ -138,7 +138,7 @@ class ConvolutionAugmentedAttention(MultiHeadMixer):
         heads = {name: config.heads_of(name) for name in config.filtered}
         self.head_filters = HeadFilters(heads, start=config.filter_init, **taps)
         if config.filters == "maps":
-            self.map_taps = initial_taps(config.n_heads, start="delta", **taps)
+            self.map_taps: nnx.Param[jax.Array] = initial_taps(config.n_heads, start="delta", **taps)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]

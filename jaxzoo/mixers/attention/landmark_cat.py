@@ -160,7 +160,7 @@ class LandmarkCAT(MultiHeadMixer):
         self.head_filters = HeadFilters(heads, n_taps=config.n_taps, mixing=False, start=config.filter_init, rngs=rngs)
         if config.smoothing == "exponential" and config.learn_rho:
             log_rate = jnp.full((config.kv_heads,), self._initial_log_rate)
-            self.log_rate = parameter(log_rate, (None,), decay=False)
+            self.log_rate: nnx.Param[jax.Array] = parameter(log_rate, (None,), decay=False)
         if config.smoothing == "implicit":
             self.long_filter = ImplicitFilter(config.kv_heads, n_taps=config.block_size, axes=(None,), rngs=rngs)
 

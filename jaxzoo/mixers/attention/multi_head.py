@@ -103,10 +103,12 @@ class MultiHeadMixer(Mixer):
         d, std, bias = config.width, config.std, config.qkv_bias
         q_width, kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
         inward, outward = ("embed", "heads"), ("heads", "embed")
-        self.q_proj = linear(d, q_width, axes=inward, std=std, bias=bias, rngs=rngs)
-        self.k_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
-        self.v_proj = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
-        self.out_proj = linear(q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, q_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, kv_width, axes=inward, std=std, bias=bias, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(
+            q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs
+        )
         if config.qk_norm == "rms":
             self.q_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
             self.k_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)

@@ -99,7 +99,7 @@ class NystromFormer(MultiHeadMixer):
         super().__init__(config, rngs=rngs)
         if config.n_taps:
             shape = (config.n_taps, config.n_heads)
-            self.taps = uniform_parameter(shape, config.n_taps, (None, "heads"), rngs=rngs)
+            self.taps: nnx.Param[jax.Array] = uniform_parameter(shape, config.n_taps, (None, "heads"), rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         config, t = self.config, x.shape[1]

@@ -36,7 +36,7 @@ from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.feature_maps import orthogonal_gaussian, performer_exponent
 from jaxzoo.layers.probe import without_recording
-from jaxzoo.layers.variables import buffer
+from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
@@ -127,7 +127,7 @@ class ScatterBrain(MultiHeadMixer):
     def __init__(self, config: ScatterBrainConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         rows = config.n_features // (1 + config.paired)
-        self.random_features = buffer(orthogonal_gaussian(rngs.params(), rows, config.head_width), (None, None))
+        self.random_features: Buffer = buffer(orthogonal_gaussian(rngs.params(), rows, config.head_width), (None, None))
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         t, w = x.shape[1], self.config.window

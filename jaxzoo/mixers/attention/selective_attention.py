@@ -168,7 +168,7 @@ class SelectiveAttention(MultiHeadMixer):
     def __init__(self, config: SelectiveAttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         if config.learned:
-            self.select_proj = linear(config.width, 1, axes=("embed", None), std=config.std, rngs=rngs)
+            self.select_proj: nnx.Linear = linear(config.width, 1, axes=("embed", None), std=config.std, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         return self._run(x, context)[0]

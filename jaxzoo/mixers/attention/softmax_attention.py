@@ -115,7 +115,7 @@ class Attention(MultiHeadMixer):
         super().__init__(config, rngs=rngs)
         if config.output_gate:
             width = config.n_heads * config.head_width
-            self.gate_proj = linear(config.width, width, axes=("embed", "heads"), std=config.std, rngs=rngs)
+            self.gate_proj: nnx.Linear = linear(config.width, width, axes=("embed", "heads"), std=config.std, rngs=rngs)
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]

@@ -153,13 +153,13 @@ class BaseConv(Mixer):
 
     def __init__(self, config: BaseConvConfig, *, rngs: nnx.Rngs) -> None:
         d, n_taps, axes = config.width, config.filter_length, ("channels",)
-        self.projection = linear(d, d, axes=("embed", *axes), std=config.std, bias=True, rngs=rngs)
+        self.projection: nnx.Linear = linear(d, d, axes=("embed", *axes), std=config.std, bias=True, rngs=rngs)
         if config.filter == "short":
             self.taps = uniform_parameter((n_taps, d), n_taps, (None, *axes), rngs=rngs)
             self.conv_bias = uniform_parameter((d,), n_taps, axes, decay=False, rngs=rngs)
         elif config.filter == "long":
             initial = config.initial_tap_std * jax.random.normal(rngs.params(), (n_taps, d))
-            self.taps = parameter(initial, (None, *axes))
+            self.taps: nnx.Param[jax.Array] = parameter(initial, (None, *axes))
         else:
             self.implicit_filter = ImplicitFilter(
                 d,
@@ -172,7 +172,7 @@ class BaseConv(Mixer):
                 rngs=rngs,
             )
         if config.filter != "short" and config.form == "paper":
-            self.conv_bias = parameter(jnp.zeros((d,)), axes, decay=False)
+            self.conv_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((d,)), axes, decay=False)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -97,11 +97,13 @@ class GatedShortConv(Mixer):
     def __init__(self, config: GatedShortConvConfig, *, rngs: nnx.Rngs) -> None:
         d, width, n_taps = config.width, config.branch_width, config.n_taps
         axes, out_axes = ("embed", "channels"), ("channels", "embed")
-        self.in_proj = linear(d, 2 * width, axes=axes, std=config.std, bias=True, rngs=rngs)
-        self.taps = uniform_parameter((n_taps, width), n_taps, (None, "channels"), rngs=rngs)
+        self.in_proj: nnx.Linear = linear(d, 2 * width, axes=axes, std=config.std, bias=True, rngs=rngs)
+        self.taps: nnx.Param[jax.Array] = uniform_parameter((n_taps, width), n_taps, (None, "channels"), rngs=rngs)
         if config.conv_bias:
-            self.conv_bias = uniform_parameter((width,), n_taps, ("channels",), decay=False, rngs=rngs)
-        self.out_proj = linear(width, d, axes=out_axes, std=config.out_std, bias=True, rngs=rngs)
+            self.conv_bias: nnx.Param[jax.Array] = uniform_parameter(
+                (width,), n_taps, ("channels",), decay=False, rngs=rngs
+            )
+        self.out_proj: nnx.Linear = linear(width, d, axes=out_axes, std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

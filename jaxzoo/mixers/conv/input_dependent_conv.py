@@ -24,6 +24,7 @@ does not wrap around (eq. in H.8.1: it does), which would confuse s with t - s. 
 import dataclasses
 from typing import ClassVar, Literal, Self
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -98,10 +99,10 @@ class InputDependentConv(Mixer):
 
     def __init__(self, config: InputDependentConvConfig, *, rngs: nnx.Rngs) -> None:
         d, axes = config.width, ("embed", "channels")
-        self.projection = linear(d, d, axes=axes, std=config.std, bias=True, rngs=rngs)
-        self.conv_bias = parameter(jnp.zeros((d,)), ("channels",), decay=False)
+        self.projection: nnx.Linear = linear(d, d, axes=axes, std=config.std, bias=True, rngs=rngs)
+        self.conv_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((d,)), ("channels",), decay=False)
         if config.filter == "autocorrelation" and config.correlate == "projection":
-            self.correlated = linear(d, d, axes=axes, std=config.std, rngs=rngs)
+            self.correlated: nnx.Linear = linear(d, d, axes=axes, std=config.std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

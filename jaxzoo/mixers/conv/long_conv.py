@@ -94,10 +94,16 @@ class LongConv(Mixer):
         else:
             kernel = 0.02 * kernel * jnp.asarray(initial_window(n_taps, d))[:, None]
         scale = config.kernel_learning_rate_scale
-        self.kernel = parameter(kernel, (None, None, "channels"), decay=False, learning_rate_scale=scale)
-        self.skip = parameter(jax.random.normal(rngs.params(), (c, d)), (None, "channels"), decay=False)
+        self.kernel: nnx.Param[jax.Array] = parameter(
+            kernel, (None, None, "channels"), decay=False, learning_rate_scale=scale
+        )
+        self.skip: nnx.Param[jax.Array] = parameter(
+            jax.random.normal(rngs.params(), (c, d)), (None, "channels"), decay=False
+        )
         width = 2 * d if config.output == "glu" else d
-        self.out_proj = linear(c * d, width, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(
+            c * d, width, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs
+        )
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

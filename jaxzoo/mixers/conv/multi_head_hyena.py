@@ -97,13 +97,15 @@ class MultiHeadHyena(Mixer):
 
     def __init__(self, config: MultiHeadHyenaConfig, *, rngs: nnx.Rngs) -> None:
         d, h, std = config.width, config.n_heads, config.std
-        self.in_proj = linear(d, 3 * d, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
+        self.in_proj: nnx.Linear = linear(d, 3 * d, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
         self.short_conv = ShortConv(3 * d, config.n_short_taps, rngs=rngs)
         self.filter = HyenaFilter(
             config.filter_network, h, n_taps=config.filter_length, std=std, axes=("heads",), rngs=rngs
         )
-        self.filter_bias = parameter(jax.random.normal(rngs.params(), (h,)), ("heads",), decay=False)
-        self.out_proj = linear(d, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.filter_bias: nnx.Param[jax.Array] = parameter(
+            jax.random.normal(rngs.params(), (h,)), ("heads",), decay=False
+        )
+        self.out_proj: nnx.Linear = linear(d, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -125,14 +125,14 @@ class DeltaMixer(Mixer):
 
     def __init__(self, config: DeltaConfig, *, rngs: nnx.Rngs) -> None:
         d, std, axes = config.width, config.std, ("embed", "heads")
-        self.q_proj = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
-        self.beta_proj = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, config.keys, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
+        self.beta_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
         inner = 2 * config.keys + config.values
         plain, biased = config.plain_channels, config.conv_bias
         self.conv = SiluConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
-        self.out_proj = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def _decay(self, x: Float[Array, "... d"]) -> Array | None:

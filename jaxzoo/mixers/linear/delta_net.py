@@ -70,7 +70,9 @@ class DeltaNet(DeltaMixer):
     def __init__(self, config: DeltaNetConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         if config.gate:
-            self.gate_proj = linear(config.width, config.values, axes=("embed", "heads"), std=config.std, rngs=rngs)
+            self.gate_proj: nnx.Linear = linear(
+                config.width, config.values, axes=("embed", "heads"), std=config.std, rngs=rngs
+            )
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:

@@ -47,7 +47,7 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers import feature_maps as maps
 from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.variables import buffer, parameter
+from jaxzoo.layers.variables import Buffer, buffer, parameter
 from jaxzoo.mixers.base import Inherited, MixerConfig
 
 FeatureMap = Literal[
@@ -163,7 +163,7 @@ class QueryKeyFeatures(nnx.Module):
     def __init__(self, config: FeatureMapConfig, *, rngs: nnx.Rngs) -> None:
         shape = (config.feature_dim, config.width_of_features)
         if config.feature_map == "performer":
-            self.random_features = buffer(maps.orthogonal_gaussian(rngs.params(), *shape[::-1]), (None, None))
+            self.random_features: Buffer = buffer(maps.orthogonal_gaussian(rngs.params(), *shape[::-1]), (None, None))
         if config.feature_map == "all_poly":
             make = parameter if config.poly_learned else buffer
             self.square_of_sum = make(_poly_matrix(config, shape, rngs), (None, None))
@@ -173,11 +173,11 @@ class QueryKeyFeatures(nnx.Module):
         one_by_one = config.qk_norm == "head"
         width, axes = (shape[0], (None,)) if one_by_one else (config.n_heads * shape[0], ("heads",))
         if config.qk_affine != "none":
-            self.q_scale = parameter(jnp.ones((width,)), axes, decay=False)
-            self.k_scale = parameter(jnp.ones((width,)), axes, decay=False)
+            self.q_scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), axes, decay=False)
+            self.k_scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), axes, decay=False)
         if config.qk_affine == "scale_and_shift":
-            self.q_shift = parameter(jnp.zeros((width,)), axes, decay=False)
-            self.k_shift = parameter(jnp.zeros((width,)), axes, decay=False)
+            self.q_shift: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), axes, decay=False)
+            self.k_shift: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), axes, decay=False)
         self.config = config
 
     def __call__(

@@ -25,6 +25,7 @@ dt_bias at 1. Without `gate` (fla's `use_gate=False`) the heads are normalized o
 import dataclasses
 from typing import ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 
@@ -76,11 +77,11 @@ class GatedDeltaNet(DeltaMixer):
     def __init__(self, config: GatedDeltaNetConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         d, std, axes = config.width, config.std, ("embed", "heads")
-        self.decay_proj = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
-        self.a_log = a_log_parameter(config.heads, low=0.0, high=16.0, rngs=rngs)
-        self.dt_bias = dt_bias_parameter(config.heads, rngs=rngs)
+        self.decay_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
+        self.a_log: nnx.Param[jax.Array] = a_log_parameter(config.heads, low=0.0, high=16.0, rngs=rngs)
+        self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.heads, rngs=rngs)
         if config.gate:
-            self.gate_proj = linear(d, config.values, axes=axes, std=std, rngs=rngs)
+            self.gate_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:

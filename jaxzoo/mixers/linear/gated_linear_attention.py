@@ -113,14 +113,14 @@ class GatedLinearAttention(Mixer):
     def __init__(self, config: GatedLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
         d, keys, values, std = config.width, config.keys, config.values, config.std
         axes = ("embed", "heads")
-        self.q_proj = linear(d, keys, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, keys, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
-        self.gate_proj = linear(d, values, axes=axes, std=std, bias=config.gate_bias, rngs=rngs)
-        self.decay_down = linear(d, config.decay_rank, axes=("embed", None), std=std, rngs=rngs)
-        self.decay_up = linear(config.decay_rank, keys, axes=(None, "heads"), std=std, bias=True, rngs=rngs)
-        self.norm_scale = parameter(jnp.ones((values // config.n_heads,)), (None,), decay=False)
-        self.out_proj = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, keys, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, keys, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, values, axes=axes, std=std, rngs=rngs)
+        self.gate_proj: nnx.Linear = linear(d, values, axes=axes, std=std, bias=config.gate_bias, rngs=rngs)
+        self.decay_down: nnx.Linear = linear(d, config.decay_rank, axes=("embed", None), std=std, rngs=rngs)
+        self.decay_up: nnx.Linear = linear(config.decay_rank, keys, axes=(None, "heads"), std=std, bias=True, rngs=rngs)
+        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.ones((values // config.n_heads,)), (None,), decay=False)
+        self.out_proj: nnx.Linear = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -27,7 +27,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import buffer
+from jaxzoo.layers.variables import Buffer, buffer
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
 
@@ -107,12 +107,14 @@ class HGRN2(Mixer):
 
     def __init__(self, config: HGRN2Config, *, rngs: nnx.Rngs) -> None:
         d, keys, axes = config.width, config.keys, ("embed", "heads")
-        self.q_proj = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
-        self.f_proj = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
-        self.i_proj = linear(d, d, axes=axes, std=config.std, rngs=rngs)
-        self.lower_bound = buffer(jnp.full((keys,), config.layer_index / config.n_layers, jnp.float32), ("heads",))
+        self.q_proj: nnx.Linear = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
+        self.f_proj: nnx.Linear = linear(d, keys, axes=axes, std=config.std, rngs=rngs)
+        self.i_proj: nnx.Linear = linear(d, d, axes=axes, std=config.std, rngs=rngs)
+        self.lower_bound: Buffer = buffer(
+            jnp.full((keys,), config.layer_index / config.n_layers, jnp.float32), ("heads",)
+        )
         self.norm = GatedNorm(d, eps=config.norm_eps, axis="heads")
-        self.out_proj = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

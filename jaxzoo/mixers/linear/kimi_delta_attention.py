@@ -92,8 +92,8 @@ class KimiDeltaAttention(DeltaMixer):
         d, rank, std = config.width, config.ranks, config.std
         self.decay = LowRank(d, rank, config.decays, std=std, rngs=rngs)
         high = 16.0 if config.lower_bound is None else 1.0
-        self.a_log = a_log_parameter(config.heads, low=1.0, high=high, rngs=rngs)
-        self.dt_bias = dt_bias_parameter(config.decays, rngs=rngs)
+        self.a_log: nnx.Param[jax.Array] = a_log_parameter(config.heads, low=1.0, high=high, rngs=rngs)
+        self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.decays, rngs=rngs)
         self.gate = LowRank(d, rank, config.values, std=std, bias=config.gate_bias, rngs=rngs)
         self.norm = GatedNorm(config.head_value, eps=config.norm_eps, activation="sigmoid")
 

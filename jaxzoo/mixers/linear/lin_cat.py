@@ -116,10 +116,12 @@ class LinCAT(Mixer):
 
     def __init__(self, config: LinCATConfig, *, rngs: nnx.Rngs) -> None:
         d, std, h, axes = config.width, config.std, config.n_heads, ("embed", "heads")
-        self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
-        self.out_proj = linear(h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(
+            h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs
+        )
         self.head_filters = HeadFilters(
             dict.fromkeys(config.filtered, h),
             n_taps=config.n_taps,

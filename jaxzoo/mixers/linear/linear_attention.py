@@ -147,13 +147,15 @@ class LinearAttention(Mixer):
 
     def __init__(self, config: LinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
         d, std, h, axes = config.width, config.std, config.n_heads, ("embed", "heads")
-        self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
-        self.out_proj = linear(h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, h * config.value_width, axes=axes, std=std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(
+            h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs
+        )
         self.features = QueryKeyFeatures(config, rngs=rngs)
         if config.output_scaling:
-            self.scale_proj = linear(d, h, axes=axes, std=std, rngs=rngs)
+            self.scale_proj: nnx.Linear = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

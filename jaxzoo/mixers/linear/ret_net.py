@@ -152,13 +152,13 @@ class RetNet(Mixer):
     def __init__(self, config: RetNetConfig, *, rngs: nnx.Rngs) -> None:
         d, values, std = config.width, config.values, config.std
         axes = ("embed", "heads")
-        self.q_proj = linear(d, d, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, d, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, d, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, d, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, values, axes=axes, std=std, rngs=rngs)
         if config.gate:
-            self.gate_proj = linear(d, values, axes=axes, std=std, rngs=rngs)
+            self.gate_proj: nnx.Linear = linear(d, values, axes=axes, std=std, rngs=rngs)
         if config.output_projection:
-            self.out_proj = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
+            self.out_proj: nnx.Linear = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -94,17 +94,17 @@ class RWKV4TimeMix(Mixer):
     def __init__(self, config: RWKV4TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, width, axes = config.width, config.values, ("embed", "channels")
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
-        self.time_mix_key = share(config)
-        self.time_mix_value = share(config, more=0.3 * config.depth)
-        self.time_mix_receptance = share(config, 0.5)
+        self.time_mix_key: nnx.Param[jax.Array] = share(config)
+        self.time_mix_value: nnx.Param[jax.Array] = share(config, more=0.3 * config.depth)
+        self.time_mix_receptance: nnx.Param[jax.Array] = share(config, 0.5)
         decays = decay_curve(config, width, lowest=-5.0, span=8.0)
-        self.time_decay = parameter(decays, ("channels",), decay=False)
+        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("channels",), decay=False)
         bonus = jnp.asarray(math.log(0.3) + 0.5 * zigzag(width), jnp.float32)
-        self.time_first = parameter(bonus, ("channels",), decay=False)
-        self.key = projection(config, d, width, gain=0.0, **inward)
-        self.value = projection(config, d, width, **inward)
-        self.receptance = projection(config, d, width, gain=0.0, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.time_first: nnx.Param[jax.Array] = parameter(bonus, ("channels",), decay=False)
+        self.key: nnx.Linear = projection(config, d, width, gain=0.0, **inward)
+        self.value: nnx.Linear = projection(config, d, width, **inward)
+        self.receptance: nnx.Linear = projection(config, d, width, gain=0.0, **inward)
+        self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -83,11 +83,13 @@ class RWKV4ChannelMix(Mixer):
     def __init__(self, config: RWKV4ChannelMixConfig, *, rngs: nnx.Rngs) -> None:
         d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
         power = (1 - config.layer_index / config.n_layers) ** (config.share_power - 1)
-        self.time_mix_key = share(config, power)
-        self.time_mix_receptance = share(config, power)
-        self.key = projection(config, d, hidden, axes=axes, std=config.std, rngs=rngs)
-        self.receptance = projection(config, d, d, axes=("embed", None), std=config.std, gain=0.0, rngs=rngs)
-        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.time_mix_key: nnx.Param[jax.Array] = share(config, power)
+        self.time_mix_receptance: nnx.Param[jax.Array] = share(config, power)
+        self.key: nnx.Linear = projection(config, d, hidden, axes=axes, std=config.std, rngs=rngs)
+        self.receptance: nnx.Linear = projection(
+            config, d, d, axes=("embed", None), std=config.std, gain=0.0, rngs=rngs
+        )
+        self.value: nnx.Linear = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

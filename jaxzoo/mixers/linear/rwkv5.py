@@ -114,23 +114,25 @@ class RWKV5TimeMix(Mixer):
     def __init__(self, config: RWKV5TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, width, axes = config.width, config.values, ("embed", "heads")
         heads = (config.n_heads, config.head_width)
-        self.time_mix_key = share(config)
-        self.time_mix_value = share(config, more=0.3 * config.depth)
-        self.time_mix_receptance = share(config, 0.5)
-        self.time_mix_gate = share(config, 0.5)
+        self.time_mix_key: nnx.Param[jax.Array] = share(config)
+        self.time_mix_value: nnx.Param[jax.Array] = share(config, more=0.3 * config.depth)
+        self.time_mix_receptance: nnx.Param[jax.Array] = share(config, 0.5)
+        self.time_mix_gate: nnx.Param[jax.Array] = share(config, 0.5)
         decays = decay_curve(config, width, lowest=-6.0, span=5.0).reshape(heads)
-        self.time_decay = parameter(decays, ("heads", None), decay=False)
+        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
         bonus = config.depth * (1 - np.arange(width) / max(width - 1, 1)) + 0.1 * zigzag(width)
-        self.time_first = parameter(jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False)
+        self.time_first: nnx.Param[jax.Array] = parameter(
+            jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False
+        )
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale = parameter(jnp.full((width,), scale), ("heads",), decay=False)
-        self.norm_bias = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((width,), scale), ("heads",), decay=False)
+        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), ("heads",), decay=False)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
-        self.key = projection(config, d, width, **inward)
-        self.value = projection(config, d, width, **inward)
-        self.receptance = projection(config, d, width, **inward)
-        self.gate = projection(config, d, width, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.key: nnx.Linear = projection(config, d, width, **inward)
+        self.value: nnx.Linear = projection(config, d, width, **inward)
+        self.receptance: nnx.Linear = projection(config, d, width, **inward)
+        self.gate: nnx.Linear = projection(config, d, width, **inward)
+        self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -138,25 +138,27 @@ class RWKV6TimeMix(Mixer):
         exponents = np.array([1.0, 1.0, 1.0, 0.5, 0.5])[:, None] * (1 - config.layer_index / config.n_layers)
         shares = 1 - (np.arange(d) / d)[None] ** exponents
         shares[2] -= 0.3 * config.depth
-        self.shift_mean = parameter(jnp.asarray(shares[0], jnp.float32), ("embed",), decay=False)
-        self.shifts = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
-        self.shift_down = parameter(jnp.zeros((d, 5 * small)), ("embed", None))
-        self.shift_up = parameter(_nearly_zero((5, small, d), rngs), (None, None, "embed"))
+        self.shift_mean: nnx.Param[jax.Array] = parameter(jnp.asarray(shares[0], jnp.float32), ("embed",), decay=False)
+        self.shifts: nnx.Param[jax.Array] = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
+        self.shift_down: nnx.Param[jax.Array] = parameter(jnp.zeros((d, 5 * small)), ("embed", None))
+        self.shift_up: nnx.Param[jax.Array] = parameter(_nearly_zero((5, small, d), rngs), (None, None, "embed"))
         decays = decay_curve(config, keys, lowest=-6.0, span=5.0).reshape(heads)
-        self.time_decay = parameter(decays, ("heads", None), decay=False)
-        self.decay_down = parameter(jnp.zeros((d, config.decay_rank)), ("embed", None))
-        self.decay_up = parameter(_nearly_zero((config.decay_rank, keys), rngs), (None, "heads"))
+        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
+        self.decay_down: nnx.Param[jax.Array] = parameter(jnp.zeros((d, config.decay_rank)), ("embed", None))
+        self.decay_up: nnx.Param[jax.Array] = parameter(_nearly_zero((config.decay_rank, keys), rngs), (None, "heads"))
         bonus = config.depth * (1 - np.arange(keys) / max(keys - 1, 1)) + 0.1 * zigzag(keys)
-        self.time_first = parameter(jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False)
+        self.time_first: nnx.Param[jax.Array] = parameter(
+            jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False
+        )
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale = parameter(jnp.full((width,), scale), ("heads",), decay=False)
-        self.norm_bias = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((width,), scale), ("heads",), decay=False)
+        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), ("heads",), decay=False)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
-        self.key = projection(config, d, keys, gain=0.1, **inward)
-        self.value = projection(config, d, width, gain=1.0, **inward)
-        self.receptance = projection(config, d, keys, gain=1.0, **inward)
-        self.gate = projection(config, d, width, gain=0.1, **inward)
-        self.output = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.key: nnx.Linear = projection(config, d, keys, gain=0.1, **inward)
+        self.value: nnx.Linear = projection(config, d, width, gain=1.0, **inward)
+        self.receptance: nnx.Linear = projection(config, d, keys, gain=1.0, **inward)
+        self.gate: nnx.Linear = projection(config, d, width, gain=0.1, **inward)
+        self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -145,24 +145,24 @@ class RWKV7TimeMix(Mixer):
     def __init__(self, config: RWKV7TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, axes, heads = config.width, ("embed", "heads"), (config.n_heads, config.head_width)
         place, zigzag, decays, shares = _initial(config)
-        self.shifts = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
+        self.shifts: nnx.Param[jax.Array] = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
         self.decay = _low_rank(d, config.decay_rank, decays + 0.5 + 2.5 * zigzag, activation="tanh", rngs=rngs)
         self.rate = _low_rank(d, config.rate_rank, -0.19 + 0.3 * zigzag + 0.4 * place, rngs=rngs)
         self.gate = _low_rank(d, config.gate_rank, None, activation="sigmoid", rngs=rngs)
         if config.mixes_values:
             self.value_share = _low_rank(d, config.value_rank, 0.73 - 0.4 * place, rngs=rngs)
         removal = jnp.asarray(0.71 - 0.1 * place, jnp.float32)
-        self.removal_scale = parameter(removal, ("heads",), decay=False)
-        self.rate_share = parameter(jnp.full((d,), 1.02), ("heads",), decay=False)
-        self.bonus = parameter(jnp.full(heads, -0.04), ("heads", None), decay=False)
+        self.removal_scale: nnx.Param[jax.Array] = parameter(removal, ("heads",), decay=False)
+        self.rate_share: nnx.Param[jax.Array] = parameter(jnp.full((d,), 1.02), ("heads",), decay=False)
+        self.bonus: nnx.Param[jax.Array] = parameter(jnp.full(heads, -0.04), ("heads", None), decay=False)
         scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale = parameter(jnp.full((d,), scale), ("heads",), decay=False)
-        self.norm_bias = parameter(jnp.zeros((d,)), ("heads",), decay=False)
+        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((d,), scale), ("heads",), decay=False)
+        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((d,)), ("heads",), decay=False)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
-        self.receptance = projection(config, d, d, **inward)
-        self.key = projection(config, d, d, gain=0.1, **inward)
-        self.value = projection(config, d, d, **inward)
-        self.output = projection(config, d, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.receptance: nnx.Linear = projection(config, d, d, **inward)
+        self.key: nnx.Linear = projection(config, d, d, gain=0.1, **inward)
+        self.value: nnx.Linear = projection(config, d, d, **inward)
+        self.output: nnx.Linear = projection(config, d, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

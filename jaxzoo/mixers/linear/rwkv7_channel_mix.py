@@ -72,9 +72,9 @@ class RWKV7ChannelMix(Mixer):
     def __init__(self, config: RWKV7ChannelMixConfig, *, rngs: nnx.Rngs) -> None:
         d, hidden, axes = config.width, config.hidden, ("embed", "mlp")
         shift = 1 - (np.arange(d) / d) ** ((1 - config.layer_index / config.n_layers) ** 4)
-        self.shift = parameter(jnp.asarray(shift, jnp.float32), ("embed",), decay=False)
-        self.key = projection(config, d, hidden, axes=axes, std=config.std, gain=1.0, rngs=rngs)
-        self.value = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
+        self.shift: nnx.Param[jax.Array] = parameter(jnp.asarray(shift, jnp.float32), ("embed",), decay=False)
+        self.key: nnx.Linear = projection(config, d, hidden, axes=axes, std=config.std, gain=1.0, rngs=rngs)
+        self.value: nnx.Linear = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

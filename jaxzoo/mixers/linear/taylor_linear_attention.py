@@ -150,12 +150,12 @@ class TaylorLinearAttention(Mixer):
     def __init__(self, config: TaylorLinearAttentionConfig, *, rngs: nnx.Rngs) -> None:
         d, std, h, g = config.width, config.std, config.n_heads, config.kv_heads
         axes, out_axes = ("embed", "heads"), ("heads", "embed")
-        self.q_proj = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.k_proj = linear(d, g * config.feature_dim, axes=axes, std=std, rngs=rngs)
-        self.v_proj = linear(d, g * config.value_width, axes=axes, std=std, rngs=rngs)
-        self.out_proj = linear(h * config.value_width, d, axes=out_axes, std=config.out_std, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, h * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, g * config.feature_dim, axes=axes, std=std, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, g * config.value_width, axes=axes, std=std, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(h * config.value_width, d, axes=out_axes, std=config.out_std, rngs=rngs)
         if config.output_scaling:
-            self.scale_proj = linear(d, h, axes=axes, std=std, rngs=rngs)
+            self.scale_proj: nnx.Linear = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -131,12 +131,14 @@ class WindowedLinearAttention(MultiHeadMixer):
         if config.has_features:
             h, k, f = config.n_heads, config.head_width, config.map_width
             start, axes = _isometry(rngs.params(), h, k, f), ("heads", None, None)
-            self.q_map = parameter(start, axes, decay=False)
-            self.k_map = parameter(jnp.array(start), axes, decay=False)
+            self.q_map: nnx.Param[jax.Array] = parameter(start, axes, decay=False)
+            self.k_map: nnx.Param[jax.Array] = parameter(jnp.array(start), axes, decay=False)
         if config.has_features and config.window:
             # Of uniform features of hedgehog the products are 2 / f, and exp(s) is 1 at s = 0.
             g = math.log(config.map_width / 2) if config.feature_map == "hedgehog" else 0.0
-            self.log_weight = parameter(jnp.full((config.n_heads,), g, jnp.float32), ("heads",), decay=False)
+            self.log_weight: nnx.Param[jax.Array] = parameter(
+                jnp.full((config.n_heads,), g, jnp.float32), ("heads",), decay=False
+            )
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         state = self.init_state(x.shape[0], dtype=x.dtype)

@@ -124,13 +124,13 @@ class H3(Mixer):
 
     def __init__(self, config: H3Config, *, rngs: nnx.Rngs) -> None:
         d, n, std, axes = config.width, config.d_state, config.std, ("embed", "heads")
-        self.q_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
-        self.k_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
-        self.v_proj = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        self.q_proj: nnx.Linear = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        self.k_proj: nnx.Linear = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
+        self.v_proj: nnx.Linear = linear(d, d, axes=axes, std=std, bias=True, rngs=rngs)
         if config.learn_shift_b:
-            self.shift_b = parameter(_first_basis_vector(n, d), (None, "heads"), decay=False)
-        self.shift_c = uniform_parameter((n, d), n, (None, "heads"), rngs=rngs)
-        self.skip_k = parameter(jax.random.normal(rngs.params(), (d,)), ("heads",), decay=False)
+            self.shift_b: nnx.Param[jax.Array] = parameter(_first_basis_vector(n, d), (None, "heads"), decay=False)
+        self.shift_c: nnx.Param[jax.Array] = uniform_parameter((n, d), n, (None, "heads"), rngs=rngs)
+        self.skip_k: nnx.Param[jax.Array] = parameter(jax.random.normal(rngs.params(), (d,)), ("heads",), decay=False)
         self.s4d = S4D(
             config.heads,
             d_state=n,
@@ -140,8 +140,10 @@ class H3(Mixer):
             axes=("heads",),
             rngs=rngs,
         )
-        self.skip = parameter(jax.random.normal(rngs.params(), (config.heads,)), ("heads",), decay=False)
-        self.out_proj = linear(d, d, axes=("heads", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.skip: nnx.Param[jax.Array] = parameter(
+            jax.random.normal(rngs.params(), (config.heads,)), ("heads",), decay=False
+        )
+        self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

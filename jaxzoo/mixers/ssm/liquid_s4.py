@@ -134,8 +134,10 @@ class LiquidS4(Mixer):
         self.s4d = S4D(
             d, d_state=config.d_state, spectrum=config.spectrum, dt_min=config.dt_min, dt_max=config.dt_max, rngs=rngs
         )
-        self.skip = parameter(jax.random.normal(rngs.params(), (d,)), ("channels",), decay=False)
-        self.out_proj = linear(d, 2 * d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.skip: nnx.Param[jax.Array] = parameter(jax.random.normal(rngs.params(), (d,)), ("channels",), decay=False)
+        self.out_proj: nnx.Linear = linear(
+            d, 2 * d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs
+        )
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

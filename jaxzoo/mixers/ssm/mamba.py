@@ -142,17 +142,21 @@ class Mamba(Mixer):
     def __init__(self, config: MambaConfig, *, rngs: nnx.Rngs) -> None:
         d, inner, n, rank, std = config.width, config.inner, config.d_state, config.rank, config.std
         channels = ("channels",)
-        self.in_proj = linear(d, 2 * inner, axes=("embed", *channels), std=std, rngs=rngs)
-        self.taps = uniform_parameter((config.n_taps, inner), config.n_taps, (None, *channels), rngs=rngs)
-        self.conv_bias = uniform_parameter((inner,), config.n_taps, channels, decay=False, rngs=rngs)
-        self.x_proj = linear(inner, rank + 2 * n, axes=(*channels, None), std=std, rngs=rngs)
-        self.dt_proj = linear(rank, inner, axes=(None, *channels), rngs=rngs)
+        self.in_proj: nnx.Linear = linear(d, 2 * inner, axes=("embed", *channels), std=std, rngs=rngs)
+        self.taps: nnx.Param[jax.Array] = uniform_parameter(
+            (config.n_taps, inner), config.n_taps, (None, *channels), rngs=rngs
+        )
+        self.conv_bias: nnx.Param[jax.Array] = uniform_parameter(
+            (inner,), config.n_taps, channels, decay=False, rngs=rngs
+        )
+        self.x_proj: nnx.Linear = linear(inner, rank + 2 * n, axes=(*channels, None), std=std, rngs=rngs)
+        self.dt_proj: nnx.Linear = linear(rank, inner, axes=(None, *channels), rngs=rngs)
         _make_uniform(self.dt_proj, rngs)
-        self.dt_bias = parameter(_initial_dt_bias(config, rngs), channels, decay=False)
+        self.dt_bias: nnx.Param[jax.Array] = parameter(_initial_dt_bias(config, rngs), channels, decay=False)
         a_log = jnp.tile(jnp.log(jnp.arange(1, n + 1, dtype=jnp.float32))[None], (inner, 1))
-        self.a_log = parameter(a_log, (*channels, None), decay=False)
-        self.skip = parameter(jnp.ones((inner,)), channels, decay=False)
-        self.out_proj = linear(inner, d, axes=(*channels, "embed"), std=config.out_std, rngs=rngs)
+        self.a_log: nnx.Param[jax.Array] = parameter(a_log, (*channels, None), decay=False)
+        self.skip: nnx.Param[jax.Array] = parameter(jnp.ones((inner,)), channels, decay=False)
+        self.out_proj: nnx.Linear = linear(inner, d, axes=(*channels, "embed"), std=config.out_std, rngs=rngs)
         if config.projection_init == "uniform":
             _make_uniform(self.in_proj, rngs)
             _make_uniform(self.x_proj, rngs)

@@ -174,19 +174,23 @@ class Mamba2(Mixer):
     def __init__(self, config: Mamba2Config, *, rngs: nnx.Rngs) -> None:
         d, inner, heads = config.width, config.inner, config.heads
         width, bias = inner + config.convolved + heads * (1 + config.n_levels), config.proj_bias
-        self.in_proj = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
+        self.in_proj: nnx.Linear = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
         self.conv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
-        self.a_log = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
-        self.dt_bias = dt_bias_parameter(heads, rngs=rngs)
-        self.skip = parameter(jnp.ones((inner if config.skip_per_channel else heads,)), ("heads",), decay=False)
+        self.a_log: nnx.Param[jax.Array] = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
+        self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(heads, rngs=rngs)
+        self.skip: nnx.Param[jax.Array] = parameter(
+            jnp.ones((inner if config.skip_per_channel else heads,)), ("heads",), decay=False
+        )
         if config.n_levels:
-            self.level_scale = parameter(jnp.ones((heads, config.n_levels)), ("heads", None), decay=False)
+            self.level_scale: nnx.Param[jax.Array] = parameter(
+                jnp.ones((heads, config.n_levels)), ("heads", None), decay=False
+            )
         if config.normalize:
             gate_first = not config.norm_before_gate
             self.norm = GatedNorm(
                 inner, eps=config.norm_eps, groups=config.n_groups, gate_first=gate_first, axis="heads"
             )
-        self.out_proj = linear(inner, d, axes=("heads", "embed"), std=config.out_std, bias=bias, rngs=rngs)
+        self.out_proj: nnx.Linear = linear(inner, d, axes=("heads", "embed"), std=config.out_std, bias=bias, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

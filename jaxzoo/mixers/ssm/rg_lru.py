@@ -113,8 +113,8 @@ class _BlockDiagonal(nnx.Module):
 
     def __init__(self, blocks: int, width: int, *, rngs: nnx.Rngs) -> None:
         kernel = jax.random.normal(rngs.params(), (blocks, width, width)) * width**-0.5
-        self.kernel = parameter(kernel, ("heads", None, None))
-        self.bias = parameter(jnp.zeros((blocks, width)), ("heads", None), decay=False)
+        self.kernel: nnx.Param[jax.Array] = parameter(kernel, ("heads", None, None))
+        self.bias: nnx.Param[jax.Array] = parameter(jnp.zeros((blocks, width)), ("heads", None), decay=False)
 
     def __call__(self, x: Float[Array, "... d"]) -> Float[Array, "... d"]:
         kernel, bias = self.kernel[...].astype(x.dtype), self.bias[...].astype(x.dtype)
@@ -143,13 +143,15 @@ class RGLRU(Mixer):
 
     def __init__(self, config: RGLRUConfig, *, rngs: nnx.Rngs) -> None:
         d, inner, heads, std = config.width, config.inner, config.n_heads, config.std
-        self.x_proj = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
-        self.gate_proj = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
+        self.x_proj: nnx.Linear = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
+        self.gate_proj: nnx.Linear = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
         self.conv = ShortConv(inner, config.n_taps, rngs=rngs)
         self.recurrence_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
         self.input_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
-        self.log_decay_rate = parameter(_initial_rate(config, rngs), ("channels",), decay=False)
-        self.out_proj = linear(inner, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
+        self.log_decay_rate: nnx.Param[jax.Array] = parameter(_initial_rate(config, rngs), ("channels",), decay=False)
+        self.out_proj: nnx.Linear = linear(
+            inner, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs
+        )
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
