@@ -49,7 +49,7 @@ def report(places: Sequence[str], out: str | None, screen: Screen, *, experiment
                 outcomes.append(
                     write_report(sweep.experiment, sweep.scale, about, rows, target, failures=failures, name=name)
                 )
-                directory.write_about(about)
+                directory.write_about(about, report=path)
                 files = (directory.about.name, directory.rows.name)
         except ValueError as error:
             raise UsageError(f"--report: {error}") from error
@@ -58,6 +58,8 @@ def report(places: Sequence[str], out: str | None, screen: Screen, *, experiment
             for file in files:
                 if (path / file).is_file():
                     shutil.copyfile(path / file, target / file)
+            if experiment is not None:
+                SweepDirectory(target).write_about(about, report=target)
         screen.say("\n  ".join([f"{target}: {about.title}", *summary(outcomes[-1])]))
     write_page(outcomes, home / PAGE)
     screen.say(f"page: {home / PAGE}")

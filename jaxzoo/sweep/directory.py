@@ -1,11 +1,12 @@
 """Files of a sweep's directory."""
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from jaxzoo.json_files import parse_json, read_json
+from jaxzoo.json_files import add_checksum, decode_json, parse_json, read_json
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_whole
 
@@ -76,9 +77,12 @@ class SweepDirectory:
             folder.mkdir(parents=True, exist_ok=True)
         self.write_about(about)
 
-    def write_about(self, about: About) -> None:
-        """Writes `sweep.json`."""
-        write_whole(self.about, json.dumps(about._asdict(), ensure_ascii=False) + "\n")
+    def write_about(self, about: About, report: Path | None = None) -> None:
+        """Writes `sweep.json`, with digests of the results and of the report that is kept in a folder."""
+        files = [] if report is None else [self.rows, *(report / name for name in REPORT[:-1])]
+        digests = {file.name: _digest(file) for file in files if file.is_file()}
+        content = add_checksum({**about._asdict(), "sha256": digests})
+        write_whole(self.about, json.dumps(content, ensure_ascii=False) + "\n")
 
     def read_about(self) -> About:
         """Reads `sweep.json`.
@@ -86,8 +90,21 @@ class SweepDirectory:
         Raises:
           ValueError: it is missing or damaged.
         """
+        content = self._read_about()
+        content.pop("sha256", None)
+        return decode_json(content, About)
+
+    def check(self, files: Sequence[str]) -> None:
+        """Raises `ValueError` where one of these files is not as it was when `sweep.json` was written."""
+        digests = decode_json(self._read_about().get("sha256", {}), dict[str, str])
+        for file in (self.path / name for name in files if name in digests):
+            if not file.is_file() or _digest(file) != digests[file.name]:
+                remedy = "restore it" if file == self.rows else "write the report again with --experiment"
+                raise ValueError(f"{file} is damaged, or was changed after the report; {remedy}")
+
+    def _read_about(self) -> dict[str, Any]:
         try:
-            return read_json(self.about, About)
+            return read_json(self.about, dict, checksum=True)
         except FileNotFoundError:
             raise ValueError(f"{self.path} holds no sweep: {self.about.name} is missing") from None
 
@@ -135,7 +152,8 @@ class SweepDirectory:
 
     def write_result(self, task: str, result: Mapping[str, Any]) -> None:
         """Keeps the result of a run."""
-        write_whole(self._results / f"{task}.json", json.dumps(result) + "\n")
+        as_read = json.loads(json.dumps(result))  # its keys are strings then, in whose order the checksum is
+        write_whole(self._results / f"{task}.json", json.dumps(add_checksum(as_read)) + "\n")
 
     def write_failure(self, task: str, failure: Mapping[str, Any]) -> None:
         """Keeps the reason why a run failed."""
@@ -172,7 +190,7 @@ class Facts(NamedTuple):
 def read_result(file: Path) -> dict[str, Any]:
     """Reads a result. Raises `ValueError` where it is damaged."""
     remedy = "remove it: the run is made again"
-    return checked_result(read_json(file, dict[str, Any], remedy=remedy), str(file), remedy)
+    return checked_result(read_json(file, dict[str, Any], remedy=remedy, checksum=True), str(file), remedy)
 
 
 def checked_result(result: dict[str, Any], where: str, remedy: str = "") -> dict[str, Any]:
@@ -183,6 +201,10 @@ def checked_result(result: dict[str, Any], where: str, remedy: str = "") -> dict
         if not isinstance(result.get(name, {}), dict):
             raise ValueError(f"{where}: {name} must be an object" + (f"; {remedy}" if remedy else ""))
     return result
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _ids(folder: Path) -> set[str]:

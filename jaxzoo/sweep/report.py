@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxzoo.json_files import read_json
 from jaxzoo.sweep.claims import Verdict, judge
-from jaxzoo.sweep.directory import About, SweepDirectory
+from jaxzoo.sweep.directory import REPORT, About, SweepDirectory
 from jaxzoo.sweep.outcome import Failure, Outcome
 from jaxzoo.sweep.page import page
 from jaxzoo.sweep.results import Missing, Results, Row
@@ -78,6 +78,7 @@ def read_report(directory: SweepDirectory, name: str) -> Outcome:
     about, claims, figure = directory.read_about(), directory.path / CLAIMS, directory.path / FIGURE
     if not (about.title and claims.is_file() and directory.rows.is_file()):
         raise ValueError(f"{directory.path} has no report yet; give its experiment: --experiment {about.experiment}")
+    directory.check(REPORT[:-1])
     verdicts = read_json(claims, list[Verdict], remedy="write the report again with --experiment")
     svg = figure.read_text(encoding="utf-8") if figure.is_file() else None
     return Outcome(name=name, about=about, rows=reported(directory), verdicts=verdicts, svg=svg, reason="no figure yet")

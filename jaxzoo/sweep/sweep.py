@@ -138,6 +138,7 @@ def reported(directory: SweepDirectory) -> list[Row]:
     Raises:
       ValueError: its `results.jsonl` is missing or damaged.
     """
+    directory.check([directory.rows.name])
     try:
         rows: list[Row] = list(read_json_lines(directory.rows, dict[str, Any]))
     except OSError as error:

@@ -115,6 +115,18 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     (made / "away.py").rename(made / "small.py")
     assert (kept.parent / "report.html").is_file()
     assert "Small" in capsys.readouterr().out
+    for name in ("results.jsonl", "figure.svg", "figure.png", "table.md", "claims.json", "sweep.json"):
+        whole = (kept / name).read_bytes()
+        at = len(whole) // 2
+        (kept / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        assert main(["--report", str(kept.parent)]) == 2
+        error = capsys.readouterr().err
+        assert f"{name}" in error
+        assert error.count("\n") == 1
+        is_lost = name in ("results.jsonl", "sweep.json")  # what no report can make again
+        assert main(["--report", str(kept.parent), "--experiment", "small.py"]) == (2 if is_lost else 0)
+        capsys.readouterr()
+        (kept / name).write_bytes(whole)
 
 
 @pytest.mark.slow

@@ -52,8 +52,9 @@ def test_the_report_can_be_written_again(tmp_path, monkeypatch):
     for file in ("sweep.json", "results.jsonl"):
         shutil.copyfile(kept / file, again / file)
     report([str(again)], None, Screen(sys.stdout), experiment=f"experiments/{name}.py")
-    for file in ("claims.json", "table.md", "sweep.json"):
+    for file in ("claims.json", "table.md"):
         assert (again / file).read_text() == (kept / file).read_text()
+    assert SweepDirectory(again).read_about() == SweepDirectory(kept).read_about()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from jaxzoo.json_files import add_checksum
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.plan import expected
 from jaxzoo.sweep.queue import progress_of_all
@@ -50,7 +51,10 @@ def test_damaged_results_are_one_line(tmp_path):
     """Kills: a traceback from a result, a progress report or a row that has other types or lacks a field."""
     sweep = open_small(tmp_path)
     task = sweep.tasks[0].id
-    for damaged in ("[" * 100_000, '{"id": 3}', json.dumps({**FACTS, "metrics": {"valid/accuracy": "high"}}), "3", "{"):
+    facts = {**FACTS, "metrics": {"valid/accuracy": 0.25}}
+    other = json.dumps(add_checksum(facts)).replace("0.25", "0.75")
+    wrong = [json.dumps(add_checksum(each)) for each in ({"id": 3}, {**facts, "metrics": {"valid/accuracy": "high"}})]
+    for damaged in ("[" * 100_000, *wrong, json.dumps(facts), other, "3", "{"):
         (tmp_path / f"out/results/{task}.json").write_text(damaged)
         with pytest.raises(ValueError, match=rf"{task}\.json: .*remove it: the run is made again") as caught:
             sweep.rows()
@@ -66,6 +70,6 @@ def test_a_sweep_is_not_written_through_links(tmp_path):
     """Kills: runs that are written outside of the directory of their sweep."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out/runs").symlink_to(tmp_path)
-    (tmp_path / "out/sweep.json").write_text('{"experiment": "small.py", "scale": "laptop"}')
+    SweepDirectory(tmp_path / "out").write_about(About("small.py", "laptop"))
     with pytest.raises(ValueError, match="runs must not be a link"):
         SweepDirectory(tmp_path / "out").create(About("small.py", "laptop"))
