@@ -161,7 +161,7 @@ def recurrent_table() -> str:
     for name, times in report["cpu_ms"].items():
         ours, by_token, *rest = times.values()
         cells = (name, *(f"{ms:.0f}" for ms in (ours, by_token)), f"{rest[0]:.0f}" if rest else "-")
-        lines.append("| " + " | ".join((*cells, f"{ours / min(by_token, *rest):.2f}")) + " |")
+        lines.append("| " + " | ".join((*cells, f"{ours / min([by_token, *rest]):.2f}")) + " |")
     lines.insert(1, "| --- " * 5 + "|")
     note = f"({report['device']}, jax {report['jax']}, {report['date']}; `python -m benchmarks.recurrent_cpu`)"
     return "\n".join([*lines, "", note])

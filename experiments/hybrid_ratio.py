@@ -2,9 +2,10 @@
 
 `python -m jaxzoo.sweep --experiment experiments/hybrid_ratio.py --scale laptop --out sweeps/hybrid_ratio`
 
-Models of four layers, of which none, one, two or all are full attention and the others one linear mixer: 3:1 is the
-ratio of Qwen3-Next. The same models learn MQAR, and bytes of text (the source of Python's standard library). Sizes are
-ours at every scale; the paper (Wang et al. 2025, arXiv 2507.06457) compares models of 340M and 1.3B parameters.
+A short convolution, as in `configs/mqar/zoo.py`, and four layers, of which none, one, two or all are full attention and
+the others one linear mixer: 3:1 is the ratio of Qwen3-Next. The same models learn MQAR, and bytes of text (the source
+of Python's standard library). Sizes are ours at every scale; the paper (Wang et al. 2025, arXiv 2507.06457) compares
+models of 340M and 1.3B parameters.
 """
 
 import dataclasses
@@ -15,18 +16,29 @@ from experiments import recall
 from experiments.protocol import LAPTOP
 from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, HGRN2Config, Mamba2Config, MixerConfig
+from jaxzoo.mixers import (
+    AttentionConfig,
+    BaseConvConfig,
+    GatedDeltaNetConfig,
+    HGRN2Config,
+    Mamba2Config,
+    MixerConfig,
+    TaylorLinearAttentionConfig,
+)
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks import mqar
+from jaxzoo.tasks.base import TaskConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LENGTH, N_PAIRS, VOCAB_SIZE = 64, 8, 256
+LENGTH, N_PAIRS, VOCAB_SIZE = 64, 16, 128
+FEWER = (N_PAIRS // 4, N_PAIRS // 2)
+"""Pairs of a third of the training examples each: few pairs are learned first."""
 N_LAYERS = 4
 SHARES = (0, 1, 2, 4)
 """Layers of full attention, of four."""
@@ -39,6 +51,7 @@ GUESS = 1 / N_PAIRS
 def linear_mixers(heads: int) -> dict[str, MixerConfig]:
     """Linear mixers by name."""
     return {
+        "Based": TaylorLinearAttentionConfig(n_heads=heads, feature_dim=3),
         "Gated DeltaNet": GatedDeltaNetConfig(n_heads=heads),
         "Mamba-2": Mamba2Config(d_state=16, head_dim=16),
         "HGRN2": HGRN2Config(n_heads=heads),
@@ -50,6 +63,10 @@ def hybrid(linear: MixerConfig, n_attention: int, heads: int) -> tuple[MixerConf
     attention = AttentionConfig(n_heads=heads, positions="rotary")
     period = N_LAYERS // n_attention if n_attention else N_LAYERS + 1
     return tuple(attention if (i + 1) % period == 0 else linear for i in range(N_LAYERS))
+
+
+def _task(n_pairs: int) -> TaskConfig:
+    return mqar.paper(length=LENGTH, n_pairs=n_pairs, vocab_size=VOCAB_SIZE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,19 +86,21 @@ class Setting:
 
     def config(self, point: Any) -> ExperimentConfig:
         """The run of a point."""
-        pattern = hybrid(linear_mixers(self.heads)[point["linear"]], point["attention"], self.heads)
+        layers = hybrid(linear_mixers(self.heads)[point["linear"]], point["attention"], self.heads)
+        pattern = (BaseConvConfig(n_taps=3), *layers)
         if point["task"] == "recall":
-            task = mqar.paper(length=LENGTH, n_pairs=N_PAIRS, vocab_size=VOCAB_SIZE)
-            protocol = dataclasses.replace(LAPTOP, mlp="swiglu", evals=4)
-            data = recall.data(task, train=64 * self.recall_steps, valid=512)
+            protocol = dataclasses.replace(LAPTOP, mlp="swiglu", evals=10)
+            data = recall.mixture(_task, (*FEWER, N_PAIRS), train=64 * self.recall_steps, valid=512)
             rate, seed = point["learning_rate"], point["seed"]
-            run = protocol.run(pattern, data, d_model=self.d_model, learning_rate=rate, seed=seed, n_layers=N_LAYERS)
+            run = protocol.run(
+                pattern, data, d_model=self.d_model, learning_rate=rate, seed=seed, n_layers=len(pattern)
+            )
             return dataclasses.replace(run, model=dataclasses.replace(run.model, mlp_width=2 * self.d_model))
         steps = self.text_steps
         model = LanguageModelConfig(
             pattern=pattern,
             d_model=self.d_model,
-            n_layers=N_LAYERS,
+            n_layers=len(pattern),
             vocab_size=257,
             max_length=self.text_length,
             mlp_width=2 * self.d_model,
@@ -103,18 +122,16 @@ class Setting:
         )
 
 
-LAPTOPS = Setting(d_model=32, heads=2, recall_steps=500, text_steps=300, text_length=128)
+LAPTOPS = Setting(d_model=32, heads=2, recall_steps=1_000, text_steps=300, text_length=128)
 LARGE = Setting(d_model=256, heads=4, recall_steps=8_000, text_steps=20_000, text_length=1024)
-SMOKES = dataclasses.replace(LAPTOPS, recall_steps=2, text_steps=2)
+SMOKES = dataclasses.replace(LAPTOPS, recall_steps=3, text_steps=2)
 
 
 def _laptop() -> Scale:
     return Scale(
-        about=f"Width 32; MQAR of {LENGTH} tokens and {N_PAIRS} pairs, 500 steps of batch 64; text in windows of 128 "
+        about=f"Width 32; MQAR of {LENGTH} tokens and {N_PAIRS} pairs, 1,000 steps of batch 64; text in windows of 128 "
         "bytes, 300 steps of batch 16; one learning rate, one seed.",
-        points=grid(
-            task=tuple(METRICS), linear=("Gated DeltaNet", "HGRN2"), attention=SHARES, learning_rate=(5e-3,), seed=(0,)
-        ),
+        points=grid(task=tuple(METRICS), linear=("Based", "HGRN2"), attention=SHARES, learning_rate=(5e-3,), seed=(0,)),
         config=LAPTOPS.config,
     )
 
@@ -136,8 +153,8 @@ def _large() -> Scale:
 
 def _smoke() -> Scale:
     return Scale(
-        about="Two steps of two models: that all of it runs.",
-        points=grid(task=tuple(METRICS), linear=("Gated DeltaNet",), attention=(1,), learning_rate=(1e-2,), seed=(0,)),
+        about="A few steps of two models: that all of it runs.",
+        points=grid(task=tuple(METRICS), linear=("Based",), attention=(1,), learning_rate=(1e-2,), seed=(0,)),
         config=SMOKES.config,
     )
 
@@ -195,7 +212,7 @@ def _text_is_stable(results: Results) -> Finding:
 
 def draw(results: Results) -> "Figure":
     """Recall, and bits per byte, over the share of attention layers."""
-    title = "Hybrids of four layers: recall and text by the share of full attention"
+    title = "Hybrids, a convolution and four layers: recall and text by the share of full attention"
     figure, (axes,) = panels(1, 2, size=(8.6, 4.4), title=title, sharex=True)
     for panel, task in zip(axes, METRICS, strict=True):
         for series, name in enumerate(results.values("linear", task=task)):

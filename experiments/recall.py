@@ -1,7 +1,7 @@
 """Shared parts of the recall figures: data, plots of accuracy over the width, and the width that a model needs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
@@ -22,6 +22,19 @@ def data(task: TaskConfig, *, train: int, valid: int) -> RecallDataConfig:
     return RecallDataConfig(
         train=(Examples(task=task, n_examples=train),), valid=(Examples(task=task, n_examples=valid),)
     )
+
+
+def mixture(task: Callable[[int], TaskConfig], sizes: Sequence[int], *, train: int, valid: int) -> RecallDataConfig:
+    """A task to learn at several sizes, equally often, and to be asked at the last of them.
+
+    Args:
+      task: the task of a size.
+      sizes: the smaller ones first, which are learned first.
+      train: examples of all sizes together.
+      valid: examples of the last size.
+    """
+    learned = tuple(Examples(task=task(size), n_examples=train // len(sizes)) for size in sizes)
+    return RecallDataConfig(train=learned, valid=(Examples(task=task(sizes[-1]), n_examples=valid),))
 
 
 def draw_over_width(
