@@ -16,7 +16,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -198,7 +198,7 @@ SUBJECTS: dict[str, tuple[MixerConfig, str, dict[str, Callable]]] = {
 """Mixers: config, the op that plain forms replace, and the plain forms."""
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints and writes one table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--length", type=int, default=2048)
@@ -206,7 +206,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=5, help="timed calls of each form")
     parser.add_argument("--only", nargs="*", default=list(SUBJECTS), choices=list(SUBJECTS))
     parser.add_argument("--out", type=Path, help="JSON file; default: none")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     rows = {}
     for name in options.only:
         config, target, forms = SUBJECTS[name]

@@ -23,6 +23,7 @@ TESTS = {
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
+    "benchmarks.recurrent_cpu": "tests/benchmarks/test_recurrent_cpu.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
     "experiments.zoology_figure8": "tests/experiments/test_zoology_figure8.py",
