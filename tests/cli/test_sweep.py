@@ -118,7 +118,11 @@ def test_a_report_goes_elsewhere_and_is_made_again_from_there(made, monkeypatch,
     for name in ("results.jsonl", "figure.svg", "figure.png", "table.md", "claims.json", "sweep.json"):
         whole = (kept / name).read_bytes()
         at = len(whole) // 2
-        (kept / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        changed = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+        if name == "results.jsonl":  # JSON still, with another number
+            changed = whole.replace(b'"steps": 6', b'"steps": 7', 1)
+            assert changed != whole
+        (kept / name).write_bytes(changed)
         assert main(["--report", str(kept.parent)]) == 2
         error = capsys.readouterr().err
         assert f"{name}" in error

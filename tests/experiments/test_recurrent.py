@@ -37,6 +37,16 @@ def test_recall_is_compared_at_equal_states():
     assert judge(others) == "not tested"
 
 
+def test_recall_is_learned_at_three_sizes_and_asked_at_the_last():
+    """Kills: a validation on few pairs, a size that is left out or seen more often than the others."""
+    for module in (delta_mqar, hybrid_ratio):
+        scale = module.experiment.scales["laptop"]()
+        data = scale.config(scale.points[0]).data
+        assert [part.task.n_pairs for part in data.train] == [*module.FEWER, module.N_PAIRS]
+        assert len({part.n_examples for part in data.train}) == 1
+        assert [part.task.n_pairs for part in data.valid] == [module.N_PAIRS]
+
+
 def tracked(task, model, *accuracies):
     metrics = {f"valid/accuracy/length={n}": x for n, x in zip(state_tracking.LENGTHS, accuracies, strict=True)}
     return row(sum(accuracies) / 3, metrics, task=task, model=model, learning_rate=0.1, seed=0)

@@ -41,7 +41,7 @@ def test_what_the_released_generator_gives(config):
 
 def test_orders_and_pairs_are_drawn_independently():
     """Kills: passes or queries in the order of the first pass, or in one order; a key that favours a value, which is
-    what per_sequence_mapping=False would mean if it did what it says; a key or a value that is never drawn."""
+    what per_sequence_mapping=False would mean by its name; a key or a value that is never drawn."""
     tokens, _, targets = make(THREE)
     keys, values = np.divmod(tokens.reshape(N, 4, 4), 7)
     for later in (1, 2, 3):

@@ -61,7 +61,8 @@ class BigramCounts:
         fingerprint: fingerprint of the counted tokens.
 
     Raises:
-        ValueError: there are no counts, or they are not finished, damaged, or of another format.
+        ValueError: there are no counts, or they are not finished, of another size or of another format.
+        OSError: a file is damaged.
     """
 
     def __init__(self, path: Path):
@@ -116,7 +117,7 @@ def count_files(directory: Path, name: str) -> dict[str, tuple[Path, np.dtype]]:
 
 
 def read_counts(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> SortedCounts:
-    """Returns n entries, memory-mapped. Raises `ValueError` if a file is missing or damaged."""
+    """Returns n entries, memory-mapped. Raises `ValueError` if a file is missing, `OSError` if it is damaged."""
     arrays = []
     for key, (file, dtype) in count_files(directory, name).items():
         arrays.append(open_array(file, dtype, n, remedy=AGAIN))

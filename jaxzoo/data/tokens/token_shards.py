@@ -95,7 +95,8 @@ class Manifest(NamedTuple):
 class TokenShard:
     """One shard: a sequence of tokens, with the beginnings and subsets of its documents.
 
-    The arrays are memory-mapped, read-only. Each is compared with its digest when it is first read.
+    The arrays are memory-mapped, read-only. Each is compared with its digest when it is first read, which raises
+    `OSError` where it is damaged or has a token outside of the vocabulary.
 
     Attributes:
         subsets: names that `subset_ids` index, sorted.
