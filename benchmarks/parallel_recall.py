@@ -6,6 +6,7 @@ circuits are counted, not run: `jaxzoo/theory/recall_circuit.py`.
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import tyro
 
+from jaxzoo.sweep.machine import commit, machine
 from jaxzoo.theory.circuits import compile_channels, size
 from jaxzoo.theory.parallel_recall import attention_lookup, one_sort, parallel_recall
 from jaxzoo.theory.recall_circuit import build, count, count_attention
@@ -44,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     times = [measure(2**i) for i in range(config.shortest, config.longest + 1)]
     counts = [sizes(2**i) for i in range(4, 21)]
     report = {
-        "device": jax.devices()[0].device_kind,
+        "machine": machine(),
+        "load": os.getloadavg()[2],
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
         "jax": jax.__version__,
         "times": times,
         "counts": counts,
