@@ -35,6 +35,8 @@ class Workload:
     """Useful matmul operations: the compute floor."""
     bytes: float
     """Compulsory traffic with the main memory: the bandwidth floor."""
+    kept: float = 0.0
+    """Bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
 
     def abstract_inputs(self) -> tuple:
         """Shapes and dtypes of the inputs."""
@@ -52,6 +54,8 @@ class Attention(NamedTuple):
     """(spec, implementation) -> the function of a state and one token's inputs."""
     state: Callable[[Any, int], Any]
     """(spec, seed) -> a state to step from."""
+    kept: Callable[[Any], float] = lambda spec: 0.0
+    """Spec -> bytes that a TPU kernel keeps for its backward pass, apart from inputs and outputs."""
 
     def workload(self, name: str, spec: Shape, kind: Kind) -> Workload:
         """The workload of `kind` at `spec`; a step has `spec.b` rows and no length."""
@@ -69,7 +73,7 @@ class Attention(NamedTuple):
         return Workload(
             op=self.op, name=name, kind=kind, sizes=sizes,
             build=lambda implementation: build(spec, implementation), inputs=lambda seed: inputs(spec, seed),
-            flops=flops, bytes=n_bytes,
+            flops=flops, bytes=n_bytes, kept=self.kept(spec) if kind == "forward_backward" else 0.0,
         )  # fmt: skip
 
     def group(self, shapes: Mapping[str, Shape], *kinds: Kind) -> tuple[Workload, ...]:

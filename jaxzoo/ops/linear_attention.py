@@ -72,7 +72,8 @@ def linear_attention(
         squares: a sum of signed products of features rounds small weights away, or below 0.
       chunk_size: chunk length; changes the speed alone.
 
-    On devices where they are verified, Pallas kernels serve decays per head and token without `normalize`.
+    On devices where they are verified, Pallas kernels serve decays per head and token, on TPUs those per channel too,
+    without `normalize`.
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
@@ -92,9 +93,10 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
-    if not normalize and log_decay is not None and log_decay.shape[-1] == 1 and _kernels_may_run():
+    if not normalize and log_decay is not None and _kernels_may_run(channel=log_decay.shape[-1] > 1):
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
-        decays = jnp.broadcast_to(log_decay[..., 0], (b, t, h))
+        decays = log_decay[..., 0] if log_decay.shape[-1] == 1 else log_decay
+        decays = jnp.broadcast_to(decays, (b, t, h, *decays.shape[3:]))
         y, s = attend(q, k, v, decays, segment_ids=segment_ids, initial_state=state.s, return_state=True)
         return y, LinearState(s, None)
     q, k = (_for_values(x, h) for x in (q, k))
@@ -102,8 +104,8 @@ def linear_attention(
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
 
 
-def _kernels_may_run() -> bool:
-    return any(may_run_by_default(platform) for platform in ("cuda", "tpu"))
+def _kernels_may_run(*, channel: bool) -> bool:
+    return any(may_run_by_default(platform) for platform in (("tpu",) if channel else ("cuda", "tpu")))
 
 
 def _kept(tokens: tuple) -> Array:

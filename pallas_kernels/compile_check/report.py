@@ -29,6 +29,8 @@ class Report:
     """Memory of the program beyond its inputs and outputs."""
     inputs_outputs: int = 0
     """Memory of its inputs and outputs."""
+    kept: float = 0.0
+    """Memory that its forward pass keeps for the backward pass."""
     faults: list[str] = dataclasses.field(default_factory=list)
     """Found in machine code and launches: unfenced writes, tensor maps that the driver refuses."""
     calls: list[Call] = dataclasses.field(default_factory=list)
@@ -57,9 +59,10 @@ class Report:
                 found.append(f"{kernel.name}: {kernel.shared_memory} bytes of shared memory, of {limit}")
             if kernel.spill_stores or kernel.spill_loads:
                 found.append(f"{kernel.name}: spills {kernel.spill_stores} bytes, loads {kernel.spill_loads}")
-        if self.implementation == "mosaic_tpu" and self.temporary > max(COPY * self.inputs_outputs, 2**20):
-            share = self.temporary / self.inputs_outputs
-            found.append(f"copies: temporaries of {self.temporary} bytes, {share:.0%} of inputs and outputs")
+        copied = self.temporary - self.kept
+        if self.implementation == "mosaic_tpu" and copied > max(COPY * self.inputs_outputs, 2**20):
+            share = copied / self.inputs_outputs
+            found.append(f"copies: temporaries of {copied:.0f} bytes, {share:.0%} of inputs and outputs")
         return found
 
 

@@ -87,8 +87,8 @@ def check_module(
             for target in targets:
                 said, result = _compile(module, group, str(index), target, implementation or "")
                 names = {"op": workload.op, "kind": workload.kind, "shape": workload.name, "target": target}
-                floor = floor_microseconds(workload, TARGETS[target])
-                yield Report(**names, floor=floor, **_findings(said, result, TARGETS[target], model=model))
+                sizes = {"kept": workload.kept, "floor": floor_microseconds(workload, TARGETS[target])}
+                yield Report(**names, **sizes, **_findings(said, result, TARGETS[target], model=model))
 
 
 def _compile(*arguments: str) -> tuple[str, dict[str, Any] | None]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from pallas_kernels.dispatch import Backend, hopper_objection, mesh_objection, needs_wgmma
-from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_layout, xla
+from pallas_kernels.gated_linear_attention import mosaic_tpu, mosaic_tpu_channel, mosaic_tpu_layout, xla
 from pallas_kernels.gated_linear_attention.problem import Problem
 
 KERNELS = ("mosaic_gpu", "mosaic_tpu")
@@ -45,13 +45,13 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
 
 def _xla_forward(q, k, v, log_decay, state, options):
     y, last = xla.forward(q, k, v, log_decay, state)
-    return y, last if options.return_state else None, _no_states(q, v) if options.save_states else None
+    return y, last if options.return_state else None, _no_states(q, v, log_decay) if options.save_states else None
 
 
-def _no_states(q, v):
+def _no_states(q, v, log_decay):
     """Zeros in place of what mosaic_tpu saves."""
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
-    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=v.dtype)
+    problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=v.dtype, channel=log_decay.ndim == 4)
     return jnp.zeros(mosaic_tpu_layout.border_shape(problem), v.dtype)
 
 
@@ -59,20 +59,21 @@ def _xla_backward(q, k, v, log_decay, state, saved, dy, dstate, options):
     return xla.backward(q, k, v, log_decay, state, dy, dstate)
 
 
-def _mosaic_tpu_forward(*operands, interpret=False, options):
-    return mosaic_tpu.forward(*operands, **options._asdict(), interpret=interpret)
+def _mosaic_tpu_forward(q, k, v, log_decay, state, options, *, interpret=False):
+    kernels = mosaic_tpu_channel if log_decay.ndim == 4 else mosaic_tpu
+    return kernels.forward(q, k, v, log_decay, state, **options._asdict(), interpret=interpret)
 
 
 def _mosaic_tpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=False):
-    operands = q, k, v, log_decay, state
+    operands, kernels = (q, k, v, log_decay, state), mosaic_tpu_channel if log_decay.ndim == 4 else mosaic_tpu
     if saved is None:
-        saved = mosaic_tpu.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
-    return mosaic_tpu.backward(*operands, saved, dy, dstate, interpret=interpret)
+        saved = kernels.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
+    return kernels.backward(*operands, saved, dy, dstate, interpret=interpret)
 
 
 def _mosaic_gpu_objection(p: Problem) -> str | None:
     if p.channel:
-        return "decays per channel are served by xla alone"
+        return "decays per channel are served by mosaic_tpu and xla alone"
     if p.k not in (64, 128) or p.v not in (64, 128):
         return f"key and value widths {p.k}, {p.v} are not 64 or 128"
     return hopper_objection((p.dtype_name,) * 3)
@@ -82,7 +83,7 @@ def _mosaic_gpu_forward(q, k, v, log_decay, state, options, *, interpret=None):
     from pallas_kernels.gated_linear_attention import mosaic_gpu
 
     y, last = mosaic_gpu.forward(q, k, v, log_decay, state, return_state=options.return_state, interpret=interpret)
-    return y, last, _no_states(q, v) if options.save_states else None
+    return y, last, _no_states(q, v, log_decay) if options.save_states else None
 
 
 def _mosaic_gpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):

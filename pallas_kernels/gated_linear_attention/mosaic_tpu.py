@@ -157,7 +157,7 @@ class _Chunk:
         return [self.value_head(x, i).sum(1, keepdims=True) for _, i in self.heads(pack)]
 
 
-def _start(refs):
+def start(refs):
     """Sets the carry at the first block of a scan."""
 
     @pl.when(pl.program_id(2) == 0)
@@ -165,7 +165,7 @@ def _start(refs):
         refs["carry"][...] = refs["initial"][0] if "initial" in refs else jnp.zeros_like(refs["carry"])
 
 
-def _finish(refs, g: Geometry):
+def finish(refs, g: Geometry):
     if "final" in refs:
 
         @pl.when(pl.program_id(2) == g.n_blocks - 1)
@@ -175,7 +175,7 @@ def _finish(refs, g: Geometry):
 
 def _forward_kernel(refs, g: Geometry):
     """refs: q k v log2 [initial], y [final] [borders], carry."""
-    _start(refs)
+    start(refs)
     if "borders" in refs:
         refs["borders"][0, :, 0] = refs["carry"][...].astype(g.dtype)
     pending = None
@@ -186,7 +186,7 @@ def _forward_kernel(refs, g: Geometry):
             _attend(*pending)
         pending = chunk, weights
     _attend(*pending)
-    _finish(refs, g)
+    finish(refs, g)
 
 
 def _weights(chunk: _Chunk):
@@ -215,7 +215,7 @@ def _attend(chunk: _Chunk, weights):
 
 def _backward_kernel(refs, g: Geometry):
     """refs: q k v dy log2 borders [initial], dq dk dv da [final], carry states."""
-    _start(refs)
+    start(refs)
     states, chunks = refs["states"], [_Chunk(refs, g, n) for n in range(g.chunks)]
     states[0] = refs["borders"][0, :, 0].astype(jnp.float32)
     for chunk in chunks[:-1]:
@@ -228,7 +228,7 @@ def _backward_kernel(refs, g: Geometry):
             _pull_back(*pending)
         pending = chunk, slopes
     _pull_back(*pending)
-    _finish(refs, g)
+    finish(refs, g)
 
 
 def _slopes(chunk: _Chunk):

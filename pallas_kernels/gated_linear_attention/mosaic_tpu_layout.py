@@ -20,11 +20,13 @@ from pallas_kernels.gated_linear_attention.problem import Problem
 from pallas_kernels.mosaic_tpu_lanes import LANES, Specs, call_by_name
 
 CHUNK = 128
+"""Tokens of a chunk; with decays per channel, those times the heads of a pack."""
 BLOCK = 512
 """Tokens of a grid step, at most; the forward pass saves the states between them."""
-MAX_HEADS = 8
+MAX_HEADS, MAX_CHANNEL_PACKS = 8, 4
 BLOCK_BYTES = 16 * 2**20
-"""Bytes of a grid step's q, k, v, dy, dq, dk and dv, twice, for the copies that overlap the work."""
+"""Bytes of a grid step's q, k, v, dy, dq, dk, dv, decays per channel and their gradients, twice, for the copies that
+overlap the work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +46,8 @@ class Geometry:
     chunk: int
     chunks: int
     """Chunks of a grid step."""
+    channel: bool
+    """Whether decays are per channel: states are then transposed."""
 
     @property
     def shared(self) -> bool:
@@ -73,17 +77,25 @@ class Geometry:
 
     @property
     def state(self) -> tuple[int, int]:
-        """Keys and values of a pack."""
-        return (self.k if self.shared else self.pack * self.k), self.pack * self.v
+        """Keys and values of a pack; values and keys where decays are per channel."""
+        keys, values = (self.k if self.shared else self.pack * self.k), self.pack * self.v
+        return (values, keys) if self.channel else (keys, values)
+
+    @property
+    def saved(self) -> tuple[int, int, int]:
+        """States that a grid step saves for the backward pass, and the shape of each: one before the block; before each
+        chunk where decays are per channel, whose sums take longer than those bytes, without the zeros."""
+        return (self.chunks, self.v, self.pack * self.k) if self.channel else (1, *self.state)
 
     def key_lanes(self, pack: int) -> slice:
         """Where the q and k of a pack are."""
-        width = self.state[0]
+        width = self.k if self.shared else self.pack * self.k
         first = pack * self.pack * self.g // self.h * self.k if self.shared else pack * width
         return slice(first, first + width)
 
     def value_lanes(self, pack: int) -> slice:
-        return slice(pack * self.state[1], (pack + 1) * self.state[1])
+        width = self.pack * self.v
+        return slice(pack * width, (pack + 1) * width)
 
 
 def _heads(h: int, g: int, k: int, v: int) -> tuple[int, int] | None:
@@ -104,8 +116,8 @@ def _heads(h: int, g: int, k: int, v: int) -> tuple[int, int] | None:
 
 def objection(p: Problem) -> str | None:
     """Why these kernels cannot serve a call, or None."""
-    if p.channel:
-        return "decays per channel are served by xla alone"
+    if p.channel and p.kv_heads != p.h:
+        return f"decays per channel need as many heads of q and k ({p.kv_heads}) as of v ({p.h})"
     if p.dtype_name not in ("bfloat16", "float32"):
         return f"dtype={p.dtype_name} is neither bfloat16 nor float32"
     if p.k % 64 or p.v % 64 or max(p.k, p.v) > 512:
@@ -115,17 +127,20 @@ def objection(p: Problem) -> str | None:
     return None
 
 
-def make_geometry(q, v, *, chunk: int = CHUNK) -> Geometry:
+def make_geometry(q, v, *, chunk: int | None = None, channel: bool = False) -> Geometry:
     """Geometry for q (b, t, g, k) and v (b, t, h, v)."""
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
     found = _heads(h, g, k_dim, v_dim)
     assert found is not None
     heads, pack = found
-    token_bytes = 2 * v.dtype.itemsize * heads * (4 * k_dim + 3 * v_dim)
+    if channel:  # a grid step's packs are unrolled, each several times the program of scalar decays
+        heads = max(n for n in range(pack, MAX_CHANNEL_PACKS * pack + 1, pack) if heads % n == 0)
+    chunk = chunk or (CHUNK // pack if channel else CHUNK)
+    token_bytes = 2 * heads * (v.dtype.itemsize * (4 * k_dim + 3 * v_dim) + 8 * k_dim * channel)
     most = max(min(BLOCK, BLOCK_BYTES // token_bytes) // chunk, 1)
     return Geometry(
         b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=jnp.dtype(v.dtype), heads=heads, pack=pack, chunk=chunk,
-        chunks=_chunks_of_block(pl.cdiv(t, chunk), most),
+        chunks=_chunks_of_block(pl.cdiv(t, chunk), most), channel=channel,
     )  # fmt: skip
 
 
@@ -136,11 +151,11 @@ def _chunks_of_block(chunks: int, most: int) -> int:
 
 
 def border_shape(p: Problem) -> tuple[int, ...]:
-    """Shape of the states before each block, which the forward pass saves: (b, packs of all heads, blocks, keys,
-    values)."""
+    """Shape of the states that the forward pass saves: (b, packs of all heads, blocks or chunks, keys, values), or
+    values, keys."""
     q, v = (jax.ShapeDtypeStruct((p.b, p.t, n, width), p.dtype) for n, width in ((p.kv_heads, p.k), (p.h, p.v)))
-    g = make_geometry(q, v)
-    return (g.b, g.steps * g.packs, g.n_blocks, *g.state)
+    g = make_geometry(q, v, channel=p.channel)
+    return (g.b, g.steps * g.packs, g.n_blocks * g.saved[0], *g.saved[1:])
 
 
 class Arrays:
@@ -155,16 +170,16 @@ class Arrays:
         return pl.BlockSpec((1, self.geometry.block, width), lambda b, s, n: (b, self.block_id(n), step(s)))
 
     def keys(self, x) -> tuple[jax.Array, pl.BlockSpec]:
-        """q or k (b, t, g, k)."""
+        """q, k or decays per channel (b, t, g, k)."""
         g = self.geometry
         sharing = max(1, g.h // (g.g * g.heads))  # grid steps that read one head
         return self._padded(x), self._lanes(g.key_heads * g.k, lambda s: lax.div(s, jnp.int32(sharing)))
 
-    def key_gradients(self) -> tuple[jax.ShapeDtypeStruct, pl.BlockSpec]:
-        """Gradients of the keys, a part per grid step."""
+    def key_gradients(self, dtype=None) -> tuple[jax.ShapeDtypeStruct, pl.BlockSpec]:
+        """Gradients of the keys, a part per grid step; float32 where parts are added up."""
         g = self.geometry
         width = g.key_heads * g.k
-        dtype = g.dtype if g.steps * g.key_heads == g.g else jnp.float32
+        dtype = dtype or (g.dtype if g.steps * g.key_heads == g.g else jnp.float32)
         shape = jax.ShapeDtypeStruct((g.b, g.n_blocks * g.block, g.steps * width), dtype)
         return shape, self._lanes(width, lambda s: s)
 
@@ -190,11 +205,11 @@ class Arrays:
         return x, pl.BlockSpec((1, g.packs, *g.state), lambda b, s, n: (b, s, 0, 0))
 
     def borders(self, x=None) -> tuple[Any, pl.BlockSpec]:
-        """States before each block, rounded as matmuls read them; None: an output alike."""
-        g = self.geometry
+        """The states that are saved, rounded as matmuls read them; None: an output alike."""
+        g, (saves, *shape) = self.geometry, self.geometry.saved
         if x is None:
-            x = jax.ShapeDtypeStruct((g.b, g.steps * g.packs, g.n_blocks, *g.state), g.dtype)
-        return x, pl.BlockSpec((1, g.packs, 1, *g.state), lambda b, s, n: (b, s, self.block_id(n), 0, 0))
+            x = jax.ShapeDtypeStruct((g.b, g.steps * g.packs, g.n_blocks * saves, *shape), g.dtype)
+        return x, pl.BlockSpec((1, g.packs, saves, *shape), lambda b, s, n: (b, s, self.block_id(n), 0, 0))
 
     def _padded(self, x):
         """(b, t, heads, width) -> (b, t', heads * width), zeros after the last token."""
@@ -206,6 +221,7 @@ class Arrays:
 def _packed(state, g: Geometry):
     """(b, h, k, v) float32 -> (b, packs, *g.state)."""
     state = state.reshape(g.b, -1, g.pack, g.k, g.v).astype(jnp.float32)
+    state = state.swapaxes(3, 4) if g.channel else state
     if g.shared or g.pack == 1:
         return state.swapaxes(2, 3).reshape(g.b, -1, *g.state)
     own = jnp.eye(g.pack, dtype=jnp.float32)
@@ -214,10 +230,12 @@ def _packed(state, g: Geometry):
 
 def unpacked(state, g: Geometry):
     """The inverse of `_packed`."""
-    if g.shared or g.pack == 1:
+    if g.shared:
         return state.reshape(g.b, -1, g.k, g.pack, g.v).swapaxes(2, 3).reshape(g.b, g.h, g.k, g.v)
-    state = state.reshape(g.b, -1, g.pack, g.k, g.pack, g.v)
-    return jnp.stack([state[:, :, i, :, i] for i in range(g.pack)], 2).reshape(g.b, g.h, g.k, g.v)
+    state = state.reshape(g.b, -1, g.pack, g.state[0] // g.pack, g.pack, g.state[1] // g.pack)
+    state = jnp.stack([state[:, :, i, :, i] for i in range(g.pack)], 2)
+    state = state.swapaxes(3, 4) if g.channel else state
+    return state.reshape(g.b, g.h, g.k, g.v)
 
 
 def call(kernel, g: Geometry, inputs: Specs, outputs: Specs, *, interpret, name: str, states: int) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from pallas_kernels.gated_linear_attention.problem import Problem
 HEADLINE = {f"b4_h16_t8192_k{n}": Problem(b=4, t=8192, h=16, k=n, v=n) for n in (64, 128)}
 """The shapes of the floors in README.md."""
 
+CHANNEL = {f"b4_h16_t8192_k{n}_channel": Problem(b=4, t=8192, h=16, k=n, v=n, channel=True) for n in (64, 128)}
+"""The same with decays per channel."""
+
 LENGTHS = {f"b1_h16_t{t}_k128": Problem(b=1, t=t, h=16, k=128, v=128) for t in (2048, 8192, 32768)}
 """Length, at batch 1."""
 
@@ -24,4 +27,4 @@ CPU = {
 }
 """Workloads with which `xla` is timed on a CPU."""
 
-SPECS = HEADLINE | LENGTHS | PRESETS | CPU
+SPECS = HEADLINE | CHANNEL | LENGTHS | PRESETS | CPU

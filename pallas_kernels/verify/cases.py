@@ -209,12 +209,13 @@ class GatedCase(KernelCase):
     k: int = 64
     v: int = 64
     documents: bool = False
+    channel: bool = False
 
     @property
     def name(self) -> str:
         kind = "backward" if self.backward else "forward"
         words = [f"t{self.t}", f"h{self.h}", f"g{self.g}", f"k{self.k}", f"v{self.v}", self.dtype]
-        words += ["documents"] * self.documents
+        words += ["channel"] * self.channel + ["documents"] * self.documents
         return f"gated_linear_attention {self.implementation} {kind} {'_'.join(words)}"
 
     @property
@@ -228,8 +229,9 @@ class GatedCase(KernelCase):
         widths = ((self.g, self.k), (self.g, self.k), (self.h, self.v), (self.h, self.v))
         tokens = [self.rounded(rng.standard_normal((self.b, self.t, *x))) for x in widths]
         tokens[1] = self.rounded(tokens[1] * self.k**-0.5)
-        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5)[:, None]
-        decay = -rng.random((self.b, self.t, self.h)) * size
+        shape = (self.b, self.t, self.h, *[self.k] * self.channel)
+        size = np.where(np.arange(self.t) % 3 == 0, 1e-3, 0.5)
+        decay = -rng.random(shape) * size.reshape(-1, *[1] * (len(shape) - 2))
         if self.documents:
             decay[:, 37::37] = gated_xla.RESET
         states = [0.3 * rng.standard_normal((self.b, self.h, self.k, self.v)) for _ in range(2)]
@@ -295,9 +297,11 @@ def _window(*, past: int, gpu: bool) -> list[dict]:
     return [*small, {"t": 8184, "b": 2}, headline, headline | {"window": 128}]
 
 
-def _gated() -> list[dict]:
+def _gated(*, gpu: bool) -> list[dict]:
     small = [{"t": 64}, {"t": 65}, {"t": 72, "g": 1, "k": 128}, {"t": 200, "documents": True, "v": 128, "k": 128}]
-    return [*small, {"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
+    long = [{"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
+    channel = [{"t": 65}, {"t": 200, "documents": True, "v": 128, "k": 128}, *long]
+    return [*small, *long, *[x | {"channel": True} for x in channel if not gpu]]
 
 
 def _ordered(implementation: str) -> list[KernelCase]:
@@ -307,7 +311,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         both: dict[str, Any] = {"implementation": implementation, "backward": backward}
         cases += [TaylorCase(**both, **x) for x in _taylor(gpu=gpu)]
         cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
-        cases += [GatedCase(**both, **x) for x in _gated()]
+        cases += [GatedCase(**both, **x) for x in _gated(gpu=gpu)]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 

@@ -27,6 +27,20 @@ MUTANTS: list[Mutant] = [
         tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
     ),
     Mutant(
+        name="gated, TPU, channels: pairs around a chunk left out of the gradient of decays",
+        path=f"{GATED}/mosaic_tpu_channel.py",
+        old="jnp.where(row == g.chunk - 1, kept, 0.0)",
+        new="0.0 * kept",
+        tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
+        name="gated, TPU, channels: the sums of the later halves have no gradient",
+        path=f"{GATED}/mosaic_tpu_levels.py",
+        old="    dprefix, dsuffix = dprefix + other, dsuffix + other\n",
+        new="    dprefix = dprefix + other\n",
+        tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
+    ),
+    Mutant(
         name="gated, Hopper: the reverse scan reads with the factors of the forward one",
         path=f"{GATED}/mosaic_gpu.py",
         old="(until, since) if reverse else (since, until)",

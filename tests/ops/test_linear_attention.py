@@ -247,18 +247,29 @@ def test_rows_of_a_large_batch_are_those_of_a_small_one(default_compilation):
         np.testing.assert_allclose(answer(q[:b], k[:b], v[:b]), small[:b], atol=1e-5)
 
 
-def test_kernels_serve_decays_of_tokens():
+def test_kernels_serve_decays_of_tokens_and_channels():
     """Kills: a mixer that misses its verified kernel, or takes one that knows no normalizer; heads of q and k that are
-    repeated before it."""
-    q, v, log_decay = (jax.ShapeDtypeStruct((1, 128, *x), jnp.bfloat16) for x in ((1, 64), (2, 64), (2,)))
+    repeated before it; decays per channel on a GPU, whose kernels know none, by way of a backward pass that computes
+    the forward pass twice."""
 
-    def program(normalize: bool) -> str:
+    def program(q_heads: int, decay: tuple[int, ...], *, normalize: bool = False, platform: str = "tpu") -> str:
+        shapes = ((q_heads, 64), (2, 64), decay)
+        q, v, log_decay = (jax.ShapeDtypeStruct((1, 128, *x), jnp.bfloat16) for x in shapes)
+
         def run(q, v, log_decay):
             return linear_attention(q, q, v, log_decay=log_decay, normalize=normalize)[0]
 
-        with lowering_for("tpu"), certificates.using("all"):
-            return lowered(run, (q, v, log_decay), "tpu")
+        with lowering_for(platform), certificates.using("all"):
+            return lowered(run, (q, v, log_decay), platform)
 
-    kernel = next(line for line in program(False).splitlines() if "tpu_custom_call" in line)
-    assert "tensor<1x128x64xbf16>, tensor<1x128x64xbf16>, tensor<1x128x128xbf16>" in kernel
-    assert "tpu_custom_call" not in program(True)
+    def operands(text: str) -> str:
+        return next(line for line in text.splitlines() if "tpu_custom_call" in line).rpartition(" : ")[2]
+
+    assert operands(program(1, (2,))).startswith(
+        "(tensor<1x128x64xbf16>, tensor<1x128x64xbf16>, tensor<1x128x128xbf16>"
+    )
+    assert operands(program(2, (2, 64))).startswith("(" + 3 * "tensor<1x128x128xbf16>, " + "tensor<1x128x128xf32>")
+    assert "tpu_custom_call" not in program(1, (2,), normalize=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jaxzoo.ops.linear_attention.gated_linear_attention", None)
+        assert "dot_general" in program(2, (2, 64), platform="cuda")

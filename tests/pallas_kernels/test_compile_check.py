@@ -124,6 +124,7 @@ def test_what_is_fit_has_no_problem():
     much = 50 * 2**20
     assert report(kernels=[gpu_kernel()], temporary=much).problems() == []
     assert report(kernels=[TPU_KERNEL], temporary=4 * 2**20).problems() == []
+    assert report(kernels=[TPU_KERNEL], temporary=6 * 2**20, kept=2 * 2**20).problems() == []
     assert report(temporary=much).problems() == []
     assert [report(kernels=x).implementation for x in ([], [gpu_kernel()], [TPU_KERNEL])] == [
         "xla",
@@ -256,6 +257,20 @@ def test_wider_keys_and_float32_fit(group, shapes):
     for entry in entries:
         assert entry.problems() == []
         assert entry.implementation == "mosaic_gpu"
+        check_predictions(entry)
+
+
+@pytest.mark.parametrize("name", [full("v5e"), slow("v6e")])
+def test_decays_per_channel_fit(name):
+    """Kills kernels of decays per channel that do not compile for a TPU, are not taken, copy their inputs, or have more
+    bundles than the committed table says."""
+    needs(name)
+    options = {"targets": [name], "groups": ["channel"], "kinds": ["forward_backward"]}
+    entries = list(run.check(["gated_linear_attention"], **options, model=True))
+    assert len(entries) == 2
+    for entry in entries:
+        assert entry.problems() == []
+        assert entry.implementation == "mosaic_tpu"
         check_predictions(entry)
 
 

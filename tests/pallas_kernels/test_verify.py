@@ -90,7 +90,7 @@ def test_cases_are_served_and_ordered():
             if isinstance(case, TaylorCase):
                 problem, backends = Problem(**sizes, k=case.k, v=case.v), taylor.BACKENDS
             elif isinstance(case, GatedCase):
-                problem, backends = GatedProblem(**sizes, k=case.k, v=case.v), gated.BACKENDS
+                problem, backends = GatedProblem(**sizes, k=case.k, v=case.v, channel=case.channel), gated.BACKENDS
             else:
                 options = {"past": case.past, "window": case.window, "segments": case.segments}
                 problem, backends = WindowProblem(**sizes, k=case.d, v=case.d, **options), window.BACKENDS

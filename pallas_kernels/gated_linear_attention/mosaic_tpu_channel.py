@@ -1,0 +1,214 @@
+"""Gated linear attention on TPU, decays per channel of the keys, forward and backward: one Pallas Mosaic kernel each.
+
+With a_i the sum of log decays from the start of a chunk of c tokens, per channel, e_i = exp(a_i), w_j = exp(a_c - a_j)
+(`mosaic_tpu_levels.py`: never a difference), and the state S before the chunk,
+
+    P_ij = sum_k Q_ik K_jk exp(a_ik - a_jk)      Y = P V + (e * Q) S      S <- exp(a_c) * S + (w * K)^T V
+
+P is one product M M^T per level, M the queries and keys of its halves times their exponentials, and the products of a
+token with itself. Backward, with H_ij = dY_i.V_j below the diagonal, V_i.dY_j above it, and the cotangent dS of the
+state after the chunk,
+
+    dQ, dK = sum over levels E * (H_level M) + e * (dY S^T), w * (V dS^T)      dV = P^T dY + (w * K) dS
+    dS <- exp(a_c) * dS + (e * Q)^T dY
+
+a row of H_level M being dQ of a query and dK of a key; times that query or key, it is the cotangent of the exponent.
+
+Heads of 64 channels go in pairs: both fill the lanes of one operand, the keys of each with zeros in the lanes of the
+other are the rows of the second, and P has c rows for 2 c columns. The state of a pack is kept transposed, (values,
+keys), so that its decays are a row. Scans, borders and grid are those of `mosaic_tpu.py`. bfloat16: operands are
+rounded, accumulation and exponentials are float32.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+
+from pallas_kernels.gated_linear_attention.mosaic_tpu import finish, start
+from pallas_kernels.gated_linear_attention.mosaic_tpu_layout import Arrays, Geometry, call, make_geometry, unpacked
+from pallas_kernels.gated_linear_attention.mosaic_tpu_levels import (
+    SUBLANES,
+    halves,
+    levels_of_pairs,
+    pull_back,
+    sums,
+)
+from pallas_kernels.mosaic_tpu_lanes import matmul, matmul_nt, only_lanes
+
+LOG2_E = np.float32(1 / np.log(2))
+
+
+def forward(q, k, v, log_decay, state, *, return_state, save_states, chunk=None, interpret=False):
+    """As `mosaic_tpu.forward`, of log_decay (b, t, h, k)."""
+    g = make_geometry(q, v, chunk=chunk, channel=True)
+    arrays = Arrays(g)
+    inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "decay": arrays.keys(log_decay)}
+    if state is not None:
+        inputs["initial"] = arrays.state(state)
+    outputs = {"y": arrays.values()}
+    if return_state:
+        outputs["final"] = arrays.state()
+    if save_states:
+        outputs["borders"] = arrays.borders()
+    name = "gated_linear_channel_forward"
+    found = call(_forward_kernel, g, inputs, outputs, interpret=interpret, name=name, states=0)
+    last = unpacked(found["final"], g) if return_state else None
+    return found["y"][:, : g.t].reshape(v.shape), last, found.get("borders")
+
+
+def backward(q, k, v, log_decay, state, borders, dy, dstate, *, chunk=None, interpret=False):
+    """As `mosaic_tpu.backward`, of log_decay (b, t, h, k)."""
+    g = make_geometry(q, v, chunk=chunk, channel=True)
+    arrays = Arrays(g, backwards=True)
+    inputs = {"q": arrays.keys(q), "k": arrays.keys(k), "v": arrays.values(v), "dy": arrays.values(dy)}
+    inputs |= {"decay": arrays.keys(log_decay), "borders": arrays.borders(borders)}
+    if dstate is not None:
+        inputs["initial"] = arrays.state(dstate)
+    outputs = {"dq": arrays.key_gradients(), "dk": arrays.key_gradients(), "dv": arrays.values()}
+    outputs["ddecay"] = arrays.key_gradients(jnp.float32)
+    if state is not None:
+        outputs["final"] = arrays.state()
+    name = "gated_linear_channel_backward"
+    found = call(_backward_kernel, g, inputs, outputs, interpret=interpret, name=name, states=0)
+    dinitial = unpacked(found["final"], g) if state is not None else None
+    like = {"dq": q, "dk": k, "dv": v, "ddecay": log_decay}
+    return *(found[name][:, : g.t].reshape(x.shape) for name, x in like.items()), dinitial
+
+
+class _Pack:
+    """The heads of a pack in chunk n of a block: q and k (c, keys) float32, v (c, values), and the sums of decays."""
+
+    def __init__(self, refs, g: Geometry, n, index: int):
+        self.refs, self.g, self.n, self.index = refs, g, n, index
+        self.at, lanes = pl.ds(n * g.chunk, g.chunk), g.key_lanes(index)
+        self.q, self.k = (refs[name][0, self.at, lanes].astype(jnp.float32) for name in "qk")
+        self.v = self.values("v")
+        exponents, prefix, suffix = sums(refs["decay"][0, self.at, lanes] * LOG2_E)
+        self.factors = [jnp.exp2(x) for x in exponents]
+        self.since, self.until, self.whole = jnp.exp2(prefix), jnp.exp2(suffix), jnp.exp2(prefix[-1:])
+        self.operands = [halves(self.k, self.q, 2**i) * x for i, x in enumerate(self.factors)]
+
+    def values(self, name: str):
+        return self.refs[name][0, self.at, self.g.value_lanes(self.index)]
+
+    def stacked(self, x):
+        """x (c, pack * width) -> (pack * c, pack * width), each head in rows of its own."""
+        heads, width = self.g.pack, x.shape[1] // self.g.pack
+        return x if heads == 1 else jnp.concatenate([only_lanes(x, i * width, width) for i in range(heads)])
+
+    def pairs(self, levels, *, second: bool):
+        """The pairs of all levels by rows of the first or second halves, columns of the others; rounded."""
+        found = jnp.zeros(levels.shape, jnp.float32)
+        for level, operand in enumerate(self.operands):
+            size, low = 2**level, operand.astype(self.g.dtype)
+            others = self.stacked(low)
+            if size < SUBLANES:
+                found = jnp.where(levels > level, matmul_nt(low, others), found)
+                continue
+            rows = [slice(r, r + size) for r in range(0, self.g.chunk, size)]
+            taken = rows[second::2]
+            scores = matmul_nt(jnp.concatenate([operand[at] for at in taken]).astype(self.g.dtype), others)
+            new = [jnp.where(levels[at] > level, scores[i * size :][:size], found[at]) for i, at in enumerate(taken)]
+            kept = [found[at] for at in rows[not second :: 2]]
+            order = zip(kept, new, strict=True) if second else zip(new, kept, strict=True)
+            found = jnp.concatenate([x for both in order for x in both])
+        return found.astype(self.g.dtype)
+
+    def own(self, x, y, width: int):
+        """x . y of each head and token, (c, pack * width)."""
+        product, heads = x * y, self.g.pack
+        if heads == 1:
+            return product.sum(1, keepdims=True)
+        parts = [only_lanes(product, i * (x.shape[1] // heads), x.shape[1] // heads) for i in range(heads)]
+        lane = lax.broadcasted_iota(jnp.int32, (len(x), heads * width), 1)
+        return jnp.where(lane < width, *(part.sum(1, keepdims=True) for part in parts))
+
+    def added(self, values, keys):
+        """values^T keys, in the blocks of a head's own keys."""
+        g = self.g
+        found = matmul(values, keys.astype(g.dtype), ((0,), (0,)))
+        if g.pack == 1:
+            return found
+        row, lane = (lax.broadcasted_iota(jnp.int32, g.state, axis) for axis in (0, 1))
+        return jnp.where((row < g.v) == (lane < g.k), found, 0.0)
+
+
+def _each_chunk(refs, g: Geometry, prepare, conclude, *, backwards: bool = False) -> None:
+    """For all chunks of a block and all packs, conclude(pack, *prepare(pack)); the next pack is prepared before it."""
+
+    def step(i, carry):
+        n, pending = g.chunks - 1 - i if backwards else i, None
+        for index in range(g.packs):
+            pack = _Pack(refs, g, n, index)
+            prepared = pack, *prepare(pack)
+            if pending is not None:
+                conclude(*pending)
+            pending = prepared
+        conclude(*pending)
+        return carry
+
+    lax.fori_loop(0, g.chunks, step, None)
+
+
+def _forward_kernel(refs, g: Geometry):
+    """refs: q k v decay [initial], y [final] [borders], carry."""
+    start(refs)
+    levels, distance = levels_of_pairs(g.chunk, g.pack)
+    levels = jnp.where(distance > 0, levels, 0)
+    _each_chunk(refs, g, lambda pack: [pack.pairs(levels, second=True)], _attend)
+    finish(refs, g)
+
+
+def _attend(pack: _Pack, weights) -> None:
+    """y, and the state after the chunk."""
+    g, refs, v = pack.g, pack.refs, pack.v
+    state = refs["carry"][pack.index]
+    if "borders" in refs:
+        kept = sum(state[i * g.v :][: g.v] for i in range(g.pack))
+        refs["borders"][0, pack.index, pack.n] = kept.astype(g.dtype)
+    y = matmul(weights, pack.stacked(v)) + pack.own(pack.q, pack.k, g.v) * v.astype(jnp.float32)
+    y += matmul_nt((pack.q * pack.since).astype(g.dtype), state.astype(g.dtype))
+    refs["carry"][pack.index] = pack.whole * state + pack.added(v, pack.k * pack.until)
+    refs["y"][0, pack.at, g.value_lanes(pack.index)] = y.astype(g.dtype)
+
+
+def _backward_kernel(refs, g: Geometry):
+    """refs: q k v dy decay borders [initial], dq dk dv ddecay [final], carry."""
+    start(refs)
+    levels, distance = levels_of_pairs(g.chunk, g.pack)
+
+    def prepare(pack: _Pack):
+        v, dy = pack.v, pack.values("dy")
+        weights = pack.pairs(jnp.where(distance < 0, levels, 0), second=False)
+        slopes = jnp.where(distance > 0, matmul_nt(dy, pack.stacked(v)), matmul_nt(v, pack.stacked(dy)))
+        return weights, [jnp.where(levels == i + 1, slopes, 0.0).astype(g.dtype) for i in range(len(pack.factors))]
+
+    _each_chunk(refs, g, prepare, _pull_back, backwards=True)
+    finish(refs, g)
+
+
+def _pull_back(pack: _Pack, weights, slopes) -> None:
+    """dq, dk, dv, ddecay, and dS before the chunk; slopes: H of every level."""
+    g, refs, q, k, v, dy = pack.g, pack.refs, pack.q, pack.k, pack.v, pack.values("dy")
+    low, dstate = pack.stacked(refs["borders"][0, pack.index, pack.n]), refs["carry"][pack.index]
+    dlow = dstate.astype(g.dtype)
+    read, written = ((x * factor).astype(g.dtype) for x, factor in ((q, pack.since), (k, pack.until)))
+    dq, dk = matmul(dy, low) * pack.since, matmul(v, dlow) * pack.until
+    dy_float = dy.astype(jnp.float32)
+    dv = matmul(weights, pack.stacked(dy)) + matmul_nt(written, dlow) + pack.own(q, k, g.v) * dy_float
+    refs["dv"][0, pack.at, g.value_lanes(pack.index)] = dv.astype(g.dtype)
+    kept = pack.whole * (low.astype(jnp.float32) * dstate).sum(0, keepdims=True)
+    refs["carry"][pack.index] = pack.whole * dstate + pack.added(dy, read)
+    row = lax.broadcasted_iota(jnp.int32, q.shape, 0)
+    dprefix, dsuffix = q * dq + jnp.where(row == g.chunk - 1, kept, 0.0), k * dk
+    same = pack.own(v.astype(jnp.float32), dy_float, g.k)
+    dq, dk = dq + same * k, dk + same * q
+    for level in reversed(range(len(slopes))):
+        size, operand = 2**level, pack.operands[level].astype(g.dtype)
+        both = matmul(slopes[level], pack.stacked(operand)) * pack.factors[level]
+        dprefix, dsuffix = pull_back(level, both * halves(k, q, size), dprefix, dsuffix)
+        dq, dk = halves(dq, dq + both, size), halves(dk + both, dk, size)
+    lanes = g.key_lanes(pack.index)
+    for name, x in (("dq", dq), ("dk", dk), ("ddecay", dprefix)):
+        refs[name][0, pack.at, lanes] = x.astype(refs[name].dtype)
