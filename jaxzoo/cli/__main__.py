@@ -16,16 +16,16 @@ from jaxzoo.config_io import unknown
 
 COMMANDS = {
     "train": "train a model on a recall task or on text",
-    "sweep": "make all runs of an experiment, its figure, table and claims",
+    "sweep": "train all runs of an experiment, and make its figure, table and claims",
     "evaluate": "score a run on its validation sets, on slices of text, or on tasks of lm_eval",
     "compare": "score several runs on the same data",
-    "inspect": "draw what a run does with one example",
+    "inspect": "draw which tokens a trained model depends on, in one example",
     "generate": "continue prompts",
     "tasks": "print examples of a recall task",
     "plan": "compile a training step for absent accelerators: memory, traffic, time",
     "linearize": "replace the attention of a run by a mixer with a state of fixed size",
     "convert": "read and write checkpoints of other libraries",
-    "export": "write a run as one safetensors file, and read it",
+    "export": "write a run as one safetensors file, or read such a file",
     "classify": "finetune a run on labelled sequences",
     "tasks-records": "make an extraction task from installed packages",
     "data-build": "turn a corpus into a tensorflow-datasets directory",
@@ -33,7 +33,7 @@ COMMANDS = {
     "data-train-tokenizer": "learn a tokenizer",
     "data-bigrams": "count bigrams of token shards",
     "data-recall-statistics": "count what can be recalled in token shards",
-    "data-demo-pile": "make a small corpus from the machine's Python",
+    "data-demo-pile": "make a small corpus from the files of a Python installation",
 }
 """Command -> one line of help; `data-build` is the module `jaxzoo.cli.data_build`."""
 
@@ -67,7 +67,7 @@ def module(name: str) -> str:
 
 
 def help_text() -> str:
-    """All commands with a line each."""
+    """All commands, one line each."""
     width = max(map(len, COMMANDS))
     rows = [f"  {name:{width}}  {line}" for name, line in COMMANDS.items()]
     head = "usage: jaxzoo COMMAND ...; jaxzoo COMMAND --help; jaxzoo --version; jaxzoo --print-completion SHELL"

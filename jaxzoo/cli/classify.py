@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """Finetunes a run on sequences with a class each, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
+    """Finetunes a run on labelled sequences, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
     SPLIT.csv with the columns sequence and label, and scores the split test once, at the end: accuracy with a 95 %
     interval, next to a logistic regression on k-mers and the share of the largest class. The class is read at the
     end-of-text after the sequence. The result is RUN_DIR/classification.json; a run that was stopped goes on with
@@ -36,7 +36,7 @@ class Command(Checked):
     alphabet: Literal["dna", "bytes"] = "dna"
     """Tokens of the run: those of bases, or bytes."""
     length: PositiveInt = 512
-    """Most tokens of a sequence, the end-of-text included; a longer one loses both ends alike."""
+    """Largest number of tokens per sequence, with the end-of-text; a longer one is cut at both ends equally."""
     steps: PositiveInt = 500
     """Optimizer steps."""
     batch_size: PositiveInt = 32
@@ -44,9 +44,9 @@ class Command(Checked):
     learning_rate: PositiveFloat = 6e-4
     """Peak learning rate, after a warmup over a tenth of the steps."""
     reverse_complements: bool = False
-    """Half of the training sequences are read from the other strand; not where the class is the strand."""
+    """Read half of the training sequences from the other strand; not for classes that are strands."""
     from_scratch: bool = False
-    """Begins with random parameters, to see what pretraining gives."""
+    """Begin with random parameters, to measure the effect of pretraining."""
     kmer: PositiveInt = 4
     """k of the baseline."""
     seed: Seed = 0

@@ -12,9 +12,9 @@ from jaxzoo.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.compare"
 DESCRIPTION = """Scores trained models (directories of runs, or .safetensors files) on the validation sets of the first
-one: loss with standard errors, paired by rows, accuracy or bits per byte, parameters, bytes of the state, tokens/s.
-Fields of the first run's data and training can be overridden by their dotted names, such as --data.path DIR or
---train.valid-batch-size 16, for all models alike. Nothing is written to the runs."""
+one: loss with standard errors of paired differences, accuracy or bits per byte, parameters, bytes of the state,
+tokens/s. Fields of the first run's data and training can be overridden by their dotted names, such as --data.path DIR
+or --train.valid-batch-size 16, for all models. Nothing is written to the runs."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +61,6 @@ def _places(argv: Sequence[str]) -> tuple[list[Path], list[str]]:
 def _options() -> argparse.ArgumentParser:
     parser = ArgumentParser(prog=f"{PROGRAM} RUN RUN ...", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of a run")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="also writes the numbers there, as JSON")
-    parser.add_argument("--picture", metavar="FILE", type=Path, help="also draws them there (.png, .svg)")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write the numbers to this file, as JSON")
+    parser.add_argument("--picture", metavar="FILE", type=Path, help="draw the numbers to this file (.png, .svg)")
     return parser

@@ -28,11 +28,9 @@ MIXER_FLAG, TASK_FLAG = "--model.mixer", "--task"
 def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = ()) -> None:
     """Adds the options that choose a configuration, and --help, to those of a command."""
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
-    config = "Python file with `config`, a value or a function; or a packaged one by name, such as mqar/based"
+    config = "Python file that defines `config`, a value or a function; or a packaged one by name, such as mqar/based"
     parser.add_argument("--config", metavar="FILE", type=packaged.find_config, help=config)
-    parser.add_argument(
-        "--name", type=normal_name, metavar="NAME", help="one of the configurations of a FILE with several"
-    )
+    parser.add_argument("--name", type=normal_name, metavar="NAME", help="one configuration of a FILE with several")
     names = ", ".join(mixers) or "with --config FILE, --help lists them"
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
     parser.add_argument(MIXER_FLAG, dest="mixer", metavar="NAME", help=mixer)

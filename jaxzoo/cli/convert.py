@@ -10,9 +10,9 @@ from jaxzoo.cli.runner import run, say
 
 PROGRAM = "python -m jaxzoo.convert"
 
-DESCRIPTION = """Makes a run of a local folder as the Hugging Face hub has it (config.json; model.safetensors or
-pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
-export, plan, and train --init-from. --run writes such a folder of a run instead. docs/checkpoints.md has the table of
+DESCRIPTION = """Makes a run from a local folder in the format of the Hugging Face hub (config.json; model.safetensors
+or pytorch_model.bin, in one file or several with an index; tokenizer.json), for python -m jaxzoo.evaluate, generate,
+export, plan, and train --init-from. --run writes such a folder from a run instead. docs/checkpoints.md has the table of
 families."""
 
 
@@ -93,5 +93,5 @@ def _options() -> argparse.ArgumentParser:
     )
     dtype = "with --from: dtype of activations (parameters stay float32); with --run: dtype of the tensors"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), help=dtype)
-    parser.add_argument("--report", action="store_true", help="print what was mapped to what, a line per tensor")
+    parser.add_argument("--report", action="store_true", help="print the mapping, one line per tensor")
     return parser

@@ -11,19 +11,19 @@ from jaxzoo.cli.runner import make_main
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
     """Counts every pair of neighbouring tokens of a split, whose documents are joined by their end-of-text tokens, and
-    writes the counts sorted by pair. A count that was stopped goes on where it was with the same command. Answers, for
-    recall slices, whether a bigram was rare in training."""
+    writes the counts sorted by pair. The same command continues a count that was stopped. Recall slices read from the
+    counts whether a bigram was rare in training."""
 
     data: Path
     """Token directory, as python -m jaxzoo.data.tokenize writes it."""
     out: Path
-    """Where the counts go; need not exist."""
+    """Directory of the counts; need not exist."""
     split: str = "train"
-    """Which split."""
+    """Split to count."""
     workers: PositiveInt = 1
     """Processes; each counts one shard at a time."""
     memory_mb: PositiveInt = 1024
-    """Memory of each process, in MiB, plus some 60 MiB for Python itself; at the end, of the process that sums."""
+    """Memory of each process, and at the end of the one that sums, in MiB; about 60 MiB for Python itself are added."""
 
 
 def _count(command: Command) -> None:

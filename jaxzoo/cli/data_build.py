@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 class Command(BuildConfig):
     """Makes a tensorflow-datasets directory with array_record shards (features text and subset) of a corpus on disk.
 
-    A build that was stopped or killed goes on where it was when the same command is started again. Several of these
-    commands, on machines that share the directory, share the work.
+    The same command continues a build that was stopped or killed. Several of these commands, on machines that share the
+    directory, share the work.
     """
 
     out: Path
     """Directory of the build."""
     workers: PositiveInt = 1
-    """Processes on this machine; nothing but the time depends on it."""
+    """Processes on this machine; the output does not depend on their number."""
     skip_bad: bool = False
-    """Counts and leaves out damaged lines, and the rest of a file whose compression is damaged."""
+    """Leave out and count damaged lines, and the rest of a file whose compression is damaged."""
     allow_low_disk: bool = False
-    """Starts even where the disk seems too small."""
+    """Start even if the disk seems too small."""
 
 
 def _build(command: Command) -> None:

@@ -9,10 +9,10 @@ from jaxzoo.cli.runner import make_main
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """Writes a small real corpus that every Python brings along, in the Pile's format: jsonl.zst files of two subsets,
-    the standard library's sources and the language reference.
+    """Writes a small corpus of real text from the files of a Python installation, in the Pile's format: jsonl.zst files
+    of two subsets, the standard library's sources and the language reference.
 
-    The bytes depend on the versions of Python and of the packages alone.
+    The bytes depend only on the versions of Python and of the packages.
     """
 
     out: Path
@@ -20,7 +20,7 @@ class Command(Checked):
     packages: tuple[str, ...] = ()
     """Installed packages, such as numpy, whose sources are a third subset."""
     overwrite: bool = False
-    """Replaces these files where they exist."""
+    """Replace existing files."""
 
 
 def _write(command: Command) -> None:

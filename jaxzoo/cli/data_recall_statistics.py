@@ -10,26 +10,26 @@ from jaxzoo.cli.runner import make_main
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """Counts the n-grams that stood earlier in their sequence, by the distance to where they were last and by source,
-    fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
-    documents of one source are joined, within a shard, and cut into sequences. A command that was stopped goes on where
-    it was when it is given again."""
+    """Counts the n-grams that occurred earlier in their sequence, by the distance to their last occurrence and by
+    source, fits power laws to the distances, and writes numbers, a table and three pictures (Zoology, Appendix D). The
+    documents of one source are joined, within a shard, and cut into sequences. The same command continues one that was
+    stopped."""
 
     data: Path
     """Token directory, as python -m jaxzoo.data.tokenize writes it."""
     out: Path
-    """Where the results go; need not exist."""
+    """Directory of the results; need not exist."""
     split: str = "train"
-    """Which split."""
+    """Split to count."""
     length: PositiveInt = 2048
     """Tokens of a sequence."""
     n: tuple[PositiveInt, ...] = (2, 3)
     """Lengths of n-grams."""
     stop_words: Path | None = None
-    """Text file, one word a line: n-grams with a token that is one of them, or punctuation, are left out where sources
-    are compared. Default: English function words."""
+    """Text file, one word per line: n-grams with a token that is one of them, or punctuation, are left out where
+    sources are compared. Default: English function words."""
     sequences: PositiveInt | None = None
-    """Take at most so many sequences of each source, evenly spread over the split; default: all."""
+    """Largest number of sequences of each source, evenly spread over the split; default: all."""
     workers: PositiveInt = 1
     """Processes; each counts one shard at a time."""
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Command(Checked):
-    """Makes token shards of the documents that python -m jaxzoo.data.build has made, all splits of them.
+    """Makes token shards of all splits of the documents that python -m jaxzoo.data.build has made.
 
-    Work that was stopped or killed goes on where it was when the same command is started again. Several of these
-    commands, on machines that share the directory, share the work.
+    The same command continues work that was stopped or killed. Several of these commands, on machines that share the
+    directory, share the work.
     """
 
     data: Path
@@ -35,7 +35,7 @@ class Command(Checked):
     """Token that ends a document; default: eos_token of a tokenizer_config.json, else <|endoftext|>, </s> and the
     like."""
     workers: PositiveInt = 1
-    """Processes; nothing but the time depends on it."""
+    """Processes; the output does not depend on their number."""
 
 
 def _tokenize(command: Command) -> None:

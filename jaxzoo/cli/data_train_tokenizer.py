@@ -19,15 +19,15 @@ class Command(Checked):
     """
 
     data: Path
-    """Directory of the documents; those of its split train are learnt from."""
+    """Directory of the documents; its split train is used."""
     out: Path
-    """Directory of the tokenizer, or a file of the name tokenizer.json in it."""
+    """Directory of the tokenizer, or a file named tokenizer.json in it."""
     vocab_size: PositiveInt = 4096
-    """Ids: end-of-text, 256 bytes, and what is merged of them."""
+    """Number of ids: end-of-text, 256 bytes, and merges of them."""
     max_bytes: PositiveInt = 100_000_000
-    """Text to learn from, in evenly spaced documents. Memory is some times that."""
+    """Bytes of text to learn from, in evenly spaced documents; memory is a few times that."""
     overwrite: bool = False
-    """Replaces a tokenizer that is there."""
+    """Replace an existing tokenizer."""
 
 
 def _learn(command: Command) -> None:

@@ -18,12 +18,13 @@ text; with --tasks, on recall tasks and those of lm_eval. Any field of the run's
 name, such as --model.pattern.0.rotary-scaling.factor 4: those of the data say what is asked, those of the model how it
 answers, as long as it has the same variables. Add --run DIR to this --help to see all fields of that run."""
 
-SLICES = """Perplexity of runs on text by what could be recalled from the context (Zoology, sec. 3.1): AR hits are
-tokens that end a bigram which stands earlier in the window and is rare in training. With --baseline, how much of the
-gap between two models is due to them (App. C.1). Fields of the config are overridden in all runs."""
+SLICES = """Perplexity of runs on text, separately for tokens that could be recalled from the context (Zoology, sec.
+3.1): AR hits are tokens that end a bigram which occurs earlier in the window and is rare in training. With --baseline,
+also the share of the gap between two models that is due to them (App. C.1). Fields of the config are overridden in all
+runs."""
 
-TASKS = """Recall tasks fda, swde, squad_completion (Based, Tables 1 to 3) and records (made by
-python -m jaxzoo.tasks.records), and any other of lm_eval by name, such as lambada_openai, hellaswag, piqa, arc_easy,
+TASKS = """The recall tasks fda, swde, squad_completion (Based, Tables 1 to 3) and records (made by python -m
+jaxzoo.tasks.records), and any other task of lm_eval by name, such as lambada_openai, hellaswag, piqa, arc_easy,
 arc_challenge, winogrande, super-glue-lm-eval-v1. Prompts that are longer than the model's max_length lose their
 beginning, which the report counts."""
 
@@ -102,27 +103,28 @@ def _options() -> argparse.ArgumentParser:
     add("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
     config = "the run's config file; needed where it defines classes of its own"
     add("--config", metavar="FILE", type=Path, action="append", default=[], help=config)
-    out = "also writes config and metrics there, as JSON; with --slices a directory for table, numbers and picture"
+    out = "write config and metrics to this file, as JSON; with --slices, a directory for table, numbers and picture"
     add("--out", metavar="FILE", type=Path, help=out)
 
     add = parser.add_argument_group("associative recall on text", SLICES).add_argument
-    add("--slices", metavar="recall", help="measures recall; --run may be given repeatedly")
-    add("--baseline", metavar="DIR", help="the run that the gap is measured to, such as attention's")
-    add("--bigrams", metavar="DIR", help="counts of training, by python -m jaxzoo.data.bigrams; default: repeats alone")
-    rare = f"occurrences in training up to which a bigram is rare; default: {THRESHOLD}"
+    add("--slices", metavar="recall", help="measure recall; --run may be repeated")
+    add("--baseline", metavar="DIR", help="run from which the gap is measured, such as that of attention")
+    bigrams = "counts of the training tokens, by python -m jaxzoo.data.bigrams; default: repeats only"
+    add("--bigrams", metavar="DIR", help=bigrams)
+    rare = f"a bigram is rare up to this number of occurrences in training; default: {THRESHOLD}"
     add("--at-most", metavar="N", type=int, help=rare)
 
     add = parser.add_argument_group("tasks", TASKS).add_argument
     tasks = "tasks of lm_eval by name, TASK@K with K examples in the prompt, YAML files, based-table-2, based-table-3"
     add("--tasks", metavar="NAME", nargs="*", help=tasks)
     data = (
-        "directory with TASK.jsonl for every task: the rows of its set on the hub, of the split that is scored "
+        "directory with TASK.jsonl for every task: the rows of the scored split of its data set on the hub "
         "(for recall tasks, objects with text and value); default: fetched from the hub by lm_eval"
     )
     add("--data", metavar="DIR", type=Path, help=data)
     add("--limit", metavar="N", type=int, help="the first N examples of each task; default: all")
     add("--batch-size", metavar="N", type=int, help="rows of a batch; default: 8")
-    scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval where it is installed"
+    scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval if it is installed"
     add("--scorer", choices=("lm_eval", "own"), help=scorer)
     resume = "go on with the evaluation that was stopped: the tasks that --out has are not asked again"
     add("--resume", action="store_true", default=None, help=resume)

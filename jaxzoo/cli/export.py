@@ -17,9 +17,9 @@ PROGRAM = "python -m jaxzoo.export"
 EXTENSION = ".safetensors"
 
 DESCRIPTION = """Writes the parameters and buffers of a run's checkpoint to a safetensors file, bit for bit, with the
-names of the variables, the config, the step, the tokenizer's fingerprint and a digest. Adapters of LoRA are
-merged. --import makes a run directory of such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by
---init-from, jaxzoo.train."""
+names of the variables, the config, the step, the tokenizer's fingerprint and a digest. LoRA adapters are merged.
+--import makes a run directory from such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from,
+jaxzoo.train."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,8 +85,10 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--run", metavar="DIR", help="directory of the run; nothing is written there")
     checkpoint = "step of the checkpoint, or best: that with the best validation; default: the newest"
     parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
-    parser.add_argument("--adapters", action="store_true", help="of a run with LoRA, those alone; default: merged")
-    parser.add_argument("--import", dest="file", metavar="FILE", help="make a run of this file instead")
+    parser.add_argument(
+        "--adapters", action="store_true", help="write only the LoRA adapters; default: the merged model"
+    )
+    parser.add_argument("--import", dest="file", metavar="FILE", help="make a run from this file")
     parser.add_argument("--out", metavar="PLACE", help=f"the {EXTENSION} file; with --import the directory of the run")
     parser.add_argument(
         "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"

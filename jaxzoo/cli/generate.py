@@ -33,27 +33,27 @@ class Command(Checked):
     run: Path
     """Directory of the run, such as runs/lm-based_tiny."""
     prompt: Repeatable = ()
-    """Text to continue; give it again for another text. Write --prompt='-x' for one that begins with a dash."""
+    """Text to continue; repeat the flag for more texts. Write --prompt='-x' for one that begins with a dash."""
     prompt_file: Repeatable = ()
     """File with a text to continue, to its last newline; - is standard input."""
     max_tokens: PositiveInt = 200
-    """Most new tokens of a text."""
+    """Largest number of new tokens per text."""
     temperature: NonNegativeFloat = 1.0
     """Divides the logits; 0 always takes the likeliest token."""
     top_k: NonNegativeInt = 0
-    """Number of the likeliest tokens that may be drawn; 0: all."""
+    """Draw only from this number of likeliest tokens; 0: from all."""
     top_p: FractionAboveZero = 1.0
-    """Probability that the tokens which may be drawn have together at least; 1: all."""
+    """Draw only from the likeliest tokens that together have this probability; 1: from all."""
     seed: Seed = 0
     """Seed of the draws: the same one gives the same texts."""
     stop: Repeatable = ()
-    """String that ends a text, and is left out of it; give it again for another one."""
+    """String that ends a text, and is left out of it; repeat the flag for more strings."""
     checkpoint: NonNegativeInt | Literal["best"] = 0
     """Step of the checkpoint, or best: that with the best validation; 0: the newest."""
     config: Path | None = None
     """The run's config file; needed where it defines mixers of its own."""
     tokenizer: str = ""
-    """The run's tokenizer, where it is not in the place that its config names: bytes, a tokenizer.json, a directory."""
+    """The run's tokenizer, if it is not where the config says: bytes, a tokenizer.json, or a directory."""
     echo: bool = False
     """Prints each prompt before its continuation."""
 

@@ -23,7 +23,7 @@ class Command:
     example: int | None = None
     """Row of the run's first validation set. Default: 0, without a prompt."""
     prompt: str = ""
-    """A text in its place, for a run on text."""
+    """Text to draw instead of an example, for a run on text."""
     checkpoint: str = ""
     """Step of the checkpoint, or best. Default: the newest."""
     config: Path | None = None

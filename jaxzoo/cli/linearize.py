@@ -215,10 +215,11 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="RUN", required=True, help="directory of the new run")
     mixer = "Taylor attention after a window, Hedgehog's learned softmax features, or Gated DeltaNet"
     parser.add_argument("--mixer", choices=MIXERS, default="based", help=mixer)
-    parser.add_argument("--keep", metavar="LAYER", type=int, nargs="*", default=[], help="layers that stay attention")
-    window = "tokens that keep softmax attention; default: 64 of based, 0 of hedgehog"
+    keep = "layers that keep their attention"
+    parser.add_argument("--keep", metavar="LAYER", type=int, nargs="*", default=[], help=keep)
+    window = "recent tokens that keep softmax attention; default: 64 for based, 0 for hedgehog"
     parser.add_argument("--window", metavar="N", type=int, help=window)
-    feature_dim = "columns of the learned map of queries and keys; default: 16 of based, a head's width of hedgehog"
+    feature_dim = "columns of the learned map of queries and keys; default: 16 for based, a head's width for hedgehog"
     parser.add_argument("--feature-dim", metavar="N", type=int, help=feature_dim)
     for flag, kind, default, text in (
         ("transfer.tokens", int, 20_000_000, "tokens of the transfer; 0: none"),
@@ -234,6 +235,6 @@ def _options() -> argparse.ArgumentParser:
     checkpoint = "step of the run's checkpoint, or best; default: the newest"
     parser.add_argument("--checkpoint", metavar="STEP", type=which_checkpoint, help=checkpoint)
     parser.add_argument("--config", metavar="FILE", action="append", help="config file that defines classes of the run")
-    resume = "go on: a complete transfer is kept, an incomplete one begins again, finetuning continues"
+    resume = "continue: a complete transfer is kept, an incomplete one begins again, finetuning continues"
     parser.add_argument("--resume", action="store_true", help=resume)
     return parser

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 PROGRAM = "python -m jaxzoo.plan"
 
-DESCRIPTION = """Compiles the train step of a config file for absent accelerators, and prints its memory
-on a device, its FLOPs, what its devices send to each other, and the shortest time that a step can take. Any field of
-the config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk.
-pip install '.[aot]' brings the compilers (Linux)."""
+DESCRIPTION = """Compiles the train step of a config file for absent accelerators, and prints its memory per device,
+its FLOPs, the bytes that devices send to each other, and the shortest time that a step can take. Any field of the
+config can be overridden by its dotted name, as in python -m jaxzoo.train. The data need not be on disk. pip install
+'.[aot]' brings the compilers (Linux)."""
 
 EXAMPLES = """examples:
   python -m jaxzoo.plan --config configs/lm/based_tiny.py --topology v5e:2x4 --mesh.fsdp 8
@@ -130,7 +130,7 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--topology", metavar="NAME", help=topologies)
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"
     parser.add_argument("--search", action="store_true", help=searched)
-    most = "programs that --search may compile; default 4"
+    most = "largest number of programs that --search compiles; default: 4"
     parser.add_argument("--most-compiled", type=int, default=4, metavar="N", help=most)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")

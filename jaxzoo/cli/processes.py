@@ -13,11 +13,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options to those of a command."""
     group = parser.add_argument_group("several processes, each started with the same command")
     group.add_argument(
-        "--distributed", action="store_true", help="learn from Slurm, Open MPI, Kubernetes or a Cloud TPU"
+        "--distributed", action="store_true", help="take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU"
     )
-    group.add_argument("--coordinator", metavar="HOST:PORT", help="where process 0 runs, and a free port there")
-    group.add_argument("--processes", metavar="N", type=int, help="how many processes there are")
-    group.add_argument("--process", metavar="I", type=int, help="which one this is, from 0 on")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="host of process 0, and a free port there")
+    group.add_argument("--processes", metavar="N", type=int, help="number of processes")
+    group.add_argument("--process", metavar="I", type=int, help="number of this process, from 0")
     wait = "how long to wait until all processes have come; default: %(default)s"
     group.add_argument("--wait", metavar="SECONDS", type=int, default=300, help=wait)
 

@@ -10,9 +10,9 @@ from jaxzoo.cli.flags import ArgumentParser, UsageError
 
 PROGRAM = "python -m jaxzoo.sweep"
 
-DESCRIPTION = """Makes all runs of an experiment, several at once, then its figure, table and claims. A finished run
-is never made again; a stopped one continues at its newest checkpoint; runs that are added to the experiment later are
-made too. Several such commands, on one machine or on many that share a file system, may work in one directory."""
+DESCRIPTION = """Trains all runs of an experiment, several at once, then makes its figure, table and claims. A finished
+run is kept; a stopped one continues at its newest checkpoint; runs that are added to the experiment later are trained
+too. Several such commands, on one machine or on many that share a file system, may work in one directory."""
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -24,25 +24,27 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
     flags.add_argument("--experiment", metavar="FILE", type=packaged.find_experiment, help=experiment)
-    flags.add_argument("--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, paper ..; laptop")
+    flags.add_argument(
+        "--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, ...; default: laptop"
+    )
     flags.add_argument("--out", metavar="DIR", help="directory of the sweep; default: sweeps/<file>-<scale>")
     flags.add_argument(
         "--reuse",
         nargs="+",
         metavar="DIR",
         default=(),
-        help="copy the results of runs that these sweeps, or kept reports of them, have in common with this one",
+        help="copy the results of runs that this sweep has in common with these sweeps or kept reports",
     )
     flags.add_argument("--dry-run", action="store_true", help="print runs, programs, time and disk, and stop")
     flags.add_argument(
         "--parallel",
         choices=("auto", "vmap", "processes"),
         default="auto",
-        help="runs that share a program: vmapped, or one after the other in a process; auto: vmap on GPU and TPU",
+        help="how to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU",
     )
     flags.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one per core, or per GPU")
     flags.add_argument(
-        "--cluster", metavar="NAME", help="workers are jobs, by submitit: slurm; local: processes of this machine"
+        "--cluster", metavar="NAME", help="run workers as jobs of submitit: slurm, or local (processes of this machine)"
     )
     flags.add_argument(
         "--cluster-options",
@@ -51,15 +53,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         type=_option,
         action="extend",
         default=[],
-        help="of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; values as in Python, or words",
+        help="options of submitit, such as partition=gpu gpus_per_node=1 timeout_min=600; Python values or words",
     )
     flags.add_argument("--keep-checkpoints", action="store_true", help="keep the last checkpoint of every run")
     flags.add_argument(
         "--report",
         nargs="+",
         metavar="DIR",
-        help="write one page over these sweeps as they were reported last; with --experiment FILE first their figure, "
-        "table and claims, finished or not; --out says where to",
+        help="write one page about these sweeps as they were last reported, to --out; with --experiment FILE, first "
+        "write their figure, table and claims, finished or not",
     )
     options = flags.parse_args(argv)
     if options.cluster is None and options.cluster_options:

@@ -37,11 +37,11 @@ class RecordsCommand(RecordsConfig):
     """
 
     out: Path
-    """Directory or FILE.jsonl to be made."""
+    """Directory or FILE.jsonl to write."""
     dpkg_status: Path = DPKG_STATUS
-    """Debian's list of packages; left out where there is none."""
+    """Debian's list of packages; left out if it does not exist."""
     overwrite: bool = False
-    """Replaces what this command has made there before."""
+    """Replace the earlier output of this command."""
 
     @property
     def records(self) -> RecordsConfig:

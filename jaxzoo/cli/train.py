@@ -124,11 +124,12 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--resume", action="store_true", help="continue the run in the directory, bit for bit")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the directory")
     init_from = (
-        "begin a new run with the parameters alone of that checkpoint (STEP may be best), or of a .safetensors file"
+        "begin a new run with only the parameters of that checkpoint (STEP may be best), or of a .safetensors file"
     )
     parser.add_argument("--init-from", metavar="RUN[:STEP]", help=init_from)
-    parser.add_argument("--allow-oversize", action="store_true", help="try what is beyond the memory of the devices")
-    profile = "trace the steps from START up to, but not with, STOP, such as 10:13, for https://ui.perfetto.dev"
+    oversize = "try a model that exceeds the memory of the devices"
+    parser.add_argument("--allow-oversize", action="store_true", help=oversize)
+    profile = "trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
     add_options(parser)

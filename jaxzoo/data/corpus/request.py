@@ -36,9 +36,9 @@ class BuildConfig(Checked):
     valid_fraction: FractionBelowOne | None = None
     """Share of documents that go to validation; None: 0.01 without `valid_paths`, else 0."""
     text_field: str | None = None
-    """Source jsonl or parquet: where the text stands, keys joined by dots; None: `text`."""
+    """Source jsonl or parquet: field of the text, keys joined by dots; None: `text`."""
     subset_field: str | None = None
-    """Source jsonl or parquet: where the name of the subset stands; None: nowhere."""
+    """Source jsonl or parquet: field of the subset's name; None: no subsets."""
     valid_regions: str = ""
     """Source fasta: sequences, or parts of them, to validate on, such as chr8,chr9:1-5000000."""
     test_regions: str = ""
@@ -47,7 +47,7 @@ class BuildConfig(Checked):
     """Source fasta: BED file of intervals with their split in column 4, such as HyenaDNA's; other bases are left
     out."""
     max_shard_mb: PositiveInt = 512
-    """Text in a shard, in 10^6 bytes, after which the next one begins."""
+    """Text per shard, in 10^6 bytes, after which the next shard begins."""
 
     def __post_init__(self) -> None:
         for field in ("text_field", "subset_field"):
