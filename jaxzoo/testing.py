@@ -96,30 +96,30 @@ class Stream(NamedTuple):
     x: Any
     tokens: Any
 
-    def at(self, rows, places):
+    def at(self, rows: Any, places: Any) -> "Stream":
         """The tokens at these rows and places."""
         return Stream(self.x[rows, places], self.tokens[rows, places])
 
     @property
-    def context(self):
+    def context(self) -> Context:
         """Token ids, and values of an earlier layer."""
         return Context(tokens=jnp.asarray(self.tokens), first_values=jax.lax.stop_gradient(jnp.sin(self.x)))
 
 
 @functools.cache
-def mixer_of(config):
+def mixer_of(config: MixerConfig) -> Mixer:
     """The mixer of `build`, once for a config."""
     return build(config)
 
 
-def inputs(config, length=LENGTH, seed=2):
+def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Stream:
     """Random tokens."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(BATCH, length, config.d_model)).astype(np.float32)
     return Stream(x, rng.integers(N_TOKENS, size=(BATCH, length), dtype=np.int32))
 
 
-def in_turn(mixer, stream, state):
+def in_turn(mixer: Mixer, stream: Stream, state: Any) -> tuple[Any, Any]:
     """Outputs `(b, t, d)` of `step`, and the states before the first and after every token `(t + 1, b, ...)`."""
 
     def step(state, now):
@@ -131,14 +131,14 @@ def in_turn(mixer, stream, state):
     return y.swapaxes(0, 1), whole
 
 
-def starts(length):
+def starts(length: int) -> tuple[np.ndarray, np.ndarray]:
     """(row, place) of every token of every stretch of that length of the streams, which begin at `WARM`."""
     rows, places = np.meshgrid(np.arange(BATCH), np.arange(LENGTH - length + 1), indexing="ij")
     return rows.ravel(), (places + np.array(WARM)[:, None]).ravel()
 
 
 @functools.cache
-def streams(config):
+def streams(config: MixerConfig) -> dict[str, Any]:
     """Inputs in turn; and from the state after any number of them, the next `LENGTHS` at once."""
     graph, variables = nnx.split(mixer_of(config))
 
@@ -156,7 +156,7 @@ def streams(config):
     return jax.tree.map(np.asarray, run(variables, inputs(config, LENGTH + max(WARM))))
 
 
-def assert_close(actual, expected, tolerance=1e-5, what=""):
+def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5, what: str = "") -> None:
     """Every leaf within `tolerance` of the largest entry of its expectation (at least 1)."""
 
     def leaf(path, actual, expected):
@@ -167,7 +167,7 @@ def assert_close(actual, expected, tolerance=1e-5, what=""):
     jax.tree.map_with_path(leaf, actual, expected)
 
 
-def assert_state_keeps_structure(config):
+def assert_state_keeps_structure(config: MixerConfig) -> None:
     """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays; only traced."""
     mixer, states = mixer_of(config), streams(config)["states"]
     assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
@@ -189,13 +189,13 @@ def assert_state_keeps_structure(config):
                 assert leaf.shape[0] == BATCH
 
 
-def segment_ids():
+def segment_ids() -> np.ndarray:
     """Ids by row: neighbours differ, and neither start at 0 nor rise by 1."""
     rows = [np.repeat(7 - 3 * np.arange(len(lengths)), lengths) for lengths in DOCUMENTS]
     return np.stack(rows).astype(np.int32)
 
 
-def documents():
+def documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows, first places and places after the last one of all documents."""
     ends = [np.cumsum(lengths) for lengths in DOCUMENTS]
     rows = np.repeat(np.arange(BATCH), [len(lengths) for lengths in DOCUMENTS])
@@ -217,7 +217,7 @@ class Rows(NamedTuple):
     """The rows of `whole` again, as documents one after the other where segments are honoured."""
 
 
-def batch(config):
+def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.ndarray, np.float32]]]:
     """The inputs of `training`, their segment ids, and for each of its gradients the cotangents of outputs, losses."""
     stream = inputs(config)
     rows, first, stops = documents()
@@ -245,7 +245,7 @@ def batch(config):
 
 
 @functools.cache
-def training(config):
+def training(config: MixerConfig) -> dict[str, Any]:
     """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
     outputs of the call without; outputs and gradients of two calls of `prefill`."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
@@ -277,7 +277,7 @@ def training(config):
     return found
 
 
-def two_prefills(config):
+def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
     """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Failure, make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Failure, Main, make_main, say, use_compilation_cache
 from jaxzoo.json_files import read_json
 from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
@@ -172,7 +172,7 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Comman
         print(f"  {name:26} accuracy {row['accuracy']:.3f}  95 % interval {row['low']:.3f} to {row['high']:.3f}")
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _classify,
     prog="python -m jaxzoo.classify",

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxzoo.checked import Checked
-from jaxzoo.cli.runner import make_main
+from jaxzoo.cli.runner import Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ def _write(command: Command) -> None:
         print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _write,
     prog="python -m jaxzoo.data.demo_pile",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import make_main
+from jaxzoo.cli.runner import Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def _count(command: Command) -> None:
     print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _count,
     prog="python -m jaxzoo.data.recall_statistics",

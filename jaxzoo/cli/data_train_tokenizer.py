@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import make_main, say
+from jaxzoo.cli.runner import Main, make_main, say
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _place(command: Command) -> Path:
     return out
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _learn,
     prog="python -m jaxzoo.data.train_tokenizer",

@@ -28,7 +28,7 @@ jaxzoo.tasks.records), and any other task of lm_eval by name, such as lambada_op
 arc_challenge, winogrande, super-glue-lm-eval-v1. Prompts that are longer than the model's max_length lose their
 beginning, which the report counts."""
 
-OPTIONS_OF = {
+OPTIONS_OF: dict[str, tuple[str, ...]] = {
     "slices": ("baseline", "bigrams", "at_most"),
     "tasks": ("data", "limit", "batch_size", "scorer", "resume"),
 }

@@ -13,7 +13,7 @@ from jaxzoo.checked import Checked, FractionAboveZero, NonNegativeFloat, NonNega
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 from jaxzoo.data.tokens.text_output import TextOutput, check_stops
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class Printer:
                 self._open()
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _generate,
     prog="python -m jaxzoo.generate",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import UsageError, output_file, which_checkpoint
-from jaxzoo.cli.runner import make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 
 MOST_TOKENS = 512
 """Longest example: maps have t x t entries, and an influence takes t d backward passes."""
@@ -66,7 +66,7 @@ def _inspect(command: Command) -> None:
     say(f"written to {out}")
 
 
-main = make_main(
+main: Main = make_main(
     Command,
     _inspect,
     prog="python -m jaxzoo.inspect",

@@ -12,7 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from jaxzoo.cli.flags import parse_flags
 from jaxzoo.screen import Screen, is_muted
@@ -71,9 +71,11 @@ def run(
     return 0
 
 
-def make_main(
-    declared: type[Options], work: Callable[[Options], None], *, prog: str, **lines: str
-) -> Callable[[Sequence[str] | None], int]:
+Main: TypeAlias = Callable[[Sequence[str] | None], int]
+"""`main` of a command: takes the words of a command line (None: the process's own), returns the exit status."""
+
+
+def make_main(declared: type[Options], work: Callable[[Options], None], *, prog: str, **lines: str) -> Main:
     """Makes the `main` of a command whose options are the fields of a dataclass.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxzoo.cli.flags import UsageError, output_file
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import make_main, say
+from jaxzoo.cli.runner import Main, make_main, say
 from jaxzoo.json_files import read_json
 from jaxzoo.tasks.record_documents import MAX_SHARE, RecordsConfig, RecordSet
 from jaxzoo.tasks.record_sources import DEBIAN, DPKG_STATUS, PYTHON, debian_records, python_records
@@ -153,7 +153,7 @@ def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]])
     )
 
 
-main = make_main(
+main: Main = make_main(
     RecordsCommand,
     _make,
     prog="python -m jaxzoo.tasks.records",

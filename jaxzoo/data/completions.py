@@ -76,7 +76,8 @@ class Completions:
         require_batch_sizes("Completions", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self._config, self._batch_size, self._valid_batch_size = config, batch_size, valid_batch_size
         self._tokenizer = config.tokenizer()
-        self.vocab_size, self.max_length = self._tokenizer.vocab_size, config.length
+        self.vocab_size: int = self._tokenizer.vocab_size
+        self.max_length: int = config.length
         texts = read_pairs(config.path, config)
         if config.valid_path:
             train, valid = texts, read_pairs(config.valid_path, config)

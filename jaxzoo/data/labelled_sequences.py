@@ -25,7 +25,7 @@ from jaxzoo.data.corpus.labelled import SPLITS, check_splits, read_benchmark
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
 from jaxzoo.data.windows import require_batch_sizes
 
-TOKENIZERS = {"dna": DNATokenizer, "bytes": ByteTokenizer}
+TOKENIZERS: dict[str, type[DNATokenizer] | type[ByteTokenizer]] = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
 """One sequence in so many validates, where no split does."""
 
@@ -78,13 +78,16 @@ class LabelledSequences:
 
     bytes_per_token: float | None = None
     packed: bool = False
+    classes: list[str]
+    splits: dict[str, list[Labelled]]
 
     def __init__(self, config: LabelledSequencesConfig, *, batch_size: int, valid_batch_size: int):
         require_batch_sizes("LabelledSequences", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self.config = config
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
         self._tokenizer = TOKENIZERS[config.alphabet]()
-        self.vocab_size, self.max_length = self._tokenizer.vocab_size, config.length
+        self.vocab_size: int = self._tokenizer.vocab_size
+        self.max_length: int = config.length
         self.classes, self.splits = read_splits(Path(config.path).expanduser())
         if len(self.classes) > self.vocab_size:
             raise ValueError(f"{config.path}: {len(self.classes)} classes must be at most {self.vocab_size}, the ids")

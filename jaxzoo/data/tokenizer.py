@@ -87,7 +87,7 @@ class DNATokenizer(Tokenizer):
     end_of_text = 5
     vocab_size = 6
     fingerprint = "dna-6"
-    complement = np.array([3, 2, 1, 0, 4, 5], np.uint16)
+    complement: np.ndarray = np.array([3, 2, 1, 0, 4, 5], np.uint16)
     """Id of the base on the other strand, by id."""
 
     def __init__(self) -> None:

@@ -89,7 +89,9 @@ class WindowedText(abc.ABC):
         batch_size: int,
         valid_batch_size: int,
     ):
-        self.config, self.tokenizer, self.fingerprint = config, tokenizer, fingerprint
+        self.config: WindowsConfig = config
+        self.tokenizer: Tokenizer = tokenizer
+        self.fingerprint: str = fingerprint
         self.vocab_size: int = tokenizer.vocab_size
         self.packed: bool = config.packing == "segments"
         self.max_length: int = max((config.length, *config.valid_lengths))

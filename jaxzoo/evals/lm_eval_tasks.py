@@ -21,7 +21,7 @@ from jaxzoo.evals.text_model import TextModel
 Results = dict[str, dict[str, float]]
 """By task: each metric, its standard error as `METRIC_stderr`, and `n`, the number of examples."""
 
-COLUMNS = {
+COLUMNS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(RECALL_TASKS, ("text", "value")),
     "lambada_openai": ("text",),
     "hellaswag": ("activity_label", "ctx_a", "ctx_b", "endings", "label"),
@@ -41,7 +41,7 @@ COLUMNS = {
 lists `text` and `label`; `label` is an index from 0, in HellaSwag as a string; `answer` of WinoGrande is "1" or "2",
 `question` of COPA "cause" or "effect"."""
 
-LANGUAGE = {
+LANGUAGE: dict[str, tuple[str, ...]] = {
     "lambada_openai": ("acc",),
     "hellaswag": ("acc_norm",),
     "piqa": ("acc",),
@@ -49,7 +49,7 @@ LANGUAGE = {
     "arc_challenge": ("acc_norm",),
     "winogrande": ("acc",),
 }
-SUPER_GLUE = {
+SUPER_GLUE: dict[str, tuple[str, ...]] = {
     "boolq": ("acc",),
     "cb": ("acc", "f1"),
     "copa": ("acc",),
@@ -59,7 +59,7 @@ SUPER_GLUE = {
     "wic": ("acc",),
     "wsc": ("acc",),
 }
-GROUPS = {
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "based-table-2": {f"{name}@0": metrics for name, metrics in LANGUAGE.items()},
     **{
         f"based-table-3@{shots}": {f"{name}@{shots}": metrics for name, metrics in SUPER_GLUE.items()}

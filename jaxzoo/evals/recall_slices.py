@@ -104,7 +104,8 @@ class RecallSums:
     def __init__(self, bigrams: Bigrams | None, *, at_most: int = THRESHOLD):
         if at_most < 0:
             raise ValueError(f"RecallSums.at_most={at_most} must not be negative")
-        self.bigrams, self.at_most = bigrams, at_most
+        self.bigrams: Bigrams | None = bigrams
+        self.at_most: int = at_most
         # By bin of frequency, whether it is rare, bin of distance (0: not repeated), whether its trigram is repeated.
         self._tokens = np.zeros(_SHAPE, np.int64)
         self._nats, self._squares = np.zeros(_SHAPE), np.zeros(_SHAPE)

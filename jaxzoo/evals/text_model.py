@@ -85,8 +85,8 @@ class TextModel:
                 raise ValueError(f"layer {index}: {name} sees the future; only causal models are evaluated on text")
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} must be positive")
-        self.max_length = min(model.config.max_length, model.config.max_positions or model.config.max_length)
-        self.requests = Requests(0, 0)
+        self.max_length: int = min(model.config.max_length, model.config.max_positions or model.config.max_length)
+        self.requests: Requests = Requests(0, 0)
         self._flat, self._tokenizer, self._batch_size = model.unstacked(), tokenizer, batch_size
         self._report = report or (lambda what, done, total: None)
 

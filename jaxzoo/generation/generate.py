@@ -83,7 +83,7 @@ class Generation:
         _check("seed", seed, 0 <= seed < 2**32, "must be in [0, 2^32)")
         _check("block_size", block_size, block_size >= 1, "must be positive")
         _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one a prompt, {len(prompts)}")
-        self.lengths = checked.lengths
+        self.lengths: np.ndarray = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         check_capacity(model.config, n_tokens)
         self._config, self._variables = model.config, split_variables(model.unstacked())
@@ -100,7 +100,7 @@ class Generation:
         )
         self._chunks = checked.chunks()
         self._block_size = block_size
-        self.done = np.zeros(len(prompts), bool)
+        self.done: np.ndarray = np.zeros(len(prompts), bool)
 
     def read(self, report: Callable[[int], None] | None = None) -> None:
         """Reads the prompts but for their last tokens; the first block does it where nobody else did.

@@ -98,7 +98,9 @@ class Fields:
     """
 
     def __init__(self, content: Mapping[str, Any], where: str, ignored: Collection[str] = ()):
-        self.content, self.where, self._ignored = content, where, frozenset(ignored)
+        self.content: Mapping[str, Any] = content
+        self.where: str = where
+        self._ignored = frozenset(ignored)
         self._read: set[str] = set()
 
     def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:

@@ -58,7 +58,9 @@ def read_safetensors(file: Path) -> dict[str, np.ndarray]:
     return {name: _view(file, name, entry, content) for name, entry in entries.items()}
 
 
-def write_safetensors(file: Path, tensors: Iterable[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype: Any):
+def write_safetensors(
+    file: Path, tensors: Iterable[tuple[str, tuple[int, ...], Callable[[], np.ndarray]]], dtype: Any
+) -> None:
     """Writes a file, whole or not at all, one tensor after the other.
 
     Args:

@@ -28,7 +28,10 @@ class GatedNorm(nnx.Module):
         axis: str | None = None,
     ) -> None:
         self.scale: nnx.Param[jax.Array] = parameter(jnp.ones((width,)), (axis,), decay=False)
-        self.eps, self.groups, self.gate_first, self.activation = eps, groups, gate_first, activation
+        self.eps: float = eps
+        self.groups: int = groups
+        self.gate_first: bool = gate_first
+        self.activation: Literal["silu", "sigmoid"] = activation
 
     def __call__(self, x: Float[Array, "... v"], gate: Float[Array, "... v"] | None = None) -> Float[Array, "... v"]:
         """`(..., width)` in the dtype of `x`; None: no gate."""

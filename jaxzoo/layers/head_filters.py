@@ -56,7 +56,8 @@ class HeadFilters(nnx.Module):
           start: the initial taps, as `HeadFiltersConfig.filter_init` says.
           rngs: its `params` stream.
         """
-        self.n_taps, self.names = n_taps, tuple(heads)
+        self.n_taps: int = n_taps
+        self.names: tuple[str, ...] = tuple(heads)
         for name, n in heads.items():
             setattr(self, name, initial_taps(n, n_taps, mixing=mixing, start=start, rngs=rngs))
 

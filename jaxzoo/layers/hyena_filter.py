@@ -116,7 +116,9 @@ class HyenaFilter(nnx.Module):
             self.positions: nnx.Param[jax.Array] = parameter(
                 features, (None, None), decay=False, learning_rate_scale=scale
             )
-        self.config, self.channels, self.n_taps = config, channels, n_taps
+        self.config: HyenaFilterConfig = config
+        self.channels: int = channels
+        self.n_taps: int = n_taps
 
     def __call__(self, count: int) -> Float[Array, "w c"]:
         """The first `count` taps, at most `n_taps`, float32."""

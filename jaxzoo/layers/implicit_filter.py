@@ -49,7 +49,8 @@ class ImplicitFilter(nnx.Module):
         """
         shapes = ((emb_dim, hidden_width), (hidden_width, width))
         kernel_axes = ((None, None), (None, *axes))
-        kernels, biases = [], []
+        kernels: list[nnx.Param[jax.Array]] = []
+        biases: list[nnx.Param[jax.Array]] = []
         for shape, shape_axes in zip(shapes, kernel_axes, strict=True):
             if std is None:
                 kernels.append(uniform_parameter(shape, shape[0], shape_axes, decay=decay, rngs=rngs))
@@ -57,9 +58,12 @@ class ImplicitFilter(nnx.Module):
             else:
                 kernels.append(parameter(std * jax.random.normal(rngs.params(), shape), shape_axes, decay=decay))
                 biases.append(parameter(jnp.zeros(shape[1:]), shape_axes[1:], decay=False))
-        self.kernel_1, self.kernel_2 = kernels
-        self.bias_1, self.bias_2 = biases
-        self.n_taps, self.emb_dim = n_taps, emb_dim
+        self.kernel_1: nnx.Param[jax.Array] = kernels[0]
+        self.kernel_2: nnx.Param[jax.Array] = kernels[1]
+        self.bias_1: nnx.Param[jax.Array] = biases[0]
+        self.bias_2: nnx.Param[jax.Array] = biases[1]
+        self.n_taps: int = n_taps
+        self.emb_dim: int = emb_dim
 
     def __call__(self, count: int) -> Float[Array, "w d"]:
         """The first `count` taps, at most `n_taps`, float32."""

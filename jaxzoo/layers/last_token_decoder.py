@@ -19,7 +19,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.norm import norm
+from jaxzoo.layers.norm import Norm, norm
 
 
 class LastTokenDecoder(nnx.Module):
@@ -44,9 +44,9 @@ class LastTokenDecoder(nnx.Module):
         dtype: DTypeLike,
         rngs: nnx.Rngs,
     ):
-        self.dtype = dtype
-        self.norms = nnx.List([norm(norm_kind, width, eps=norm_eps, rngs=rngs) for _ in range(2)])
-        self.projections = nnx.List(
+        self.dtype: DTypeLike = dtype
+        self.norms: nnx.List[Norm] = nnx.List([norm(norm_kind, width, eps=norm_eps, rngs=rngs) for _ in range(2)])
+        self.projections: nnx.List[nnx.Linear] = nnx.List(
             [linear(width, width, axes=("embed", None), std=std, bias=True, rngs=rngs) for _ in range(2)]
         )
 

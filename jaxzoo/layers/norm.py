@@ -1,13 +1,15 @@
 """LayerNorm and RMSNorm in float32, with a learned scale that starts at 1."""
 
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from flax import nnx
 
 from jaxzoo.layers.variables import metadata
 
+Norm: TypeAlias = nnx.LayerNorm | nnx.RMSNorm
 
-def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> nnx.LayerNorm | nnx.RMSNorm:
+
+def norm(kind: Literal["layer", "rms"], width: int, *, eps: float, rngs: nnx.Rngs) -> Norm:
     """The norm of `kind` over the last axis of float32 input; `eps` is added to the (mean) square."""
     vector = metadata(("embed",), decay=False)
     if kind == "rms":

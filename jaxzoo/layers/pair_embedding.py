@@ -35,7 +35,8 @@ class PairEmbedding(nnx.Module):
     """
 
     def __init__(self, n_keys: int, n_values: int, *, n_rows: int, width: int, rngs: nnx.Rngs):
-        self.n_keys, self.n_values = n_keys, n_values
+        self.n_keys: int = n_keys
+        self.n_values: int = n_values
         self.keys: Buffer = buffer(unit_vectors(rngs.params(), n_keys, width), ("vocab", "embed"))
         self.values: Buffer = buffer(unit_vectors(rngs.params(), n_rows, width), ("vocab", "embed"))
         self.in_proj: nnx.Linear = linear(

@@ -27,8 +27,10 @@ class SiluConv(nnx.Module):
         rngs: nnx.Rngs,
     ) -> None:
         self.taps: nnx.Param[jax.Array] = uniform_parameter((n_taps, width), n_taps, (None, axis), rngs=rngs)
-        self.n_plain = n_plain
-        self.bias = uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs) if bias else None
+        self.n_plain: int = n_plain
+        self.bias: nnx.Param[jax.Array] | None = (
+            uniform_parameter((width,), n_taps, (axis,), decay=False, rngs=rngs) if bias else None
+        )
 
     def __call__(
         self, x: Float[Array, "b t d"], *, segment_ids: Int[Array, "b t"] | None = None

@@ -16,7 +16,7 @@ DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING = "decay", "learning_rate_scale", "is_e
 """Keys of a parameter's metadata; what they mean: `Traits`."""
 
 
-class Buffer(nnx.Variable):
+class Buffer(nnx.Variable[jax.Array]):
     """A variable that is not learned (random features, a codebook): in checkpoints, without gradient or decay."""
 
 
@@ -61,7 +61,7 @@ def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
     return Buffer(value, **known)
 
 
-def traits_of(variable: nnx.Variable) -> Traits:
+def traits_of(variable: nnx.Variable[Any]) -> Traits:
     """The traits of a variable that has logical axes."""
     known = variable.get_metadata()
     others = {key: known[key] for key in (DECAY, LEARNING_RATE_SCALE, IS_EMBEDDING) if key in known}

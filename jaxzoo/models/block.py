@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.layers.mlp import MLP
-from jaxzoo.layers.norm import norm
+from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.probe import is_recording, scope, show, show_lazily
 from jaxzoo.mixers.base import Context, Losses, Mixer, MixerConfig, State
 from jaxzoo.models.config import LanguageModelConfig
@@ -65,11 +65,11 @@ class Block(nnx.Module):
         self.dtype: jnp.dtype = config.compute_dtype
         self.dropout_rate: float = config.residual_dropout
         self.parallel_residual: bool = config.parallel_residual
-        self.mixer_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
-        self.mixer = mixer.build(rngs=rngs)
+        self.mixer_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
+        self.mixer: Mixer = mixer.build(rngs=rngs)
         self.has_second_branch: bool = config.mlp != "none"
         if self.has_second_branch:
-            self.mlp_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
+            self.mlp_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         self.has_mlp: bool = config.hidden_width > 0
         if config.mlp not in ("identity", "none"):
             self.mlp: MLP = MLP(
@@ -140,11 +140,13 @@ class Stack(nnx.Module):
     A period that is not repeated is run as it is, without that axis.
     """
 
+    blocks: nnx.List[Block]
+
     def __init__(self, config: LanguageModelConfig, fold: Fold, *, rngs: nnx.Rngs):
         self.repeats: int = fold.repeats
-        self.remat = config.remat
+        self.remat: str = config.remat
 
-        def make(period: tuple[MixerConfig, ...], rngs: nnx.Rngs) -> nnx.List:
+        def make(period: tuple[MixerConfig, ...], rngs: nnx.Rngs) -> nnx.List[Block]:
             return nnx.List([Block(config, mixer, rngs=rngs) for mixer in period])
 
         make_first = functools.partial(make, fold.period)

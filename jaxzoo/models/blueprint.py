@@ -22,7 +22,7 @@ class Variables(NamedTuple):
 class Blueprint(NamedTuple):
     """A language model without its numbers."""
 
-    graph: nnx.GraphDef
+    graph: nnx.GraphDef[LanguageModel]
     """Graph definition for `nnx.merge`."""
     shapes: Variables
     """Shape and dtype of each."""

@@ -19,7 +19,7 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int, PRNGKeyArray
 from jaxzoo.layers.embedding import look_up
 from jaxzoo.layers.last_token_decoder import LastTokenDecoder
-from jaxzoo.layers.norm import norm
+from jaxzoo.layers.norm import Norm, norm
 from jaxzoo.layers.pair_embedding import PairEmbedding
 from jaxzoo.layers.probe import scope, show
 from jaxzoo.layers.variables import parameter
@@ -58,7 +58,9 @@ class LanguageModel(nnx.Module):
         table = (config.padded_vocab_size, config.d_model)
         if config.pair_values:
             n_keys = config.vocab_size // (config.pair_values + 1)
-            self.pairs = PairEmbedding(n_keys, config.pair_values, n_rows=table[0], width=table[1], rngs=rngs)
+            self.pairs: PairEmbedding = PairEmbedding(
+                n_keys, config.pair_values, n_rows=table[0], width=table[1], rngs=rngs
+            )
         else:
             self.embedding: nnx.Param[jax.Array] = parameter(
                 init(rngs.params(), table), ("vocab", "embed"), is_embedding=True
@@ -69,7 +71,7 @@ class LanguageModel(nnx.Module):
                 init(rngs.params(), positions), (None, "embed"), is_embedding=True
             )
         if config.embed_norm:
-            self.embedding_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
+            self.embedding_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         folds = config.folds if scanned else [Fold(((layer,),)) for layer in config.layers]
         self.stacks: nnx.List[Stack] = nnx.List([Stack(config, fold, rngs=rngs) for fold in folds])
         if config.decode_last:
@@ -81,7 +83,7 @@ class LanguageModel(nnx.Module):
                 dtype=config.compute_dtype,
                 rngs=rngs,
             )
-        self.final_norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
+        self.final_norm: Norm = norm(config.norm, config.d_model, eps=config.norm_eps, rngs=rngs)
         if not config.tie_embeddings:
             self.head: nnx.Param[jax.Array] = parameter(init(rngs.params(), table), ("vocab", "embed"))
 

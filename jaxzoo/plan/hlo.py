@@ -98,10 +98,11 @@ class Hlo:
     """
 
     def __init__(self, text: str):
-        self.computations, entry = _read(text)
+        computations, entry = _read(text)
+        self.computations: dict[str, Computation] = computations
         self.times: dict[str, int] = collections.defaultdict(int)
         self.inner: set[str] = set()
-        self.open_loops = 0
+        self.open_loops: int = 0
         waiting = [(entry, 1)]
         while waiting:
             name, times = waiting.pop()

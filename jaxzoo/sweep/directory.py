@@ -50,7 +50,8 @@ class SweepDirectory:
         self.about: Path = path / "sweep.json"
         self.rows: Path = path / "results.jsonl"
         self._runs, self._results, self._failures = path / "runs", path / "results", path / "failures"
-        self._running, self.workers = path / "running", path / "workers"
+        self._running = path / "running"
+        self.workers: Path = path / "workers"
 
     def create(self, about: About) -> None:
         """Creates the directory, unless it exists for the same sweep.

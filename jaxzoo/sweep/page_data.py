@@ -31,7 +31,7 @@ class PageData:
             self._rows.setdefault(row["id"], []).append(row)
         self._numbers = {run: i for i, run in enumerate(self._rows)}
         self._metric = outcome.metrics[0]
-        self.runs = [_run(rows[0]) for rows in self._rows.values()]
+        self.runs: list[dict[str, Any]] = [_run(rows[0]) for rows in self._rows.values()]
         self.items: list[dict[str, Any]] = []
 
     def mark(self, mark: Mark) -> Label:

@@ -55,7 +55,7 @@ class Results:
     """
 
     def __init__(self, rows: Sequence[Row]):
-        self.rows = list(rows)
+        self.rows: list[Row] = list(rows)
 
     def values(self, axis: str, **where: Any) -> list[Any]:
         """The distinct values of an axis among the runs at `where`: numbers sorted, all else as they come."""

@@ -67,9 +67,11 @@ class Member:
     """
 
     def __init__(self, task: Task, run: RunDirectory, session: Session):
-        self.task, self._config, self._run, self._session = task, task.trained, run, session
-        self.start = _start(session, task.trained, run)
-        self.seconds = self.cpu_seconds = 0.0
+        self.task: Task = task
+        self._config, self._run, self._session = task.trained, run, session
+        self.start: Start = _start(session, task.trained, run)
+        self.seconds: float = 0.0
+        self.cpu_seconds: float = 0.0
         self.diverged: int | None = None
 
     def open(self, stack: contextlib.ExitStack, tell: Tell, stop: StopSignals) -> None:
@@ -80,7 +82,7 @@ class Member:
         record = Recorder(self._session, self._run, log, listener, draws=False)
         keep, best = self._config.train.keep_checkpoints, functools.partial(record.best, self._config.train.keep_best)
         saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint, best))
-        self.course = TrainingRun(self._config, self.start, saved, record, stop)
+        self.course: TrainingRun = TrainingRun(self._config, self.start, saved, record, stop)
 
     def begin(self, state: State) -> None:
         """Does what is due before the first step."""

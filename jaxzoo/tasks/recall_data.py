@@ -96,8 +96,8 @@ class RecallData:
         self.batch_size = batch_size
         self.valid_batch_size = valid_batch_size
         tasks = [examples.task for examples in (*config.train, *config.valid)]
-        self.vocab_size = max(task.vocab_size for task in tasks)
-        self.max_length = max(task.length for task in tasks)
+        self.vocab_size: int = max(task.vocab_size for task in tasks)
+        self.max_length: int = max(task.length for task in tasks)
         self.batches_per_epoch: int = sum(examples.n_examples // batch_size for examples in config.train)
 
     def train(self, rows: Sequence[int] | None = None) -> "RecallStream":

@@ -102,8 +102,8 @@ class RecordSet:
                 "Python or Debian packages are installed, such as in an environment with jaxzoo's extras"
             )
         is_valid = [_share(config.seed, record.group) < config.valid_fraction for record in usable]
-        self.train = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
-        self.valid = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
+        self.train: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
+        self.valid: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
         rule = "must leave records on both sides, and a document's on each"
         config.require("valid_fraction", min(len(self.train), len(self.valid)) >= config.records_per_document, rule)
         self._train_counts = _value_counts(self.train)

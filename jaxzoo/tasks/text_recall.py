@@ -27,7 +27,7 @@ import functools
 import itertools
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -49,7 +49,7 @@ ADJECTIVES = (
 )
 NOUNS = "anchor apple barn bell boat bridge castle cloud cup door drum field fork garden hat island key lamp leaf moon"
 
-load = functools.cache(load_tokenizer)
+load: Callable[[str], Tokenizer] = functools.cache(load_tokenizer)
 
 NeedleType = Literal["numbers", "words", "uuids"]
 

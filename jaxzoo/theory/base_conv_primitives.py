@@ -131,9 +131,10 @@ class BaseConvProgram:
     """
 
     def __init__(self, program: Sequence[Layer], n_rows: int) -> None:
-        self.n_rows, self.width = n_rows, program[0].taps.shape[1]
+        self.n_rows: int = n_rows
+        self.width: int = program[0].taps.shape[1]
         self.delay: int = sum(layer.delay for layer in program)
-        self.layers = [_mixer(layer, i, len(program)) for i, layer in enumerate(program)]
+        self.layers: list[BaseConv] = [_mixer(layer, i, len(program)) for i, layer in enumerate(program)]
         gates, first = np.zeros((len(program), n_rows + self.delay, self.width)), 0
         for rows, layer in zip(gates, program, strict=True):
             rows[first : first + len(layer.gate)] = layer.gate

@@ -158,7 +158,7 @@ class CompiledCircuit:
     """
 
     def __init__(self, circuit: Circuit, layers: Sequence[BaseConv]) -> None:
-        self.layers = list(layers)
+        self.layers: list[BaseConv] = list(layers)
         self._n_outputs = len(circuit.outputs)
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:

@@ -52,7 +52,8 @@ class InputDependentRecall(nnx.Module):
     """`compare[l]` makes y, `fetch[l]` makes z, both with the l + 1 strongest distances."""
 
     def __init__(self, compare: list[InputDependentConv], fetch: list[InputDependentConv]) -> None:
-        self.compare, self.fetch = nnx.List(compare), nnx.List(fetch)
+        self.compare: nnx.List[InputDependentConv] = nnx.List(compare)
+        self.fetch: nnx.List[InputDependentConv] = nnx.List(fetch)
 
     def __call__(self, u: Float[Array, "b t d"], context: Context) -> Float[Array, "b t v"]:
         """A positive multiple of the one-hot value in the row of a query, c wide, or zeros."""

@@ -1,5 +1,7 @@
 """Setting the parameters of a module by hand."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,7 @@ def zeros(config: MixerConfig) -> Mixer:
     return nnx.merge(definition, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameters))
 
 
-def write(parameter: nnx.Variable, value: np.ndarray) -> None:
+def write(parameter: nnx.Variable[Any], value: np.ndarray) -> None:
     """Sets a parameter.
 
     Raises:

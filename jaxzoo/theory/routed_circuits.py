@@ -203,7 +203,7 @@ class RoutedCircuit:
     def __init__(self, circuit: Circuit) -> None:
         levels = schedule(circuit)
         needs = [2 * len(level.gates) + len(level.kept) for level in levels]
-        self.rows = 2 ** math.ceil(math.log2(max([circuit.n_inputs + 1, len(circuit.outputs), 2, *needs])))
+        self.rows: int = 2 ** math.ceil(math.log2(max([circuit.n_inputs + 1, len(circuit.outputs), 2, *needs])))
         layers = _Layers(self.rows)
         held = {wire: wire for wire in range(circuit.n_inputs + 1)}  # the row of each wire
         for level in levels:
@@ -213,7 +213,9 @@ class RoutedCircuit:
         for factor in route(sources):
             layers.factor(factor)
         layers.add(mix=np.ones((DATA, DATA)))
-        self.n_layers, self.width, self.delay = len(layers.kernels), layers.width, layers.delay
+        self.n_layers: int = len(layers.kernels)
+        self.width: int = layers.width
+        self.delay: int = layers.delay
         self._n_outputs = len(circuit.outputs)
         self._graph, self._parameters = _stack(layers)
         self.n_parameters: int = sum(int(jnp.count_nonzero(leaf)) for leaf in jax.tree.leaves(self._parameters))

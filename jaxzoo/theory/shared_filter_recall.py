@@ -23,6 +23,7 @@ that no distance leads from a query to a value and the key after it. Equal value
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -41,8 +42,10 @@ FILLER = 0
 class SharedFilterRecall(nnx.Module):
     """`embedding` (vocab, 2 w) has the code twice; `bind` multiplies neighbours, `fetch` unbinds."""
 
-    def __init__(self, embedding: nnx.Param, bind: BaseConv, fetch: InputDependentConv) -> None:
-        self.embedding, self.bind, self.fetch = embedding, bind, fetch
+    def __init__(self, embedding: nnx.Param[jax.Array], bind: BaseConv, fetch: InputDependentConv) -> None:
+        self.embedding: nnx.Param[jax.Array] = embedding
+        self.bind: BaseConv = bind
+        self.fetch: InputDependentConv = fetch
 
     def __call__(self, tokens: Int[Array, "b t"]) -> Float[Array, "b t w"]:
         """The value's code, and noise, at a repeated key; `logits` compares it with all codes."""

@@ -62,7 +62,7 @@ class Checkpoints:
         self._prepare = prepare
         self._under_way: int | None = None
         self._is_clean = False
-        self.newest = leaders(self._newest_on_disk)
+        self.newest: int | None = leaders(self._newest_on_disk)
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +162,8 @@ class Checkpoints:
             with _as_os_error(self._directory):
                 look()
         except BaseException:
-            self._under_way, self.newest = None, self._newest_on_disk()
+            self._under_way = None
+            self.newest = self._newest_on_disk()
             raise
 
     @functools.cached_property

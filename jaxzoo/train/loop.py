@@ -96,7 +96,7 @@ class TrainingRun:
         record: Recorder,
         stop: StopRequest,
     ):
-        self.step = start.step
+        self.step: int = start.step
         self._config, self._stream, self._is_given = config, start.stream, start.is_given
         self._checkpoints, self._record, self._stop = checkpoints, record, stop
         self._patience = Patience()

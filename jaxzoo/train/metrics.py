@@ -122,7 +122,7 @@ class MetricsLog:
     """
 
     def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0, writes: bool = True):
-        self.rows = rows_until(path, keep_until)
+        self.rows: list[Row] = rows_until(path, keep_until)
         if len(self.rows) < n_rows:
             steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
             begin, end = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])

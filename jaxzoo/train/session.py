@@ -46,7 +46,7 @@ class PerShape:
     def __init__(self, jitted: Any, kernels: str | None = None):
         self._jitted, self._kernels = jitted, kernels
         self._compiled: dict[tuple, Callable] = {}
-        self.seconds = 0.0
+        self.seconds: float = 0.0
 
     def __call__(self, state: Any, batch: Batch) -> Any:
         """The function's result; compiles first where this shape of batch is new."""

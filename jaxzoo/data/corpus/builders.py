@@ -52,21 +52,21 @@ class TextCorpus(tfds.core.GeneratorBasedBuilder):
 class ThePile(TextCorpus):
     """The Pile (Gao et al., 2020) from local `jsonl.zst` files; a subset is a `pile_set_name`."""
 
-    fields = SOURCES["pile"].fields
+    fields: Layout = SOURCES["pile"].fields
     summary = "The Pile (Gao et al., 2020, arXiv 2101.00027), with the name of the subset of every document."
 
 
 class SlimPajama(TextCorpus):
     """SlimPajama (Soboleva et al., 2023) from local `jsonl.zst` files; a subset is a `redpajama_set_name`."""
 
-    fields = SOURCES["slimpajama"].fields
+    fields: Layout = SOURCES["slimpajama"].fields
     summary = "SlimPajama (Soboleva et al., 2023), with the name of the subset of every document."
 
 
 class Dna(TextCorpus):
     """Bases from local FASTA files, in documents of at most 2^20; a subset is a sequence, such as a chromosome."""
 
-    fields = SOURCES["fasta"].fields
+    fields: Layout = SOURCES["fasta"].fields
     summary = "Bases (A, C, G, T, N) of sequences in FASTA files, without the gaps of the assembly."
 
 

@@ -67,10 +67,11 @@ class Build:
     def __init__(self, config: BuildConfig, out: Path):
         for library in ("tensorflow_datasets", "array_record", "zstandard"):
             need(library, "building a corpus")
-        self.config, self.out = config, out
-        self.files = find_inputs(config)
+        self.config: BuildConfig = config
+        self.out: Path = out
+        self.files: dict[str, dict[str, Path]] = find_inputs(config)
         self.directory: Path = out / SOURCES[config.source].dataset / VERSION
-        self.work = WorkDirectory(out / "work")
+        self.work: WorkDirectory = WorkDirectory(out / "work")
         self._request = request(config, self.files)
         check_plan(out, _PLAN, self._request)
 

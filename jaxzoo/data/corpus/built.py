@@ -81,7 +81,7 @@ class BuiltData:
             if not name.isidentifier():
                 raise ValueError(f"{file}: the name {name!r} must have letters, digits and _ alone; {_AGAIN}")
         self._names = {"valid" if name == "validation" else name: name for name in lengths if sum(lengths[name])}
-        self.splits = {split: lengths[name] for split, name in sorted(self._names.items())}
+        self.splits: dict[str, tuple[int, ...]] = {split: lengths[name] for split, name in sorted(self._names.items())}
         if not self.splits:
             raise ValueError(f"{self.path} holds no documents; {_AGAIN}")
         missing = [file for split in self.splits for file in self.files(split) if not file.is_file()]

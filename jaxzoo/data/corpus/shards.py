@@ -80,7 +80,9 @@ class WorkDirectory:
 
     def __init__(self, path: Path):
         self.path = path
-        self.notes, self.shards, self.progress = path / "notes", path / "dataset", path / "progress"
+        self.notes: Path = path / "notes"
+        self.shards: Path = path / "dataset"
+        self.progress: Path = path / "progress"
         self.claims: Path = path / "claims"
 
     def create(self) -> None:

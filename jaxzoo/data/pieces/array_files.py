@@ -36,7 +36,7 @@ class ArrayWriter:
         """Writes the array's final length into the header."""
         self._file.seek(0)
         self._file.write(_header(self._dtype, self._size))
-        self.digest = self._sha256.hexdigest()
+        self.digest: str = self._sha256.hexdigest()
 
 
 def _header(dtype: np.dtype, size: int) -> bytes:

@@ -66,17 +66,18 @@ class BigramCounts:
     """
 
     def __init__(self, path: Path):
-        self.path, file = path, path / "manifest.json"
+        self.path: Path = path
+        file = path / "manifest.json"
         if not file.is_file():
             raise ValueError(
                 f"{path} holds no bigram counts: manifest.json is missing; make them, or finish them, with "
                 "python -m jaxzoo.data.bigrams"
             )
-        self.manifest = read_json(file, Manifest, checksum=True, remedy=AGAIN)
+        self.manifest: Manifest = read_json(file, Manifest, checksum=True, remedy=AGAIN)
         if self.manifest.format != FORMAT:
             raise ValueError(f"{file}: format={self.manifest.format} must be {FORMAT}; {AGAIN}")
-        self.entries = read_counts(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
-        self.fingerprint = self.manifest.tokens
+        self.entries: SortedCounts = read_counts(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
+        self.fingerprint: str = self.manifest.tokens
 
     def check_made_from(self, tokens: TokenDirectory) -> None:
         """Raises `ValueError`, with both fingerprints, if other tokens were counted."""

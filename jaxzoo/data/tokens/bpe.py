@@ -40,10 +40,10 @@ class BPETokenizer(Tokenizer):
                 raise
             raise ValueError(f"{definition.where} is no tokenizer.json that can be used: {error}") from error
         self._library.encode_special_tokens = True
-        self.vocab_size = definition.vocab_size
-        self.end_of_text = definition.end_of_text_id
-        self.fingerprint = definition.fingerprint
-        self.name = f"bpe-{self.vocab_size}"
+        self.vocab_size: int = definition.vocab_size
+        self.end_of_text: int = definition.end_of_text_id
+        self.fingerprint: str = definition.fingerprint
+        self.name: str = f"bpe-{self.vocab_size}"
         self._dtype = token_dtype(self.vocab_size)
         super().__init__(definition.byte_table, definition.special)
         self._check()

@@ -106,7 +106,7 @@ class TokenShard:
     """
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
-        self.subsets = tuple(sorted(note.subsets))
+        self.subsets: tuple[str, ...] = tuple(sorted(note.subsets))
         self._directory, self._name, self._vocab_size, self._digests = directory, name, vocab_size, note.sha256
         self._remedy = f"remove {name}.json and tokenize again"
         total = total_of(note.subsets.values())
@@ -269,17 +269,20 @@ class TokenDirectory:
     """
 
     def __init__(self, path: Path):
-        self.path, file = path, path / "manifest.json"
+        self.path: Path = path
+        file = path / "manifest.json"
         if not file.is_file():
             raise ValueError(
                 f"{path} holds no token shards: manifest.json is missing; make them, or finish them, with "
                 "python -m jaxzoo.data.tokenize"
             )
-        self.json = read_json(file, dict, checksum=True, remedy=_AGAIN)
+        self.json: dict[str, Any] = read_json(file, dict, checksum=True, remedy=_AGAIN)
         if self.json.get("format") != FORMAT:
             raise ValueError(f"{file}: format={self.json.get('format')!r} must be {FORMAT}; {_AGAIN}")
         manifest = read_json(file, Manifest, checksum=True, remedy=_AGAIN)
-        self.tokenizer, self.splits, self._dtype = manifest.tokenizer, manifest.splits, manifest.dtype
+        self.tokenizer: TokenizerIdentity = manifest.tokenizer
+        self.splits: dict[str, Split] = manifest.splits
+        self._dtype = manifest.dtype
 
     @property
     def fingerprint(self) -> str:

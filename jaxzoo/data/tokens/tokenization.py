@@ -55,7 +55,8 @@ class Tokenization:
     """
 
     def __init__(self, data: Path, tokenizer: Tokenizer, out: Path):
-        self.out, self._tokenizer = out, tokenizer
+        self.out: Path = out
+        self._tokenizer = tokenizer
         self._data = BuiltData(data)
         self._identity = {
             name: getattr(tokenizer, name) for name in ("name", "fingerprint", "vocab_size", "end_of_text")

@@ -136,7 +136,7 @@ class ConvolutionAugmentedAttention(MultiHeadMixer):
         super().__init__(config, rngs=rngs)
         taps: dict[str, Any] = {"n_taps": config.n_taps, "mixing": config.filters != "head", "rngs": rngs}
         heads = {name: config.heads_of(name) for name in config.filtered}
-        self.head_filters = HeadFilters(heads, start=config.filter_init, **taps)
+        self.head_filters: HeadFilters = HeadFilters(heads, start=config.filter_init, **taps)
         if config.filters == "maps":
             self.map_taps: nnx.Param[jax.Array] = initial_taps(config.n_heads, start="delta", **taps)
 

@@ -157,12 +157,16 @@ class LandmarkCAT(MultiHeadMixer):
     def __init__(self, config: LandmarkCATConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         heads = {name: config.heads_of(name) for name in config.filtered}
-        self.head_filters = HeadFilters(heads, n_taps=config.n_taps, mixing=False, start=config.filter_init, rngs=rngs)
+        self.head_filters: HeadFilters = HeadFilters(
+            heads, n_taps=config.n_taps, mixing=False, start=config.filter_init, rngs=rngs
+        )
         if config.smoothing == "exponential" and config.learn_rho:
             log_rate = jnp.full((config.kv_heads,), self._initial_log_rate)
             self.log_rate: nnx.Param[jax.Array] = parameter(log_rate, (None,), decay=False)
         if config.smoothing == "implicit":
-            self.long_filter = ImplicitFilter(config.kv_heads, n_taps=config.block_size, axes=(None,), rngs=rngs)
+            self.long_filter: ImplicitFilter = ImplicitFilter(
+                config.kv_heads, n_taps=config.block_size, axes=(None,), rngs=rngs
+            )
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         ids = context.segment_ids

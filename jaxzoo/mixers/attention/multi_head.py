@@ -110,8 +110,8 @@ class MultiHeadMixer(Mixer):
             q_width, d, axes=outward, std=config.out_std, bias=config.out_bias, rngs=rngs
         )
         if config.qk_norm == "rms":
-            self.q_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
-            self.k_norm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
+            self.q_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
+            self.k_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
         self.config = config
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:

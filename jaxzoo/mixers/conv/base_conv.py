@@ -161,7 +161,7 @@ class BaseConv(Mixer):
             initial = config.initial_tap_std * jax.random.normal(rngs.params(), (n_taps, d))
             self.taps: nnx.Param[jax.Array] = parameter(initial, (None, *axes))
         else:
-            self.implicit_filter = ImplicitFilter(
+            self.implicit_filter: ImplicitFilter = ImplicitFilter(
                 d,
                 n_taps=n_taps,
                 emb_dim=config.emb_dim,

@@ -121,8 +121,10 @@ class Hyena(Mixer):
     def __init__(self, config: HyenaConfig, *, rngs: nnx.Rngs) -> None:
         d, n, n_filters, std = config.width, config.order, config.n_filters, config.std
         self.in_proj: nnx.Linear = linear(d, (n + 1) * d, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
-        self.short_conv = ShortConv((n + 1) * d, config.n_short_taps, rngs=rngs)
-        self.filter = HyenaFilter(config.filter_network, d * n_filters, n_taps=config.filter_length, std=std, rngs=rngs)
+        self.short_conv: ShortConv = ShortConv((n + 1) * d, config.n_short_taps, rngs=rngs)
+        self.filter: HyenaFilter = HyenaFilter(
+            config.filter_network, d * n_filters, n_taps=config.filter_length, std=std, rngs=rngs
+        )
         bias = jax.random.normal(rngs.params(), (d, n_filters))
         self.filter_bias: nnx.Param[jax.Array] = parameter(bias, ("channels", None), decay=False)
         self.out_proj: nnx.Linear = linear(d, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)

@@ -98,8 +98,8 @@ class MultiHeadHyena(Mixer):
     def __init__(self, config: MultiHeadHyenaConfig, *, rngs: nnx.Rngs) -> None:
         d, h, std = config.width, config.n_heads, config.std
         self.in_proj: nnx.Linear = linear(d, 3 * d, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
-        self.short_conv = ShortConv(3 * d, config.n_short_taps, rngs=rngs)
-        self.filter = HyenaFilter(
+        self.short_conv: ShortConv = ShortConv(3 * d, config.n_short_taps, rngs=rngs)
+        self.filter: HyenaFilter = HyenaFilter(
             config.filter_network, h, n_taps=config.filter_length, std=std, axes=("heads",), rngs=rngs
         )
         self.filter_bias: nnx.Param[jax.Array] = parameter(

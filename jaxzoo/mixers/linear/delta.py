@@ -131,7 +131,7 @@ class DeltaMixer(Mixer):
         self.beta_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
         inner = 2 * config.keys + config.values
         plain, biased = config.plain_channels, config.conv_bias
-        self.conv = SiluConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
+        self.conv: SiluConv = SiluConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
         self.out_proj: nnx.Linear = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 

@@ -73,7 +73,7 @@ class DeltaNet(DeltaMixer):
             self.gate_proj: nnx.Linear = linear(
                 config.width, config.values, axes=("embed", "heads"), std=config.std, rngs=rngs
             )
-        self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
+        self.norm: GatedNorm = GatedNorm(config.head_value, eps=config.norm_eps)
 
     def _normalized(self, x: Float[Array, "... k"]) -> Float[Array, "... k"]:
         if self.config.qk_activation == "relu":

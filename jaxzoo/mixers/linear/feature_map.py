@@ -166,8 +166,8 @@ class QueryKeyFeatures(nnx.Module):
             self.random_features: Buffer = buffer(maps.orthogonal_gaussian(rngs.params(), *shape[::-1]), (None, None))
         if config.feature_map == "all_poly":
             make = parameter if config.poly_learned else buffer
-            self.square_of_sum = make(_poly_matrix(config, shape, rngs), (None, None))
-            self.sum_of_squares = make(_poly_matrix(config, shape, rngs), (None, None))
+            self.square_of_sum: nnx.Variable[jax.Array] = make(_poly_matrix(config, shape, rngs), (None, None))
+            self.sum_of_squares: nnx.Variable[jax.Array] = make(_poly_matrix(config, shape, rngs), (None, None))
         if config.feature_map == "cosformer":
             config.require("n_positions", config.n_positions is not None, "must be known for cosformer", "set it")
         one_by_one = config.qk_norm == "head"

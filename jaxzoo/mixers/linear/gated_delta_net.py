@@ -82,7 +82,7 @@ class GatedDeltaNet(DeltaMixer):
         self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.heads, rngs=rngs)
         if config.gate:
             self.gate_proj: nnx.Linear = linear(d, config.values, axes=axes, std=std, rngs=rngs)
-        self.norm = GatedNorm(config.head_value, eps=config.norm_eps)
+        self.norm: GatedNorm = GatedNorm(config.head_value, eps=config.norm_eps)
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
         step = time_step(self.decay_proj(x), self.dt_bias[...])

@@ -113,7 +113,7 @@ class HGRN2(Mixer):
         self.lower_bound: Buffer = buffer(
             jnp.full((keys,), config.layer_index / config.n_layers, jnp.float32), ("heads",)
         )
-        self.norm = GatedNorm(d, eps=config.norm_eps, axis="heads")
+        self.norm: GatedNorm = GatedNorm(d, eps=config.norm_eps, axis="heads")
         self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 

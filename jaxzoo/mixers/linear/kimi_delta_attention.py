@@ -90,12 +90,12 @@ class KimiDeltaAttention(DeltaMixer):
     def __init__(self, config: KimiDeltaAttentionConfig, *, rngs: nnx.Rngs) -> None:
         super().__init__(config, rngs=rngs)
         d, rank, std = config.width, config.ranks, config.std
-        self.decay = LowRank(d, rank, config.decays, std=std, rngs=rngs)
+        self.decay: LowRank = LowRank(d, rank, config.decays, std=std, rngs=rngs)
         high = 16.0 if config.lower_bound is None else 1.0
         self.a_log: nnx.Param[jax.Array] = a_log_parameter(config.heads, low=1.0, high=high, rngs=rngs)
         self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(config.decays, rngs=rngs)
-        self.gate = LowRank(d, rank, config.values, std=std, bias=config.gate_bias, rngs=rngs)
-        self.norm = GatedNorm(config.head_value, eps=config.norm_eps, activation="sigmoid")
+        self.gate: LowRank = LowRank(d, rank, config.values, std=std, bias=config.gate_bias, rngs=rngs)
+        self.norm: GatedNorm = GatedNorm(config.head_value, eps=config.norm_eps, activation="sigmoid")
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h k"]:
         config, logits = self.config, self.decay(x).astype(jnp.float32)

@@ -122,14 +122,14 @@ class LinCAT(Mixer):
         self.out_proj: nnx.Linear = linear(
             h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs
         )
-        self.head_filters = HeadFilters(
+        self.head_filters: HeadFilters = HeadFilters(
             dict.fromkeys(config.filtered, h),
             n_taps=config.n_taps,
             mixing=config.filters == "mixing",
             start=config.filter_init,
             rngs=rngs,
         )
-        self.features = QueryKeyFeatures(config, rngs=rngs)
+        self.features: QueryKeyFeatures = QueryKeyFeatures(config, rngs=rngs)
         self.config = config
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:

@@ -153,7 +153,7 @@ class LinearAttention(Mixer):
         self.out_proj: nnx.Linear = linear(
             h * config.value_width, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs
         )
-        self.features = QueryKeyFeatures(config, rngs=rngs)
+        self.features: QueryKeyFeatures = QueryKeyFeatures(config, rngs=rngs)
         if config.output_scaling:
             self.scale_proj: nnx.Linear = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config

@@ -131,7 +131,7 @@ class H3(Mixer):
             self.shift_b: nnx.Param[jax.Array] = parameter(_first_basis_vector(n, d), (None, "heads"), decay=False)
         self.shift_c: nnx.Param[jax.Array] = uniform_parameter((n, d), n, (None, "heads"), rngs=rngs)
         self.skip_k: nnx.Param[jax.Array] = parameter(jax.random.normal(rngs.params(), (d,)), ("heads",), decay=False)
-        self.s4d = S4D(
+        self.s4d: S4D = S4D(
             config.heads,
             d_state=n,
             spectrum=config.spectrum,

@@ -131,7 +131,7 @@ class LiquidS4(Mixer):
 
     def __init__(self, config: LiquidS4Config, *, rngs: nnx.Rngs) -> None:
         d = config.width
-        self.s4d = S4D(
+        self.s4d: S4D = S4D(
             d, d_state=config.d_state, spectrum=config.spectrum, dt_min=config.dt_min, dt_max=config.dt_max, rngs=rngs
         )
         self.skip: nnx.Param[jax.Array] = parameter(jax.random.normal(rngs.params(), (d,)), ("channels",), decay=False)

@@ -175,7 +175,7 @@ class Mamba2(Mixer):
         d, inner, heads = config.width, config.inner, config.heads
         width, bias = inner + config.convolved + heads * (1 + config.n_levels), config.proj_bias
         self.in_proj: nnx.Linear = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
-        self.conv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
+        self.conv: SiluConv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
         self.a_log: nnx.Param[jax.Array] = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
         self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(heads, rngs=rngs)
         self.skip: nnx.Param[jax.Array] = parameter(
@@ -187,7 +187,7 @@ class Mamba2(Mixer):
             )
         if config.normalize:
             gate_first = not config.norm_before_gate
-            self.norm = GatedNorm(
+            self.norm: GatedNorm = GatedNorm(
                 inner, eps=config.norm_eps, groups=config.n_groups, gate_first=gate_first, axis="heads"
             )
         self.out_proj: nnx.Linear = linear(inner, d, axes=("heads", "embed"), std=config.out_std, bias=bias, rngs=rngs)

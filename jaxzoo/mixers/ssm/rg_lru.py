@@ -145,9 +145,9 @@ class RGLRU(Mixer):
         d, inner, heads, std = config.width, config.inner, config.n_heads, config.std
         self.x_proj: nnx.Linear = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
         self.gate_proj: nnx.Linear = linear(d, inner, axes=("embed", "channels"), std=std, bias=True, rngs=rngs)
-        self.conv = ShortConv(inner, config.n_taps, rngs=rngs)
-        self.recurrence_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
-        self.input_gate = _BlockDiagonal(heads, inner // heads, rngs=rngs)
+        self.conv: ShortConv = ShortConv(inner, config.n_taps, rngs=rngs)
+        self.recurrence_gate: _BlockDiagonal = _BlockDiagonal(heads, inner // heads, rngs=rngs)
+        self.input_gate: _BlockDiagonal = _BlockDiagonal(heads, inner // heads, rngs=rngs)
         self.log_decay_rate: nnx.Param[jax.Array] = parameter(_initial_rate(config, rngs), ("channels",), decay=False)
         self.out_proj: nnx.Linear = linear(
             inner, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs

@@ -14,7 +14,7 @@ GELU, as the published checkpoints say, where the training code has its tanh app
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
@@ -23,7 +23,7 @@ from jaxzoo.models.presets.common import text_model
 
 Positions = Literal["none", "rotary"]
 
-PYTHIA = {"n_heads": 16, "rotary_fraction": 0.25, "qkv_bias": True, "out_bias": True}
+PYTHIA: dict[str, Any] = {"n_heads": 16, "rotary_fraction": 0.25, "qkv_bias": True, "out_bias": True}
 """The attention of Pythia 410M, without its positions."""
 PYTHIA_TOKENS, MISTRAL_TOKENS = 50_277, 32_000
 

@@ -1,6 +1,6 @@
 """Shared parts of the presets: variants, and the frame of the papers' models of text."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import (
@@ -31,7 +31,7 @@ def text_model(
     n_layers: int,
     pad_vocab_multiple: int,
     mlp_width: int = 0,
-    **fields,
+    **fields: Any,
 ) -> LanguageModelConfig:
     """Shared fields of the papers' models of text: the GPT-2 vocabulary, 2048 tokens, bfloat16, RMSNorm, SwiGLU."""
     shared = {
