@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxzoo.checked import Checked, Rule
 
 LOGICAL_AXES = "logical_axes"
-"""Key of the parameter metadata that holds its logical axes: a tuple of names or None, one a dimension."""
+"""Key of the parameter metadata that holds its logical axes: a tuple of names or None, one per dimension."""
 
 MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 """From the axis that talks least to the one that talks most: the last one's devices are neighbours."""
@@ -110,7 +110,7 @@ def named_sharding(shape: tuple[int, ...], axes: tuple[str | None, ...], mesh: M
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
-    """Fixes the layout of an activation by logical axes, one a dimension.
+    """Fixes the layout of an activation by logical axes, one per dimension.
 
     `x` itself without a mesh, and inside a `shard_map`.
     """

@@ -46,6 +46,6 @@ def write_json(path: Path, value: Any, *, owned: bool = False) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Any], *, owned: bool = False) -> None:
-    """Writes a file of JSON values, one a line."""
+    """Writes a file of JSON values, one per line."""
     with replacing(path, owned=owned) as place, place.open("w", encoding="utf-8", newline="") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -78,7 +78,7 @@ def _tell(directory: "TokenDirectory") -> None:
     for name, split in directory.splits.items():
         documents, n_bytes, tokens = total_of(split.subsets.values())
         ratio = n_bytes / max(tokens - documents, 1)
-        print(f"  {name}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes a token")
+        print(f"  {name}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes per token")
         for subset, each in split.subsets.items():
             if subset:
                 print(f"    {subset}: {each.documents:,} documents, {each.tokens:,} tokens, {each.bytes:,} bytes")

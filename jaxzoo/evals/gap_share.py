@@ -18,7 +18,7 @@ class GapShare(NamedTuple):
     """The share of a gap, and what it is made of."""
 
     gap: float
-    """Nats a token that the model is behind the baseline; negative where it is ahead."""
+    """Nats per token that the model is behind the baseline; negative where it is ahead."""
     due_to_hits: float
     """Part of it: nats behind on the hits, times their share of all tokens."""
     formula: float | None

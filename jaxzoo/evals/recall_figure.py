@@ -71,7 +71,7 @@ def _line(axes: "Axes", names: list[str], scores: Mapping[str, Score], style: di
 def _label(axes: "Axes", names: list[str], xlabel: str) -> None:
     short = [name if len(name) <= LONGEST_TICK else f"{name.partition('-')[0]} +" for name in names]
     axes.set_xticks(range(len(names)), short, rotation=30, ha="right")
-    axes.set(xlabel=xlabel, ylabel="log-perplexity (nats a token)", ylim=(0, None))
+    axes.set(xlabel=xlabel, ylabel="log-perplexity (nats per token)", ylim=(0, None))
 
 
 def _place(count: int) -> float:

@@ -82,7 +82,7 @@ class Generation:
         _check("max_tokens", max_tokens, 1 <= max_tokens < 2**30, "must be in [1, 2^30)")
         _check("seed", seed, 0 <= seed < 2**32, "must be in [0, 2^32)")
         _check("block_size", block_size, block_size >= 1, "must be positive")
-        _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one a prompt, {len(prompts)}")
+        _check("row_numbers", numbers, len(numbers) == len(prompts), f"must be one per prompt, {len(prompts)}")
         self.lengths: np.ndarray = checked.lengths
         n_tokens = int(self.lengths.max()) + max_tokens
         check_capacity(model.config, n_tokens)

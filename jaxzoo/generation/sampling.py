@@ -51,7 +51,7 @@ def knobs(sampling: Sampling) -> Knobs:
 def sample(logits: Float[Array, "b vocab"], keys: PRNGKeyArray, knobs: Knobs) -> Int[Array, "b"]:
     """Draws one token a row.
 
-    A pure function of its arguments, row by row. Greedy and unfiltered draws cost O(vocab) a row, filtered
+    A pure function of its arguments, row by row. Greedy and unfiltered draws cost O(vocab) per row, filtered
     ones a sort.
 
     Args:

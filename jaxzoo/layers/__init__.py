@@ -1,1 +1,1 @@
-"""Bricks that mixers and models share."""
+"""Building blocks that mixers and models share."""

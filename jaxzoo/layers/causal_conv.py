@@ -86,7 +86,7 @@ def whole_conv(
     history: Float[Array, "b w-1 d"] | None = None,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t d"]:
-    """`causal_conv` where no device has a part of a sequence alone."""
+    """`causal_conv` for sequences that are not split over devices."""
     n_taps, t = taps.shape[0], x.shape[1]
     if segment_ids is not None:
         return packed_conv(x, taps, segment_ids)
@@ -104,7 +104,7 @@ def whole_conv(
 def causal_conv_step(
     x_t: Float[Array, "b d"], taps: Float[Array, "w d"], history: Float[Array, "b w-1 d"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
-    """One token: `(y_t, history)`. `w` multiply-adds a channel, whatever the position."""
+    """One token: `(y_t, history)`. `w` multiply-adds per channel, whatever the position."""
     _check(x_t.shape[-1], taps, history)
     seen = jnp.concatenate([history.astype(jnp.float32), x_t[:, None].astype(jnp.float32)], axis=1)
     y_t = jnp.einsum("bwd,wd->bd", seen, taps[::-1].astype(jnp.float32))
@@ -122,7 +122,7 @@ def push_history(history: Float[Array, "b w-1 d"], x: Float[Array, "b t d"]) -> 
 
 
 def conv_flops(n_taps: int, length: int) -> float:
-    """Operations a token and channel of `causal_conv` without history: `2 w`, or, over `length` tokens, a
+    """Operations per token and channel of `causal_conv` without history: `2 w`, or, over `length` tokens, a
     real transform there and one back (`2.5 L log2 L` each) and the product of the spectra (`3 L`); the
     filter's own transform serves the whole batch and is left out.
 

@@ -1,4 +1,4 @@
-"""Rows of a table by number, on a mesh too."""
+"""Rows of a table by index, also on a mesh."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Feature maps of linear attention: phi of queries and keys, with `phi(q) . phi(k)` in the place of `exp(q . k)`.
+"""Feature maps of linear attention: phi of queries and keys, with `phi(q) . phi(k)` instead of `exp(q . k)`.
 
 All act on the last axis, for any axes before it, and expect float32. Which of them a mixer takes, with which options
 and parameters: `jaxzoo/mixers/linear/feature_map.py`. Two of them, `exp` and `performer`, grow exponentially. Of a

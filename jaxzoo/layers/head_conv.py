@@ -1,6 +1,6 @@
 """Causal convolution of the embeddings of attention heads: CAT (Li et al. 2025), sec. 3.1.
 
-One filter of numbers a head, the same for all of its channels (`1D per-head`), or one of matrices that mix the heads
+One filter of numbers per head, the same for all of its channels (`1D per-head`), or one of matrices that mix the heads
 (`multi-head`):
 
     y_i^h = sum_{a < w} F[a, h] x_{i-a}^h        y_i^h = sum_{a < w} sum_g F[a, g, h] x_{i-a}^g
@@ -36,7 +36,7 @@ def head_conv(
         history.
 
     Returns:
-      `(b, t, h, k)`, at `w` multiply-adds a number, or `w h` where heads are mixed.
+      `(b, t, h, k)`, at `w` multiply-adds per number, or `w h` where heads are mixed.
 
     Raises:
       ValueError: taps of another number of heads, or a history of another length than `w - 1`.

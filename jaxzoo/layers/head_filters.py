@@ -21,7 +21,7 @@ FilterInit = Literal["uniform", "delta"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeadFiltersConfig(Checked):
-    """Which parts are filtered, and how the filters start; part of a mixer's config."""
+    """Choice of the filtered parts and of the initial filters; part of a mixer's config."""
 
     n_taps: PositiveInt = 3
     """Taps of a filter, the current token's included."""
@@ -36,7 +36,7 @@ class HeadFiltersConfig(Checked):
 
     @property
     def filtered(self) -> tuple[str, ...]:
-        """Which of `queries`, `keys` and `values` have a filter."""
+        """Those of `queries`, `keys` and `values` that have a filter."""
         return tuple(name for name in PARTS if getattr(self, f"filter_{name}"))
 
 
@@ -52,7 +52,7 @@ class HeadFilters(nnx.Module):
         Args:
           heads: number of heads of each part that is filtered, by its name.
           n_taps: taps of a filter.
-          mixing: one matrix a tap, not one number a head.
+          mixing: one matrix a tap, not one number per head.
           start: the initial taps, as `HeadFiltersConfig.filter_init` says.
           rngs: its `params` stream.
         """

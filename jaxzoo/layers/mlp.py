@@ -48,8 +48,8 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {"gelu": _gelu, "gelu_tanh
 
 
 def default_width(kind: MLPKind, d_model: int) -> int:
-    """Hidden units where none are given: 4 d for GELU; if gated 8/3 d rounded up to a multiple of 256 (as the
-    released Based code and Llama do), which keeps the parameter count of the GELU form."""
+    """Default number of hidden units: 4 d for GELU; if gated 8/3 d rounded up to a multiple of 256 (as the released
+    Based code and Llama do), which keeps the parameter count of the GELU form."""
     if kind in ACTIVATIONS:
         return 4 * d_model
     return -(-int(8 * d_model / 3) // 256) * 256

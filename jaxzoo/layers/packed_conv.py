@@ -1,4 +1,4 @@
-"""Causal convolution of packed documents: rows that hold several documents, which must not reach one another.
+"""Causal convolution of packed documents: rows with several documents, between which no information may pass.
 
 A Fourier transform cannot mask, but divide and conquer can. Time is cut into blocks of 16, 32, 64, ... tokens.
 In each of them the left half reaches the right half only inside the one document that spans the midpoint, so

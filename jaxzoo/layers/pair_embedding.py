@@ -1,4 +1,4 @@
-"""Embedding of tokens that stand for a key and a value side by side, and the head that tells the values apart.
+"""Embedding of tokens that stand for a key and a value side by side, and the head that scores the values.
 
 Zoology's continuous MQAR (HazyResearch/zoology, `ContinuousInputModel` in `zoology/model.py`). E_k and E_v are tables
 of random unit vectors, which are saved and never updated:

@@ -1,4 +1,4 @@
-"""Values that a model shows while it runs: recorded, or replaced, by name; nothing is computed unless someone asks.
+"""Values inside a running model, recorded or replaced by name; nothing is computed without a request.
 
 Layers call `show("out", value)` and go on with what it returns, which outside of a recording is `value` itself. Names
 are joined by dots from the scopes around the call: `layers.3.mixer.out`. `jaxzoo.capture` is the user's interface.
@@ -22,7 +22,7 @@ Replacement = Callable[[Array], Array]
 
 @dataclasses.dataclass
 class Recording:
-    """Names that are asked for, and values that were recorded so far."""
+    """Requested names, and the values recorded so far."""
 
     patterns: Sequence[str]
     """Names to record, with the wildcards of `fnmatch`."""
@@ -54,13 +54,13 @@ _current: contextvars.ContextVar[Recording | None] = contextvars.ContextVar("rec
 
 
 def show(name: str, value: Array) -> Array:
-    """Shows a value that the model computes anyway, and returns what it goes on with."""
+    """Shows a value that the model computes anyway, and returns the value to continue with."""
     recording = _current.get()
     return value if recording is None else recording.show(name, value)
 
 
 def show_lazily(name: str, make: Callable[[], Any]) -> None:
-    """Shows a value that is computed only for those who ask for it; it cannot be replaced.
+    """Shows a value that is computed only on request; it cannot be replaced.
 
     Of several by one name the first counts: an op that is built on another shows its own scores.
     """
@@ -87,7 +87,7 @@ def show_scores(mix: Callable[[Float[Array, "b t g v"]], Float[Array, "b t h v"]
 
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Puts `name` and a dot in front of the names that are shown inside."""
+    """Prefixes `name` and a dot to the names that are shown inside."""
     recording = _current.get()
     if recording is None:
         yield
@@ -110,7 +110,7 @@ def recording(into: Recording) -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether values that are shown now go anywhere."""
+    """Whether values that are shown now are recorded or replaced."""
     return _current.get() is not None
 
 

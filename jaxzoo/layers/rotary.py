@@ -42,7 +42,7 @@ def rotary(
       x: queries or keys, any float dtype.
       positions: int32 absolute positions >= 0; a leading axis of 1 serves all rows of `x`.
       channels: how many rotate, an even number in 0..k; None: all `k`.
-      base: at least 1; the slowest pair turns by about 1 / base radians a token.
+      base: at least 1; the slowest pair turns by about 1 / base radians per token.
       scaling: how frequencies are slowed down for texts longer than those of training.
       interleaved: which channels turn together (see above).
       lengths: factor of each pair at each position, float32, such as that of `xpos.py`; None: 1.

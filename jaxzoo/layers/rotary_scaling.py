@@ -1,6 +1,6 @@
-"""Rotary frequencies for texts longer than those of training: linear interpolation, YaRN and Llama 3's.
+"""Rotary frequencies for texts longer than those of training: linear interpolation, YaRN, and the scaling of Llama 3.
 
-With `f_i = base^(-2 i / n)` radians a token, original length L and factor s:
+With `f_i = base^(-2 i / n)` radians per token, original length L and factor s:
 
 | `kind` | new frequency | source |
 | --- | --- | --- |
@@ -29,7 +29,7 @@ from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Rule
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RotaryScaling(Checked):
-    """How rotary frequencies are slowed down."""
+    """Scaling of rotary frequencies."""
 
     kind: Literal["none", "linear", "yarn", "llama3"] = "none"
     """The table above; none: as trained, and all other fields are ignored."""
@@ -63,7 +63,7 @@ class RotaryScaling(Checked):
         return 0.1 * math.log(self.factor) + 1 if self.temperature is None else self.temperature
 
     def frequencies(self, n: int, base: float) -> np.ndarray:
-        """Radians a token of the `n / 2` pairs of `n` rotated channels, float64."""
+        """Radians per token of the `n / 2` pairs of `n` rotated channels, float64."""
         f = base ** (-np.arange(0, n, 2) / n)
         if self.kind == "none":
             return f

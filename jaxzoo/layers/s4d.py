@@ -102,7 +102,7 @@ def as_pair(x: Array) -> Float[Array, "... 2"]:
 def s4d_conv(
     u: Float[Array, "b t d"], system: Discrete, *, segment_ids: Int[Array, "b t"] | None = None
 ) -> Float[Array, "b t d"]:
-    """Outputs from the state zero, one system a channel, in the dtype of `u`: O(t (log t + n)) a channel."""
+    """Outputs from the state zero, one system per channel, in the dtype of `u`: O(t (log t + n)) per channel."""
     if u.shape[1] == 0:
         return u
     if sequence_devices(u.shape[1]) > 1:
@@ -121,7 +121,7 @@ def s4d_kernel(system: Discrete, length: int) -> Float[Array, "w d"]:
 def s4d_prefill(
     u: Float[Array, "b t d"], system: Discrete, state: Float[Array, "b d n 2"]
 ) -> tuple[Float[Array, "b t d"], Float[Array, "b d n 2"]]:
-    """Outputs and the state after `t >= 0` inputs from any state, float32; no state of a token between."""
+    """Outputs and the state after `t >= 0` inputs from any state, float32; no intermediate state is stored."""
     if u.shape[1] == 0:
         return u, state
     y, after = _in_parts(u, system, None, as_complex(state))
@@ -168,7 +168,7 @@ def _from_state(
 def s4d_step(
     u: Float[Array, "b d"], system: Discrete, state: Float[Array, "b d n 2"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b d n 2"]]:
-    """One input: `s4d_prefill` with t = 1, at O(n) a channel."""
+    """One input: `s4d_prefill` with t = 1, at O(n) per channel."""
     x = system.a[None] * as_complex(state) + system.b[None] * u[..., None].astype(system.b.dtype)
     y = 2 * (system.c[None] * x).sum(-1).real
     return y.astype(u.dtype), as_pair(x)

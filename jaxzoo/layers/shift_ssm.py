@@ -39,7 +39,7 @@ def shift_prefill(
 def shift_step(
     u: Float[Array, "b d"], b: Float[Array, "w d"], c: Float[Array, "w d"], register: Float[Array, "b w d"]
 ) -> tuple[Float[Array, "b d"], Float[Array, "b w d"]]:
-    """One input: `shift_prefill` with t = 1, at O(w) a channel."""
+    """One input: `shift_prefill` with t = 1, at O(w) per channel."""
     moved = jnp.pad(register[:, :-1], ((0, 0), (1, 0), (0, 0)))
     register = moved + b[None] * u.astype(jnp.float32)[:, None]
     return (c[None] * register).sum(1).astype(u.dtype), register

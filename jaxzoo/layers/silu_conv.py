@@ -41,7 +41,7 @@ class SiluConv(nnx.Module):
     def prefill(
         self, x: Float[Array, "b t d"], history: Float[Array, "b w-1 d"]
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b w-1 d"]]:
-        """More tokens after those of `history`, and the history after them."""
+        """Outputs of the tokens after those of `history`, and the history after them."""
         return self._activate(causal_conv(x, self.taps[...], history)), push_history(history, x)
 
     def step(

@@ -1,4 +1,4 @@
-"""RWKV's token shift (Peng et al. 2023): every channel is a mixture of the token and the one before it."""
+"""RWKV's token shift (Peng et al. 2023): every channel mixes the token with the previous one."""
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
@@ -14,7 +14,7 @@ def token_shift(
     *,
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t d"]:
-    """The input of one token ago, in the dtype of `x`; zeros before the first token of a document.
+    """The input of the previous token, in the dtype of `x`; zeros before the first token of a document.
 
     Args:
       x: inputs, any `t >= 0`.

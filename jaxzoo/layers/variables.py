@@ -25,7 +25,7 @@ class Traits:
     """Metadata of a variable for mesh and optimizer."""
 
     axes: tuple[str | None, ...]
-    """Logical axes, one a dimension, without the axis of stacked layers."""
+    """Logical axes, one per dimension, without the axis of stacked layers."""
     decay: bool = True
     """Weight decay applies; False for norms and biases."""
     learning_rate_scale: float = 1.0
@@ -51,12 +51,12 @@ def metadata(
 
 
 def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> nnx.Param[jax.Array]:
-    """A parameter with its logical axes, one a dimension of `value`, and other `traits` by the names of `Traits`."""
+    """A parameter with its logical axes, one per dimension of `value`, and other `traits` by the names of `Traits`."""
     return nnx.Param(value, **metadata(axes, **traits))
 
 
 def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
-    """A buffer with its logical axes, one a dimension of `value`."""
+    """A buffer with its logical axes, one per dimension of `value`."""
     known: dict[str, Any] = {LOGICAL_AXES: axes}
     return Buffer(value, **known)
 

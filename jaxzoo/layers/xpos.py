@@ -28,7 +28,7 @@ LARGEST_EXPONENT = 58
 
 
 def centre_of(scale_base: float) -> int:
-    """The position that factors are counted from; the last one is twice as far."""
+    """Position from which factors are counted; the last position is twice as far."""
     fastest = -np.log2(GAMMA / (1 + GAMMA))
     return int(min(LARGEST_EXPONENT * scale_base / fastest, 2**30 - 1))
 

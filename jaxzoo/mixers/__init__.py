@@ -1,4 +1,4 @@
-"""The mixers, in families. One import line and one entry in `MIXERS` make a mixer known by its name.
+"""The mixers, in families. One import line and one entry in `MIXERS` register a mixer by its name.
 
 The command line, the contract's tests, the gallery and the benchmarks read `MIXERS`. A mixer from elsewhere needs no
 entry to be used: every `MixerConfig` builds its own mixer.

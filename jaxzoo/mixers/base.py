@@ -1,4 +1,4 @@
-"""The contract that every sequence mixer obeys.
+"""The contract of every sequence mixer.
 
 A mixer is a Flax NNX module that is used functionally: parameters live in the module, activations and recurrent
 states never do. Three ways to run it give the same numbers:
@@ -40,7 +40,8 @@ Losses = dict[str, Array]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Context:
-    """Knowledge of a mixer besides its input; the model makes it once and hands it down. `step` drops the axis `t`."""
+    """Inputs of a mixer besides `x`; the model makes it once and passes it to every layer. `step` drops the axis
+    `t`."""
 
     tokens: Int[Array, "b t"] | None = None
     """Token ids, int32."""
@@ -60,7 +61,7 @@ NO_CONTEXT = Context()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """Capabilities that a mixer promises. The model, generation and the contract's tests read it."""
+    """Features that a mixer supports. The model, generation and the contract's tests read it."""
 
     causal: bool = True
     """No output depends on a later input."""
@@ -93,7 +94,7 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
-    """Facts of a mixer for its page in the documentation (`docs/gallery.py`)."""
+    """Facts about a mixer for its page in the documentation (`docs/gallery.py`)."""
 
     paper: str
     """Authors and year."""
@@ -107,7 +108,7 @@ class About:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inherited:
-    """Values that a mixer's config takes from the model around it, where its own are None."""
+    """Values that a mixer's config takes from the model around it if its own are None."""
 
     d_model: int
     """Model width."""
@@ -195,7 +196,7 @@ class MixerConfig(Checked, abc.ABC):
 
     @abc.abstractmethod
     def flops_per_token(self, length: int) -> float:
-        """Forward floating-point operations a token at sequence length `length`: 2 a multiply-add, matmuls,
+        """Forward floating-point operations per token at sequence length `length`: 2 a multiply-add, matmuls,
         convolutions and recurrences only, averaged over the positions, as the parallel form in plain XLA computes them.
         """
 
@@ -205,12 +206,13 @@ class MixerConfig(Checked, abc.ABC):
         return None
 
     def papers_layer_flops(self, length: int, *, mlp: str, mlp_width: int) -> float | None:
-        """FLOPs a token of a layer, its MLP included, by Zoology, App. C.2, as printed; None without a formula."""
+        """FLOPs per token of a layer, its MLP included, by Zoology, App. C.2, as printed; None without a formula."""
         del length, mlp, mlp_width
         return None
 
     def check_context(self, context: Context, *, streaming: bool = False) -> None:
-        """Refuses what the mixer would silently ignore or misses; `Mixer` calls it before every way to run.
+        """Refuses a context that the mixer would silently ignore, or that lacks what it needs; `Mixer` calls it before
+        every form.
 
         Raises:
           ValueError: packed documents that the mixer does not honour, or with a state; no tokens where it reads them.
@@ -296,7 +298,7 @@ class Mixer(nnx.Module):
 
 
 def state_bytes(mixer: Mixer, batch_size: int = 1, *, capacity: int | None = None, dtype: Any = jnp.float32) -> int:
-    """Bytes of the mixer's state, read off the arrays themselves (`jax.eval_shape`), never from a formula."""
+    """Bytes of the mixer's state, from the shapes of its arrays (`jax.eval_shape`), never from a formula."""
     state = jax.eval_shape(lambda: mixer.init_state(batch_size, capacity=capacity, dtype=dtype))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
 

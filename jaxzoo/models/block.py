@@ -201,7 +201,7 @@ class Stack(nnx.Module):
         return residual, states, jax.tree.map(jnp.sum, losses), context.first_values
 
     def init_state(self, batch_size: int, *, capacity: int | None, dtype: DTypeLike) -> tuple[State, ...]:
-        """The mixers' first states, one a block of the period; stacked periods add a leading axis."""
+        """The mixers' first states, one per block of the period; stacked periods add a leading axis."""
         states = tuple(block.mixer.init_state(batch_size, capacity=capacity, dtype=dtype) for block in self.blocks)
         if self.repeats == 1:
             return states

@@ -1,1 +1,1 @@
-"""Recurrences as pure functions of arrays, shared by mixers, where no hardware kernel exists."""
+"""Recurrences as pure functions of arrays, shared by mixers."""

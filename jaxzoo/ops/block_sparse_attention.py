@@ -78,7 +78,7 @@ def block_sparse_step(
     *,
     block_size: int,
 ) -> Float[Array, "b h v"]:
-    """The same for one query of each row, at `position`; reads the keys of its chosen blocks alone."""
+    """The same for one query of each row, at `position`; reads only the keys of its chosen blocks."""
     seen = chosen[jnp.minimum(position // block_size, chosen.shape[0] - 1)][:, None]
     keys, values = (_gather(x, seen, block_size, x.dtype)[:, 0].swapaxes(1, 2) for x in (k, v))
     slot = seen[:, 0, :, None] * block_size + jnp.arange(block_size, dtype=jnp.int32)[None, None, :]

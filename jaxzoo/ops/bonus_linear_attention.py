@@ -101,7 +101,7 @@ def bonus_linear_attention_step(
     log_decay: Float[Array, "h k"] | Float[Array, "b h k"],
     bonus: Float[Array, "h k"],
 ) -> tuple[Float[Array, "b h v"], Float[Array, "b h k v"]]:
-    """One token: `bonus_linear_attention` with t = 1, at O(k v) a head."""
+    """One token: `bonus_linear_attention` with t = 1, at O(k v) per head."""
     log_decay = log_decay.astype(jnp.float32).reshape((-1, *log_decay.shape)[-3:])
     # A sum of products, not a matrix product, which could round float32 to tf32 or bfloat16.
     y = (q.astype(jnp.float32)[..., None] * state).sum(2) + _own(q, k, v, bonus[None])

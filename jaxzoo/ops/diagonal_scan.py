@@ -2,14 +2,14 @@
 
     h_i = a_i * h_{i-1} + b_i        y_i = readout(h_i, token i)
 
-A state is much larger than its token: Mamba has 16 numbers a channel. So `a`, `b` and `h` never exist for all tokens.
+A state is much larger than its token: Mamba has 16 numbers per channel. So `a`, `b` and `h` never exist for all tokens.
 The caller gives the tokens, and two functions that make `a` and `b` from tokens and the output from states; a scan
 over chunks applies them to `chunk_size` tokens at a time, and the backward pass does so again.
 
 Inside a chunk the states come one from the other by products and sums alone (no logarithm, quotient or exponential),
 so that any `a` is safe, 0 included. On a CPU the tokens of a chunk are taken in turn, and each of them makes its `a`
 and `b` again in the backward pass; elsewhere an associative scan takes all of them at once. Both passes on
-two CPU cores at (b, t) = (64, 64), 128 channels and 16 numbers a channel, in ms of CPU time: 60 in turn as it is, 160
+two CPU cores at (b, t) = (64, 64), 128 channels and 16 numbers per channel, in ms of CPU time: 60 in turn as it is, 160
 in turn with the arrays `a` and `b` of a whole chunk.
 """
 

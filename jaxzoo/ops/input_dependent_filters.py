@@ -1,4 +1,5 @@
-"""Filters that a sequence makes of itself: at which distances its tokens repeat, and how strongly (Zoology, App. H.8).
+"""Filters that are computed from a sequence: the distances at which its tokens repeat, and how strongly (Zoology, App.
+H.8).
 
 All of them see the whole sequence: a filter that is applied to early tokens depends on late ones.
 """
@@ -15,7 +16,7 @@ from jaxzoo.layers.causal_conv import fast_size
 def match_counts(
     tokens: Int[Array, "b t"], *, pairs: Literal["nearest", "all"], ignored: int | None = None
 ) -> Int[Array, "b t"]:
-    """How many pairs of equal tokens stand `s = 0..t-1` apart; 0 for `s = 0`.
+    """Number of pairs of equal tokens at each distance `s = 0..t-1`; 0 for `s = 0`.
 
     Args:
       tokens: ids.
@@ -54,7 +55,7 @@ def autocorrelation(x: Float[Array, "b t d"]) -> Float[Array, "b t"]:
 
 
 def strongest_lags(r: Float[Array, "b t"], count: int) -> Bool[Array, "b t"]:
-    """Which `s >= 1` are among the `count` with the largest `r_s` (of equal ones the smallest)."""
+    """Mask of the `count` distances `s >= 1` with the largest `r_s` (of equal ones the smallest)."""
     b, t = r.shape
     best = jax.lax.top_k(r[:, 1:], min(count, max(t - 1, 0)))[1] + 1
     return jnp.zeros((b, t), bool).at[jnp.arange(b)[:, None], best].set(True)

@@ -1,4 +1,4 @@
-"""Attention to the own block and to a block that its landmark retrieves: Landmark CAT (Li et al. 2025), eq. 1.
+"""Attention to the token's own block and to a block that its landmark retrieves: Landmark CAT (Li et al. 2025), eq. 1.
 
 Time is cut into blocks of B tokens. The landmark of a block is the convolution of the keys with a long filter F, read
 at the block's last token. With `a` the number of blocks before that of token i, all of them complete,
@@ -15,10 +15,10 @@ only the numerator has a gradient; p is the softmax of `q_i . m_j / sqrt(k)` ove
 landmark of a block that helps more likely ("straight_through"). With "softmax" they are multiplied by p, as Landmark
 Attention (Mohtashami and Jaggi 2023) weighs its blocks: the output is then no longer that of eq. 1.
 
-Cost: O(k (t / B + B)) a query and head. Queries are taken in chunks; a chunk meets all landmarks and gathers the blocks
-that it retrieves, so that memory is that of the tokens and of one chunk. The backward pass computes each chunk again,
-and adds up the gradients of all keys after it: no more than its scores cost, as a chunk has B queries or more. Scores,
-softmax and sums are float32.
+Cost: O(k (t / B + B)) per query and head. Queries are taken in chunks; a chunk scores all landmarks and gathers the
+blocks that it retrieves, so that memory is that of the tokens and of one chunk. The backward pass computes each chunk
+again, and adds up the gradients of all keys after it: no more than its scores cost, as a chunk has B queries or more.
+Scores, softmax and sums are float32.
 """
 
 import functools
@@ -43,7 +43,7 @@ Gate = Literal["straight_through", "softmax"]
 
 
 class Retrieval(NamedTuple):
-    """How blocks are chosen."""
+    """Rule by which blocks are chosen."""
 
     n_blocks: int = 1
     """Blocks that a query retrieves, of the best scores; eq. 1 has one."""

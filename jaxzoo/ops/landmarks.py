@@ -3,7 +3,7 @@
     m_j = sum_{u >= 0} F_u k_{(j + 1) B - 1 - u},        F_{u + B} = carry F_u
 
 for blocks of B tokens, so that `m_j = carry m_{j-1} + sum_{u < B} F_u k_{(j + 1) B - 1 - u}`: a filter of B taps and
-nothing after them has carry 0, `rho^u` has carry `rho^B`. O(k) a key; sums are float32.
+nothing after them has carry 0, `rho^u` has carry `rho^B`. O(k) per key; sums are float32.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class LongFilter(NamedTuple):
 def extend_landmarks(
     landmarks: Float[Array, "b n g k"], k: Float[Array, "b t g k"], long_filter: LongFilter, position: Int[Array, "b"]
 ) -> Float[Array, "b n g k"]:
-    """The landmarks after `t >= 0` more keys of each row, from `position` on; O(k) a key.
+    """The landmarks after `t >= 0` more keys of each row, from `position` on; O(k) per key.
 
     The landmark of a block that is not complete is what its keys so far, and the blocks before it, will be of it; that
     of a block without keys is 0. Tokens after the last block are dropped.

@@ -3,8 +3,8 @@
     S_i = a_i S_{i-1} + k_i v_i^T        z_i = a_i z_{i-1} + k_i
     y_i = q_i^T S_i                      or, normalised, q_i^T S_i / (q_i . z_i + eps)
 
-with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a number a head (RetNet, Sun et al. 2023,
-eq. 6), a number a token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
+with q and k already mapped to features and a decay `a` in (0, 1] that is 1, a number per head (RetNet, Sun et al. 2023,
+eq. 6), a number per token and head (Mamba-2), or one for each channel of the keys of a token (GLA, Yang et al. 2024,
 eq. 4; the decay acts on the state before the token is written).
 
 Computed in chunks, with the memory of the inputs and one state per chunk
@@ -130,7 +130,7 @@ def bidirectional_linear_attention(
     normalize: bool = False,
     eps: float = 1e-6,
 ) -> Float[Array, "b t h v"]:
-    """Every token reads the sums over all tokens: O(k v) a token and head. Sums are float32, y has the dtype of `v`."""
+    """Every token reads the sums over all tokens: O(k v) per token and head; float32 sums, y has the dtype of `v`."""
     precision = lax.Precision.HIGHEST if v.dtype == jnp.float32 else lax.Precision.DEFAULT
     q, k, values = (x.astype(jnp.float32) for x in (q, k, v))
     s = jnp.einsum("bthk,bthv->bhkv", k, values, precision=precision)
@@ -151,7 +151,7 @@ def linear_attention_step(
     normalize: bool = False,
     eps: float = 1e-6,
 ) -> tuple[Float[Array, "b h v"], LinearState]:
-    """One token: `linear_attention` with t = 1, at O(k v) a head."""
+    """One token: `linear_attention` with t = 1, at O(k v) per head."""
     q, k, values = (_for_values(x.astype(jnp.float32), v.shape[1]) for x in (q, k, v))
     kept = jnp.ones((1, 1, 1)) if log_decay is None else jnp.exp(_by_token(log_decay, q.ndim))
     s = kept[..., None] * state.s + k[..., :, None] * values[..., None, :]

@@ -112,7 +112,7 @@ def _local_attention(
 
 
 def keys_per_query(length: int, *, block_size: int, reach: int) -> float:
-    """Scores a query that `local_attention` computes for `length` tokens without a past, masked ones included."""
+    """Scores per query that `local_attention` computes for `length` tokens without a past, masked ones included."""
     block = min(block_size, length)
     n = -(-length // block)
     return n * block * (block + (-(-reach // block) * block if n > 1 else 0)) / length

@@ -90,7 +90,7 @@ def log_linear_attention_step(
     log_decay: Float[Array, "b h"],
     scales: Float[Array, "b h levels"],
 ) -> tuple[Float[Array, "b h v"], LogLinearState]:
-    """One token: O(levels k v) a head. The token and all runs shorter than the one that it completes join that one."""
+    """One token: O(levels k v) per head. The token and all runs shorter than the run that it completes are merged."""
     kept = jnp.exp(log_decay.astype(jnp.float32))[:, None, :, None, None] * state.s
     q32, k32, v32, scales = (x.astype(jnp.float32) for x in (q, k, v, scales))
     y = jnp.einsum("bhk,bhl,blhkv->bhv", q32, scales[..., 1:], kept, precision="highest")

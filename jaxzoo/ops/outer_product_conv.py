@@ -90,7 +90,7 @@ def outer_product_conv_step(
     taps: Float[Array, "w h"],
     history: tuple[Float[Array, "b w-1 h k"], Float[Array, "b w-1 h v"]],
 ) -> Float[Array, "b h v"]:
-    """One token after the `w - 1` keys and values of `history`, oldest first: O(w (k + v)) a head."""
+    """One token after the `w - 1` keys and values of `history`, oldest first: O(w (k + v)) per head."""
     keys, values = (
         jnp.concatenate([past.astype(jnp.float32), now[:, None].astype(jnp.float32)], axis=1)
         for past, now in zip(history, (k, v), strict=True)

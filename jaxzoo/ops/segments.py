@@ -7,7 +7,7 @@ from jaxzoo.array_typing import Array, Bool, Int
 
 
 def position_in_segment(segment_ids: Int[Array, "b t"]) -> Int[Array, "b t"]:
-    """How many tokens of its own document stand before each token: 0, 1, 2, .. from every change of id on."""
+    """Number of tokens of its own document before each token: 0, 1, 2, .. from every change of id on."""
     index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32)[None], segment_ids.shape)
     changes = segment_ids[:, 1:] != segment_ids[:, :-1]
     begins = jnp.pad(changes, ((0, 0), (1, 0)), constant_values=True)[:, : segment_ids.shape[1]]
@@ -15,7 +15,7 @@ def position_in_segment(segment_ids: Int[Array, "b t"]) -> Int[Array, "b t"]:
 
 
 def seen_before(tokens: Int[Array, "b t"], segment_ids: Int[Array, "b t"] | None = None) -> Bool[Array, "b t"]:
-    """Whether the token's id stands at an earlier place of its document; O(t log t).
+    """Whether the token's id occurs earlier in its document; O(t log t).
 
     Sorted by document, id and place, such a token follows one of its own id.
     """

@@ -136,7 +136,7 @@ def wkv4_step(
     w: Float[Array, "d"],
     u: Float[Array, "d"],
 ) -> tuple[Float[Array, "b d"], Wkv4State]:
-    """One token: `wkv4` with t = 1, at O(1) a channel."""
+    """One token: `wkv4` with t = 1, at O(1) per channel."""
     dtype, (k, v, w, u) = v.dtype, (x.astype(jnp.float32) for x in (k, v, w, u))
     y = _read(state, k, v, u[None])
     largest = lax.stop_gradient(jnp.maximum(state.max - w[None], k))

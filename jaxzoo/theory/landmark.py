@@ -14,7 +14,7 @@ follows the first appearance of x_L if its block, of B tokens, is retrieved. Wit
 The law. Landmarks meet the query as numbers: x_L has length 1, so that a sum of B tokens gives `sigma sqrt(B / d) z`
 with z a standard normal, independent for each block, and the block of x_L gives `1 + sigma sqrt((B - 1) / d) z`. Under
 exponential smoothing the numbers of neighbouring blocks depend on each other, `s_j = s_{j-1} / e + e_j`, and the
-signal, less than 1 by its place in the block, goes on into later blocks. So one normal number a block is an exact
+signal, less than 1 by its place in the block, goes on into later blocks. So one normal number per block is an exact
 draw at any L, and d only scales them: each draw of the context has one critical dimension, above which retrieval
 succeeds, and the share of draws that succeed at d is that of critical dimensions below d.
 

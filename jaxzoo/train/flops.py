@@ -18,7 +18,7 @@ def train_flops(config: ExperimentConfig, steps: int | None = None, *, length: i
     """FLOPs of `steps` updates (None: of all): mixers, MLPs, and the head where it is computed, at labelled positions.
 
     Counted as `flops_per_token` does, the backward pass as two forward passes; what it computes again, for remat or a
-    loss in chunks, does not count. Tasks are counted by their own lengths; other data have `length` tokens a row (None:
+    loss in chunks, does not count. Tasks count with their own lengths; other data have `length` tokens per row (None:
     the model's `max_length`), all with a label.
     """
     n = config.train.steps if steps is None else steps

@@ -20,7 +20,7 @@ class Ceilings:
     bandwidth: float
     """Bytes read and written a second, by the negation of a large array."""
     flops: float
-    """Operations a second, by a square matmul of random numbers."""
+    """Operations per second, by a square matmul of random numbers."""
     matmul: str
     """Its size and dtype."""
 

@@ -47,11 +47,11 @@ class Target:
     name: str
     platform: Literal["cuda", "tpu"]
     bandwidth: float
-    """Bytes a second between the chip and its memory."""
+    """Bytes per second between the chip and its memory."""
     peak_flops: float
     """FLOP/s of its matmul units, bfloat16 in, float32 out, dense."""
     clock: float
-    """Cycles a second."""
+    """Cycles per second."""
     cores: int
     """Streaming multiprocessors of a GPU, cores of a TPU chip."""
     matrix_unit: int = 0
@@ -78,7 +78,7 @@ TARGETS = {
     )
 }
 """Sources. H100 SXM: NVIDIA's data sheet; the clock is the highest, at which the peak would be 1070 TFLOP/s (the data
-sheet's is 4096 operations a cycle and multiprocessor at 1.83 GHz). v5e, v6e: cloud.google.com/tpu/docs, memory and
+sheet's is 4096 operations per cycle and multiprocessor at 1.83 GHz). v5e, v6e: cloud.google.com/tpu/docs, memory and
 peak; the clocks are those at which four matrix units of 128 x 128 and of 256 x 256 reach the peaks."""
 
 

@@ -44,7 +44,7 @@ class Launch:
     threads: int
     """A block."""
     shared_memory: int
-    """Bytes a block."""
+    """Bytes per block."""
     loops: list[ModuleLoop]
     tensor_maps: list[TensorMap]
     loaded: float = math.inf

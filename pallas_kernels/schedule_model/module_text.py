@@ -1,7 +1,7 @@
 """The text of a lowered Mosaic GPU module as a tree of operations.
 
 JAX serialises such modules in a dialect that Python knows nothing of, so every operation prints in MLIR's generic
-form, one a line, its regions between `({` and `})`:
+form, one per line, its regions between `({` and `})`:
 
     %7 = "stable_mosaic_gpu.arith.addi"(%5, %6) : (index, index) -> index
     %9:2 = "stable_mosaic_gpu.scf.for"(%1, %2, %3, %4, %5) ({

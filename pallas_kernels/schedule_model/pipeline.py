@@ -4,10 +4,11 @@ Warpgroups have a warp on each scheduler, and the four are alike, so one warp of
 issue in order, one instruction a cycle among them; the control codes say when the next may issue and what it waits
 for. The tensor core, shared memory (for LDSM and STSM) and the unit of MUFU are queues.
 
-Assumed, not measured: HGMMA 64 x n x 16 keeps the tensor core n/2 cycles (4096 operations a cycle and multiprocessor),
-at least 16; 30 cycles from issue to its start, 16 from its end to a waiting warp; `LATENCY`. Left out: how long TMA
-and HBM take, the shared memory that wgmma itself reads (128 bytes a cycle with both operands there and n = 64: exactly
-what there is), and barriers between warpgroups, for which a warpgroup is at most `AHEAD` rounds before the last.
+Assumed, not measured: HGMMA 64 x n x 16 holds the tensor core n/2 cycles (4096 operations per cycle and
+multiprocessor), at least 16; 30 cycles from issue to its start, 16 from its end to a waiting warp; `LATENCY`. Left out:
+how long TMA and HBM take, the shared memory that wgmma itself reads (128 bytes per cycle with both operands there and n
+= 64: exactly what there is), and barriers between warpgroups, for which a warpgroup is at most `AHEAD` rounds before
+the last.
 """
 
 import collections

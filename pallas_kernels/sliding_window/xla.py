@@ -132,7 +132,7 @@ def _backward(q, k, v, start, segment_ids, y, lse, dy, *, window: int, scale: fl
 
 
 def keys_per_query(length: int, window: int) -> float:
-    """Scores a query that are computed at t = length from no cache, of one row and head, masked ones included.
+    """Scores per query that are computed at t = length from no cache, of one row and head, masked ones included.
 
     A CPU may compute fewer of a single block's: it leaves out most of those that are masked.
     """

@@ -169,7 +169,7 @@ def taylor_attention_step(
     normalize: bool = True,
     decay: jax.Array | None = None,
 ) -> tuple[jax.Array, TaylorState]:
-    """One token (Based, eq. 3 and Alg. 2): 4 features v operations a head, whatever the position.
+    """One token (Based, eq. 3 and Alg. 2): 4 features v operations per head, whatever the position.
 
     Equals `taylor_attention` with t = 1; q (b, h, k), k (b, g, k), v (b, g, v), the rest as there. XLA on every
     platform, reading and writing the state once; donate it (`jax.jit(..., donate_argnums=0)`) to update it in

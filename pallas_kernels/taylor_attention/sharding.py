@@ -6,7 +6,7 @@ U_i the state of part i from zeros, m its number of tokens, G = decay^m,
     start_i = sum_{j < i} G^(i-1-j) U_j + G^i initial                     (an exclusive prefix sum)
 
 takes log2(n) + 1 exchanges of one state between neighbours at distance 1, 2, 4, ..; then every part runs as
-usual from its start. The state of a part costs features * v operations a token, a fifth of a forward pass.
+usual from its start. The state of a part costs features * v operations per token, a fifth of a forward pass.
 
 Packed documents: a part keeps the state before it only where a document spans it (else G = 0), and starts from zeros
 where one begins. "xla" runs it: the kernels take no documents with a state.

@@ -138,7 +138,7 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
 
 
 def final_state(k, v, *, n_heads, decay=None, segment_ids=None, chunk_size=None) -> TaylorState:
-    """The state after `forward` from no state, without the outputs: f v operations a token and head.
+    """The state after `forward` from no state, without the outputs: f v operations per token and head.
 
     Differentiable; the backward pass recomputes the features.
     """

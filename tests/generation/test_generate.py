@@ -314,7 +314,7 @@ def test_what_a_generation_refuses():
         ({"max_tokens": 0}, r"^max_tokens=0 must be in \[1, 2\^30\)$"),
         ({"seed": -1}, r"^seed=-1 must be in \[0, 2\^32\)$"),
         ({"block_size": 0}, "^block_size=0 must be positive$"),
-        ({"row_numbers": [1, 2]}, r"^row_numbers=\[1, 2\] must be one a prompt, 1$"),
+        ({"row_numbers": [1, 2]}, r"^row_numbers=\[1, 2\] must be one per prompt, 1$"),
         ({"max_tokens": 45}, "^prompt and max_tokens are 51 tokens together and must be at most the 50 learned"),
     ]:
         model = make_model(MODELS["learned positions"]())

@@ -58,7 +58,7 @@ def draw_repeats_by_source(summary: Mapping[str, Json]) -> "Figure":
         panel.bar(places, means, width, color=PALETTE[i % len(PALETTE)].color, label=f"n = {n}")
         panel.vlines(places, low, high, color="#333333", linewidth=1.2)
     panel.set_xticks(np.arange(len(sources)), [name or "(no name)" for name in sources], rotation=30, ha="right")
-    panel.set_ylabel("repeats a sequence")
+    panel.set_ylabel("repeats per sequence")
     panel.grid(axis="x", visible=False)
     add_legend(figure)
     return figure

@@ -77,7 +77,7 @@ def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> DistanceBins:
 def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> str:
     """Returns the numbers as Markdown, with the subsets of which there is no sequence."""
     lines = [
-        "| n-grams | source | sequences | repeats a sequence: mean | median (quartiles) | of all tokens | within "
+        "| n-grams | source | sequences | repeats per sequence: mean | median (quartiles) | of all tokens | within "
         f"{NEAR} tokens | alpha | misfit |",
         "| --- | --- " + "| ---: " * 7 + "|",
     ]

@@ -74,7 +74,7 @@ class BigBirdConfig(MultiHeadConfig):
 
     @property
     def blocks_seen(self) -> int:
-        """Blocks that a query meets at most."""
+        """Largest number of blocks that a query attends to."""
         return self.n_global_blocks + self.n_window_blocks + self.n_random_blocks
 
     @classmethod
@@ -126,7 +126,7 @@ def chosen_blocks(config: BigBirdConfig, n: int) -> np.ndarray:
 
 
 class BigBird(MultiHeadMixer):
-    """Causal block-sparse attention; O(blocks_seen block_size) a token, in parallel and in `step`.
+    """Causal block-sparse attention; O(blocks_seen block_size) per token, in parallel and in `step`.
 
     A row that runs past the cache gets NaN outputs from that call on.
     """
@@ -147,7 +147,7 @@ class BigBird(MultiHeadMixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> BigBirdState:
-        """The empty cache, of `capacity` slots and what is missing to a whole block.
+        """The empty cache, of `capacity` slots, rounded up to whole blocks.
 
         Raises:
           ValueError: `capacity` is None or not positive.

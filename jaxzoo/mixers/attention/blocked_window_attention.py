@@ -74,7 +74,7 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
 
 
 class BlockedWindowAttention(MultiHeadMixer):
-    """Causal softmax attention inside blocks; O(block_size) a token, in parallel and in `step`."""
+    """Causal softmax attention inside blocks; O(block_size) per token, in parallel and in `step`."""
 
     config: BlockedWindowAttentionConfig
 

@@ -6,7 +6,7 @@ token is found by the token after it.
 
 | `filters` | a filter holds | equation |
 | --- | --- | --- |
-| head (1D) | `n_taps` numbers a head | `(F * X)_i = sum_a F_a x_{i-a}` |
+| head (1D) | `n_taps` numbers per head | `(F * X)_i = sum_a F_a x_{i-a}` |
 | mixing (multi-head) | `n_taps` matrices (h, h) | the heads' embeddings, mixed and convolved |
 | maps | `n_taps` matrices (h, h) | no filter on q, k, v: the scores of all heads, convolved along the keys, |
 | | | `S'_h(i, j) = sum_{a, g} F[a, g, h] S_g(i, j - a)`, before the softmax |
@@ -125,7 +125,7 @@ class ConvolutionAugmentedAttentionState(NamedTuple):
 
 
 class ConvolutionAugmentedAttention(MultiHeadMixer):
-    """Causal softmax attention after short filters; `step` costs O(capacity + n_taps) a channel.
+    """Causal softmax attention after short filters; `step` costs O(capacity + n_taps) per channel.
 
     Beside the projections of attention: `head_filters`, or `map_taps` `(n_taps, h, h)`.
     """

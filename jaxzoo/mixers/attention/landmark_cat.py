@@ -1,4 +1,5 @@
-"""Landmark CAT (Li et al. 2025, sec. 5, eq. 1): attention to the own block and to one that a landmark retrieves.
+"""Landmark CAT (Li et al. 2025, sec. 5, eq. 1): attention to the token's own block and to one that a landmark
+retrieves.
 
     m_j = (k * F)_{(j + 1) B - 1}        b = argmax_{j < floor(i / B)} q_i . m_j
     y_i = sum_l softmax_l(q_i . k_l / sqrt(k)) v_l        over block b, and over l <= i in the own block
@@ -111,7 +112,7 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
 
     @property
     def retrieval(self) -> Retrieval:
-        """How the op chooses blocks."""
+        """Rule by which the op chooses blocks."""
         return Retrieval(n_blocks=self.n_retrieved, gate=self.gate)
 
     def flops_per_token(self, length: int) -> float:
@@ -146,7 +147,7 @@ class LandmarkCATState(NamedTuple):
 
 
 class LandmarkCAT(MultiHeadMixer):
-    """Attention by blocks after short filters; O(head_dim (t / block_size + block_size)) a token and head.
+    """Attention by blocks after short filters; O(head_dim (t / block_size + block_size)) per token and head.
 
     Beside the projections of attention and `head_filters`: `log_rate` (g,), with `rho = exp(-exp(log_rate))`, or
     `long_filter`, the implicit one.
@@ -180,7 +181,7 @@ class LandmarkCAT(MultiHeadMixer):
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LandmarkCATState:
-        """Nothing seen, in `capacity` slots and what is missing to a whole block.
+        """The empty state, of `capacity` slots, rounded up to whole blocks.
 
         Raises:
           ValueError: `capacity` is None or not positive.

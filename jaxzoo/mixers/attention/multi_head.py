@@ -31,7 +31,7 @@ class MultiHeadConfig(MixerConfig):
     rotary_fraction: FractionAboveZero = 1.0
     """Share of each head's channels, from the first on, that rotate; the count must be even."""
     rotary_base: Annotated[float, Rule("must be at least 1", 1)] = 10000.0
-    """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians a token."""
+    """Base of the rotary frequencies: the slowest pair turns by about 1 / base radians per token."""
     rotary_scaling: RotaryScaling = NO_SCALING
     """Slower rotation, for texts longer than those of training."""
     rotary_interleaved: bool = False
@@ -88,7 +88,7 @@ class MultiHeadConfig(MixerConfig):
 
     @property
     def projection_flops(self) -> float:
-        """Forward operations a token of the four projections."""
+        """Forward operations per token of the four projections."""
         return 4.0 * self.width * self.head_width * (self.n_heads + self.kv_heads)
 
 

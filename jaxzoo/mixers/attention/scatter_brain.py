@@ -77,7 +77,7 @@ class ScatterBrainConfig(MultiHeadConfig):
 
     @property
     def block_size(self) -> int:
-        """Queries that meet the keys of their window at once: half a window, from 16 to 128."""
+        """Queries that are scored with the keys of their window at once: half a window, from 16 to 128."""
         return min(max(16, -(-self.window // 2)), 128)
 
     @classmethod
@@ -117,7 +117,7 @@ class ScatterBrainState(NamedTuple):
 
 
 class ScatterBrain(MultiHeadMixer):
-    """Window and random features under one normaliser; O(window + n_features head_dim) a token and head.
+    """Window and random features under one normaliser; O(window + n_features head_dim) per token and head.
 
     The buffer `random_features` (n_features, or half of it if paired, head_dim) holds W, the same for all heads.
     """

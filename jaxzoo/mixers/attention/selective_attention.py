@@ -1,4 +1,5 @@
-"""Selective attention (Zoology, sec. 5, eq. 2): attention for selected tokens only, the others get nothing.
+"""Selective attention (Zoology, sec. 5, eq. 2): attention for selected tokens only; the output of all other tokens is
+zero.
 
     y_i = f(u)_i softmax(q_i K^T / sqrt(k)) V W_O      over the keys up to i, of selected tokens and others alike
 

@@ -84,7 +84,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
 
 
 class SlidingWindowAttention(MultiHeadMixer):
-    """Causal softmax attention to the last `window` tokens, at any length; O(window) a token."""
+    """Causal softmax attention to the last `window` tokens, at any length; O(window) per token."""
 
     config: SlidingWindowAttentionConfig
 

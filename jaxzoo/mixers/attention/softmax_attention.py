@@ -100,7 +100,7 @@ class AttentionState(NamedTuple):
 
 
 class Attention(MultiHeadMixer):
-    """Causal softmax attention over the whole past; `step` and `prefill` cost O(capacity) a token.
+    """Causal softmax attention over the whole past; `step` and `prefill` cost O(capacity) per token.
 
     Without ALiBi, `__call__` is `sliding_window_attention` with a window of all tokens: flash attention by cuDNN on
     GPUs, by splash attention or, up to 256 tokens, our kernel on TPUs. `prefill` and `step` are plain XLA.
@@ -220,12 +220,12 @@ def slots_of(state: AttentionState) -> Int[Array, "1 s"]:
 
 
 def visible_slots(state: AttentionState, positions: Int[Array, "b t"]) -> Bool[Array, "b t s"]:
-    """Which slots the token at each position attends to: its own and all before."""
+    """Mask of the slots that the token at each position attends to: its own and all before."""
     return slots_of(state)[:, None, :] <= positions[:, :, None]
 
 
 def nan_beyond(state: AttentionState, y: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-    """NaN for the rows that have run past the cache."""
+    """NaN for the rows that exceed the cache."""
     fits = state.position <= state.k.shape[1]
     return jnp.where(fits[:, None, None], y, jnp.nan)
 
@@ -236,7 +236,7 @@ def causal_attention(
     v: Float[Array, "b t g k"],
     segment_ids: Int[Array, "b t"] | None = None,
 ) -> Float[Array, "b t h k"]:
-    """Softmax attention with grouped heads to the whole past of a document, by a kernel where there is one."""
+    """Softmax attention with grouped heads to the whole past of a document, by a kernel if one is available."""
     attend = functools.partial(
         on_mesh(sliding_window_attention, sharded_sliding_window_attention, q, k),
         q,

@@ -50,7 +50,7 @@ from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Inherit
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseConvConfig(MixerConfig):
-    """Config of `BaseConv`. `out_init_std` has nothing to act on: there is no output projection."""
+    """Config of `BaseConv`. `out_init_std` has no effect: there is no output projection."""
 
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Zoology)",
@@ -143,7 +143,7 @@ class BaseConvState(NamedTuple):
 
 
 class BaseConv(Mixer):
-    """Projection times causal convolution; `step` costs O(n_taps) a channel.
+    """Projection times causal convolution; `step` costs O(n_taps) per channel.
 
     `projection` (d, d) with bias; `taps` (n_taps, d) for the explicit filters or `implicit_filter`;
     `conv_bias` (d,) where the form has b2.

@@ -86,7 +86,7 @@ class GatedShortConvState(NamedTuple):
 
 
 class GatedShortConv(Mixer):
-    """`silu(short convolution)` times a gate; `step` costs O(n_taps) a channel.
+    """`silu(short convolution)` times a gate; `step` costs O(n_taps) per channel.
 
     `in_proj` (d, expansion d): the convolved branch first, then the gate; `taps` (n_taps, branch);
     `out_proj` (branch, d).

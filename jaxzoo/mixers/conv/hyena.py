@@ -106,7 +106,7 @@ class HyenaState(NamedTuple):
 
 
 class Hyena(Mixer):
-    """Gated long convolutions; `step` costs O(n_taps) a channel and filter.
+    """Gated long convolutions; `step` costs O(n_taps) per channel and filter.
 
     `in_proj` (d, (order + 1) d) and `out_proj` (d, d) with biases; `short_conv`; `filter`, its channels (d, n_filters)
     in this order; `filter_bias` (d, n_filters).

@@ -1,4 +1,4 @@
-"""BaseConv with a filter that the sequence makes of itself (Zoology, Theorem 4.5, sec. 4.3 and App. H.8).
+"""BaseConv with a filter that is computed from the sequence (Zoology, Theorem 4.5, sec. 4.3 and App. H.8).
 
     y = (u W + b1) . (h(u) * u + b2),    h(u)_{s - 1} = 1 for every distance s of a repetition
 
@@ -39,7 +39,7 @@ from jaxzoo.ops.input_dependent_filters import autocorrelation, conv_rows, match
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputDependentConvConfig(MixerConfig):
-    """Config of `InputDependentConv`. `out_init_std` has nothing to act on: there is no output projection."""
+    """Config of `InputDependentConv`. `out_init_std` has no effect: there is no output projection."""
 
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Zoology), Theorem 4.5",
@@ -90,7 +90,8 @@ class InputDependentConvConfig(MixerConfig):
 
 
 class InputDependentConv(Mixer):
-    """Projection times convolution with a filter of the sequence's own; O(d t log t), with `pairs="all"` O(t^2) more.
+    """Projection times convolution with a filter computed from the sequence; O(d t log t), with `pairs="all"` O(t^2)
+    more.
 
     `projection` (d, d) with bias; `conv_bias` (d,); `correlated` (d, d), where a projection is correlated.
     """

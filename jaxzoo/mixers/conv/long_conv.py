@@ -36,7 +36,7 @@ from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LongConvConfig(LongFilterConfig):
-    """Config of `LongConv`; `init_std` has nothing to act on: there is no input projection."""
+    """Config of `LongConv`; `init_std` has no effect: there is no input projection."""
 
     about: ClassVar[About] = About(
         paper="Fu et al. 2023",
@@ -78,7 +78,7 @@ class LongConvState(NamedTuple):
 
 
 class LongConv(Mixer):
-    """Explicit long convolution, GELU and output projection; `step` costs O(n_taps) a channel.
+    """Explicit long convolution, GELU and output projection; `step` costs O(n_taps) per channel.
 
     `kernel` (n_taps, n_channels, d); `skip` (n_channels, d), D; `out_proj` (n_channels d, 2 d) with bias, (.., d) if
     linear.

@@ -1,4 +1,4 @@
-"""Shared config of long convolutions: a filter as long as the model's sequences, unless they say otherwise."""
+"""Shared config of long convolutions: a filter as long as the model's sequences, unless its length is set."""
 
 import dataclasses
 from typing import Self

@@ -10,7 +10,7 @@ Zoology, Fig. 7, has 1, 2, 4 and 8 heads. Its text cuts the width into H heads o
 that it prints (Table 5, d = 864: 2.41 TFLOPs of Hyena, 2.47 with "4 Heads") is that of heads of 4 channels, so of
 `n_heads=216`. Public code (MAD) also takes the number of heads for their width.
 
-Deviations: as `Hyena`. Initialisation: as `Hyena`; bias N(0, 1), one a head.
+Deviations: as `Hyena`. Initialisation: as `Hyena`; bias N(0, 1), one per head.
 """
 
 import dataclasses

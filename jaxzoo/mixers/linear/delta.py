@@ -115,7 +115,7 @@ class DeltaState(NamedTuple):
 
 
 class DeltaMixer(Mixer):
-    """The forms of a mixer of the delta rule; abstract: `_decay` and `_merge` are its own.
+    """The three forms of a delta-rule mixer; abstract: a subclass defines `_decay` and `_merge`.
 
     `q_proj`, `k_proj` (d, key_width), `v_proj` (d, value_width), `beta_proj` (d, heads), `conv.taps` (n_taps,
     2 key_width + value_width: q, k, v), `conv.bias` where asked for, `out_proj` (value_width, d).

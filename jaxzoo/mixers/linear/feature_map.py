@@ -1,4 +1,4 @@
-"""The feature maps that `LinearAttention` can be told to take: options, counts and parameters; `phi` itself stands in
+"""The feature maps of `LinearAttention`: options, counts and parameters; `phi` itself is in
 `jaxzoo/layers/feature_maps.py`.
 
 | `feature_map` | phi(x) | features of k channels | of |
@@ -132,7 +132,7 @@ class FeatureMapConfig(MixerConfig):
 
     @property
     def map_flops(self) -> float:
-        """Forward operations a token of the matmuls in the map, of queries and keys."""
+        """Forward operations per token of the matmuls in the map, of queries and keys."""
         matrices = {"performer": 1, "all_poly": 2}.get(self.feature_map, 0)
         return 4.0 * matrices * self.n_heads * self.feature_dim * self.width_of_features
 
@@ -153,7 +153,7 @@ class Features(NamedTuple):
 
 
 class QueryKeyFeatures(nnx.Module):
-    """phi of queries and keys, with what it has of parameters.
+    """phi of queries and keys, with its parameters.
 
     `random_features` (f, k), a buffer, the same for all heads (performer); `square_of_sum` and `sum_of_squares` (k, f),
     W1 and W2, parameters or buffers (all_poly); `q_scale`, `k_scale`, `q_shift`, `k_shift`: (h k,), or (k,) where heads

@@ -102,7 +102,7 @@ class GatedLinearAttentionState(NamedTuple):
 
 
 class GatedLinearAttention(Mixer):
-    """Linear attention with data-dependent decays; the state has a fixed size, and `step` costs O(k v) a head.
+    """Linear attention with data-dependent decays; the state has a fixed size, and `step` costs O(k v) per head.
 
     `q_proj`, `k_proj` (d, key_width), `v_proj`, `gate_proj` (d, value_width), `decay_down` (d, decay_rank), `decay_up`
     (decay_rank, key_width) with bias, `norm_scale` (value_width / n_heads,), `out_proj` (value_width, d).

@@ -4,7 +4,7 @@ Filters on queries, keys and values as in `ConvolutionAugmentedAttention`, and t
 the place of the softmax:
 
     y_i = sum_{j <= i} phi(q_i) . phi(k_j) v_j / (sum_{j <= i} phi(q_i) . phi(k_j) + eps),
-    q = (X * F_q) W_q, and the same for k and v, one filter of numbers a head, or of matrices that mix the heads
+    q = (X * F_q) W_q, and the same for k and v, one filter of numbers per head, or of matrices that mix the heads
 
 The paper does not print the map; any of `jaxzoo/mixers/linear/feature_map.py` can be chosen, ELU + 1 unless said
 otherwise. The state is the two sums of linear attention and three short histories.
@@ -41,7 +41,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
     )
 
     filters: Literal["head", "mixing"] = "head"
-    """A filter has one number a tap and head, or matrices that mix the heads."""
+    """A filter has one number per tap and head, or matrices that mix the heads."""
     head_dim: PositiveInt | None = None
     """Width of a head's values; None: d_model / n_heads."""
     eps: NonNegativeFloat = 1e-12
@@ -106,7 +106,7 @@ class LinCATState(NamedTuple):
 
 
 class LinCAT(Mixer):
-    """Linear attention after short filters; the state has a fixed size, and `step` costs O(f v + n_taps) a head.
+    """Linear attention after short filters; the state has a fixed size, and `step` costs O(f v + n_taps) per head.
 
     `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; `head_filters`;
     `features` holds what the feature map has of parameters.

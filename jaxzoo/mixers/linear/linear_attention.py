@@ -137,7 +137,7 @@ AnyState = LinearAttentionState | PositionedLinearAttentionState
 
 
 class LinearAttention(Mixer):
-    """Linear attention; the state has a fixed size, and `step` costs O(f v) a head.
+    """Linear attention; the state has a fixed size, and `step` costs O(f v) per head.
 
     `q_proj` and `k_proj` (d, h k), `v_proj` (d, h v), `out_proj` (h v, d): head-major columns; with `output_scaling`
     also `scale_proj` (d, h). `features` holds what the feature map has of parameters.

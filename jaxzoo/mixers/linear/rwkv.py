@@ -1,4 +1,4 @@
-"""Shared parts of the RWKV mixers: a place in the depth, on which their initial values depend, and these values."""
+"""Shared parts of the RWKV mixers: the depth of a layer, on which its initial values depend, and these values."""
 
 import dataclasses
 import math

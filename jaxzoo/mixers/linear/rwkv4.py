@@ -1,4 +1,4 @@
-"""The time mixing of RWKV-4 (Peng et al. 2023): a mean of values, weighted by keys and distances alone.
+"""The time mixing of RWKV-4 (Peng et al. 2023): a mean of values, weighted only by keys and distances.
 
 With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r, k and v:
 
@@ -46,7 +46,7 @@ class RWKV4TimeMixConfig(RWKVConfig):
     about: ClassVar[About] = About(
         paper="Peng et al. 2023",
         url="https://arxiv.org/abs/2305.13048",
-        good_at="Text at the smallest state: two numbers a channel.",
+        good_at="Text at the smallest state: two numbers per channel.",
     )
 
     value_width: PositiveInt | None = None
@@ -65,7 +65,7 @@ class RWKV4TimeMixConfig(RWKVConfig):
         return RWKV4TimeMix(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, and six multiply-adds a channel: three that write the sums and three that read them."""
+        """Projections, and six multiply-adds per channel: three that write the sums and three that read them."""
         return 8.0 * self.width * self.values + 12.0 * self.values
 
 
@@ -83,7 +83,7 @@ class RWKV4TimeMixState(NamedTuple):
 
 
 class RWKV4TimeMix(Mixer):
-    """RWKV-4's time mixing; the state has a fixed size, and `step` costs the projections and O(1) a channel.
+    """RWKV-4's time mixing; the state has a fixed size, and `step` costs the projections and O(1) per channel.
 
     `time_mix_key`, `time_mix_value`, `time_mix_receptance` (d,), `time_decay`, `time_first` (value_width,); `key`,
     `value`, `receptance` (d, value_width), `output` (value_width, d).

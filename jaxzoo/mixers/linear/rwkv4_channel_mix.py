@@ -1,4 +1,4 @@
-"""The channel mixing of RWKV-4 (Peng et al. 2023), as a mixer: an MLP that sees the token before, too.
+"""The channel mixing of RWKV-4 (Peng et al. 2023), as a mixer: an MLP that also sees the previous token.
 
 With the token shift `shift(x)_t = mu . x_t + (1 - mu) . x_{t-1}`, one mu each for r and k:
 

@@ -1,4 +1,5 @@
-"""The time mixing of RWKV-6, called Finch (Peng et al. 2024, arXiv 2404.05892): token shift and decay follow the token.
+"""The time mixing of RWKV-6, called Finch (Peng et al. 2024, arXiv 2404.05892): token shift and decay depend on the
+token.
 
 With the token before, x', and low-rank maps (sec. 4.2), one lambda, A and B each for w, k, v, r and g:
 

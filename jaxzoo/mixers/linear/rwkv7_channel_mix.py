@@ -1,4 +1,5 @@
-"""The channel mixing of RWKV-7 (Peng et al. 2025, arXiv 2503.14456), as a mixer: an MLP that sees the token before.
+"""The channel mixing of RWKV-7 (Peng et al. 2025, arXiv 2503.14456), as a mixer: an MLP that also sees the previous
+token.
 
     y = max((x + (x' - x) . mu) W_k, 0)^2 W_v
 

@@ -12,7 +12,7 @@ Eq. 4 prints `1 + q.k + (q.k)^2 / 2`, without the root of `d'`; the released cod
 divides by it, and so do we.
 
 Options of App. C, off by default as in the main experiments there: a fixed decay for each head, and a linear
-projection to one number a head that scales the head's output. The paper gives no rate; the released code has
+projection to one number per head that scales the head's output. The paper gives no rate; the released code has
 `1 - 2^(decay_const - h)` with `decay_const` -5 unless a config says otherwise, and of its configs one is decayed:
 `based-1b.yaml` (10 billion tokens), by `decay_const: -3, decay_denom: False`. That is `decay=True, decay_const=-3`
 here: `decay_denom` divides each row of the mask of powers by the root of its sum, which we never do. What differs: we
@@ -139,7 +139,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
 
 
 class TaylorLinearAttention(Mixer):
-    """Taylor linear attention; the state has a fixed size, and `step` costs O(f v) a head.
+    """Taylor linear attention; the state has a fixed size, and `step` costs O(f v) per head.
 
     `q_proj` (d, h k), `k_proj` (d, g k), `v_proj` (d, g v), `out_proj` (h v, d): head-major columns; with
     `output_scaling` also `scale_proj` (d, h).

@@ -118,7 +118,7 @@ class WindowedLinearAttentionState(NamedTuple):
 
 
 class WindowedLinearAttention(MultiHeadMixer):
-    """Causal; the state has a fixed size, and `step` costs O(window k + f k) a head.
+    """Causal; the state has a fixed size, and `step` costs O(window k + f k) per head.
 
     The parameters of `Attention`; with features `q_map`, `k_map` (h, k, f), W of queries and keys; where there is a
     window too `log_weight` (h,), g.
@@ -260,7 +260,7 @@ def window_attention(
     """Softmax attention to the last `window` keys that are seen and of the query's document, and the logarithm of the
     sum of weights, which `sliding_window_attention` does not give.
 
-    The first `window` keys are those before the queries. In blocks of `window` queries; O(window k) a token and head.
+    The first `window` keys are those before the queries. In blocks of `window` queries; O(window k) per token and head.
     """
     (b, t, h, width), g = q.shape, k.shape[2]
     c = max(1, min(t, window))

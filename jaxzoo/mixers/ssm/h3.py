@@ -114,7 +114,7 @@ class H3State(NamedTuple):
 
 
 class H3(Mixer):
-    """Shift SSM, products, diagonal SSM; `step` costs O(d_state head_dim) a channel.
+    """Shift SSM, products, diagonal SSM; `step` costs O(d_state head_dim) per channel.
 
     `q_proj`, `k_proj`, `v_proj`, `out_proj` (d, d) with biases, `shift_c` (d_state, d), `shift_b` likewise where it is
     learned, `skip_k` (d,), `s4d` and `skip` (heads,).

@@ -1,4 +1,4 @@
-"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix moves with its input; here with a diagonal A.
+"""Liquid-S4 (Hasani et al. 2022): a state space model whose state matrix depends on its input; here with a diagonal A.
 
 For every channel u of the input, with S4D's discrete system a, b, c (`layers/s4d.py`: vectors of complex numbers):
 

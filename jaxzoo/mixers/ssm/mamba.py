@@ -1,4 +1,4 @@
-"""Mamba (Gu and Dao 2023): a diagonal state space model whose step, input and output maps follow the token.
+"""Mamba (Gu and Dao 2023): a diagonal state space model whose step, input and output maps depend on the token.
 
 With a causal depthwise convolution of `n_taps` taps, channels i of `inner = expand d_model` and states n (Algorithm 2,
 Figure 3, sec. 3.6):
@@ -111,7 +111,7 @@ class MambaConfig(MixerConfig):
         return Mamba(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
-        """Projections, convolution, and 6 operations a number of state: delta A, (delta x) B, a h + b, C h."""
+        """Projections, convolution, and 6 operations per number of state: delta A, (delta x) B, a h + b, C h."""
         d, inner, n = self.width, self.inner, self.d_state
         projections = 2.0 * inner * (3 * d + 2 * self.rank + 2 * n)
         return projections + inner * (conv_flops(self.n_taps, length) + 6 * n)
