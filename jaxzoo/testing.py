@@ -115,7 +115,7 @@ def mixer_of(config: MixerConfig) -> Mixer:
 def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Stream:
     """Random tokens."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(BATCH, length, config.d_model)).astype(np.float32)
+    x = rng.normal(size=(BATCH, length, config.width)).astype(np.float32)
     return Stream(x, rng.integers(N_TOKENS, size=(BATCH, length), dtype=np.int32))
 
 

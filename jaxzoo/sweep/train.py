@@ -76,7 +76,8 @@ class Member:
 
     def open(self, stack: contextlib.ExitStack, tell: Tell, stop: StopSignals) -> None:
         """Opens its files until the stack is left."""
-        log = MetricsLog(self._run.metrics, self.start.step or -1, n_rows=self.start.n_rows)
+        fields = to_json(self._config)
+        log = MetricsLog(self._run.metrics, self.start.step or -1, n_rows=self.start.n_rows, config=fields)
         stack.enter_context(log)
         listener = Listener(tell, self.task.id, self._config.train.steps)
         record = Recorder(self._session, self._run, log, listener, draws=False)

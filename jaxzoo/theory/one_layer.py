@@ -55,8 +55,11 @@ def one_layer_model(
         write(model.position_embedding, np.pad(positions, ((0, 0), (0, d))))
         length_2 += float(np.square(positions[0]).sum())
     block = model.stacks[0].blocks[0]
-    write(block.mixer_norm.scale, np.full(2 * d, math.sqrt(length_2 / (2 * d))))
-    return model, block.mixer
+    scale, layer = block.mixer_norm.scale, block.mixer
+    assert scale is not None
+    assert isinstance(layer, ConvolutionAugmentedAttention)
+    write(scale, np.full(2 * d, math.sqrt(length_2 / (2 * d))))
+    return model, layer
 
 
 def set_projections(

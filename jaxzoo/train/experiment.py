@@ -135,7 +135,8 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
     with StopSignals() as signals, contextlib.ExitStack() as stack:
         stop = AgreedStop(signals, session.mesh)
         with together(OSError):
-            log = MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows, writes=is_leader())
+            fields = to_json(session.config)
+            log = MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows, writes=is_leader(), config=fields)
             speeds = RowFile(run.speed, rows_until(run.speed, start.step or -1)) if is_leader() else None
         stack.enter_context(log)
         if speeds:

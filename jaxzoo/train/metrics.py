@@ -7,15 +7,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[attr-defined]
 from tensorboardX.proto.summary_pb2 import Summary  # type: ignore[attr-defined]
-from tensorboardX.summary import scalar
+from tensorboardX.summary import hparams, scalar
 
 from jaxzoo.screen import warn
 from jaxzoo.train.patience import patiently
@@ -69,6 +69,15 @@ def best_steps(rows: Sequence[Row], metric: str, among: Collection[int] | None =
     return sorted((s for s in scores if among is None or s in among), key=lambda step: (scores[step], step))
 
 
+def _fields(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a config by dotted names, `("model.pattern.0.n_heads", 4)`."""
+    if not isinstance(config, Mapping | list):
+        yield name, config
+        return
+    for key, value in config.items() if isinstance(config, Mapping) else enumerate(config):
+        yield from _fields(value, f"{name}.{key}".lstrip("."))
+
+
 class RowFile:
     """Appends rows to a file, unbuffered, each whole or not at all; tries again what fails.
 
@@ -119,9 +128,18 @@ class MetricsLog:
       keep_until: as `rows_until` takes it.
       n_rows: how many rows there must be up to `keep_until`; where some are missing, a warning says so.
       writes: whether it writes; otherwise it only knows the rows, as every process of a run must.
+      config: of the run, as JSON; its fields go to TensorBoard, which compares runs by them.
     """
 
-    def __init__(self, path: Path, keep_until: int = -1, *, n_rows: int = 0, writes: bool = True):
+    def __init__(
+        self,
+        path: Path,
+        keep_until: int = -1,
+        *,
+        n_rows: int = 0,
+        writes: bool = True,
+        config: Mapping[str, Any] | None = None,
+    ):
         self.rows: list[Row] = rows_until(path, keep_until)
         if len(self.rows) < n_rows:
             steps = [0, *(int(row["step"]) for row in self.rows), keep_until]
@@ -139,6 +157,10 @@ class MetricsLog:
         self._events = EventsWriter(str(self._place), f".{os.getpid()}")
         restart = SessionLog(status=SessionLog.START)
         self._write_event(Event(wall_time=time.time(), step=keep_until + 1, session_log=restart))
+        if config is not None:
+            # Without a declaration of the experiment, TensorBoard finds out by itself which fields differ.
+            _, fields, _ = hparams(dict(_fields(config)), {})
+            self._write_event(Event(wall_time=time.time(), summary=fields))
 
     def __enter__(self) -> Self:
         return self

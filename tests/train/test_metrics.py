@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from jaxzoo.train.metrics import MetricsLog, read_rows
 from jaxzoo.train.plot import draw_learning_curve
@@ -175,3 +176,21 @@ def test_training_and_validation_differ_without_colour(tmp_path, monkeypatch):
     lines = {line.get_label(): line.get_marker() for axes in figures[0].axes for line in axes.get_lines()}
     assert set(lines) == {"training loss", "validation loss", "8 pairs", "9 pairs"}
     assert len(set(lines.values())) == 4
+
+
+def test_tensorboard_gets_the_config_by_dotted_names(tmp_path):
+    """Kills: a field that TensorBoard cannot compare: left out, of another type, or of a name that no flag has."""
+    config = {"model": {"pattern": [{"type": "AttentionConfig", "n_heads": 4, "bias": True}], "max_positions": None}}
+    with MetricsLog(tmp_path / "metrics.jsonl", config=config):
+        pass
+    (file,) = tmp_path.glob("events.out.tfevents.*")
+    content = [v.metadata.plugin_data.content for e in events(file) for v in e.summary.value]
+    (start,) = (HParamsPluginData.FromString(each) for each in content)
+    given = {name: value.WhichOneof("kind") for name, value in start.session_start_info.hparams.items()}
+    pattern = "model.pattern.0"
+    assert given == {
+        f"{pattern}.type": "string_value",
+        f"{pattern}.n_heads": "number_value",
+        f"{pattern}.bias": "bool_value",
+    }
+    assert start.session_start_info.hparams[f"{pattern}.n_heads"].number_value == 4
