@@ -111,9 +111,9 @@ SMOKES = Setting(length=32, batch_size=2, steps=2, asked=(16, 64), valid_tokens=
 def _laptop() -> Scale:
     about = (
         "The genome of E. coli, 4.5 million bases for training, both strands; windows of 256 bases, 450 steps of batch "
-        "8, two learning rates, one seed; 65,536 bases are scored."
+        "8, three learning rates, one seed; 65,536 bases are scored."
     )
-    return LAPTOPS.scale(about, tuple(CONFIGS), (3e-3, 1e-2), (0,))
+    return LAPTOPS.scale(about, tuple(CONFIGS), (3e-3, 1e-2, 1e-3), (0,))
 
 
 def _large() -> Scale:
