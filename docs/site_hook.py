@@ -85,7 +85,7 @@ def on_files(files: Any, *, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Turns links between files of the repository into links of the site."""
+    """Turns links between files of the repository into links of the site; a picture opens at full size."""
     here = page.file.src_uri
     source = mirrored().get(here, f"docs/{here}")
     pages = {path: name for name, path in mirrored().items()}
@@ -96,6 +96,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
         name = pages.get(path, path.removeprefix("docs/"))
         if name not in files.src_uris:
             return text
-        return f"{picture}[{text}]({os.path.relpath(name, os.path.dirname(here) or '.')}{anchor})"
+        place = f"{os.path.relpath(name, os.path.dirname(here) or '.')}{anchor}"
+        return f"[![{text}]({place})]({place})" if picture else f"[{text}]({place})"
 
     return LINK.sub(link, markdown)

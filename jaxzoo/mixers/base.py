@@ -1,19 +1,19 @@
 """The contract of every sequence mixer.
 
-A mixer is a Flax NNX module that is used functionally: parameters live in the module, activations and recurrent
-states never do. Three ways to run it give the same numbers:
+A mixer is a Flax NNX module that is used functionally: parameters live in the module, activations and recurrent states
+never do. Its three forms give the same numbers:
 
 - `y = mixer(x, context)`: all tokens at once, for training;
 - `y, state = mixer.prefill(x, state, context)`: any number of tokens from any state, for prompts, chunks and streams;
 - `y_t, state = mixer.step(x_t, state, context)`: one token.
 
-`context` (`Context`: token ids, packed documents, a random key) may be left out. What a mixer cannot do, or must be
-given, stands in its config's `capabilities`; a mixer that is given documents that it would mix up, or not given the
-tokens that it reads, refuses by name.
+`context` (`Context`: token ids, packed documents, a random key) may be left out. A mixer's limits and requirements are
+in its config's `capabilities`; given documents that it would mix, or without the tokens that it reads, a mixer raises
+an error that names it.
 
 The output has the dtype of the input; parameters are float32. A state is a NamedTuple of arrays, and **every leaf has
-the batch as its leading axis**: rows are independent sequences that may stand at different positions. Recurrent sums
-are float32; cached activations (keys, values, convolution inputs) have the dtype given to `init_state`.
+the batch as its leading axis**: rows are independent sequences that may be at different positions. Recurrent sums are
+float32; cached activations (keys, values, convolution inputs) have the dtype given to `init_state`.
 """
 
 import abc

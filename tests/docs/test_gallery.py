@@ -47,7 +47,8 @@ def test_links_of_the_repository_in_the_site():
 
         return on_page_markdown(text, page=Page, config=None, files=Files)
 
-    assert moved("recall.md", "![a](../experiments/results/x.png)") == "![a](experiments/results/x.png)"
+    picture = "experiments/results/x.png"
+    assert moved("recall.md", f"![a](../{picture})") == f"[![a]({picture})]({picture})"
     assert moved("index.md", "[d](docs/data.md#train) [s](jaxzoo/a.py)") == "[d](data.md#train) s"
     assert moved("pallas_kernels/README.md", "[`k`](../docs/data.md)") == "[`k`](../data.md)"
     assert (
