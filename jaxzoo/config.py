@@ -1,4 +1,4 @@
-"""Everything that an experiment can say, as frozen dataclasses; files under `configs/` return one.
+"""All fields of an experiment, as frozen dataclasses; files under `configs/` return one.
 
 Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
 training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
@@ -77,7 +77,7 @@ OWN_CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "muon": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},
     "adafactor": {},
 }
-"""Optimizer -> the fields of `OptimizerConfig` that it alone reads, and what they are where the config is silent."""
+"""Optimizer -> the fields of `OptimizerConfig` that it alone reads, and their defaults."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,15 +104,15 @@ class OptimizerConfig(Checked):
     has none."""
     b2: FractionBelowOne | None = None
     """Decay of the mean of squared gradients (Lion: of its mean of gradients); with Muon likewise. None: 0.999 (Lion
-    0.99). Adafactor has its own course."""
+    0.99). Adafactor has its own schedule."""
     eps: PositiveFloat | None = None
     """Added to the root of the second moment; with Muon likewise. None: 1e-8. Lion and Adafactor have none."""
     weight_decay: NonNegativeFloat = 0.1
-    """Decoupled weight decay, scaled by the learning rate; not on parameters that refuse it (norms, biases)."""
+    """Decoupled weight decay, scaled by the learning rate; not on parameters that exclude it, such as norms and biases."""
     decay_embeddings: bool = True
-    """Also decays the embeddings (and so a tied head)."""
+    """Also decays the embeddings, and with them a tied head."""
     decay_all: bool = False
-    """Also decays parameters that refuse it, as the released Zoology code does."""
+    """Also decays parameters that exclude it, as the released Zoology code does."""
     clip_norm: NonNegativeFloat = 1.0
     """Largest global gradient norm; 0: no clipping."""
 
@@ -130,7 +130,7 @@ class OptimizerConfig(Checked):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig(Checked):
-    """The loop: how long, how often, when to stop."""
+    """The training loop: length, intervals, stopping."""
 
     steps: PositiveInt = 1000
     """Optimizer steps in all."""
@@ -153,22 +153,22 @@ class TrainConfig(Checked):
     checkpoint_every: NonNegativeInt = 100
     """Steps between two checkpoints; there is one at the end as well. 0: only at the end."""
     keep_checkpoints: PositiveInt = 2
-    """How many checkpoints stay on disk, the newest ones."""
+    """Number of newest checkpoints that are kept on disk."""
     keep_best: NonNegativeInt = 0
-    """How many more stay on disk, those with the best validations; a validation among the best is saved at once."""
+    """Number of checkpoints with the best validations that are also kept; such a validation is saved at once."""
     best_metric: str = "valid/loss"
-    """Metric of a validation by which it is better than another: a higher valid/accuracy, a lower one of all others."""
+    """Metric that decides which validation is better: higher for valid/accuracy, lower for all others."""
     stop_at_accuracy: Fraction = 0.0
     """Stops after a validation whose accuracy reaches this; 0: never."""
     lora_rank: NonNegativeInt = 0
-    """Rank of the adapters (LoRA) that learn in the place of the parameters, which `--init-from` names; 0: none."""
+    """Rank of the adapters (LoRA) that learn instead of the parameters of `--init-from`; 0: none."""
     lora_targets: tuple[str, ...] = ()
     """Projections that have adapters, such as q_proj v_proj; a wrong name lists those of the model."""
     lora_alpha: PositiveFloat = 16.0
     """An adapter is scaled by lora_alpha / lora_rank."""
     pallas_kernels: str | None = None
     """Devices on which Pallas kernels are the automatic choice: `all`, or a report of `python -m pallas_kernels.verify`
-    for the one that it verified; None: as the environment variable PALLAS_KERNELS says."""
+    for the one that it verified; None: the environment variable PALLAS_KERNELS decides."""
 
     def __post_init__(self) -> None:
         together = bool(self.lora_rank) == bool(self.lora_targets)

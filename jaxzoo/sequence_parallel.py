@@ -1,4 +1,4 @@
-"""Sequences in parts: time shared out over the mesh axis `sequence`, for ops without a kernel.
+"""Sequences in parts: time sharded over the mesh axis `sequence`, for ops without a kernel.
 
 Each device runs an op on its own tokens, inside a `jax.shard_map` over that axis alone (the compiler partitions batch,
 heads and channels as ever). What it must know of the tokens before them is little:

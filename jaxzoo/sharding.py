@@ -44,16 +44,16 @@ DeviceCount = Annotated[int, Rule("must be positive, or -1: the devices that are
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig(Checked):
-    """Shape of the device mesh. One entry may be -1: the devices that the others leave."""
+    """Shape of the device mesh. One entry may be -1: all remaining devices."""
 
     data: DeviceCount = -1
-    """Devices that share out the batch, each with a full copy of the parameters."""
+    """Devices over which the batch is sharded, each with a full copy of the parameters."""
     fsdp: DeviceCount = 1
-    """Devices that share out the batch, and the parameters and optimizer state along the model width."""
+    """Devices over which the batch is sharded, and parameters and optimizer state along the model width."""
     tensor: DeviceCount = 1
-    """Devices that share out heads, hidden units and the vocabulary."""
+    """Devices over which heads, hidden units and the vocabulary are sharded."""
     sequence: DeviceCount = 1
-    """Devices that share out the tokens of every sequence."""
+    """Devices over which the tokens of every sequence are sharded."""
 
     def __post_init__(self) -> None:
         if dataclasses.astuple(self).count(-1) > 1:
@@ -121,7 +121,7 @@ def constrain(x: jax.Array, *axes: str | None) -> jax.Array:
 
 
 def sequence_devices(n_tokens: int) -> int:
-    """Devices of the current mesh that share out `n_tokens` of every sequence; 1 where each has them all.
+    """Devices of the current mesh over which `n_tokens` of every sequence are sharded; 1: each has all of them.
 
     That is so without a mesh, inside a `shard_map`, for a length that they do not divide, and for no tokens.
     """
@@ -159,5 +159,5 @@ def on_mesh(plain: Callable[..., Any], sharded: Callable[..., Any], q: jax.Array
 
 
 def row_devices(mesh: Mesh | AbstractMesh) -> int:
-    """Among how many devices the rows of a batch are shared out."""
+    """Number of devices over which the rows of a batch are sharded."""
     return mesh.shape["data"] * mesh.shape["fsdp"]

@@ -50,7 +50,7 @@ class LabelledSequencesConfig(DataConfig):
     scored: Literal["valid", "test"] = "valid"
     """The split that is scored."""
     reverse_complements: bool = False
-    """DNA alone: half of the training rows are read from the other strand."""
+    """DNA only: half of the training rows are read from the other strand."""
     seed: Seed = 0
     """Seed of the order of the training sequences."""
 

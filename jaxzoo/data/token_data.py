@@ -47,7 +47,7 @@ class TokenDataConfig(WindowsConfig):
     """Location of token shards, and their windows."""
 
     path: str = ""
-    """Directory that `python -m jaxzoo.data.tokenize` made; empty where `sources` name several."""
+    """Directory made by `python -m jaxzoo.data.tokenize`; empty if `sources` names several."""
     sources: tuple[TokenSourceConfig, ...] = ()
     """A mixture of token directories, all of one tokenizer; empty: `path` alone."""
     expected_tokenizer: str = ""
@@ -57,7 +57,7 @@ class TokenDataConfig(WindowsConfig):
     seed: Seed = 0
     """Seed of the order of the training windows."""
     reverse_complements: bool = False
-    """DNA alone: half of the training windows are read from the other strand."""
+    """DNA only: half of the training windows are read from the other strand."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,7 +38,7 @@ class WindowsConfig(DataConfig):
     valid_lengths: tuple[PositiveInt, ...] = ()
     """Tokens of the windows of validation, each length scored by itself on the same targets; empty: `length` alone."""
     packing: Packing = "concatenate"
-    """Context of a token in its window: all before it, or (segments) its own document alone."""
+    """Context of a token in its window: all tokens before it, or (segments) only those of its own document."""
     valid_tokens: PositiveInt = 100_000
     """Upper bound of the validation tokens that are scored, from the beginning of the validation text."""
 

@@ -160,5 +160,5 @@ def _draw(logits: Float[Array, "b vocab"], position: Int[Array, "b"], rules: Rul
 
 
 def _placed(tree: Tree) -> Tree:
-    """The arrays as every program takes and returns them: rows shared out over the batch axes of the mesh, if any."""
+    """The arrays as every program takes and returns them: rows sharded over the batch axes of the mesh, if any."""
     return jax.tree.map(lambda x: constrain(x, *("batch", *(None,) * x.ndim)[: x.ndim]), tree)

@@ -48,8 +48,8 @@ def causal_conv(
         document alone. Not with a history. None: each row is one document.
 
     Returns:
-      `(b, t, d)`. Cost a token and channel: `w` multiply-adds, or those of the transforms (see `conv_flops`). Where
-      devices share out time, each gets the `w - 1` inputs before its own; where these are more than its own, whole
+      `(b, t, d)`. Cost per token and channel: `w` multiply-adds, or those of the transforms (see `conv_flops`). If time
+      is sharded over devices, each gets the `w - 1` inputs before its own; where these are more than its own, whole
       sequences of a share of the channels.
 
     Raises:

@@ -129,7 +129,7 @@ def s4d_prefill(
 
 
 def _in_parts(u: jax.Array, system: Discrete, segment_ids: jax.Array | None, state: jax.Array) -> tuple[Array, Array]:
-    """Outputs, and the state after the last input, complex64; devices that share out time pass on states alone."""
+    """Outputs, and the state after the last input, complex64; if time is sharded, devices exchange only states."""
     run, kept = Partial(_from_state, system), Partial(_kept, system)
     return scan_in_parts(run, kept, u, segment_ids, state, jnp.zeros_like(state))
 

@@ -1,6 +1,6 @@
 """Variables of a module: parameters, which learn, and buffers, which do not; each with its metadata.
 
-Logical axes say how a variable is shared out over a mesh (`jaxzoo.sharding`); a parameter also says what the optimizer
+Logical axes say how a variable is sharded over a mesh (`jaxzoo.sharding`); a parameter also says what the optimizer
 must know. Nothing is guessed from a name or a rank.
 """
 

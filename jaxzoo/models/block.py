@@ -44,7 +44,7 @@ def dropout(x: Array, rate: float, key: PRNGKeyArray | None) -> Array:
 
 
 def constrain_residual(x: Array) -> Array:
-    """Rows of the residual stream (b, t, d), or (b, d) of a step, and its tokens are shared out; the width is whole."""
+    """Rows of the residual stream (b, t, d), or (b, d) of a step, and its tokens are sharded; the width is whole."""
     return constrain(x, *("batch", "time")[: x.ndim - 1], None)
 
 

@@ -36,9 +36,9 @@ class LanguageModelConfig(Checked):
     vocab_size: PositiveInt = 8192
     """Number of token ids."""
     pad_vocab_multiple: PositiveInt = 8
-    """The embedding gets rows up to the next multiple of this; no logit goes to the added ones."""
+    """The rows of the embedding are padded to a multiple of this; the added rows get no logit."""
     max_length: PositiveInt = 64
-    """Longest sequence that the model is made for, and so the taps of long filters that do not say how many."""
+    """Longest sequence of the model, and the default length of long filters."""
     mlp: Literal["swiglu", "geglu", "geglu_tanh", "glu", "gelu", "gelu_tanh", "identity", "none"] = "swiglu"
     """Second branch of a layer: an MLP whose gate has a SiLU, GELU or sigmoid, or no gate (gelu). `identity` adds the
     normed residual (the released Zoology figures)."""
@@ -54,7 +54,7 @@ class LanguageModelConfig(Checked):
     norm_eps: NonNegativeFloat = 1e-5
     """Added to the variance (mean square) in a norm."""
     max_positions: PositiveInt | None = None
-    """Rows of a learned embedding of the position (Zoology's attention models); None: there is none."""
+    """Rows of a learned position embedding (Zoology's attention models); None: no such embedding."""
     tie_embeddings: bool = True
     """The head is the embedding's transpose (with `pair_values`, that of the values)."""
     embed_scale: PositiveFloat = 1.0

@@ -49,7 +49,7 @@ def bonus_linear_attention(
 
     Returns:
       y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states. Where devices share out time, they pass on states alone.
+      the inputs and t / chunk_size states. If time is sharded over devices, they exchange only states.
     """
     b, t, h, k_dim = k.shape
     empty = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)

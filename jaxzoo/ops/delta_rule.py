@@ -95,8 +95,8 @@ def delta_rule(
 
     Returns:
       y in the dtype of `v`, and S after the last token, float32. O(t (chunk_size (k + v) + k v)) time per head, and
-      memory for the inputs and t / chunk_size states. Where devices share out time, they pass on states, and matrices
-      (k, k) per head by which a part acts on the state before it.
+      memory for the inputs and t / chunk_size states. If time is sharded over devices, they exchange states, and
+      matrices (k, k) per head by which a part acts on the state before it.
 
     Raises:
       ValueError: both or none of `beta` and `removal`.

@@ -60,7 +60,7 @@ def diagonal_scan(
 
     Returns:
       y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
-      state a chunk, and some times `chunk_size` states. Where devices share out time, they pass on states alone.
+      state a chunk, and some times `chunk_size` states. If time is sharded over devices, they exchange only states.
     """
     # A Partial of a Partial hides the arrays of the inner one.
     coefficients, readout = (f if isinstance(f, Partial) else Partial(f) for f in (coefficients, readout))

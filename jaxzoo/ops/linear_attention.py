@@ -77,7 +77,7 @@ def linear_attention(
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
-      the inputs and t / chunk_size states. Where devices share out time, they pass on states alone.
+      the inputs and t / chunk_size states. If time is sharded over devices, they exchange only states.
     """
     (b, t, h, v_dim), k_dim = v.shape, k.shape[3]
     empty = empty_state(b, h, k_dim, v_dim, normalize=normalize)

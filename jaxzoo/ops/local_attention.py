@@ -48,7 +48,7 @@ def local_attention(
         is further away is not seen, whatever the labels.
 
     Returns:
-      y in the dtype of `q`, and lse in float32. Where devices share out the time of queries and keys alike, in whole
+      y in the dtype of `q`, and lse in float32. If the time of queries and keys is sharded alike, in whole
       blocks, each gets the keys that the first of its blocks meets before it.
     """
     devices = sequence_devices(q.shape[1])

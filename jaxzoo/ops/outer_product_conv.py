@@ -36,8 +36,8 @@ def outer_product_conv(
       segment_ids: packed documents, not with a history; see `causal_conv`.
 
     Returns:
-      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels. Where devices share out time, each gets whole sequences
-      of a share of the heads.
+      `(b, t, h, v)`. Cost: `k` convolutions of `h v` channels. If time is sharded over devices, each gets whole
+      sequences of a share of the heads.
     """
     if v.shape[1] == 0:
         return v

@@ -79,7 +79,7 @@ def wkv4(
 
     Returns:
       wkv in the dtype of `v`, and the state after the last token. O(t) time a channel, and memory for the inputs and
-      t / chunk_size states. Where devices share out time, they pass on states alone.
+      t / chunk_size states. If time is sharded over devices, they exchange only states.
     """
     empty = empty_state(k.shape[0], k.shape[2])
     u, w = (x.astype(jnp.float32) for x in (u, w))

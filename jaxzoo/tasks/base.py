@@ -40,7 +40,7 @@ class TaskConfig(Checked, abc.ABC):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, in a line for the reader of examples."""
+        """Meaning of the tokens, in one line for the reader of examples."""
         return f"tokens 0..{self.vocab_size - 1}"
 
     @property

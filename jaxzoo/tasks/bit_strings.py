@@ -53,7 +53,7 @@ class BitStringConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         return "bits 0 and 1" if self.cumulative else f"bits 0 and 1; {END} asks"
 
     @property

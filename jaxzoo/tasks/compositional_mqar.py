@@ -47,7 +47,7 @@ NEUTRAL = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompositionalMQARConfig(TaskConfig):
-    """Sizes and laws of an example; defaults as released. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, first keys are 1 .. vocab_size // 3 - 1, second keys the next vocab_size // 3, values the
@@ -80,7 +80,7 @@ class CompositionalMQARConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         second = self.first_second_key
         keys = f"first keys 1..{second - 1}, second keys {second}..{self.first_value - 1}"
         return f"{keys}, values {self.first_value}..{self.vocab_size - 1}; {NEUTRAL}: empty"

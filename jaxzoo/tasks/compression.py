@@ -65,7 +65,7 @@ class CompressionConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         last = self.vocab_size - 1
         noise = f", noise {self.n_plain}..{last - 1}" if self.noise_vocab_size else ""
         return f"plain tokens 0..{self.n_plain - 1}{noise}, compression token {last}"

@@ -47,7 +47,7 @@ NEUTRAL = 0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForgettingMQARConfig(TaskConfig):
-    """Sizes and laws of an example; defaults as released. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -82,7 +82,7 @@ class ForgettingMQARConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         values = f"values {self.first_value}..{self.vocab_size - 1}"
         again = f"keys are bound again from position {2 * self.n_pairs} on"
         return f"keys 1..{self.n_keys}, {values}; {NEUTRAL}: empty; {again}"

@@ -44,7 +44,7 @@ Places = Literal["slots", "anywhere"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MQARConfig(TaskConfig):
-    """Sizes and laws of an MQAR example. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an MQAR example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, keys are 1 .. vocab_size // 2 - 1, values the rest."""
@@ -80,7 +80,7 @@ class MQARConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         return f"keys 1..{self.n_keys}, values {self.first_value}..{self.vocab_size - 1}; 0: empty"
 
     @property

@@ -44,7 +44,7 @@ NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NGramRecallConfig(TaskConfig):
-    """Sizes and laws of an example. Raises `ValueError` where no such example exists."""
+    """Sizes and distributions of an example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
     """Tokens: 0 is neutral, 1 says that there is no match, grams are of 2 .. vocab_size // 2 - 1, values the rest; a
@@ -89,7 +89,7 @@ class NGramRecallConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         grams = "keys" if self.n_gram == 1 else f"{self.n_gram}-grams of"
         values = f"values {self.first_value}..{self.vocab_size - 1}"
         no_match = f", {NO_MATCH}: no match" if self.n_unmatched else ""

@@ -28,15 +28,15 @@ class Examples(Checked):
     task: TaskConfig
     """Task config of the examples."""
     n_examples: Annotated[int, Rule(f"must be in [1, {MAX_EXAMPLES:,}]", 1, MAX_EXAMPLES)]
-    """How many of them: those with the numbers from 0 on."""
+    """Number of examples, from index 0 on."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecallDataConfig(DataConfig):
-    """Which examples of which tasks to train and to validate on."""
+    """Training and validation examples of recall tasks."""
 
     train: tuple[Examples, ...]
-    """The training mixture; a task config stands here once at most."""
+    """The training mixture; each task config may occur once."""
     valid: tuple[Examples, ...]
     """The validation sets, disjoint from all training examples of the same task."""
     seed: Seed = 0
@@ -53,7 +53,7 @@ class RecallDataConfig(DataConfig):
 
     @property
     def model_fields(self) -> Mapping[str, Any]:
-        """What the tasks ask of the model."""
+        """Model fields that the tasks need."""
         return self.train[0].task.model_fields
 
     def build(self, *, batch_size: int, valid_batch_size: int) -> "RecallData":

@@ -71,7 +71,7 @@ class SelectiveCopyConfig(TaskConfig):
 
     @property
     def legend(self) -> str:
-        """Which tokens are what, for the reader of examples."""
+        """Meaning of the tokens, for the reader of examples."""
         signals = f"signals {self.first_signal}..{self.vocab_size - 1}"
         return f"noise 1..{self.n_noise}, {signals}; {SEPARATOR}: separator"
 

@@ -57,7 +57,7 @@ class VocabularyPart(NamedTuple):
     """Which rows of the vocabulary a device of a `shard_map` has."""
 
     axes: tuple[str, ...] = ()
-    """Mesh axes that share out the rows; none: it has all."""
+    """Mesh axes over which the rows are sharded; none: each device has all."""
     first_row: int | Int[Array, ""] = 0
 
 

@@ -201,7 +201,7 @@ class Session(Program):
         return self.dataset.train() if self._rows is None else self.dataset.train(self._rows)
 
     def place(self, batch: Batch) -> Batch:
-        """A batch as `stream` gives it, with its rows shared out over the devices of the mesh."""
+        """A batch as `stream` gives it, with its rows sharded over the devices of the mesh."""
         return place_rows(batch, self.row_sharding, self.config.train.batch_size, self._rows)
 
     def compile(self) -> Any:

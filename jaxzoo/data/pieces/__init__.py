@@ -1,1 +1,1 @@
-"""Work in pieces: shared out among processes and machines, and killed and begun again without loss."""
+"""Work in pieces that processes and machines share, and that survives being killed."""

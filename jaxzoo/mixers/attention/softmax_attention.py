@@ -122,7 +122,7 @@ class Attention(MultiHeadMixer):
         q, k, v = self._project(x, positions)
         segment_ids, bias = context.segment_ids, self._bias(positions, positions)
         if bias is not None:
-            # Where devices share out time, each looks up all keys for its queries.
+            # If time is sharded over devices, each looks up all keys for its queries.
             k, v = (constrain(y, "batch", None, "heads", None) for y in (k, v))
             visible = positions[:, None, :] <= positions[:, :, None]
             if segment_ids is not None:
