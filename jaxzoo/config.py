@@ -108,7 +108,7 @@ class OptimizerConfig(Checked):
     eps: PositiveFloat | None = None
     """Added to the root of the second moment; with Muon likewise. None: 1e-8. Lion and Adafactor have none."""
     weight_decay: NonNegativeFloat = 0.1
-    """Decoupled weight decay, scaled by the learning rate; not on parameters that exclude it, such as norms and biases."""
+    """Decoupled weight decay, scaled by the learning rate; not on parameters that exclude it (norms, biases)."""
     decay_embeddings: bool = True
     """Also decays the embeddings, and with them a tied head."""
     decay_all: bool = False
