@@ -1,4 +1,4 @@
-"""`python -m pallas_kernels.benchmark OP`: checks, times, and writes JSON and plots; the package says how."""
+"""`python -m pallas_kernels.benchmark OP`: checks and times an op, and writes JSON and plots; the package says how."""
 
 import argparse
 import dataclasses
@@ -32,20 +32,31 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     p.add_argument("op", nargs="?", metavar="OP", help=f"one of {', '.join(OPS)}")
     p.add_argument("--groups", nargs="+", metavar="GROUP", help="groups of workloads")
-    p.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="KIND", help=", ".join(KINDS))
+    p.add_argument(
+        "--kinds",
+        nargs="+",
+        choices=KINDS,
+        default=list(KINDS),
+        metavar="KIND",
+        help=f"any of {', '.join(KINDS)}; default: all",
+    )
     p.add_argument(
         "--implementations", nargs="+", metavar="NAME", help="candidates by name; default: those of the platform"
     )
     p.add_argument("--peers", nargs="+", default=[], metavar="PATH", help="checkouts of public peers, used in place")
-    p.add_argument("--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="default: %(default)s")
-    p.add_argument("--seeds", type=_positive, metavar="N", help="input sets; default: by size, 2 to 32")
-    p.add_argument("--repeats", type=_positive, default=10, metavar="N", help="batches; default: %(default)s")
     p.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="of timing for each row; default: %(default)s"
+        "--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="directory of results; default: %(default)s"
     )
-    p.add_argument("--quick", action="store_true", help="first, middle and last shape of a group; 0.2 s a row")
+    p.add_argument("--seeds", type=_positive, metavar="N", help="number of input sets; default: by size, 2 to 32")
+    p.add_argument(
+        "--repeats", type=_positive, default=10, metavar="N", help="number of timed batches; default: %(default)s"
+    )
+    p.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="seconds of timing per row; default: %(default)s"
+    )
+    p.add_argument("--quick", action="store_true", help="first, middle and last shape of a group; 0.2 s per row")
     p.add_argument("--force", action="store_true", help="replace a result of the same op, device and date")
-    p.add_argument("--commit", help="of this code; default: what git says")
+    p.add_argument("--commit", help="commit of this code; default: from git")
     p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables and draw the plots of a result")
     return p
 

@@ -95,17 +95,19 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pallas_kernels.compile_check", description=DESCRIPTION, epilog=EXIT)
 
     def names(flag, allowed, default):
-        text = f"of {', '.join(allowed)}; default: {', '.join(default) if default else 'all'}"
+        text = f"any of {', '.join(allowed)}; default: {', '.join(default) if default else 'all'}"
         parser.add_argument(flag, nargs="+", metavar="NAME", choices=allowed, default=default, help=text)
 
     names("--op", OPS, OPS)
     names("--target", tuple(TARGETS), tuple(TARGETS))
     names("--kind", get_args(Kind), None)
     names("--group", tuple(dict.fromkeys(name for op in OPS for name in workload_groups(op))), ("headline",))
-    parser.add_argument("--implementation", metavar="NAME", help="default: what the op chooses for the platform")
-    parser.add_argument("--model", action="store_true", help="predict the time of every kernel, and what holds it")
+    parser.add_argument(
+        "--implementation", metavar="NAME", help="one implementation; default: the op's choice for the platform"
+    )
+    parser.add_argument("--model", action="store_true", help="predict the time of every kernel and what limits it")
     parser.add_argument("--save", action="store_true", help="write the predictions into the committed table")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every number there too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
     return parser
 
 

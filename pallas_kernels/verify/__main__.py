@@ -181,13 +181,15 @@ def _hardware() -> dict[str, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m pallas_kernels.verify", description=DESCRIPTION, epilog=EXIT)
-    parser.add_argument("--minutes", type=float, default=15.0, help="no case starts later; default: 15")
-    parser.add_argument("--out", type=Path, default=Path("verify.json"), metavar="FILE", help="default: verify.json")
-    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="seconds for the runs of a case")
+    parser.add_argument("--minutes", type=float, default=15.0, help="time after which no case starts; default: 15")
     parser.add_argument(
-        "--repeats", type=int, default=20, help="runs whose bits are compared; default: 20; none on a CPU"
+        "--out", type=Path, default=Path("verify.json"), metavar="FILE", help="report; default: verify.json"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random inputs; default: 0")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="S", help="time limit of a case; default: 30")
+    parser.add_argument(
+        "--repeats", type=int, default=20, help="number of runs whose bits are compared; default: 20; none on a CPU"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random inputs; default: 0")
     parser.add_argument("--cases", default="pallas_kernels.verify.cases", metavar="MODULE", help="module with CASES")
     parser.add_argument("--times", default="pallas_kernels.verify.times", metavar="MODULE", help="module with TIMES")
     return parser
