@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--peers", nargs="+", default=[], metavar="PATH", help="checkouts of public peers, used in place")
     p.add_argument(
-        "--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="directory of results; default: %(default)s"
+        "--out", type=Path, default=Path("benchmarks/results"), metavar="DIR", help="results; default: %(default)s"
     )
     p.add_argument("--seeds", type=_positive, metavar="N", help="number of input sets; default: by size, 2 to 32")
     p.add_argument(
