@@ -44,22 +44,22 @@ class Demo(NamedTuple):
 
 DEMOS = {
     "mqar": Demo(
-        "Multi-query associative recall: at each key that comes again, the value that followed it.",
+        "Multi-query associative recall: at each repeated key, the value that followed it.",
         "mqar.preset",
         {"length": 16, "n_pairs": 2, "vocab_size": 64},
     ),
     "ar": Demo(
-        "Associative recall: the last token is a key of the context, and asks for its value.",
+        "Associative recall: the last token is a key of the context; the answer is its value.",
         "ngram_recall.ar",
         {"length": 11, "vocab_size": 32},
     ),
     "nar": Demo(
-        "Associative recall of N-grams: the last tokens are a gram of the context, and ask for its value.",
+        "Associative recall of N-grams: the last tokens are a gram of the context; the answer is its value.",
         "ngram_recall.nar",
         {"length": 14, "vocab_size": 32},
     ),
     "mqnar": Demo(
-        'Multi-query recall of N-grams: at each gram that is asked for its value, or "no match".',
+        'Multi-query recall of N-grams: at each queried gram its value, or "no match".',
         "ngram_recall.mqnar",
         {"length": 29, "n_pairs": 4, "vocab_size": 32},
     ),
@@ -69,12 +69,12 @@ DEMOS = {
         {"length": 15, "n_signals": 4, "n_noise": 8, "vocab_size": 17},
     ),
     "forgetting_mqar": Demo(
-        "MQAR with keys that are bound again: at each key that is asked for, the value that it had last.",
+        "MQAR with keys that are bound again: at each queried key, its last value.",
         "forgetting_mqar.ForgettingMQARConfig",
         {"length": 20, "n_pairs": 4, "n_updates": 2, "vocab_size": 64, "fillers": "zero"},
     ),
     "compositional_mqar": Demo(
-        "MQAR with pairs of tokens as keys: at each pair that comes again, the value that neither token tells.",
+        "MQAR with pairs of tokens as keys: at each repeated pair, its value, which neither token alone determines.",
         "compositional_mqar.CompositionalMQARConfig",
         {"length": 24, "n_pairs": 4, "vocab_size": 60, "fillers": "zero"},
     ),
@@ -85,17 +85,17 @@ DEMOS = {
         {"n_objects": 3, "length": 12},
     ),
     "noisy_recall": Demo(
-        "MAD's noisy recall: at each key that came before, its value; some pairs are noise.",
+        "MAD's noisy recall: at each repeated key, its value, among noise tokens.",
         "mad.NoisyRecallConfig",
         {"length": 20, "vocab_size": 16, "noise_vocab_size": 8},
     ),
     "fuzzy_recall": Demo(
-        "MAD's fuzzy recall: after each key of several tokens that came before, the tokens of its value.",
+        "MAD's fuzzy recall: after each repeated key of several tokens, the tokens of its value.",
         "mad.FuzzyRecallConfig",
         {"length": 30, "vocab_size": 10, "k_motif_size": 2, "v_motif_size": 2},
     ),
     "memorization": Demo(
-        "MAD's memorization: the value of each key, which no example tells.",
+        "MAD's memorization: the value of each key, a fixed fact that no example contains.",
         "mad.MemorizationConfig",
         {"length": 12, "vocab_size": 16},
     ),

@@ -54,8 +54,7 @@ class BigBirdConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Zaheer et al. 2020",
         url="https://arxiv.org/abs/2007.14062",
-        good_at="Long documents with a few important places; "
-        "what lies in no chosen block is out of reach of one layer.",
+        good_at="Long documents with a few important places; one layer cannot reach keys outside the chosen blocks.",
         equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks",
     )
 

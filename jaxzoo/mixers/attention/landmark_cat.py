@@ -68,8 +68,7 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     about: ClassVar[About] = About(
         paper="Li et al. 2025 (CAT)",
         url="https://arxiv.org/abs/2407.05591",
-        good_at="Recall in long contexts by a small share of attention's reads; "
-        "heads must be wide, about B log(t / B).",
+        good_at="Recall in long contexts with a small share of attention's reads; heads of width about B log(t / B).",
     )
 
     positions: Literal["none", "rotary", "xpos"] = "none"

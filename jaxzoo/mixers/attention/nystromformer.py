@@ -46,7 +46,7 @@ class NystromFormerConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Xiong et al. 2021",
         url="https://arxiv.org/abs/2102.03902",
-        good_at="Long inputs that are read as a whole; approximates attention by landmarks.",
+        good_at="Long inputs that are read as a whole; it approximates attention by landmarks.",
     )
 
     positions: Literal["none", "rotary"] = "none"

@@ -57,7 +57,7 @@ class ScatterBrainConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Chen et al. 2021",
         url="https://arxiv.org/abs/2110.15343",
-        good_at="Exact attention nearby and a rough one beyond, under one normaliser, in fixed memory.",
+        good_at="Exact attention nearby and approximate attention beyond, under one normaliser, in fixed memory.",
     )
 
     positions: Literal["none", "rotary"] = "none"

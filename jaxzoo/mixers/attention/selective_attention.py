@@ -69,7 +69,7 @@ class SelectiveAttentionConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Zoology), sec. 5",
         url="https://arxiv.org/abs/2312.04927",
-        good_at="Closing the gap of convolutions: attention for the few tokens that need it.",
+        good_at="Closing the recall gap of convolutions: attention only for the few tokens that need it.",
     )
 
     positions: Literal["none", "rotary", "xpos"] = "none"

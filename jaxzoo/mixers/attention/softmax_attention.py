@@ -35,7 +35,7 @@ class AttentionConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Vaswani et al. 2017",
         url="https://arxiv.org/abs/1706.03762",
-        good_at="Recall of anything in the context, at any width; pays for it with a cache that grows with the text.",
+        good_at="Recall of anything in the context, at any width; its cache grows with the text.",
         equation="y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j",
     )
 

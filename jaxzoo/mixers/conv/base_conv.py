@@ -55,7 +55,7 @@ class BaseConvConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Zoology)",
         url="https://arxiv.org/abs/2312.04927",
-        good_at="Shifts and comparisons at fixed distances, at the lowest cost of all; the first layer of hybrids.",
+        good_at="Shifts and comparisons at fixed distances, at the lowest cost; the first layer of hybrids.",
         equation="y = (u W + b1) . (h * u + b2)",
     )
 

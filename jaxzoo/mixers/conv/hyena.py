@@ -48,7 +48,7 @@ class HyenaConfig(LongFilterConfig):
     about: ClassVar[About] = About(
         paper="Poli et al. 2023",
         url="https://arxiv.org/abs/2302.10866",
-        good_at="Text of long range in sub-quadratic time; recalls less than attention of its width.",
+        good_at="Text of long range in sub-quadratic time; it recalls less than attention of its width.",
     )
 
     order: Annotated[int, Rule("must be at least 2", 2, 2**31 - 1)] = 2

@@ -44,7 +44,7 @@ class InputDependentConvConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Zoology), Theorem 4.5",
         url="https://arxiv.org/abs/2312.04927",
-        good_at="Solving recall exactly with one convolution whose filter is made of the sequence; an existence proof.",
+        good_at="An existence proof: one convolution with a filter computed from the sequence solves recall exactly.",
     )
 
     filter: Literal["programmatic", "autocorrelation"] = "programmatic"

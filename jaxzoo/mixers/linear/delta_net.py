@@ -31,9 +31,7 @@ class DeltaNetConfig(DeltaConfig):
     about: ClassVar[About] = About(
         paper="Yang et al. 2024",
         url="https://arxiv.org/abs/2406.06484",
-        good_at=(
-            "Recall beyond what sums of the same size hold: it overwrites the value of a key instead of adding to it."
-        ),
+        good_at="More recall than sums of the same size: a write replaces the value of a key instead of adding to it.",
     )
 
     gate: bool = False

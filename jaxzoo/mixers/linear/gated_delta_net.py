@@ -44,10 +44,7 @@ class GatedDeltaNetConfig(DeltaConfig):
     about: ClassVar[About] = About(
         paper="Yang et al. 2024",
         url="https://arxiv.org/abs/2412.06464",
-        good_at=(
-            "Recall and text in one: it overwrites single keys, and forgets all of them at once; the linear layer "
-            "of Qwen3-Next."
-        ),
+        good_at="Recall and text: it overwrites single keys or forgets all at once; the linear layer of Qwen3-Next.",
     )
 
     gate: bool = True

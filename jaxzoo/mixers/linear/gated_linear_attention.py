@@ -34,7 +34,7 @@ class GatedLinearAttentionConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Yang et al. 2024",
         url="https://arxiv.org/abs/2312.06635",
-        good_at="Text: it learns what to forget, channel by channel, in a state of fixed size.",
+        good_at="Text: it learns what to forget, channel by channel, with a state of fixed size.",
     )
 
     n_heads: PositiveInt = 4

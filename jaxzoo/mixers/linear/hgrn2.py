@@ -39,7 +39,7 @@ class HGRN2Config(MixerConfig):
     about: ClassVar[About] = About(
         paper="Qin et al. 2024",
         url="https://arxiv.org/abs/2404.07904",
-        good_at="Text: keys tied to the forget gates, so that what is written is as much as what is forgotten.",
+        good_at="Text: keys are tied to the forget gates, so that a token writes as much as it forgets.",
     )
 
     n_heads: PositiveInt = 1

@@ -40,9 +40,7 @@ class KimiDeltaAttentionConfig(DeltaConfig):
     about: ClassVar[About] = About(
         paper="Kimi Team 2025",
         url="https://arxiv.org/abs/2510.26692",
-        good_at=(
-            "As Gated DeltaNet, with a forgetting rate for every channel of the keys; the linear layer of Kimi Linear."
-        ),
+        good_at="As Gated DeltaNet, with a decay for every channel of the keys; the linear layer of Kimi Linear.",
     )
 
     lower_bound: float | None = None

@@ -37,7 +37,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
     about: ClassVar[About] = About(
         paper="Li et al. 2025 (CAT)",
         url="https://arxiv.org/abs/2407.05591",
-        good_at="What linear attention recalls, in one layer instead of two.",
+        good_at="The recall of linear attention with one layer instead of two.",
     )
 
     filters: Literal["head", "mixing"] = "head"

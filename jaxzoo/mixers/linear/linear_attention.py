@@ -47,7 +47,7 @@ class LinearAttentionConfig(FeatureMapConfig):
     about: ClassVar[About] = About(
         paper="Katharopoulos et al. 2020",
         url="https://arxiv.org/abs/2006.16236",
-        good_at="Comparing feature maps: recall grows with the state that a map gives.",
+        good_at="Comparison of feature maps: recall grows with the state that a map gives.",
     )
 
     head_dim: PositiveInt | None = None

@@ -45,7 +45,7 @@ class RetNetConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Sun et al. 2023",
         url="https://arxiv.org/abs/2307.08621",
-        good_at="Recent text at constant memory, by decays that are fixed.",
+        good_at="Recent text at constant memory, with fixed decays.",
     )
 
     n_heads: PositiveInt = 1

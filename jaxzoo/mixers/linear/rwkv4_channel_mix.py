@@ -40,7 +40,7 @@ class RWKV4ChannelMixConfig(RWKVConfig):
     about: ClassVar[About] = About(
         paper="Peng et al. 2023",
         url="https://arxiv.org/abs/2305.13048",
-        good_at="The MLP of RWKV, with a look at the token before; never without a time mix.",
+        good_at="The MLP of RWKV, which also sees the previous token; used only with a time mix.",
     )
 
     hidden_width: PositiveInt | None = None

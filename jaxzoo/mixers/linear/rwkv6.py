@@ -57,7 +57,7 @@ class RWKV6TimeMixConfig(RWKVConfig):
     about: ClassVar[About] = About(
         paper="Peng et al. 2024 (Finch)",
         url="https://arxiv.org/abs/2404.05892",
-        good_at="Text without positions: both the mixture with the token before and the decay follow the token.",
+        good_at="Text without positions: token shift and decay both depend on the token.",
     )
 
     n_heads: PositiveInt = 1

@@ -35,7 +35,7 @@ class RWKV7ChannelMixConfig(RWKVConfig):
     about: ClassVar[About] = About(
         paper="Peng et al. 2025 (Goose)",
         url="https://arxiv.org/abs/2503.14456",
-        good_at="The MLP of RWKV-7, which sees the token before; no recall of its own.",
+        good_at="The MLP of RWKV-7, which also sees the previous token; it recalls nothing by itself.",
     )
 
     hidden_width: PositiveInt | None = None

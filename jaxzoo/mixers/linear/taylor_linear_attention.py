@@ -57,8 +57,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Arora et al. 2024 (Based), sec. 4.1",
         url="https://arxiv.org/abs/2402.18668",
-        good_at="Recall at constant memory: "
-        "the weights come close to those of softmax, so that what is far stays sharp.",
+        good_at="Recall at constant memory: weights that approximate softmax keep distant tokens distinct.",
     )
 
     n_heads: PositiveInt = 1

@@ -50,7 +50,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
     about: ClassVar[About] = About(
         paper="Zhang et al. 2024 (LoLCATs)",
         url="https://arxiv.org/abs/2410.10254",
-        good_at="Taking over the weights of trained attention: exact near by, a state of fixed size for what is far.",
+        good_at="Taking over weights of trained attention: exact nearby, a state of fixed size for the rest.",
     )
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"

@@ -63,7 +63,7 @@ class MambaConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="Gu and Dao 2023",
         url="https://arxiv.org/abs/2312.00752",
-        good_at="Text at constant memory: what to keep is decided token by token.",
+        good_at="Text at constant memory: each token decides what the state keeps.",
     )
 
     d_state: PositiveInt = 16

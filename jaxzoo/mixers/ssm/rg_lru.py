@@ -52,9 +52,7 @@ class RGLRUConfig(MixerConfig):
     about: ClassVar[About] = About(
         paper="De et al. 2024 (Griffin)",
         url="https://arxiv.org/abs/2402.19427",
-        good_at=(
-            "Text with the smallest state: one number per channel; recall comes from the windows next to it in Griffin."
-        ),
+        good_at="Text with the smallest state, one number per channel; in Griffin, windows next to it recall.",
     )
 
     inner_width: PositiveInt | None = None
