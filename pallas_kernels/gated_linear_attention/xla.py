@@ -97,9 +97,8 @@ def scan(
     size = min(chunk_size, max(-(-t // PIECE), 1) * PIECE)
     at_once = 1
     if not may_run_on("cpu"):
-        most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(state.s.size, 1)
-        at_once = max(1, min(-(-t // size), most))
-    chunks = jax.tree.map(lambda x: _cut(x, size, at_once), tokens)
+        at_once = chunks_at_once(-(-t // size), state.s.size)
+    chunks = jax.tree.map(lambda x: cut(x, size, at_once), tokens)
 
     @jax.checkpoint
     def body(state: LinearState, tokens: Tokens) -> tuple[LinearState, jax.Array]:
@@ -128,7 +127,13 @@ def quotient(num: jax.Array, den: jax.Array, eps: float) -> jax.Array:
     return num / jnp.where(total == 0, 1.0, total)[..., None]
 
 
-def _cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
+def chunks_at_once(chunks: int, numbers: int) -> int:
+    """Chunks that an accelerator computes at once, each with so many numbers of states."""
+    most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(numbers, 1)
+    return max(1, min(chunks, most))
+
+
+def cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
     """(b, t, ...) -> (n, b at_once, size, ...). Zeros after the last token: keys that add nothing, decays of 1."""
     b, t, *rest = x.shape
     n = -(-t // (at_once * size))

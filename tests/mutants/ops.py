@@ -11,13 +11,13 @@ MUTANTS: list[Mutant] = [
         f"{TESTS}/test_delta_rule.py",
         (
             "delta rule: a token does not see itself",
-            "apply(masked(scores(q, z), meet), written)",
-            "apply(masked(scores(q, z), strict), written)",
+            "masked(scores(k, z), strict), masked(scores(q, z), meet)",
+            "masked(scores(k, z), strict), masked(scores(q, z), strict)",
         ),
         (
             "delta rule: decay missing in the carry",
-            "from_state(q, reads), kept[..., None] * state",
-            "from_state(q, reads), state",
+            "after = system.kept[..., None] * state + ",
+            "after = state + ",
         ),
         (
             "delta rule: segment leak in the scores",
@@ -38,6 +38,20 @@ MUTANTS: list[Mutant] = [
             "delta rule: wrong sign of the matrix's gradient in the solve",
             'return -jnp.einsum("bhiv,bhjv->bhij"',
             'return jnp.einsum("bhiv,bhjv->bhij"',
+        ),
+    ),
+    *planted(
+        f"{OPS}/delta_rule.py",
+        f"{TESTS}/test_delta_rule.py::test_many_chunks_at_once",
+        (
+            "delta rule at once: two stretches in reverse order",
+            "later[..., v_dim:], earlier, precision",
+            "earlier[..., v_dim:], later, precision",
+        ),
+        (
+            "delta rule at once: the first state missing",
+            "[state[:, None], after[:, :-1]]",
+            "[0 * state[:, None], after[:, :-1]]",
         ),
     ),
     *planted(

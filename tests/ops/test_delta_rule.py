@@ -9,6 +9,8 @@ import pytest
 
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 from jaxzoo.sharding import MeshConfig, make_mesh
+from pallas_kernels.dispatch import lowering_for
+from pallas_kernels.gated_linear_attention import xla
 from tests.pallas_kernels.shared import needs_eight_devices
 
 B, H, K, V = 2, 3, 5, 4
@@ -79,8 +81,8 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
-def check(inputs, state, ids=None, chunk_size=None, tolerance=1e-5):
-    """Values, final state and gradients of one problem, with random cotangents on both."""
+def check(inputs, state, ids=None, chunk_size=None, tolerance=1e-5, platform="cpu"):
+    """Values, final state and gradients of one problem, with random cotangents on both, by the form of a platform."""
     rng = np.random.default_rng(1)
     cotangents = rng.normal(size=inputs["v"].shape), rng.normal(size=state.shape)
     with jax.enable_x64(True):
@@ -88,7 +90,8 @@ def check(inputs, state, ids=None, chunk_size=None, tolerance=1e-5):
         values, gradients = jax.tree.map(np.asarray, truth(inputs, state, cotangents))
     ids = None if ids is None else jnp.asarray(ids)
     call = functools.partial(run, ids=ids, chunk_size=chunk_size)
-    found = jax.jit(lambda *args: with_gradients(call, *args))(*single((inputs, state, cotangents)))
+    with lowering_for(platform):
+        found = jax.jit(lambda *args: with_gradients(call, *args))(*single((inputs, state, cotangents)))
     assert_close(found[0], values, tolerance)
     assert_close(found[1], gradients, 10 * tolerance)
 
@@ -119,6 +122,23 @@ def test_values_and_gradients_of_one_document(form, decay):
     check(inputs, state, chunk_size=9)
 
 
+@pytest.mark.parametrize(
+    ("form", "decay", "at_once"),
+    [
+        ("delta", "token", 8),
+        ("general", "channel", 2),
+        *(pytest.param(*f, 8, marks=pytest.mark.full) for f in FORMS + MORE_FORMS if f != FORMS[0]),
+    ],
+)
+def test_many_chunks_at_once(form, decay, at_once, monkeypatch):
+    """The form of GPUs. Kills: transitions in the wrong order, a state before the first chunk that later chunks
+    do not see, a transition across the border of a document, groups of chunks that do not follow each other."""
+    monkeypatch.setattr(xla, "STATES_AT_ONCE", at_once * B * H * K * (K + V))
+    inputs, state = problem(77, form, decay, seed=4)
+    ids = np.stack([np.repeat([3, 1, 2], [1, 31, 45]), np.repeat([5, 4], [41, 36])]).astype(np.int32)
+    check(inputs, state, ids, chunk_size=16, platform="cuda")
+
+
 def extreme(kind):
     """Problems that break an implementation with positive exponents, differences of sums, or an explicit inverse."""
     t = 80
@@ -139,11 +159,19 @@ def extreme(kind):
     return inputs, state
 
 
-@pytest.mark.parametrize("kind", ["decay", "repeated", pytest.param("unnormalized", marks=pytest.mark.full)])
-def test_extreme_inputs(kind):
+@pytest.mark.parametrize(
+    ("kind", "platform"),
+    [
+        ("decay", "cpu"),
+        ("repeated", "cuda"),
+        *(pytest.param(*case, marks=pytest.mark.full) for case in [("repeated", "cpu"), ("decay", "cuda")]),
+        *(pytest.param("unnormalized", platform, marks=pytest.mark.full) for platform in ("cpu", "cuda")),
+    ],
+)
+def test_extreme_inputs(kind, platform):
     """Kills: an exponential of a positive sum, sums whose difference rounds a decay of 1 away next to one of e^-60, an
     inverse instead of a substitution."""
-    check(*extreme(kind))
+    check(*extreme(kind), platform=platform)
 
 
 @pytest.mark.parametrize(
