@@ -7,6 +7,7 @@ and `<!-- /NAME -->`.
 """
 
 import argparse
+import itertools
 import json
 import re
 import shlex
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from benchmarks import sweep_cpu
 from docs import text_tables
+from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.schedule_model import table
 
 RUNS, RESULTS, IMAGES = Path("runs"), Path("benchmarks/results"), Path("docs/images")
@@ -26,7 +28,7 @@ SHOWN = {
     "zoology_figure2": "Zoology, Figure 2 at a laptop's scale: accuracy by width and length",
     "based_figure2": "Based, Figure 2 at a laptop's scale: accuracy by the bytes of the state",
 }
-KERNELS = Path("pallas_kernels/README.md")
+KERNELS, GATED = Path("pallas_kernels/README.md"), Path("pallas_kernels/gated_linear_attention/README.md")
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
     Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
 )
@@ -46,6 +48,8 @@ def main() -> None:
         (GENERATION, "GENERATION", generation_table),
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "PREDICTED", predicted_table),
+        (GATED, "SIZES", sizes_table),
+        (GATED, "XLA", xla_table),
         (SWEEPS, "COST", sweep_table),
         (DATA, "TOKEN_INPUT", text_tables.token_input_rate),
         (RECALL, "RECALL_SLICES", text_tables.recall_slices),
@@ -231,6 +235,39 @@ def predicted_table() -> str:
     rows = ["| " + " | ".join((*call, *(cells.get(x, "") for x in targets))) + " |" for call, cells in calls.items()]
     compilers = "; ".join(dict.fromkeys(entry["compilers"] for entry in predictions.values()))
     return "\n".join([head, *rows, "", f"({compilers}; `python -m pallas_kernels.compile_check --model`)"])
+
+
+def sizes_table() -> str:
+    """Predicted microseconds of gated linear attention by width, batch and length: forward / forward and backward."""
+    predictions, rows = table.read(), []
+    for decays, (k, b, t) in itertools.product(
+        ("", "_channel"), itertools.product((64, 128), (1, 4), (2048, 8192, 32768))
+    ):
+        cells = []
+        for target in TARGETS.values():
+            names = [
+                table.key("gated_linear_attention", kind, f"b4_h16_t8192_k{k}{decays}", target.name)
+                for kind in ("forward", "forward_backward")
+            ]
+            known = [predictions[name] for name in names if name in predictions]
+            times = [table.at_size(entry, target, rows=b / 4, length=t / 8192) for entry in known]
+            cells.append(" / ".join(f"{x:,.0f}" for x in times))
+        rows.append(
+            "| " + " | ".join(["per channel" if decays else "per head", str(k), str(b), f"{t:,}", *cells]) + " |"
+        )
+    head = "| decays | k = v | b | t | " + " | ".join(TARGETS) + " |\n" + "| --- " * 4 + "| ---: " * len(TARGETS) + "|"
+    return "\n".join([head, *rows])
+
+
+def xla_table() -> str:
+    """What the XLA form of gated linear attention launches and moves, as compiled."""
+    rows = []
+    for name, found in table.read(RESULTS / "gated_linear_xla.json").items():
+        _, kind, shape, target, _ = name.split()
+        cells = [shape, kind.replace("_", " + "), target, f"{found['launches']:,}"]
+        rows.append("| " + " | ".join([*cells, f"{found['bytes'] / 1e9:.1f}", f"{found['microseconds']:,.0f}"]) + " |")
+    head = "| shape | pass | target | launches | GB | us of these bytes |\n" + "| --- " * 3 + "| ---: " * 3 + "|"
+    return "\n".join([head, *rows])
 
 
 def _compiled_cell(kernels: list[dict]) -> str:

@@ -47,10 +47,13 @@ def main(argv: list[str] | None = None) -> int:
         groups=args.group,
         kinds=args.kind,
         implementation=args.implementation,
-        model=args.model or args.save,
+        model=args.model or args.save or args.totals is not None,
     ):
         reports.append(entry)
         print("\n".join(report.lines(entry)), flush=True)
+        if args.totals is not None and entry.calls:
+            names = entry.op, entry.kind, entry.shape, entry.target, entry.implementation
+            table.save({table.key(*names): table.totals(entry.calls)}, args.totals)
     predicted = {
         table.key(x.op, x.kind, x.shape, x.target): table.entry(x.calls, x.floor, compilers(x.target))
         for x in reports
@@ -107,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", action="store_true", help="predict the time of every kernel and what limits it")
     parser.add_argument("--save", action="store_true", help="write the predictions into the committed table")
+    text = "predict, and write launches, bytes and time of every program, over those in FILE"
+    parser.add_argument("--totals", type=Path, metavar="FILE", help=text)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every number to this file")
     return parser
 

@@ -6,9 +6,11 @@ The numbers depend on the compilers, so an entry names those that made it.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+from pallas_kernels.compile_check.targets import Target
 from pallas_kernels.schedule_model.forecast import Call
 
 FILE = Path(__file__).with_name("predicted.json")
@@ -53,15 +55,46 @@ def _kernel(call: Call) -> dict[str, Any]:
     return found
 
 
-def read() -> Table:
-    """The committed table."""
-    return json.loads(FILE.read_text())
+def totals(calls: list[Call]) -> dict[str, float]:
+    """A program in three numbers: instructions that are launched, bytes moved, microseconds."""
+    return {
+        "launches": sum(call.times for call in calls),
+        "bytes": sum(call.bytes * call.times for call in calls),
+        "microseconds": round(sum(call.total for call in calls), 1),
+    }
 
 
-def save(entries: Table) -> None:
+def at_size(entry: dict[str, Any], target: Target, *, rows: float, length: float) -> float:
+    """Microseconds of a program with `rows` times as many sequences, each `length` times as long, as an entry's.
+
+    Holds for kernels that take sequences in parallel and tokens in order, by a program that depends on neither number.
+    A step of a TPU's grid takes the same bundles, and there are as many more steps but for the two that fill and drain
+    its pipeline. A block of a Hopper kernel takes `length` times as long, and there are `rows` times as many. What is
+    held by the memory, and XLA between kernels, takes its bytes.
+    """
+    total = entry["xla_microseconds"] * rows * length
+    for kernel in entry["kernels"]:
+        if "steps" in kernel:
+            steps = (kernel["steps"] - 2) * rows * length + 2
+            total += kernel["microseconds"] * steps / kernel["steps"]
+        else:
+            resident = kernel["resident"] * target.cores
+            waves = math.ceil(kernel["blocks"] * rows / resident) / kernel["waves"]
+            held = kernel["microseconds"] > kernel["schedule"] + 0.1  # both rounded
+            total += max(kernel["schedule"] * waves * length, kernel["microseconds"] * rows * length * held)
+    return total
+
+
+def read(file: Path | None = None) -> Table:
+    """The table in a file; None: the committed one."""
+    return json.loads((file or FILE).read_text())
+
+
+def save(entries: Table, file: Path | None = None) -> None:
     """Writes `entries` over those of the same programs, in the order of their names."""
-    table = (read() if FILE.exists() else {}) | entries
-    FILE.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
+    file = file or FILE
+    table = (read(file) if file.exists() else {}) | entries
+    file.write_text(json.dumps(dict(sorted(table.items())), indent=1) + "\n")
 
 
 def regressions(found: dict[str, Any], committed: dict[str, Any] | None) -> list[str]:

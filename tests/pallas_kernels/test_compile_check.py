@@ -13,6 +13,7 @@ from pallas_kernels.compile_check.targets import TARGETS, missing
 from pallas_kernels.dispatch import MOSAIC_GPU_JAX
 from pallas_kernels.registry import OPS
 from pallas_kernels.schedule_model import table
+from pallas_kernels.schedule_model.forecast import Call
 from tests.pallas_kernels.aot import needs
 from tests.pallas_kernels.shared import full, slow
 
@@ -167,6 +168,10 @@ def test_command_line(monkeypatch, capsys, tmp_path):
     entries = json.loads((tmp_path / "out.json").read_text())["programs"]
     assert [len(x["problems"]) for x in entries] == [0, 1]
     assert entries[1]["kernels"][0]["spill_stores"] == 4
+    found["value"] = [report(calls=[Call(name="fusion", bytes=3.0, microseconds=2.0, memory=2.0, times=4)])]
+    assert __main__.main(["--totals", str(tmp_path / "totals.json")]) == 0
+    totals = {"op forward s h100 xla": {"launches": 4, "bytes": 12.0, "microseconds": 8.0}}
+    assert json.loads((tmp_path / "totals.json").read_text()) == totals
     found["value"] = []
     assert __main__.main([]) == 1
     monkeypatch.setattr(__main__, "missing", lambda platform: "x is not installed; pip install x")

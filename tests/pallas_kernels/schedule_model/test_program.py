@@ -169,6 +169,21 @@ def test_rounds_and_barriers_against_the_table():
     assert "no such program" in table.regressions(before, None)[0]
 
 
+def test_other_numbers_of_sequences_and_tokens():
+    """Kills: the two steps of a TPU's pipeline counted for each sequence; fewer blocks than multiprocessors that take
+    less time; a second wave that takes none; a kernel held by the memory that takes as long for fewer bytes."""
+
+    def times(kernel: dict, *sizes: tuple[float, float], target: str = "h100") -> list[float]:
+        entry = {"xla_microseconds": 0.0, "kernels": [kernel]}
+        return [table.at_size(entry, TARGETS[target], rows=rows, length=length) for rows, length in sizes]
+
+    assert times({"microseconds": 65.0, "steps": 130}, (0.25, 0.25), (1, 2), target="v5e") == [5.0, 129.0]
+    hopper = {"microseconds": 100.0, "schedule": 100.0, "blocks": 64, "resident": 1, "waves": 1}
+    assert times(hopper, (0.25, 1), (1, 4), (2, 1), (4, 1)) == [100.0, 400.0, 100.0, 200.0]
+    assert times(hopper | {"microseconds": 150.0}, (0.25, 1), (4, 1)) == [100.0, 600.0]
+    assert table.at_size({"xla_microseconds": 8.0, "kernels": []}, TARGETS["v6e"], rows=0.25, length=2) == 4.0
+
+
 @pytest.mark.full
 def test_save(tmp_path, monkeypatch):
     """Kills a table that loses the programs that were not compiled this time."""
