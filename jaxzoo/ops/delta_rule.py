@@ -195,6 +195,8 @@ def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_siz
     at_once = 1
     if may_run_on("cuda"):
         numbers = state.size * (v_dim + state.shape[2]) // v_dim
+        if tokens.log_decay is not None and tokens.log_decay.shape[-1] > 1:
+            numbers *= 4  # scores with a decay per channel take four times the memory
         at_once = chunks_at_once(-(-t // size), numbers)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
