@@ -122,14 +122,14 @@ class Setting:
         )
 
 
-LAPTOPS = Setting(d_model=32, heads=2, recall_steps=1_000, text_steps=300, text_length=128)
+LAPTOPS = Setting(d_model=32, heads=2, recall_steps=1_500, text_steps=300, text_length=128)
 LARGE = Setting(d_model=256, heads=4, recall_steps=8_000, text_steps=20_000, text_length=1024)
 SMOKES = dataclasses.replace(LAPTOPS, recall_steps=3, text_steps=2)
 
 
 def _laptop() -> Scale:
     return Scale(
-        about=f"Width 32; MQAR of {LENGTH} tokens and {N_PAIRS} pairs, 1,000 steps of batch 64; text in windows of 128 "
+        about=f"Width 32; MQAR of {LENGTH} tokens and {N_PAIRS} pairs, 1,500 steps of batch 64; text in windows of 128 "
         "bytes, 300 steps of batch 16; one learning rate, one seed.",
         points=grid(task=tuple(METRICS), linear=("Based", "HGRN2"), attention=SHARES, learning_rate=(5e-3,), seed=(0,)),
         config=LAPTOPS.config,
