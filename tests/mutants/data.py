@@ -64,6 +64,10 @@ MUTANTS: list[Mutant] = [
         "jaxzoo/data/labelled_sequences.py",
         "tests/data/test_labelled_sequences.py",
         ("the answer is read one token early", "[[row.length] for", "[[row.length - 1] for"),
+    ),
+    *planted(
+        "jaxzoo/data/corpus/labelled.py",
+        "tests/data/test_labelled_sequences.py",
         ("classes of splits may differ", 'if odd := sorted(there ^ names["train"]):', "if odd := []:"),
     ),
     *planted(
