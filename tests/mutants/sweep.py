@@ -90,8 +90,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="best rate chosen by the worst score",
         path="jaxzoo/sweep/results.py",
-        old="return max(found, key=lambda score: score.mean)",
-        new="return min(found, key=lambda score: score.mean)",
+        old="(min if metric.endswith(BITS) else max)(found",
+        new="(max if metric.endswith(BITS) else min)(found",
         tests=("tests/sweep/test_figure.py",),
     ),
     Mutant(
