@@ -111,7 +111,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="diverged seed left out of a mean",
         path="jaxzoo/sweep/results.py",
-        old="numbers = [0.0 if value is None else value for value in values]",
+        old="numbers = [worst if value is None else value for value in values]",
         new="numbers = [value for value in values if value is not None]",
         tests=("tests/sweep/test_claims.py",),
     ),
