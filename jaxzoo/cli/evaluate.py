@@ -27,7 +27,10 @@ python -m jaxzoo.tasks.records), and any other of lm_eval by name, such as lamba
 arc_challenge, winogrande, super-glue-lm-eval-v1. Prompts that are longer than the model's max_length lose their
 beginning, which the report counts."""
 
-OPTIONS_OF = {"slices": ("baseline", "bigrams", "at_most"), "tasks": ("data", "limit", "batch_size", "scorer")}
+OPTIONS_OF = {
+    "slices": ("baseline", "bigrams", "at_most"),
+    "tasks": ("data", "limit", "batch_size", "scorer", "resume"),
+}
 """Options that belong to --slices and --tasks."""
 
 
@@ -121,4 +124,6 @@ def _options() -> argparse.ArgumentParser:
     add("--batch-size", metavar="N", type=int, help="rows of a batch; default: 8")
     scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval where it is installed"
     add("--scorer", choices=("lm_eval", "own"), help=scorer)
+    resume = "go on with the evaluation that was stopped: the tasks that --out has are not asked again"
+    add("--resume", action="store_true", default=None, help=resume)
     return parser

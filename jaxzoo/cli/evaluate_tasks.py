@@ -1,27 +1,33 @@
 """`python -m jaxzoo.evaluate --run DIR --tasks fda swde ...`: a trained language model on recall tasks and others.
 
 Tasks are those of lm_eval, by name, with the data of the Hugging Face hub or local files; the recall tasks of Based
-also run without lm_eval.
+also run without lm_eval. `--out` is written after each task, and `--resume` asks the tasks that it lacks.
 """
 
 import argparse
+import hashlib
 import importlib.util
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from jaxzoo.checked import shorten
 from jaxzoo.cli.evaluate_common import PROGRAM, check_variables, write_results
 from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import say, use_compilation_cache
-from jaxzoo.config_io import to_json
+from jaxzoo.config_io import first_difference, to_json
 from jaxzoo.evals.recall_tasks import RECALL_TASKS, read_examples, score_recall
-from jaxzoo.evals.text_model import TextModel
+from jaxzoo.evals.text_model import Requests, TextModel
+from jaxzoo.json_files import add_checksum, decode_json, read_json
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.blueprint import make_blueprint, split_variables
 from jaxzoo.train.trained import load_trained, read_run
+from jaxzoo.whole_files import write_whole
 
 
 def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
@@ -40,6 +46,8 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {value} must be positive")
     if not options.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
+    if options.resume and options.out is None:
+        raise UsageError("--resume needs --out FILE, the file of the evaluation that was stopped")
     scorer, names = _plan(options)
 
     path = options.run[0]
@@ -56,19 +64,84 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
         batch_size=options.batch_size or 8,
         report=ProgressLines("requests"),
     )
+    about = {"run": str(directory.path), "step": step, "config": to_json(asked), "max_length": model.max_length}
+    about |= {"scorer": scorer, "limit": options.limit, "tasks": names, "data": _digests(options.data, names)}
+    done = FinishedTasks(options.out, about, model)
+    if options.resume:
+        done.read()
+        say(f"{len(done.results)} of {len(names)} tasks are finished in {options.out}")
+    left = [name for name in names if name not in done.results]
     if scorer == "lm_eval":
         from jaxzoo.evals.lm_eval_tasks import averages, score_tasks
 
-        results = score_tasks(model, names, data=options.data, limit=options.limit)
-        results |= averages(options.tasks, results)
+        score_tasks(model, left, data=options.data, limit=options.limit, finished=done.add)
+        done.results |= averages(options.tasks, done.results)
     else:
-        examples = {name: read_examples(options.data / f"{name}.jsonl", options.limit) for name in names}
-        results = {name: score_recall(model, examples[name]).metrics() for name in names}
-    truncated, total = model.requests.truncated, model.requests.total
+        examples = {name: read_examples(options.data / f"{name}.jsonl", options.limit) for name in left}
+        for name in left:
+            done.add(name, score_recall(model, examples[name]).metrics())
+    truncated, total = done.requests.truncated, done.requests.total
     say(f"{truncated:,} of {total:,} requests lost their beginning; the model reads {model.max_length:,} tokens")
-    about = {"run": str(directory.path), "step": step, "config": to_json(asked), "max_length": model.max_length}
-    about |= {"requests": model.requests._asdict(), "scorer": scorer, "limit": options.limit}
-    write_results(table(results), options.out, {**about, "results": results})
+    write_results(table(done.results), options.out, done.report())
+
+
+class FinishedTasks:
+    """Results by task, kept in the file of `--out` after each.
+
+    Args:
+      out: the file; None, or no regular file: nothing is kept before the end.
+      about: settings, JSON-able; an evaluation is resumed with the same alone. `tasks` are the names of all tasks.
+      model: counts the requests.
+    """
+
+    def __init__(self, out: Path | None, about: Mapping[str, Any], model: TextModel):
+        self._out, self._about, self._model = out, about, model
+        self._before = Requests(0, 0)
+        self.results: dict[str, dict[str, float]] = {}
+
+    @property
+    def requests(self) -> Requests:
+        """Requests of all results."""
+        return Requests(*map(sum, zip(self._before, self._model.requests, strict=True)))
+
+    def report(self) -> dict[str, Any]:
+        """Contents of the file."""
+        return add_checksum({**self._about, "requests": self.requests._asdict(), "results": self.results})
+
+    def add(self, name: str, result: dict[str, float]) -> None:
+        """Adds a task, and writes the file."""
+        self.results[name] = result
+        if self._out and (self._out.is_file() or not self._out.exists()):
+            write_whole(self._out.resolve(), json.dumps(self.report(), indent=1) + "\n")
+
+    def read(self) -> None:
+        """Takes over what a stopped evaluation has finished.
+
+        Raises:
+          UsageError: there is nothing, or it is of another run, other fields, tasks or data.
+          ValueError: the file is damaged.
+        """
+        if not (self._out and self._out.is_file()):
+            raise UsageError(f"--resume: {self._out} does not exist, so no task is finished; leave --resume out")
+        found = read_json(self._out, dict, checksum=True, remedy="leave --resume out to begin again")
+        results, requests = found.pop("results", {}), found.pop("requests", {})
+        if different := first_difference(found, json.loads(json.dumps(self._about))):
+            field, old, new = different
+            raise UsageError(
+                f"--resume: {field} is {shorten(new)}, and {shorten(old)} in {self._out}; give the same command, or "
+                "leave --resume out to begin again"
+            )
+        of_tasks = {name: results[name] for name in self._about["tasks"] if name in results}  # no averages
+        self.results, self._before = decode_json(of_tasks, dict[str, dict[str, float]]), decode_json(requests, Requests)
+
+
+def _digests(data: Path | None, names: Sequence[str]) -> dict[str, str] | None:
+    """SHA-256 of the local files of tasks; None: the hub's sets."""
+    if data is None:
+        return None
+    tasks = dict.fromkeys(name.partition("@")[0] for name in names)
+    files = [file for task in tasks for file in sorted([data / f"{task}.jsonl", *data.glob(f"{task}.*.jsonl")])]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def _plan(options: argparse.Namespace) -> tuple[str, list[str]]:

@@ -4,16 +4,11 @@ A row is a sequence and an end-of-text token, and the model answers there: class
 of the head learns to stand for it. The features of the last token are a causal model's summary of the sequence, so a
 pretrained run needs no new parameters, and run directory, checkpoints and `--resume` are those of any training.
 
-Files, in a directory, for each split (`train`, `test`, and `valid` or none):
-
-    train/CLASS/anything.txt    a sequence per file: the layout of GenomicBenchmarks (Gresova et al. 2022)
-    train.csv                   a header with the columns sequence and label, a row per sequence
-
-Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted by
-name, numbers by their values. A sequence that is too long is cut at both ends alike.
+Files are those of `jaxzoo/data/corpus/labelled.py`, or what `python -m jaxzoo.data.build --source labelled` made of
+them. Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted
+by name, numbers by their values. A sequence that is too long is cut at both ends alike.
 """
 
-import csv
 import dataclasses
 import hashlib
 from collections.abc import Sequence
@@ -23,15 +18,16 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.checked import PositiveInt, Seed, shorten
+from jaxzoo.checked import PositiveInt, Seed
 from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.corpus.built import BuiltData
+from jaxzoo.data.corpus.labelled import SPLITS, check_splits, read_benchmark
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
 from jaxzoo.data.windows import require_batch_sizes
 
 TOKENIZERS = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
 """One sequence in so many validates, where no split does."""
-SPLITS = ("train", "valid", "test")
 
 
 class Labelled(NamedTuple):
@@ -200,16 +196,14 @@ class LabelledStream:
 
 def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
-    found = {split: rows for split in SPLITS if (rows := _read_split(path, split)) is not None}
-    for split in ("train", "test"):
-        if split not in found:
-            raise ValueError(f"{path} must hold {split}/CLASS/*.txt or {split}.csv, and has neither; check the path")
-    names = {split: {name for _, name in rows} for split, rows in found.items()}
-    for split, there in names.items():
-        if odd := sorted(there ^ names["train"]):
-            where = f"one of train and {split} only"
-            raise ValueError(f"{path}: class {shorten(odd[0])} is in {where}; splits must have the same")
-    classes = sorted(names["train"], key=lambda name: (int(name) if name.isdigit() else 0, name))
+    if any(path.glob("dataset_info.json")) or any(path.glob("*/*/dataset_info.json")):
+        data = BuiltData(path)
+        shards = {split: [data.shard(split, i) for i in range(len(n))] for split, n in data.splits.items()}
+        found = {split: [(row.text, row.subset) for rows in shards[split] for row in rows] for split in shards}
+        check_splits(path, found)
+    else:
+        found = read_benchmark(path)
+    classes = sorted({name for _, name in found["train"]}, key=lambda name: (int(name) if name.isdigit() else 0, name))
     ids = {name: i for i, name in enumerate(classes)}
     splits = {split: [Labelled(text, ids[name]) for text, name in rows] for split, rows in found.items()}
     if "valid" not in splits:
@@ -219,39 +213,6 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     if not (splits["train"] and splits["valid"]):
         raise ValueError(f"{path}: too few sequences to train and to validate; add some, or a split valid")
     return classes, {split: splits[split] for split in SPLITS}
-
-
-def _read_split(path: Path, split: str) -> list[tuple[str, str]] | None:
-    """Returns text and class of each sequence; None: there is no such split."""
-    if (file := path / f"{split}.csv").is_file():
-        return _read_table(file)
-    if not (path / split).is_dir():
-        return None
-    found = []
-    for folder in sorted(p for p in (path / split).iterdir() if p.is_dir()):
-        files = sorted(folder.glob("*.txt"))
-        if not files:
-            raise ValueError(f"{folder} holds no *.txt; every class needs a sequence")
-        found += [(_checked(file.read_text().strip(), str(file)), folder.name) for file in files]
-    return found
-
-
-def _read_table(file: Path) -> list[tuple[str, str]]:
-    with file.open(newline="", encoding="utf-8") as stream:
-        rows = csv.DictReader(stream)
-        try:
-            if not {"sequence", "label"} <= set(rows.fieldnames or ()):
-                rule = "the header must have the columns sequence and label"
-                raise ValueError(f"{file}:1: {rule}, got {shorten(rows.fieldnames)}")
-            return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{file}:{rows.line_num + 1}: no table in UTF-8: {error}") from None
-
-
-def _checked(text: str, where: str) -> str:
-    if not text:
-        raise ValueError(f"{where}: the sequence is empty; leave it out")
-    return text.upper()
 
 
 def _hash(text: str) -> int:

@@ -146,7 +146,12 @@ def _task_of_file(file: Path) -> str:
 
 
 def score_tasks(
-    model: TextModel, names: Sequence[str], *, data: Path | None = None, limit: int | None = None
+    model: TextModel,
+    names: Sequence[str],
+    *,
+    data: Path | None = None,
+    limit: int | None = None,
+    finished: Callable[[str, dict[str, float]], None] = lambda name, result: None,
 ) -> Results:
     """Runs tasks through lm_eval.
 
@@ -155,6 +160,7 @@ def score_tasks(
       names: of `task_names`.
       data: directory with a file for each task; None: the Hugging Face hub.
       limit: the first examples of each task alone; None: all.
+      finished: gets the name and the result of each task when it is done.
 
     Raises:
       ValueError: a file, or what a task asks of a model, is not as it must be.
@@ -165,10 +171,11 @@ def score_tasks(
         logging.getLogger(name).setLevel(logging.ERROR)
     parsed = {name: Shots.parse(name) for name in names}
     loaded = {shots: _with_shots(parsed.values(), shots, data, limit) for _, shots in parsed.values()}
-    found: dict[Shots, dict[str, float]] = {}
-    for shots, tasks in loaded.items():  # lm_eval takes a task once
-        found |= {Shots(task, shots): result for task, result in _scored(model, tasks, limit).items()}
-    return {name: found[task] for name, task in parsed.items()}
+    results: Results = {}
+    for name, (task, shots) in parsed.items():
+        results[name] = _scored(model, task, loaded[shots][task], limit)
+        finished(name, results[name])
+    return results
 
 
 def _with_shots(wanted: Iterable[Shots], shots: int | None, data: Path | None, limit: int | None) -> dict[str, Any]:
@@ -202,15 +209,15 @@ def _check_examples(name: str, config: Any, data: Path) -> None:
         raise ValueError(f"task {name}@{shots}: {file} has {n_rows} different rows and must have more than {shots}")
 
 
-def _scored(model: TextModel, tasks: dict[str, Any], limit: int | None) -> Results:
+def _scored(model: TextModel, name: str, task: Any, limit: int | None) -> dict[str, float]:
     from lm_eval.evaluator import evaluate
 
     from jaxzoo.evals.lm_eval_model import LMEvalModel
 
     found: Any = evaluate(
-        lm=LMEvalModel(model), task_dict={"tasks": tasks}, limit=limit, bootstrap_iters=100, log_samples=False
+        lm=LMEvalModel(model), task_dict={"tasks": {name: task}}, limit=limit, bootstrap_iters=100, log_samples=False
     )
-    return {name: {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]} for name in tasks}
+    return {**_metrics(found["results"][name]), "n": found["n-samples"][name]["effective"]}
 
 
 def _metrics(result: dict[str, Any]) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.experiment import Point
-from jaxzoo.sweep.results import OVER, SCORE, Missing, Results, Row, Score, ranked
+from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, Score, ranked
 
 Failure = Mapping[str, Any]
 """A run that ended without a result: `id` (of the run), `point` (its coordinates) and `error` (one line)."""
@@ -60,9 +60,9 @@ class Outcome:
 
     @property
     def metrics(self) -> list[str]:
-        """The metrics of the table: accuracy, or all where nothing is trained. The first chooses the best run."""
+        """The metrics of the table: bits per byte and accuracy, or all where nothing is trained."""
         found = dict.fromkeys(name for row in self.rows for name in row["metrics"])
-        return [SCORE] if SCORE in found or not found else list(found)
+        return [name for name in (BITS, SCORE) if name in found] or list(found) or [SCORE]
 
     def best(self) -> list[Best]:
         """The scores, in the order of the points."""
@@ -72,9 +72,11 @@ class Outcome:
         return [self._best(dict(zip(self.axes, where, strict=True)), rows) for where, rows in groups.items()]
 
     def _best(self, where: Point, rows: Sequence[Row]) -> Best:
-        others = ranked(rows, self.metrics[0])
+        """The first metric that the rows have chooses the best run."""
+        name = next((name for name in self.metrics if any(name in row["metrics"] for row in rows)), SCORE)
+        others = ranked(rows, name)
         try:
-            score = Results(rows).seeds(self.metrics[0])
+            score = Results(rows).seeds(name)
         except Missing:
             return Best(where, None, others)
         counted = {row["id"] for row in score.rows}

@@ -22,6 +22,8 @@ RATE, SEED = "learning_rate", "seed"
 OVER = (RATE, SEED)
 """Axes over which a score is taken: the mean over the seeds at the learning rate with the best mean."""
 SCORE = "valid/accuracy"
+BITS = "valid/bits_per_byte"
+"""Of text and DNA; the smallest counts as the best, as of every metric whose name ends so."""
 UNSTABLE = 0.2
 """Largest spread of the seeds of a score that counts as stable."""
 
@@ -83,11 +85,12 @@ class Results:
             for rows in (rows for rows in rates.values() if len(rows) == most):
                 values = [row["metrics"].get(metric) for row in rows]
                 if any(value is not None for value in values):
-                    numbers = [0.0 if value is None else value for value in values]
+                    worst = math.inf if metric.endswith(BITS) else 0.0
+                    numbers = [worst if value is None else value for value in values]
                     found.append(Score(statistics.fmean(numbers), min(numbers), max(numbers), ranked(rows, metric)))
         if not found:
             raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in where.items()))
-        return max(found, key=lambda score: score.mean)
+        return (min if metric.endswith(BITS) else max)(found, key=lambda score: score.mean)
 
     def best(self, metric: str = SCORE, **where: Any) -> Row:
         """The best run of the score at `where`. Raises `Missing`."""
@@ -99,8 +102,9 @@ class Results:
 
 
 def ranked(rows: Iterable[Row], metric: str = SCORE) -> list[Row]:
-    """Runs from the largest metric to the smallest; those without it, such as those that diverged, come last."""
-    return sorted(rows, key=lambda row: row["metrics"].get(metric, -math.inf), reverse=True)
+    """Runs from the best metric to the worst; those without it, such as those that diverged, come last."""
+    sign = -1 if metric.endswith(BITS) else 1
+    return sorted(rows, key=lambda row: sign * row["metrics"].get(metric, -sign * math.inf), reverse=True)
 
 
 def thinned(points: Sequence[Item], most: int) -> list[Item]:

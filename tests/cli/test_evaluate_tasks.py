@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,45 @@ def test_config_fields_are_flags(trained_run, data, tmp_path):
     assert report["results"]["fda"]["n"] == 2
 
 
+def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, monkeypatch):
+    """Kills: a finished task that is asked again or lost, requests that are counted once more, results of another
+    limit, of other data or of a damaged file that are taken over."""
+    out, asked = tmp_path / "out.json", []
+    data = Path(shutil.copytree(data, tmp_path / "data"))
+    flags = f"--run {trained_run} --tasks fda records --data {data} --scorer own --limit 2 --out".split()
+    assert main([*flags, str(tmp_path / "whole.json")]) == 0
+
+    def score(model, examples):
+        asked.append(len(asked))
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return score_recall(model, examples)
+
+    monkeypatch.setattr("jaxzoo.cli.evaluate_tasks.score_recall", score)
+    assert main([*flags, str(out), "--resume"]) == 2
+    assert "does not exist, so no task is finished" in capsys.readouterr().err
+    assert main([*flags, str(out)]) == 130
+    kept = out.read_text()
+    assert list(json.loads(kept)["results"]) == ["fda"]
+    for changed, damaged, message in (
+        ([*flags, str(out), "--limit", "3"], kept, "--resume: limit is 3, and 2 in"),
+        ([*flags, str(out), "--data.length", "8"], kept, "--resume: config.data.length is 8, and"),
+        ([*flags, str(out)], kept.replace('"n": 2', '"n": 3'), "out.json: is damaged"),
+    ):
+        out.write_text(damaged)
+        assert main([*changed, "--resume"]) == 2
+        assert message in capsys.readouterr().err
+    out.write_text(kept)
+    assert main([*flags, str(out), "--resume"]) == 0
+    assert len(asked) == 3
+    assert "1 of 2 tasks are finished" in capsys.readouterr().err
+    assert out.read_text() == (tmp_path / "whole.json").read_text()
+    with (data / "fda.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "more", "value": "m"}) + "\n")
+    assert main([*flags, str(out), "--resume"]) == 2
+    assert "--resume: data.fda.jsonl is" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(trained_run, data, capsys):
     """Kills: a traceback; a mistake that is found only after the model has run."""
     for flags, message in [
@@ -109,6 +149,8 @@ def test_mistakes_are_one_line(trained_run, data, capsys):
         ("--run RUN --tasks records --scorer own", "--data DIR is required: DIR/records.jsonl would be read"),
         ("--run RUN --tasks hellaswag --scorer own --data DATA", "task 'hellaswag' must be one of fda, swde"),
         ("--run RUN --tasks fda --data DATA --limit 0", "--limit 0 must be positive"),
+        ("--run RUN --tasks fda --data DATA --resume", "--resume needs --out FILE"),
+        ("--run RUN --resume", "--resume belongs to --tasks"),
         ("--run RUN --tasks fda --data DATA --batch-size x", "invalid int value: 'x'"),
         ("--run RUN --tasks fda --data DATA --scorer mine", "invalid choice: 'mine'"),
         ("--run RUN --tasks fda --data DATA --out none/out.json", "its directory does not exist"),

@@ -1,9 +1,13 @@
 """Sequences with a class each: both layouts, what a batch says, the cursor, and damage in one line."""
 
+import hashlib
+
 import numpy as np
 import pytest
 
+from jaxzoo.cli import data_build
 from jaxzoo.data.labelled_sequences import LabelledSequencesConfig, read_splits
+from tests.data.corpus.test_building import read_back
 
 TEXTS = {"train": {"gene": ["ACGT" * i for i in range(1, 30)], "other": ["TTG" * i for i in range(1, 40)]}}
 TEXTS["test"] = {"gene": ["AAAC", "AAACC"], "other": ["GGGT"]}
@@ -104,3 +108,27 @@ def test_a_cursor_of_other_files(tmp_path):
     stream = build(write_folders(tmp_path)).train()
     with pytest.raises(ValueError, match="restore the files"):
         stream.set_state({"fingerprint": "dna-6:0", "next": 3})
+
+
+def test_as_a_data_set(tmp_path, capsys):
+    """Kills: a sequence, class or split that is lost, a wrong checksum, other sequences where a build is classified, a
+    benchmark with unequal splits that is built."""
+    (tmp_path / "in").mkdir()
+    write_folders(tmp_path / "in")
+    words = ["--source", "labelled", "--paths", f"{tmp_path}/in", "--out", f"{tmp_path}/out"]
+    assert data_build.main(words) == 0
+    place = tmp_path / "out" / "labelled_sequences" / "1.0.0"
+    truth = {split: [(text, name) for name, found in TEXTS[split].items() for text in found] for split in TEXTS}
+    assert read_back(place) == truth
+    assert "| test | 3 | 13 | gene, other |" in (place / "README.md").read_text()
+    sums = dict(line.split()[::-1] for line in (place / "SHA256SUMS").read_text().splitlines())
+    assert sums == {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in place.glob("*.array_record*")}
+    assert len(sums) == 2
+    classes, splits = read_splits(tmp_path / "out")
+    assert (classes, splits) == read_splits(tmp_path / "in")
+    (tmp_path / "in" / "test" / "gene").rename(tmp_path / "in" / "test" / "genes")
+    assert data_build.main([*words[:-1], f"{tmp_path}/new"]) == 2
+    assert "class 'gene' is in one of train and test only" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert data_build.main([*words, "--valid-fraction", "0.1"]) == 2
+    assert "must not be given where folders" in capsys.readouterr().err

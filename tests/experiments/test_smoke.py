@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from jaxzoo.cli.sweep_experiment import open_sweep
@@ -16,6 +17,7 @@ from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
+from tests.data.shards import DNA, write_tokens
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -47,6 +49,9 @@ def tier(file: str):
 def test_smoke(file, tmp_path, monkeypatch, capsys):
     """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)
+    bases = [[(np.random.default_rng(0).integers(0, 4, 400).tolist(), "")]]
+    write_tokens(tmp_path / "tokens", {"train": bases, "valid": bases}, tokenizer=DNA)
+    monkeypatch.setenv("DNA_TOKENS", str(tmp_path / "tokens"))
     monkeypatch.setattr("jaxzoo.sweep.work.Session", functools.partial(Session, devices=jax.devices()[:1]))
     out = tmp_path / "out"
     sweep = open_sweep(Path(file), "smoke", out)

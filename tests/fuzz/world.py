@@ -65,6 +65,7 @@ COMMANDS = (
     ("data_recall_statistics", "--data bpe_tokens --length 32 --n 2 --stop-words words.txt --out statistics"),
     ("tasks_records", "--dpkg-status status --documents 20 --out extraction"),
     ("train", "--config config.py --run-dir run"),
+    ("evaluate", "--run run --data . --tasks records --scorer own --out evaluation.json"),
 )
 
 
@@ -118,6 +119,13 @@ def cases(world: Path) -> Iterator[Case]:
             ["--run", "run", "--data", ".", "--tasks", "records", "--scorer", "own"],
             "new.json",
             False,
+        ),
+        (
+            "evaluation.json",
+            "evaluate",
+            ["--run", "run", "--data", ".", "--tasks", "records", "--scorer", "own", "--resume"],
+            "evaluation.json",
+            True,
         ),
         ("built/**/*", *build, "built", True),
         ("half_built/*", *build, "half_built", True),

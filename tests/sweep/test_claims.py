@@ -7,6 +7,7 @@ import pytest
 
 from jaxzoo.sweep import Change, Claim, Finding, Missing, Results, learned, solved
 from jaxzoo.sweep.claims import chance, complaints, judge
+from jaxzoo.sweep.results import BITS, ranked
 
 
 def row(model, accuracy, *, width=16, rate=0.01, seed=0, guess=0.25):
@@ -79,6 +80,19 @@ def test_the_score_is_the_best_mean_over_the_seeds():
     assert Results([*seeds, *wide]).score(model="H3") == 0.75  # another point has its own number of seeds
     with pytest.raises(Missing):
         Results(once[1:]).seeds(model="H3")
+
+
+def test_fewer_bits_are_better():
+    """Kills: the worst rate for the best, a diverged seed that counts as no bits at all."""
+    bits = lambda rate, seed, value: {  # noqa: E731
+        **row("H3", None, rate=rate, seed=seed),
+        "metrics": {} if value is None else {BITS: value},
+    }
+    found = Results([bits(0.1, 0, 1.9), bits(0.1, 1, None), bits(0.01, 0, 2.0), bits(0.01, 1, 1.98), bits(1.0, 0, 1.0)])
+    score = found.seeds(BITS, model="H3")
+    assert (score.mean, score.low, score.high) == (pytest.approx(1.99), 1.98, 2.0)
+    assert [run["metrics"][BITS] for run in score.rows] == [1.98, 2.0]
+    assert [run["metrics"].get(BITS) for run in ranked(found.rows[:3], BITS)] == [1.9, 2.0, None]
 
 
 def test_chance_by_hand():

@@ -70,5 +70,12 @@ class Dna(TextCorpus):
     summary = "Bases (A, C, G, T, N) of sequences in FASTA files, without the gaps of the assembly."
 
 
-BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama, Dna)}
+class LabelledSequences(TextCorpus):
+    """Sequences with a class each from local files in the layout of GenomicBenchmarks; a subset is a class."""
+
+    fields = SOURCES["labelled"].fields
+    summary = "Sequences with a class each, whose name is the subset, in the splits of their folders."
+
+
+BUILDERS = {builder.name: builder for builder in (TextCorpus, ThePile, SlimPajama, Dna, LabelledSequences)}
 """Builder by the name of the data set."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from jaxzoo.checked import Checked, FractionBelowOne, PositiveInt
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
-from jaxzoo.data.corpus.sources import SOURCES, Fields, Layout, find_source_files
+from jaxzoo.data.corpus.sources import SOURCES, Fields, LabelledLayout, Layout, find_source_files
 
 FORMAT = 1
 """Format of `build.json`; changes when the same request would give other bytes."""
@@ -24,11 +24,11 @@ OPEN = ("jsonl", "parquet")
 class BuildConfig(Checked):
     """Configuration of a build."""
 
-    source: Literal["pile", "slimpajama", "text", "jsonl", "parquet", "fasta"]
+    source: Literal["pile", "slimpajama", "text", "jsonl", "parquet", "fasta", "labelled"]
     """Kind of files: the Pile's, SlimPajama's, text (one document per file), lines of JSON, rows of parquet or Arrow
-    (a folder of Hugging Face datasets), or FASTA."""
+    (a folder of Hugging Face datasets), FASTA, or sequences with a class each (a folder of GenomicBenchmarks)."""
     paths: str
-    """Files to train on: a directory, file or glob."""
+    """Files to train on: a directory, file or glob; source labelled: the directory of all splits."""
     valid_paths: str | None = None
     """Files to validate on; None: documents of `paths` by the hash of their text."""
     test_paths: str | None = None
@@ -56,8 +56,9 @@ class BuildConfig(Checked):
         for field in ("valid_regions", "test_regions", "intervals"):
             allowed = not getattr(self, field) or self.source == "fasta"
             self.require(field, allowed, "is for source fasta alone", "leave it out")
-        if isinstance(fields := self.fields, FastaLayout) and fields.intervals:
-            rule = "must not be given where regions or intervals say the splits"
+        fields = self.fields
+        if isinstance(fields, LabelledLayout) or (isinstance(fields, FastaLayout) and fields.intervals):
+            rule = "must not be given where folders, regions or intervals say the splits"
             for field in ("valid_paths", "test_paths", "valid_fraction"):
                 self.require(field, getattr(self, field) is None, rule, "leave one of the two out")
         alone = self.intervals is None or not (self.valid_regions or self.test_regions)
@@ -81,7 +82,7 @@ class BuildConfig(Checked):
         """Share of the documents of `paths` that go to validation."""
         if self.valid_fraction is not None:
             return self.valid_fraction
-        return VALID_FRACTION if self.valid_paths is None else 0.0
+        return VALID_FRACTION if self.valid_paths is None and self.source != "labelled" else 0.0
 
 
 def find_inputs(config: BuildConfig) -> dict[str, dict[str, Path]]:

@@ -7,6 +7,7 @@ continues after its last note, and cuts the same sections. `finish`, the last st
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import os
 import time
@@ -20,7 +21,7 @@ from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.data.corpus.sources import BEGINNING, Layout, Position, Skipped, TextDocument, read_documents
 from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json
+from jaxzoo.whole_files import write_json, write_whole
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
@@ -277,3 +278,41 @@ def _write_metadata(
     info.set_splits(tfds.core.SplitDict(splits))
     info.write_to_directory(work.shards)
     write_metadata_checksums(work.shards)
+    _write_card(work.shards, dataset, builder.summary, metadata)
+
+
+SHOWN_SUBSETS = 30
+"""Most names of subsets in a row of the card."""
+_CARD = """# {dataset}
+
+{summary}
+
+| split | documents | bytes of text | subsets |
+| --- | --- | --- | --- |
+{rows}
+
+Features: `text` and `subset`, which is empty where there are no parts; both are UTF-8. Without TensorFlow:
+
+    import tensorflow_datasets as tfds
+
+    rows = tfds.data_source("{dataset}", split="train", data_dir="DIRECTORY ABOVE {dataset}")
+
+`sha256sum -c SHA256SUMS` verifies the shards. Made by `python -m jaxzoo.data.build`; damaged input left out: {lines}
+lines, and the rest of {files} files.
+"""
+
+
+def _write_card(directory: Path, dataset: str, summary: str, metadata: dict[str, Any]) -> None:
+    """Writes `README.md` and `SHA256SUMS`, for users of tensorflow-datasets alone."""
+    lines = []
+    for file in sorted(directory.glob("*.array_record*")):
+        with file.open("rb") as stream:
+            lines.append(f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.name}\n")
+    write_whole(directory / "SHA256SUMS", "".join(lines))
+    rows = []
+    for split, subsets in metadata["subsets"].items():
+        counts = (sum(held[what] for held in subsets.values()) for what in ("documents", "bytes"))
+        names = ", ".join(list(subsets)[:SHOWN_SUBSETS]) + (", ..." if len(subsets) > SHOWN_SUBSETS else "")
+        rows.append(f"| {split} | {' | '.join(f'{n:,}' for n in counts)} | {names} |")
+    text = _CARD.format(dataset=dataset, summary=summary, rows="\n".join(rows), **metadata["skipped"])
+    write_whole(directory / "README.md", text)

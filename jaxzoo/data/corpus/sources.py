@@ -1,4 +1,5 @@
-"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, parquet, folders of text, FASTA.
+"""Documents from files on disk, read as a stream: the Pile, SlimPajama, JSON lines, parquet, folders of text, FASTA,
+labelled sequences.
 
 The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` files with the keys `text` and
 `meta.pile_set_name`; SlimPajama (Soboleva et al., 2023) as such files with `text` and `meta.redpajama_set_name`.
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
+from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled, split_of
 from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
 from jaxzoo.data.corpus.rows import TABLES, read_rows
 
@@ -34,8 +36,13 @@ class Fields(NamedTuple):
     """Empty: the documents are of no subset."""
 
 
-Layout = Fields | FastaLayout | None
-"""Layout of documents in a file: fields of lines, bases of FASTA, or None: the file is one document."""
+class LabelledLayout(NamedTuple):
+    """Sequences with a class each, which is the subset: `jaxzoo/data/corpus/labelled.py`."""
+
+
+Layout = Fields | FastaLayout | LabelledLayout | None
+"""Layout of documents in a file: fields of lines, bases of FASTA, labelled sequences, or None: the file is one
+document."""
 
 
 class Source(NamedTuple):
@@ -55,6 +62,7 @@ SOURCES = {
     "jsonl": Source("text_corpus", Fields(), LINES),
     "parquet": Source("text_corpus", Fields(), TABLES),
     "fasta": Source("dna", FastaLayout({}), FASTA),
+    "labelled": Source("labelled_sequences", LabelledLayout()),
 }
 
 
@@ -120,6 +128,11 @@ def find_source_files(source: str, path: str, *, option: str = "--paths") -> dic
 
     Raises `ValueError`, with `option` as the name of `path`, if there is no file.
     """
+    if source == "labelled":
+        place = Path(path).expanduser()
+        read_benchmark(place)  # refuses what is wrong before anything is written
+        found = [file for files in find_benchmark(place).values() for file in files]
+        return {file.relative_to(place).as_posix(): file for file in found}
     files = find_files(path, field=option)
     endings = SOURCES[source].endings
     if endings and Path(path).expanduser().is_dir():
@@ -197,6 +210,9 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
         left = itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
         for number, (text, name, split) in left:
             yield number, TextDocument(text, name, split if fields.intervals else "")
+    elif isinstance(fields, LabelledLayout):
+        for number, (text, name) in itertools.islice(enumerate(read_labelled(file), start=1), n_before, None):
+            yield number, TextDocument(text, name, split_of(file))
     elif fields is not None and file.suffix in TABLES:
         columns = [name.split(".")[0] for name in fields if name]
         yield from read_rows(file, list(dict.fromkeys(columns)), n_before)

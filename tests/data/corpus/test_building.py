@@ -300,7 +300,7 @@ def test_builders_of_tensorflow_datasets(pile, tmp_path):
     pytest.importorskip("importlib_resources", reason="download_and_prepare imports it without declaring it")
     from jaxzoo.data.corpus.builders import BUILDERS, ThePile
 
-    assert set(BUILDERS) == {"the_pile", "slim_pajama", "text_corpus", "dna"}
+    assert set(BUILDERS) == {"the_pile", "slim_pajama", "text_corpus", "dna", "labelled_sequences"}
     files = {"train": [pile / "train" / "01.jsonl.zst"], "validation": [pile / "val.jsonl.zst"]}
     builder = ThePile(paths=files, data_dir=os.fspath(tmp_path), file_format="array_record")
     builder.download_and_prepare()

@@ -1,0 +1,70 @@
+"""The experiment on a genome: its claim on rows made by hand, its table, and bases that are scored once."""
+
+import numpy as np
+import pytest
+
+from experiments import dna
+from jaxzoo.sweep import Measurement
+from jaxzoo.sweep.directory import About
+from jaxzoo.sweep.outcome import Outcome
+from jaxzoo.sweep.results import BITS
+from jaxzoo.sweep.table import cells
+from tests.data.shards import DNA, write_tokens
+from tests.experiments.hand_made import row, verdict
+
+MARKOV = {
+    **row(0.0, model=dna.MARKOV, learning_rate=None, seed=None),
+    "metrics": {BITS: 1.92, "order-0": 1.99, "order-2": 1.95, "order-7": 1.92},
+}
+
+
+def trained(model, bits, rate=0.1):
+    return row(0.3, {BITS: bits}, model=model, learning_rate=rate, seed=0)
+
+
+def test_the_claim():
+    """Kills: a model that has not learned and is competitive, the worst rate for the best, a lead that counts as a
+    lag, others that have not learned and are easy to match."""
+    judge = lambda *rows: verdict(dna.experiment, "competitive", [MARKOV, *rows])  # noqa: E731
+    based, mamba, attention = trained("Based", 1.94), trained("Mamba", 1.935), trained("Transformer++", 1.96)
+    found = judge(based, trained("Based", 1.99, rate=0.2), mamba, attention)
+    assert found.verdict == "held"
+    assert found.numbers == ("Transformer++ 1.960, Mamba 1.935, Based 1.940; Markov order 2 1.950, order 7 1.920")
+    assert judge(based, trained("Mamba", 1.92), attention).verdict == "not held"
+    assert judge(trained("Based", 1.90), mamba).verdict == "held"
+    for rows in ((trained("Based", 1.96), mamba), (based, attention), (based,), (mamba, attention)):
+        assert judge(*rows).verdict == "not tested"
+
+
+def test_the_table_shows_bits():
+    """Kills: Markov models that diverged, the run with the most bits."""
+    rows = [MARKOV, trained("Based", 1.99, rate=0.2), trained("Based", 1.94)]
+    outcome = Outcome(name="dna", about=About("dna.py", "laptop", axes=("model", "learning_rate", "seed")), rows=rows)
+    shown = [[cell.text for cell in cells(outcome, best)] for best in outcome.best()]
+    assert [line[:4] for line in shown] == [["Markov", "1.92", "-", "-"], ["Based", "1.94", "0.300", "0.1"]]
+
+
+def test_the_same_bases_are_scored_at_every_length(tmp_path, monkeypatch):
+    """Kills: a length that scores other bases, a model that cannot read the longest window, another path."""
+    rng = np.random.default_rng(0)
+    documents = {split: [[(rng.integers(0, 4, 4500).tolist(), "")]] for split in ("train", "valid")}
+    write_tokens(tmp_path, documents, tokenizer=DNA)
+    monkeypatch.setenv("DNA_TOKENS", str(tmp_path))
+    setting = dna.Setting(length=128, batch_size=2, steps=4, asked=(64, 2048), valid_tokens=4096)
+    point = {"model": "Mamba", "learning_rate": 0.5, "seed": 3}
+    config = setting.config(point)
+    assert (config.optimizer.learning_rate, config.train.seed, config.train.steps) == (0.5, 3, 4)
+    targets = []
+    for asked in (config, *setting.also(point).values()):
+        assert asked.model.max_length >= asked.data.length
+        (valid,) = asked.data.build(batch_size=2, valid_batch_size=asked.train.valid_batch_size).valid()
+        targets.append(np.concatenate([np.ravel(valid.batch(i).targets) for i in range(valid.n_batches)]))
+    assert [each.size for each in targets] == [4096] * 3
+    assert (targets[0] == targets[1]).all()
+    assert (targets[0] == targets[2]).all()
+    markov = setting.config({"model": dna.MARKOV, "learning_rate": None, "seed": None})
+    assert isinstance(markov, Measurement)
+    found = dna.markov(**markov.arguments)
+    counts = np.bincount(targets[0], minlength=6)[:4] / 4096
+    assert found["order-0"] == pytest.approx(-(counts * np.log2(counts)).sum(), abs=0.02)
+    assert found[BITS] == min(value for name, value in found.items() if name != BITS)
