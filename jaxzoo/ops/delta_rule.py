@@ -230,7 +230,7 @@ class _System(NamedTuple):
     scores: Array
     writes: Array
     kept: Array
-    """(b or 1, h, k or 1)."""
+    """(b or 1, h or 1, k or 1)."""
     own: Array | None
     """None: zeros."""
     added: Array | None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.cli import data_build
+from jaxzoo.data.corpus import sources
 from jaxzoo.data.labelled_sequences import LabelledSequencesConfig, read_splits
 from tests.data.corpus.test_building import read_back
 
@@ -110,9 +111,9 @@ def test_a_cursor_of_other_files(tmp_path):
         stream.set_state({"fingerprint": "dna-6:0", "next": 3})
 
 
-def test_as_a_data_set(tmp_path, capsys):
+def test_as_a_data_set(tmp_path, capsys, monkeypatch):
     """Kills: a sequence, class or split that is lost, a wrong checksum, other sequences where a build is classified, a
-    benchmark with unequal splits that is built."""
+    benchmark with unequal splits that is built, or read where it was built without the check."""
     (tmp_path / "in").mkdir()
     write_folders(tmp_path / "in")
     words = ["--source", "labelled", "--paths", f"{tmp_path}/in", "--out", f"{tmp_path}/out"]
@@ -130,5 +131,10 @@ def test_as_a_data_set(tmp_path, capsys):
     assert data_build.main([*words[:-1], f"{tmp_path}/new"]) == 2
     assert "class 'gene' is in one of train and test only" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+    monkeypatch.setattr(sources, "read_benchmark", lambda place: None)
+    assert data_build.main([*words[:-1], f"{tmp_path}/new"]) == 0
+    with pytest.raises(ValueError, match="class 'gene' is in one of train and test only"):
+        read_splits(tmp_path / "new")
+    monkeypatch.undo()
     assert data_build.main([*words, "--valid-fraction", "0.1"]) == 2
     assert "must not be given where folders" in capsys.readouterr().err
