@@ -41,9 +41,9 @@ from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.screen import Screen
 from jaxzoo.train.experiment import run_experiment
+from jaxzoo.train.importing import create_imported
 from jaxzoo.train.loss import score_targets
 from jaxzoo.train.origin import CheckpointPlace
-from jaxzoo.train.portable import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, save, series_style
 

@@ -28,6 +28,7 @@ from jaxzoo.train.trained import (
     on_device,
     read_experiment,
     read_run,
+    stored_tokenizer,
 )
 
 
@@ -124,7 +125,7 @@ def load(
     """Reads a trained model; nothing is written.
 
     Args:
-      path: directory of a run, or a .safetensors file of `python -m jaxzoo.export`.
+      path: directory of a run, or a folder or .safetensors file of `python -m jaxzoo.export`.
       checkpoint: of a run: its step, "best", or None: the newest.
       tokenizer: of its text; None: the one that its config names.
       adapters: file of `python -m jaxzoo.export --adapters`, whose adapters are merged.
@@ -141,7 +142,7 @@ def load(
     blueprint, variables, seal = load_variables(run, config, checkpoint)
     rows = read_rows(run.metrics)
     model = blueprint.model(_adapted(variables, config, adapters))
-    own = config.data.tokenizer() if tokenizer is None else tokenizer
+    own = stored_tokenizer(run, config) if tokenizer is None else tokenizer
     return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)
 
 

@@ -1,4 +1,4 @@
-"""`python -m jaxzoo.export --run DIR --out FILE.safetensors`: a trained model as one file, and back."""
+"""`python -m jaxzoo.export --run DIR --out PLACE`: a trained model as one file or a small folder, and back."""
 
 import argparse
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
 from jaxzoo.cli.runner import run, say
+from jaxzoo.whole_files import write_whole
 
 if TYPE_CHECKING:
     from jaxzoo.train.trained import Which
@@ -17,7 +18,9 @@ PROGRAM = "python -m jaxzoo.export"
 EXTENSION = ".safetensors"
 
 DESCRIPTION = """Writes the parameters and buffers of a run's checkpoint to a safetensors file, bit for bit, with the
-names of the variables, the config, the step, the tokenizer's fingerprint and a digest. LoRA adapters are merged.
+names of the variables, the config, the step, the tokenizer's fingerprint and a digest. LoRA adapters are merged. An
+--out without .safetensors becomes a folder with this file, config, metrics and tokenizer, which other commands take
+as --run. --dtype bfloat16 halves the matrices, which are read back as float32.
 --import makes a run directory from such a file, for python -m jaxzoo.evaluate, jaxzoo.generate and, by --init-from,
 jaxzoo.train."""
 
@@ -43,8 +46,8 @@ def _export(argv: Sequence[str]) -> None:
             raise UsageError("--checkpoint belongs to --run: a file holds one model")
         _from_file(Path(options.file).expanduser(), out)
         return
-    if out.suffix != EXTENSION:
-        raise UsageError(f"--out {out} must end in {EXTENSION}")
+    if out.suffix != EXTENSION and (out.suffix or options.adapters):
+        raise UsageError(f"--out {out} must end in {EXTENSION}, or, without --adapters, be the name of a folder")
     if out.exists():
         raise UsageError(f"--out {out} exists; remove it, or choose another name")
     out = output_file("--out", out)
@@ -54,25 +57,39 @@ def _export(argv: Sequence[str]) -> None:
         n, step = write_adapters(Path(options.run).expanduser(), out, options.checkpoint)
         say(f"{out}: adapters of {n:,} parameters, checkpoint {step} of {options.run}")
         return
-    _to_file(Path(options.run).expanduser(), options.checkpoint, out)
+    _write(Path(options.run).expanduser(), options.checkpoint, out, half=options.dtype == "bfloat16")
 
 
-def _to_file(directory: Path, step: "Which", out: Path) -> None:
+def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
     import jax
 
-    from jaxzoo.train.portable import need_library, write_portable
-    from jaxzoo.train.trained import load_variables, read_run
+    from jaxzoo.config_io import to_json
+    from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
+    from jaxzoo.train.portable import need_library, rounded, write_portable
+    from jaxzoo.train.run_dir import RunDirectory
+    from jaxzoo.train.trained import load_variables, read_run, stored_tokenizer
 
     need_library()
     run, config = read_run(directory)
     blueprint, variables, seal = load_variables(run, config, step, device=jax.devices("cpu")[0])
-    write_portable(out, variables, seal)
+    variables = rounded(variables, blueprint.traits) if half else variables
+    if out.suffix == EXTENSION:
+        write_portable(out, variables, seal)
+    else:
+        folder, tokenizer = RunDirectory(out), stored_tokenizer(run, config)
+        out.mkdir()
+        write_portable(folder.model, variables, seal)
+        if tokenizer is not None:
+            save_tokenizer(tokenizer, folder.tokenizer)
+        if run.metrics.exists():
+            write_whole(folder.metrics, run.metrics.read_text())
+        folder.write_config(to_json(config))
     n_arrays = len(jax.tree.leaves(variables))
     say(f"{out}: {blueprint.n_params:,} parameters in {n_arrays} arrays, checkpoint {seal.step} of {run.path}")
 
 
 def _from_file(file: Path, out: Path) -> None:
-    from jaxzoo.train.portable import import_run
+    from jaxzoo.train.importing import import_run
     from jaxzoo.train.run_dir import RunDirectory
 
     directory = RunDirectory(out.absolute())
@@ -89,7 +106,10 @@ def _options() -> argparse.ArgumentParser:
         "--adapters", action="store_true", help="write only the LoRA adapters; default: the merged model"
     )
     parser.add_argument("--import", dest="file", metavar="FILE", help="make a run from this file")
-    parser.add_argument("--out", metavar="PLACE", help=f"the {EXTENSION} file; with --import the directory of the run")
+    out = f"the {EXTENSION} file, or a folder; with --import the directory of the run"
+    parser.add_argument("--out", metavar="PLACE", help=out)
+    dtype = "of matrices (norms, biases and decays are always exact); default: float32, exact"
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=dtype)
     parser.add_argument(
         "--config", metavar="FILE", help="the run's config file; needed where it defines classes of its own"
     )

@@ -19,7 +19,7 @@ class Command:
     written but --out."""
 
     run: Path
-    """Directory of the run, or a .safetensors file of python -m jaxzoo.export."""
+    """Directory of the run, or a folder or .safetensors file of python -m jaxzoo.export."""
     example: int | None = None
     """Row of the run's first validation set. Default: 0, without a prompt."""
     prompt: str = ""

@@ -139,7 +139,7 @@ def _transfer(
     from jaxzoo.linearization.transfer import transfer
     from jaxzoo.models.blueprint import split_variables
     from jaxzoo.train.checks import check_data
-    from jaxzoo.train.portable import create_imported
+    from jaxzoo.train.importing import create_imported
 
     old = teacher.config.model, split_variables(teacher.model)
     new = convert(*old, config.model, seed=config.train.seed)

@@ -19,12 +19,11 @@ from jaxzoo.interop.fields import Fields, read_config
 from jaxzoo.interop.folder import read_tensors
 from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
 from jaxzoo.json_files import read_json
-from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.screen import warn
 from jaxzoo.sharding import named_sharding
-from jaxzoo.train.trained import names_of
 
 
 class Imported(NamedTuple):

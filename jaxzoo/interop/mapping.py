@@ -9,9 +9,8 @@ import numpy as np
 
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.transforms import SAME, Transform
-from jaxzoo.models.blueprint import Blueprint
+from jaxzoo.models.blueprint import Blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
-from jaxzoo.train.trained import names_of
 
 
 class Row(NamedTuple):

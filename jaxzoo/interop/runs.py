@@ -9,13 +9,13 @@ import jax
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
+from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.loading import Opened, find_tokenizer, open_folder, read_variables
 from jaxzoo.interop.mapping import Account
 from jaxzoo.interop.saving import save
-from jaxzoo.train.portable import create_imported
+from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import Which, load_variables, read_run
+from jaxzoo.train.trained import Which, load_variables, read_run, stored_tokenizer
 
 LENGTH = 256
 """Tokens of a window of the data of an imported run, which is to be overridden; fewer where the model reads fewer."""
@@ -50,7 +50,6 @@ def import_folder(
     fingerprint = "" if tokenizer is None else tokenizer.fingerprint
     create_imported(run, config, variables, note, fingerprint)
     if tokenizer is not None:
-        run.tokenizer.mkdir()
         save_tokenizer(tokenizer, run.tokenizer)
     return opened
 
@@ -75,7 +74,7 @@ def export_folder(
     blueprint, variables, _ = load_variables(run, config, step, device=jax.devices("cpu")[0])
     del blueprint
     try:
-        tokenizer = load_tokenizer(run.tokenizer) if run.tokenizer.is_dir() else config.data.tokenizer()
+        tokenizer = stored_tokenizer(run, config)
     except ValueError:
         tokenizer = None  # its place is gone: the model is written all the same
     return save((config.model, variables), out, family=family, tokenizer=tokenizer, dtype=dtype)

@@ -13,10 +13,9 @@ from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.families import FAMILIES
 from jaxzoo.interop.mapping import Account, Family, Move, slots
 from jaxzoo.interop.safetensors_file import write_safetensors
-from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
+from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.trained import names_of
 from jaxzoo.whole_files import write_json, write_whole
 
 LARGEST_FILE = 5 * 10**9

@@ -13,10 +13,9 @@ from flax import nnx
 from jaxzoo.interop.mapping import Slot, slots
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig, WindowedLinearAttentionConfig
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
-from jaxzoo.models.blueprint import Variables, make_blueprint, split_variables
+from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.trained import names_of
 
 MIXERS = ("based", "hedgehog", "gated-delta-net")
 """New mixers: Taylor features after a window; softmax features, by default without a window; Gated DeltaNet."""

@@ -25,10 +25,9 @@ from jaxzoo.data.base import Batch, Stream
 from jaxzoo.inspection.capture import capture
 from jaxzoo.interop.mapping import slots
 from jaxzoo.mixers import Context
-from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
-from jaxzoo.train.trained import names_of
 
 Trained = dict[str, Array]
 """Parameters that learn, by name in the model, such as `stacks/0/blocks/1/mixer/q_map`."""

@@ -9,6 +9,9 @@ from jaxzoo.layers.variables import Buffer, traits_of
 from jaxzoo.models.language_model import LanguageModel, LanguageModelConfig
 from jaxzoo.sharding import LOGICAL_AXES
 
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+
 
 class Variables(NamedTuple):
     """All that a model holds, as nested dicts; layers of a repeated period have one leading axis of repeats."""
@@ -63,6 +66,12 @@ def split_variables(model: LanguageModel) -> Variables:
     """The variables of a model."""
     _, params, buffers = nnx.split(model, nnx.Param, Buffer)
     return Variables(_pure(params), _pure(buffers))
+
+
+def names_of(tree: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
 
 
 def _pure(state: nnx.State) -> dict:

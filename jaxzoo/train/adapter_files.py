@@ -14,11 +14,11 @@ import numpy as np
 
 from jaxzoo.json_files import parse_json
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
-from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
 from jaxzoo.train.portable import need_library, opened, variables_digest, version
-from jaxzoo.train.trained import Which, names_of, on_device, read_run, read_stored
+from jaxzoo.train.trained import Which, on_device, read_run, read_stored
 from jaxzoo.whole_files import replacing
 
 

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.config_io import Json, first_difference, from_json, to_json
-from jaxzoo.models.blueprint import Variables
+from jaxzoo.models.blueprint import Shapes, Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
-from jaxzoo.train.digest import joint_digest
-from jaxzoo.train.portable import EXTENSION, read_portable
-from jaxzoo.train.restore import Seal
+from jaxzoo.train.portable import EXTENSION, read_portable, variables_digest
+from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Shapes, Which, find_run, first_other_shape, read_merged, shapes_of, tokenizer_of
+from jaxzoo.train.trained import Which, find_run, first_other_shape, read_merged, shapes_of
 
 OPTION = "--init-from"
 
@@ -82,7 +81,7 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
 
         variables, seal = read_merged(run, place.step, session.config.model, abstract, check)
         config, tokenizer = seal.config, tokenizer_of(seal.cursor)
-        note = {"run": str(source), "step": seal.step, "digest": joint_digest(seal.digests, Variables._fields)}
+        note = {"run": str(source), "step": seal.step, "digest": variables_digest(variables)}
     broken = first_not_finite(variables)
     if broken:
         raise ValueError(f"{OPTION} {source}: {broken} is not finite; take another checkpoint")

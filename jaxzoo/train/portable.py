@@ -1,9 +1,10 @@
-"""The variables of a model as one safetensors file, bit for bit: for other programs, and to begin runs with.
+"""The variables of a model as one safetensors file: for other programs, to begin runs with, and to ship a model.
 
-Names are paths joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array
-with a leading axis of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer`
-(fingerprint; empty: no text), `digest` (of all variables, `jaxzoo.train.digest.joint_digest`), `buffers` (names of
-those that do not learn, JSON) and `jaxzoo_version`.
+Arrays have the dtypes of the model, or matrices are bfloat16 (`rounded`) and read back as float32. Names are paths
+joined by dots, such as `stacks.0.blocks.1.mixer.q.kernel`; a repeated period of layers is one array with a leading axis
+of repeats. The metadata are strings: `config` (the experiment, JSON), `step`, `tokenizer` (fingerprint; empty: no
+text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.joint_digest`), `buffers` (names of those
+that do not learn, JSON) and `jaxzoo_version`.
 """
 
 import importlib.metadata
@@ -13,18 +14,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
-from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.blueprint import Shapes, Variables, names_of
 from jaxzoo.train.adapters import stored_without_adapters
-from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.digest import digests, joint_digest
-from jaxzoo.train.restore import Seal
-from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import Shapes, first_other_shape, names_of, on_device, read_experiment, tokenizer_of
+from jaxzoo.train.digest import ArrayDigest, digests, joint_digest
+from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.whole_files import replacing
 
 EXTENSION = ".safetensors"
@@ -45,6 +44,13 @@ class Header(NamedTuple):
     """Names, as in `shapes`, of those that do not learn."""
     shapes: Shapes
     """Shapes by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
+
+    def seal(self) -> Seal:
+        """The seal of a checkpoint with these variables; the sums of its digests are unknown, and 0."""
+        kinds = {name: "buffers" if name in self.buffers else "params" for name in self.shapes}
+        sums = {f"{kinds[name]}/{name}": ArrayDigest(shape, "", 0) for name, shape in self.shapes.items()}
+        cursor = {"fingerprint": f"{self.tokenizer}:exported"} if self.tokenizer else {}
+        return Seal(self.step, cursor, self.config, 0, sums)
 
 
 def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
@@ -142,7 +148,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
                 array = content.get_tensor(name)
             except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:  # such as an unknown dtype
                 raise OSError(f"{file}: variable {name} cannot be read: {error}") from None
-            if array.dtype != x.dtype:
+            if array.dtype not in (x.dtype, jnp.bfloat16) or (array.dtype != x.dtype and x.dtype != jnp.float32):
                 raise ValueError(f"{file}: variable {name} is {array.dtype}, and {x.dtype} in this model")
             return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])
 
@@ -151,61 +157,13 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
         raise OSError(
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )
-    return variables, header
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract), header
 
 
-def import_run(file: Path, run: RunDirectory) -> Header:
-    """Makes a run whose one checkpoint, that of step 0, holds the variables of a file; returns what the file says.
-
-    Args:
-      file: as `write_portable` writes it.
-      run: where the run will lie; must hold none.
-
-    Raises:
-      ValueError: the place is taken; the file is none of ours, or its arrays are not those of the model that it names.
-      OSError: the file is damaged, or the run cannot be written.
-    """
-    run.check(resume=False, overwrite=False)
-    header = read_header(file)
-    config = read_experiment(header.config, file)
-    abstract = on_device(make_blueprint(config.model).shapes, jax.devices("cpu")[0])
-
-    def check(header: Header) -> None:
-        other = first_other_shape(header.shapes, abstract)
-        if other:
-            name, there, here = other
-            raise ValueError(
-                f"{file} is of another model: variable {name} has shape {there} there and {here} by its config"
-            )
-
-    variables, _ = read_portable(file, abstract, check)
-    create_imported(
-        run, header.config, variables, {"file": str(file.absolute()), "step": header.step}, header.tokenizer
-    )
-    return header
-
-
-def create_imported(
-    run: RunDirectory, config: Json, variables: Variables, note: dict[str, Json], tokenizer: str
-) -> None:
-    """Makes a run whose one checkpoint, that of step 0, holds these variables.
-
-    Args:
-      run: where the run will lie; claimed when this returns.
-      config: the experiment.
-      variables: all that its model holds.
-      note: where they are from; their digest is added.
-      tokenizer: fingerprint of the tokenizer of its text; empty: no text.
-
-    Raises:
-      ValueError, OSError: as `RunDirectory.create`.
-    """
-    parts = {name: tree for name, tree in variables._asdict().items() if tree}
-    run.create(config, None, {**note, "digest": variables_digest(variables), "imported": True})
-    cursor = {"fingerprint": f"{tokenizer}:imported"} if tokenizer else {}
-    with Checkpoints(run.checkpoints, record=run.newest_checkpoint) as checkpoints:
-        checkpoints.save(0, parts, cursor=cursor, config=config)
-    run.release()
+def rounded(variables: Variables, traits: Variables) -> Variables:
+    """The variables, with matrices in bfloat16; norms, biases, decays and buffers keep their dtype."""
+    params = jax.tree.map(lambda x, of: x.astype(jnp.bfloat16) if of.decay else x, variables.params, traits.params)
+    return variables._replace(params=params)
 
 
 def variables_digest(variables: Variables) -> str:

@@ -118,6 +118,12 @@ def read_arrays(folder: Path, seal: Seal, wanted: Mapping[str, Any]) -> dict[str
     return {**wanted, **found}
 
 
+def tokenizer_of(cursor: dict[str, Any]) -> str:
+    """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
+    made_by = cursor.get("fingerprint")
+    return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
+
+
 def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored:
     """State and seal of the checkpoint in the folder of a step.
 

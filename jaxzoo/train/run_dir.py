@@ -71,6 +71,7 @@ class RunDirectory:
         self.picture: Path = path / "learning_curve.png"
         self.checkpoints: Path = path / "checkpoints"
         self.tokenizer: Path = path / "tokenizer"
+        self.model: Path = path / "model.safetensors"
         self.newest_checkpoint: Path = path / "newest_checkpoint.json"
         # The operating system gives the lock up with the process that holds it, however that ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
@@ -84,9 +85,9 @@ class RunDirectory:
 
     @property
     def is_imported(self) -> bool:
-        """Whether it was imported from a file of variables, without an optimizer."""
+        """Whether it was imported from a file of variables, or exported as a folder: without an optimizer."""
         try:
-            return bool(read_json(self.origin, dict).get("imported"))
+            return self.model.is_file() or bool(read_json(self.origin, dict).get("imported"))
         except (OSError, ValueError):
             return False
 
@@ -238,7 +239,7 @@ class RunDirectory:
 
     def _files(self) -> list[Path]:
         """The files of a run but for its events, unfinished ones first and the config last."""
-        records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint]
+        records = [self.metrics, self.speed, self.picture, self.manifest, self.newest_checkpoint, self.model]
         files = [*records, self.origin, self.config]
         return [*(unfinished(file, owned=True) for file in files), *files]
 

@@ -12,21 +12,19 @@ from jaxzoo.config_io import UnknownTypeError, first_difference, from_json
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.models.adapters import adapt
-from jaxzoo.models.blueprint import Blueprint, Variables, make_blueprint
+from jaxzoo.models.blueprint import Blueprint, Shapes, Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
+from jaxzoo.train.portable import Header, read_portable
 from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
 Which = int | Literal["best"] | None
 """A checkpoint of a run: that of a step; the one with the best validation, by the run's `train.best_metric`; None: the
 newest. One of the last two that cannot be used gives way to the next, with a warning."""
-
-Shapes = dict[str, tuple[int, ...]]
-"""Shapes by the names of variables, such as `stacks/0/blocks/1/mixer/q/kernel`."""
 
 
 class Trained(NamedTuple):
@@ -180,7 +178,7 @@ def on_device(shapes: Any, device: Any) -> Any:
 def read_stored(
     run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
 ) -> tuple[Variables, Seal]:
-    """The variables and the seal of a checkpoint, verified by its digests.
+    """The variables and the seal of a checkpoint, or of the exported model in its place, verified by its digests.
 
     Args:
       run: its directory.
@@ -198,6 +196,8 @@ def read_stored(
         check(seal)
         return Variables(**read_arrays(folder, seal, abstract._asdict())), seal
 
+    if run.model.is_file():
+        return _read_exported(run, step, abstract, check)
     steps = list(folders(run.checkpoints))
     if isinstance(step, int) and steps and step not in steps:
         raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(steps)))}, those in {run.path}")
@@ -212,6 +212,18 @@ def read_stored(
     if found is None:
         raise ValueError(f"{run.path} holds a run without checkpoint; train it until it has saved one")
     return found
+
+
+def _read_exported(
+    run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
+) -> tuple[Variables, Seal]:
+    def check_header(header: Header) -> None:
+        if isinstance(step, int) and step != header.step:
+            raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
+        check(header.seal())
+
+    variables, header = read_portable(run.model, abstract, check_header)
+    return variables, header.seal()
 
 
 def first_other_shape(there: Shapes, here: Variables) -> tuple[str, Any, Any] | None:
@@ -232,18 +244,6 @@ def shapes_of(seal: Seal) -> Shapes:
     return {name.partition("/")[2]: array.shape for name, array in parts.items()}
 
 
-def names_of(tree: dict[str, Any]) -> dict[str, Any]:
-    """The leaves of nested dicts by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
-    leaves = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
-
-
-def tokenizer_of(cursor: dict[str, Any]) -> str:
-    """Fingerprint of the tokenizer that made the tokens of a stream, by its cursor; empty: no text."""
-    made_by = cursor.get("fingerprint")
-    return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
-
-
 def _best(run: RunDirectory, found: list[int]) -> list[int]:
     """The checkpoints of validated steps, the best first."""
     settings = run.read_config().get("train")
@@ -258,10 +258,18 @@ def _best(run: RunDirectory, found: list[int]) -> list[int]:
     return steps
 
 
+def stored_tokenizer(run: RunDirectory, config: ExperimentConfig) -> Tokenizer | None:
+    """The tokenizer of a run's text, from its own folder if it has one; None: no text.
+
+    Raises:
+      ValueError: its file is gone or damaged.
+    """
+    return load_tokenizer(run.tokenizer) if run.tokenizer.is_dir() else config.data.tokenizer()
+
+
 def _tokenizer_of(config: ExperimentConfig, run: RunDirectory, given: Tokenizer | None) -> Tokenizer:
     try:
-        own = load_tokenizer(run.tokenizer) if given is None and run.tokenizer.is_dir() else None
-        tokenizer = given or own or config.data.tokenizer()
+        tokenizer = given or stored_tokenizer(run, config)
     except ValueError as error:
         raise ValueError(f"{run.path}: {error}; or name the run's tokenizer with --tokenizer PLACE") from error
     if tokenizer is None:

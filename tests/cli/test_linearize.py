@@ -18,7 +18,7 @@ from jaxzoo.mixers import AttentionConfig, HGRN2Config, WindowedLinearAttentionC
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.train.portable import create_imported
+from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 
 

@@ -30,6 +30,7 @@ config = ExperimentConfig(
 COMMANDS = (
     ("train", "--config sequences.py --run-dir sequences_run"),
     ("export", "--run run --out model.safetensors"),
+    ("export", "--run run --out exported --dtype bfloat16"),
     ("sweep", "--experiment small.py --workers 1 --out swept"),
 )
 
@@ -85,6 +86,7 @@ def table() -> list[tuple]:
         ("rows/*", "data_build", rows, "new", False),
         ("pairs.jsonl", "train", ["--config", "completions.py", "--run-dir", "new"], "", False),
         ("model.safetensors", "export", ["--import", "model.safetensors"], "new", True),
+        ("exported/*", "generate", ["--run", "exported", "--prompt", "one", "--max-tokens", "4"], "", True),
         ("run/**/*", "export", ["--run", "run"], "new.safetensors", True),
         ("swept/*", "sweep", ["--report", "swept"], "new", True),
         ("swept/**/*.json*", "sweep", resumed, "swept", True),

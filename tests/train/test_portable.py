@@ -13,7 +13,8 @@ from safetensors.numpy import load_file, save_file
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.export import main as export
 from jaxzoo.cli.generate import main as generate
-from jaxzoo.models.blueprint import Variables
+from jaxzoo.loading import load
+from jaxzoo.models.blueprint import Variables, names_of, split_variables
 from jaxzoo.train.digest import digests
 from jaxzoo.train.portable import read_portable, write_portable
 from jaxzoo.train.restore import Seal
@@ -82,12 +83,46 @@ def test_damage_is_noticed(odd):
     save_file({**arrays, "stacks.0.b": arrays["stacks.0.a"]}, odd.file, metadata=metadata)
     with pytest.raises(ValueError, match=r"variable stacks\.0\.b is float32, and bfloat16 in this model"):
         read_portable(odd.file, odd.abstract, lambda _: None)
+    half = arrays["stacks.0.a"].astype(jnp.bfloat16)
+    save_file({**arrays, "stacks.0.a": half}, odd.file, metadata=metadata)
+    with pytest.raises(OSError, match="holds other numbers than were written"):
+        read_portable(odd.file, odd.abstract, lambda _: None)
     save_file(arrays, odd.file)
     with pytest.raises(ValueError, match="is no model of jaxzoo: its metadata"):
         read_portable(odd.file, odd.abstract, lambda _: None)
     odd.file.write_bytes(data[:100])
     with pytest.raises(OSError, match="is damaged, or no safetensors file"):
         read_portable(odd.file, odd.abstract, lambda _: None)
+
+
+@pytest.mark.full
+def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
+    """Kills: a norm that is rounded, a matrix that is not or comes back in bfloat16; a folder that forgets metrics or
+    config, answers for a step that it does not hold, is resumed, or hides the numbers of a run that replaces it."""
+    assert run(text_file, "r", *SHORT) == 0
+    folder = tmp_path / "small"
+    given = ["--run", str(tmp_path / "r"), "--out", str(folder)]
+    assert export([*given, "--dtype", "bfloat16"]) == 0
+    before, loaded = saved_variables(tmp_path / "r", 3), load(folder)
+    stored = load_file(folder / "model.safetensors")
+    after = {f"params/{name}": np.asarray(x) for name, x in names_of(split_variables(loaded.model).params).items()}
+    assert after.keys() == {name for name in before if name.startswith("params/")}
+    for name, x in after.items():
+        norm = name.endswith(("scale", "bias"))
+        assert stored[name.removeprefix("params/").replace("/", ".")].dtype == (np.float32 if norm else jnp.bfloat16)
+        want = before[name] if norm else before[name].astype(jnp.bfloat16).astype(np.float32)
+        assert (x.dtype, bits(x)) == (np.float32, bits(want)), name
+    assert (loaded.step, loaded.metrics) == (3, load(tmp_path / "r").metrics)
+    assert evaluate(["--run", str(folder), "--checkpoint", "3"]) == 0
+    assert generate(["--run", str(folder), "--prompt", "never", "--max-tokens", "9"]) == 0
+    capfd.readouterr()
+    assert generate(["--run", str(folder), "--prompt", "never", "--checkpoint", "2"]) == 2
+    assert "checkpoint 2 must be 3, the only one in" in capfd.readouterr().err
+    assert run(text_file, "small", *SHORT, "--resume") == 2
+    assert "begin another run with its --init-from" in capfd.readouterr().err
+    assert run(text_file, "small", *SHORT, "--overwrite") == 0
+    assert saved_variables(folder, 3).keys() == before.keys()
+    assert not (folder / "model.safetensors").exists()
 
 
 @pytest.mark.full

@@ -48,6 +48,7 @@ def load_tokenizer(place: str | Path, end_of_text: str | None = None) -> Tokeniz
 def save_tokenizer(tokenizer: Tokenizer, directory: Path) -> None:
     """Writes `tokenizer.json` and `tokenizer_config.json` for `load_tokenizer`; nothing for bytes and bases."""
     if isinstance(tokenizer, BPETokenizer):
+        directory.mkdir(exist_ok=True)
         content = tokenizer.definition.content
         config = {"eos_token": tokenizer.definition.end_of_text}
         write_whole(directory / "tokenizer_config.json", json.dumps(config, ensure_ascii=False) + "\n")
