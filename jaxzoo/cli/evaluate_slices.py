@@ -101,4 +101,4 @@ def _measure(name: str, run: OpenRun, bigrams: BigramCounts | None, at_most: int
         for i, (batch, nats) in enumerate(run.session.target_nats(run.variables)):
             sums.add(batch, nats)
             progress(name, i + 1, n_batches)
-    return MeasuredModel(name, run.step, run.n_parameters, sums.sections())
+    return MeasuredModel(name, run.step, run.n_parameters, sums.sections(), sums.windows())

@@ -11,6 +11,9 @@ is negative. Both are given.
 
 from typing import NamedTuple
 
+import numpy as np
+from jaxtyping import Float64
+
 from jaxzoo.evals.recall_slices import Score
 
 
@@ -27,6 +30,8 @@ class GapShare(NamedTuple):
     """The same, but 1 where the sentence below the formula says 100 %."""
     case: str
     """Which model is better on which tokens, in words."""
+    interval: tuple[float, float] | None = None
+    """Of the formula, see `share_interval`."""
 
 
 def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits: str = "AR hits") -> GapShare:
@@ -60,6 +65,31 @@ def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits
         )
         return GapShare(gap, due, formula, 1.0, case)
     return GapShare(gap, due, formula, formula, _case(gap, behind, due, hits))
+
+
+def share_interval(
+    model: Float64[np.ndarray, "n 2"], baseline: Float64[np.ndarray, "n 2"], *, draws: int = 1000
+) -> tuple[float, float] | None:
+    """Bootstrap interval (95 %, percentiles) of the formula: windows are drawn anew, with replacement.
+
+    Tokens of a window depend on each other, so windows are drawn whole; windows of one long document are taken as
+    independent.
+
+    Args:
+        model: nats of each window: of all tokens, and of the hits among them.
+        baseline: the same of the same windows.
+        draws: resampled sets of windows.
+
+    Returns:
+        The bounds; None where the sign of the gap itself is not known: 2.5 % or more of the draws have another one.
+    """
+    behind = model - baseline
+    counts = np.random.default_rng(0).multinomial(len(behind), np.full(len(behind), 1 / len(behind)), size=draws)
+    gap, due = (counts @ behind).T
+    if min((gap <= 0).mean(), (gap >= 0).mean()) >= 0.025:
+        return None
+    low, high = np.quantile(np.minimum(due[gap != 0] / gap[gap != 0], 1.0), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def _case(gap: float, behind: float, due: float, hits: str) -> str:

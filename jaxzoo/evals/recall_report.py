@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxzoo.evals.gap_share import GapShare, gap_share
+from jaxzoo.evals.gap_share import GapShare, gap_share, share_interval
 from jaxzoo.evals.recall_figure import draw_recall
 from jaxzoo.evals.recall_slices import ALL, HITS, REPEATS, MeasuredModel, Score
 from jaxzoo.json_files import read_json
@@ -36,8 +36,15 @@ class RecallReport(NamedTuple):
         """The share of the gap to the baseline of each model but itself."""
         if not self.has_baseline:
             return {}
-        *models, baseline = ((m.name, (m.sections.slices[ALL], m.sections.slices[self.hits])) for m in self.models)
-        return {name: gap_share(scores, baseline[1], hits=self.hits) for name, scores in models}
+        *models, baseline = self.models
+        found = {}
+        for model in models:
+            ours, theirs = ((m.sections.slices[ALL], m.sections.slices[self.hits]) for m in (model, baseline))
+            share = gap_share(ours, theirs, hits=self.hits)
+            if share.formula is not None and model.windows is not None and baseline.windows is not None:
+                share = share._replace(interval=share_interval(model.windows, baseline.windows))
+            found[model.name] = share
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The content of `recall.json`: nothing that differs between two equal measurements."""
@@ -97,6 +104,8 @@ class RecallReport(NamedTuple):
         both = (
             "" if share.sentence == share.formula else f" by the formula, {share.sentence:.1%} by the sentence below it"
         )
+        if share.interval is not None:
+            both += f", {share.interval[0]:.1%} to {share.interval[1]:.1%} by a bootstrap of windows"
         return f"{gap}: {share.formula:.1%}{both} ({share.due_to_hits:+.4f} of {share.gap:+.4f} nats; {share.case})."
 
 

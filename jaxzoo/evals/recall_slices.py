@@ -22,7 +22,7 @@ import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Int64, Integer
+from jaxtyping import Bool, Float, Float64, Int, Int64, Integer
 
 from jaxzoo.array_typing import Array
 from jaxzoo.data.base import UNLABELLED, Batch
@@ -88,10 +88,12 @@ class MeasuredModel(NamedTuple):
     """Training step of its checkpoint."""
     n_parameters: int
     sections: Sections
+    windows: Float64[np.ndarray, "n 2"] | None = None
+    """Nats of each window: of all its tokens, and of the hits among them."""
 
 
 class RecallSums:
-    """Sums of nats over targets, by what a model could have recalled of them; memory does not grow with the targets.
+    """Sums of nats over targets, by what a model could have recalled of them, and two sums per window.
 
     Args:
         bigrams: of training; None: every bigram counts as rare, and an AR hit is a repeated bigram.
@@ -109,6 +111,9 @@ class RecallSums:
         # By bin of frequency, whether it is rare, bin of distance (0: not repeated), whether its trigram is repeated.
         self._tokens = np.zeros(_SHAPE, np.int64)
         self._nats, self._squares = np.zeros(_SHAPE), np.zeros(_SHAPE)
+        _, rare, distance, _ = np.indices(_SHAPE).reshape(len(_SHAPE), -1)
+        self._is_hit = (rare == 1) & (distance > 0)
+        self._windows: list[Float64[np.ndarray, "b 2"]] = []
 
     def add(self, batch: Batch, nats: Float[np.ndarray | Array, "b t"]) -> None:
         """Takes up the targets of a batch that have a label.
@@ -121,11 +126,18 @@ class RecallSums:
             ValueError: the targets are not the next tokens.
         """
         cells = self.cells_of(batch)
-        values = np.asarray(nats, np.float64)[np.asarray(batch.targets) != UNLABELLED]
+        labelled = np.asarray(batch.targets) != UNLABELLED
+        values = np.asarray(nats, np.float64)[labelled]
         size = math.prod(_SHAPE)
         self._tokens += np.bincount(cells, minlength=size).reshape(_SHAPE)
         self._nats += np.bincount(cells, values, size).reshape(_SHAPE)
         self._squares += np.bincount(cells, values**2, size).reshape(_SHAPE)
+        sums = [np.bincount(labelled.nonzero()[0], x, len(labelled)) for x in (values, values * self._is_hit[cells])]
+        self._windows.append(np.stack(sums, axis=1)[labelled.any(axis=1)])
+
+    def windows(self) -> Float64[np.ndarray, "n 2"]:
+        """The nats of each window: of all its tokens, and of the hits among them."""
+        return np.concatenate([np.zeros((0, 2)), *self._windows])
 
     def sections(self) -> Sections:
         """The scores of all slices."""

@@ -116,6 +116,14 @@ def test_random_rows_equal_the_slow_search():
         slow = slow_sections(rows, bigrams, 300)
         assert len(slow["slices"]["AR hits"]) > 10
         check_sections(as_json(sums.sections()), slow)
+    windows, labelled = (
+        sums.windows(),
+        [[nats for t, nats in zip(row[1], row[3], strict=True) if t >= 0] for row in rows],
+    )
+    np.testing.assert_allclose(windows[:, 0], [sum(nats) for nats in labelled if nats], rtol=1e-6)
+    assert windows[:, 1].sum() == pytest.approx(sum(slow["slices"]["AR hits"]), rel=1e-6)
+    assert (windows[:, 1] > 0).any()
+    assert (windows[:, 1] < windows[:, 0]).all()
 
 
 def test_distances_reach_to_the_last_target():
