@@ -63,6 +63,8 @@ class TokenDataConfig(WindowsConfig):
         super().__post_init__()
         rule = "must name a token directory, or sources name several"
         self.require("path", bool(self.path) != bool(self.sources), rule, "give one of the two")
+        is_one = not (self.valid_positions and self.sources)
+        self.require("valid_positions", is_one, "must be empty for a mixture of sources", "score one of them by path")
 
     @property
     def mixture(self) -> tuple[TokenSourceConfig, ...]:
@@ -146,7 +148,7 @@ class TokenData(WindowedText):
         if len(self._train) > MOST_COUNTED:
             return {}
         if isinstance(self.tokenizer, DNATokenizer):
-            return markov_baselines(self._train, self._valid_tokens, self._valid_targets)
+            return markov_baselines(self._train, *self._scored)
         return super().baselines()
 
     def _windows(self, rows: Sequence[int] | None) -> ShuffledWindows:

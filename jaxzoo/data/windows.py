@@ -19,14 +19,15 @@ import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
+from jaxtyping import Integer, UInt
 
 from jaxzoo.checked import PositiveInt
-from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer
 
 Packing = Literal["concatenate", "segments"]
+_VALID = ("valid_lengths", "valid_positions")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,9 @@ class WindowsConfig(DataConfig):
     """Tokens of a window."""
     valid_lengths: tuple[PositiveInt, ...] = ()
     """Tokens of the windows of validation, each length scored by itself on the same targets; empty: `length` alone."""
+    valid_positions: tuple[PositiveInt, ...] = ()
+    """Places in a window that validation scores: for each P the positions P to 2P - 1, in overlapping windows of 2P
+    tokens, on the same targets for every P. Empty: every position of the windows of validation."""
     packing: Packing = "concatenate"
     """Context of a token in its window: all tokens before it, or (segments) only those of its own document."""
     valid_tokens: PositiveInt = 100_000
@@ -44,12 +48,23 @@ class WindowsConfig(DataConfig):
 
     def __post_init__(self) -> None:
         unit = self.valid_unit
-        what = f"valid_lengths={self.valid_lengths}" if self.valid_lengths else f"length={self.length}"
+        what = next((f"{name}={given}" for name in _VALID if (given := getattr(self, name))), f"length={self.length}")
+        self.require(
+            "valid_positions",
+            not (self.valid_positions and self.valid_lengths),
+            "must be empty with valid_lengths",
+            "give one of the two",
+        )
         self.require("valid_tokens", self.valid_tokens >= unit, f"must be at least one window, {what}", f"take {unit}")
 
     @property
     def valid_unit(self) -> int:
-        """The fewest tokens that are whole windows of every length of validation."""
+        """The fewest tokens that are whole windows of every length of validation.
+
+        For `valid_positions` the first half of them is context alone.
+        """
+        if self.valid_positions:
+            return 2 * math.lcm(*self.valid_positions)
         return math.lcm(*self.valid_lengths) if self.valid_lengths else self.length
 
     def abstract_batch(self, batch_size: int) -> Batch:
@@ -59,7 +74,9 @@ class WindowsConfig(DataConfig):
 
     def require_window(self, n_tokens: int, *, valid: bool, text: str, remedy: str) -> None:
         """Raises `ValueError` unless a text holds a window (for validation of every length) and its last target."""
-        name, needed = ("valid_lengths", self.valid_unit) if valid and self.valid_lengths else ("length", self.length)
+        name, needed = "length", self.length
+        if valid:
+            name, needed = next((each for each in _VALID if getattr(self, each)), name), self.valid_unit
         if n_tokens < needed + 1:
             rule = f"must be below the {n_tokens} tokens of {text}"
             raise ValueError(f"{type(self).__name__}.{name}={needed} {rule}; {remedy}")
@@ -94,14 +111,16 @@ class WindowedText(abc.ABC):
         self.fingerprint: str = fingerprint
         self.vocab_size: int = tokenizer.vocab_size
         self.packed: bool = config.packing == "segments"
-        self.max_length: int = max((config.length, *config.valid_lengths))
+        self.max_length: int = max(config.length, *config.valid_lengths, *(2 * p for p in config.valid_positions), 0)
         self._train, (self._valid_tokens, self._valid_targets) = train, valid
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
-        self._valid_bytes = tokenizer.count_bytes(self._valid_targets)
+        first = config.valid_unit // 2 if config.valid_positions else 0
+        self._scored: tuple[Any, Any] = self._valid_tokens[first:], self._valid_targets[first:]
+        self._valid_bytes = tokenizer.count_bytes(self._scored[1])
         if not self._valid_bytes:
             what = f"the first {self._valid_targets.size} tokens of the validation text"
             raise ValueError(f"{type(config).__name__}: {what} stand for no byte of text; take more valid_tokens")
-        self.bytes_per_token: float | None = self._valid_bytes / self._valid_targets.size
+        self.bytes_per_token: float | None = self._valid_bytes / self._scored[1].size
 
     @abc.abstractmethod
     def _windows(self, rows: Sequence[int] | None) -> Any:
@@ -114,21 +133,29 @@ class WindowedText(abc.ABC):
     def valid(self) -> Sequence[ValidSet]:
         """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`.
 
-        Each window starts without context, so that its first targets are harder than in a running text.
+        Each window starts without context, so that its first targets are harder than in a running text. With
+        `valid_positions`, a set for each, whose windows overlap by half and are scored in their second half.
         """
-        if not self.config.valid_lengths:
-            return [self._valid_set(self.config.length, {})]
-        return [self._valid_set(length, {"length": length}) for length in self.config.valid_lengths]
+        config, size = self.config, self._valid_batch_size
+        if positions := config.valid_positions:
+            return [self._valid_set(2 * p, p, {"position": p}, size * max(positions) // p) for p in positions]
+        if not config.valid_lengths:
+            return [self._valid_set(config.length, 0, {}, size)]
+        return [self._valid_set(length, 0, {"length": length}, size) for length in config.valid_lengths]
 
-    def _valid_set(self, length: int, slices: dict[str, int]) -> ValidSet:
-        tokens, targets = self._valid_tokens.reshape(-1, length), self._valid_targets.reshape(-1, length)
-        size = self._valid_batch_size
-        n_batches = -(-len(tokens) // size)
+    def _valid_set(self, length: int, unscored: int, slices: dict[str, int], size: int) -> ValidSet:
+        """Windows of `length` tokens that score all targets of `_scored`, in batches of `size` rows."""
+        first = len(self._valid_tokens) - len(self._scored[0])
+        starts = np.arange(first - unscored, len(self._valid_tokens) - length + 1, length - unscored)
+        n_batches = -(-len(starts) // size)
 
         def batch(i: int) -> Batch:
             if not 0 <= i < n_batches:
                 raise IndexError(f"validation batch {i} must be in [0, {n_batches})")
-            return self.batch(tokens[i * size : (i + 1) * size], targets[i * size : (i + 1) * size])
+            window = starts[i * size : (i + 1) * size, None] + np.arange(length)
+            targets = self._valid_targets[window].astype(np.int32)
+            targets[:, :unscored] = UNLABELLED
+            return self.batch(self._valid_tokens[window], targets)
 
         return ValidSet(slices, n_batches, batch)
 
@@ -136,13 +163,12 @@ class WindowedText(abc.ABC):
         """Unigram and bigram scores on the targets of `valid`."""
         return ngram_baselines(
             self._train,
-            self._valid_tokens,
-            self._valid_targets,
+            *self._scored,
             vocab_size=self.vocab_size,
             n_bytes=self._valid_bytes,
         )
 
-    def batch(self, tokens: UInt[np.ndarray, "b t"], targets: UInt[np.ndarray, "b t"]) -> Batch:
+    def batch(self, tokens: UInt[np.ndarray, "b t"], targets: Integer[np.ndarray, "b t"]) -> Batch:
         """Makes a batch; `segment_ids` count the ends of text at or before a token, from 0 in each row."""
         segment_ids = None
         if self.packed:

@@ -34,15 +34,16 @@ def valid_digest(dataset: Dataset) -> str:
     """A hash of the rows of all validation sets, tokens, targets and segments, however they are cut into batches.
 
     Raises:
-        ValueError: there are sets of several lengths, which score every target more than once.
+        ValueError: there are sets of several lengths or positions, which score every target more than once.
     """
     sets = dataset.valid()
-    lengths = sorted({s.slices["length"] for s in sets if "length" in s.slices})
-    if len(lengths) > 1:
-        raise ValueError(
-            f"the validation sets of several lengths, {', '.join(map(str, lengths))}, score every token more than "
-            f"once; take one, such as --data.valid-lengths {lengths[0]}"
-        )
+    for key in ("length", "position"):
+        values = sorted({s.slices[key] for s in sets if key in s.slices})
+        if len(values) > 1:
+            raise ValueError(
+                f"the validation sets of several {key}s, {', '.join(map(str, values))}, score every token more than "
+                f"once; take one, such as --data.valid-{key}s {values[0]}"
+            )
     digest = hashlib.sha256()
     for valid_set in sets:
         for i in range(valid_set.n_batches):
