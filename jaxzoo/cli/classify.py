@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 class Command(Checked):
     """Finetunes a run on labelled sequences, in the layout of GenomicBenchmarks (SPLIT/CLASS/*.txt) or as
     SPLIT.csv with the columns sequence and label, and scores the split test once, at the end: accuracy with a 95 %
-    interval, next to a logistic regression on k-mers and the share of the largest class. The class is read at the
-    end-of-text after the sequence. The result is RUN_DIR/classification.json; a run that was stopped goes on with
-    --resume."""
+    interval, next to a logistic regression on k-mers and the share of the largest class. The result is
+    RUN_DIR/classification.json; a run that was stopped goes on with --resume."""
 
     run: Path
     """Pretrained run, or RUN:STEP."""
@@ -37,6 +36,8 @@ class Command(Checked):
     """Tokens of the run: those of bases, or bytes."""
     length: PositiveInt = 512
     """Largest number of tokens per sequence, with the end-of-text; a longer one is cut at both ends equally."""
+    pool: Literal["last", "mean"] = "last"
+    """Where the class is read: at the end-of-text after the sequence, or from the mean over the sequence's features."""
     steps: PositiveInt = 500
     """Optimizer steps."""
     batch_size: PositiveInt = 32
@@ -95,6 +96,7 @@ def _experiment(pretrained: "ExperimentConfig", command: Command) -> "Experiment
             path=str(command.data.expanduser().absolute()),
             length=command.length,
             alphabet=command.alphabet,
+            pool=command.pool,
             reverse_complements=command.reverse_complements,
             seed=command.seed,
         ),

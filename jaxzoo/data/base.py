@@ -29,6 +29,8 @@ class Batch:
     """The answers, or `UNLABELLED`: one at every position (m = t), or at each of `positions`."""
     positions: Int[Array, "b m"] | None = None
     """Positions of the answers, in any order: the head runs on those alone. None: every position."""
+    pooled: Int[Array, "b"] | None = None
+    """Answers (m = 1) are read from the mean of the features of this number of first tokens. None: no pooling."""
     segment_ids: Int[Array, "b t"] | None = None
     """Document of each token in its row: one contiguous run of equal ids, which do not return. A token's context is
     its own document alone. None: each row is one document."""

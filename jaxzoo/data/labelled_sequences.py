@@ -1,8 +1,9 @@
 """Sequences with a class each, as batches for the trainer: classification by a pretrained language model.
 
-A row is a sequence and an end-of-text token, and the model answers there: class c is id c of the vocabulary, whose row
-of the head learns to stand for it. The features of the last token are a causal model's summary of the sequence, so a
-pretrained run needs no new parameters, and run directory, checkpoints and `--resume` are those of any training.
+A row is a sequence and an end-of-text token. Class c is id c of the vocabulary, whose row of the head learns to stand
+for it. The head reads the features of the end-of-text, a causal model's summary of the sequence, or (`pool="mean"`)
+the mean of the features of the sequence. So a pretrained run needs no new parameters, and run directory, checkpoints
+and `--resume` are those of any training.
 
 Files are those of `jaxzoo/data/corpus/labelled.py`, or what `python -m jaxzoo.data.build --source labelled` made of
 them. Without a split `valid`, every tenth sequence of `train`, by the hash of its text, validates. Classes are sorted
@@ -47,6 +48,8 @@ class LabelledSequencesConfig(DataConfig):
     """Tokens of a row, the end-of-text included."""
     alphabet: Literal["dna", "bytes"] = "dna"
     """Tokens: those of bases, or bytes."""
+    pool: Literal["last", "mean"] = "last"
+    """Features that the head reads: those of the end-of-text, or their mean over the sequence before it."""
     scored: Literal["valid", "test"] = "valid"
     """The split that is scored."""
     reverse_complements: bool = False
@@ -108,7 +111,8 @@ class LabelledSequences:
     def valid(self) -> Sequence[ValidSet]:
         """The split that is scored."""
         size = self._valid_batch_size
-        return [ValidSet({}, -(-len(self._scored) // size), lambda i: _batch(self._scored[i * size : (i + 1) * size]))]
+        batch = lambda i: self._batch(self._scored[i * size : (i + 1) * size])  # noqa: E731
+        return [ValidSet({}, -(-len(self._scored) // size), batch)]
 
     def manifest(self) -> dict[str, Any]:
         """Classes and sizes, JSON-able."""
@@ -128,7 +132,15 @@ class LabelledSequences:
         flips = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
         flips &= self.config.reverse_complements
         wanted = range(self._batch_size) if rows is None else rows
-        return _batch([self._train[chosen[row]].flipped(flips[row]) for row in wanted])
+        return self._batch([self._train[chosen[row]].flipped(flips[row]) for row in wanted])
+
+    def _batch(self, rows: Sequence["_Row"]) -> Batch:
+        tokens = jnp.asarray(np.stack([row.tokens for row in rows]), jnp.int32)
+        targets = jnp.asarray([[row.label] for row in rows], jnp.int32)
+        lengths = jnp.asarray([row.length for row in rows], jnp.int32)
+        if self.config.pool == "mean":
+            return Batch(tokens=tokens, targets=targets, pooled=lengths)
+        return Batch(tokens=tokens, targets=targets, positions=lengths[:, None])
 
     def _encode(self, found: Sequence[Labelled]) -> list["_Row"]:
         """Cuts both ends of long sequences alike, and pads all with end-of-text."""
@@ -154,13 +166,6 @@ class _Row(NamedTuple):
             return self
         tokens = np.concatenate([reverse_complement(self.tokens[: self.length]), self.tokens[self.length :]])
         return self._replace(tokens=tokens)
-
-
-def _batch(rows: Sequence[_Row]) -> Batch:
-    tokens = np.stack([row.tokens for row in rows]).astype(np.int32)
-    labels = np.array([[row.label] for row in rows], np.int32)
-    ends = np.array([[row.length] for row in rows], np.int32)
-    return Batch(tokens=jnp.asarray(tokens), targets=jnp.asarray(labels), positions=jnp.asarray(ends))
 
 
 class LabelledStream:

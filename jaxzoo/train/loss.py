@@ -36,7 +36,7 @@ def score_targets(
 
     Where the batch names `positions`, features are gathered there before the head: the head is most of a
     recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
-    positions with the others unlabelled.
+    positions with the others unlabelled. Where it is `pooled`, the head reads a mean of features.
 
     Args:
       model: computes features and logits.
@@ -46,11 +46,20 @@ def score_targets(
         largest array is then (b, chunk, vocab). 0: all m.
     """
     features, losses = model.features_with_losses(batch.tokens, segment_ids=batch.segment_ids, key=key)
-    if batch.positions is not None:
+    if batch.pooled is not None:
+        features = _mean_of_first(features, batch.pooled)
+    elif batch.positions is not None:
         features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
     if not 0 < chunk < batch.targets.shape[1]:
         return cross_entropy(model.logits(features), batch.targets), losses
     return _score_in_chunks(features, model.head_table, batch.targets, chunk, model.config), losses
+
+
+def _mean_of_first(features: Float[Array, "b t d"], counts: Int[Array, "b"]) -> Float[Array, "b 1 d"]:
+    """Mean over the first `counts` features of each row, summed in float32; 0 where there are none."""
+    inside = jnp.arange(features.shape[1])[None, :] < counts[:, None]
+    total = jnp.sum(features, axis=1, keepdims=True, where=inside[:, :, None], dtype=jnp.float32)
+    return (total / jnp.maximum(counts, 1).astype(jnp.float32)[:, None, None]).astype(features.dtype)
 
 
 class VocabularyPart(NamedTuple):

@@ -33,13 +33,13 @@ def write_benchmark(path):
 @pytest.mark.full
 def test_from_run_to_interval(tmp_path, capsys):
     """Kills: a score of the training split, parameters that are not the run's, a table without its baselines, a second
-    call that overwrites, a resumed call that trains again."""
+    call that overwrites, a resumed call that trains again or pools differently."""
     write_benchmark(tmp_path)
     config = tmp_path / "config.py"
     config.write_text(CONFIG.format(path=str(tmp_path)))
     assert train.main(f"--config {config} --run-dir {tmp_path / 'pretrained'}".split()) == 0
     flags = f"--run {tmp_path / 'pretrained'} --data {tmp_path} --run-dir {tmp_path / 'fine'} --length 12 --kmer 1"
-    flags += " --steps 60 --batch-size 16 --learning-rate 3e-2"
+    flags += " --pool mean --steps 60 --batch-size 16 --learning-rate 3e-2"
     assert classify.main(flags.split()) == 0
     report = json.loads((tmp_path / "fine" / "classification.json").read_text())
     assert report["n"] == 80
@@ -52,6 +52,8 @@ def test_from_run_to_interval(tmp_path, capsys):
     assert json.loads((tmp_path / "fine" / "origin.json").read_text())["run"] == str(tmp_path / "pretrained")
     assert "95 % interval" in capsys.readouterr().out
     assert classify.main(flags.split()) == 2
+    assert classify.main([*flags.replace(" --pool mean", "").split(), "--resume"]) == 2
+    assert "pool" in capsys.readouterr().err
     (tmp_path / "fine" / "classification.json").unlink()
     assert classify.main([*flags.split(), "--resume"]) == 0
     assert json.loads((tmp_path / "fine" / "classification.json").read_text()) == report

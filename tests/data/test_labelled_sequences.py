@@ -34,8 +34,8 @@ def build(path, **fields):
 
 
 def test_layouts_and_batches(tmp_path):
-    """Kills: a class of another folder, padding before the end, an answer read at the padding, a row that is trained
-    twice in an epoch, a cursor that loses its place, the wrong strand."""
+    """Kills: a class of another folder, padding before the end, an answer read at the padding, a mean over the padding,
+    a row that is trained twice in an epoch, a cursor that loses its place, the wrong strand."""
     folders, files = tmp_path / "folders", tmp_path / "files"
     folders.mkdir(), files.mkdir()
     write_folders(folders), write_csv(files)
@@ -68,6 +68,9 @@ def test_layouts_and_batches(tmp_path):
             assert int(target[0]) in matching
     counts = np.unique([text for text in seen if len(text) < 11], return_counts=True)[1]
     assert (counts == 1).all()
+    mean = next(build(folders, pool="mean").train())
+    assert mean.positions is None
+    np.testing.assert_array_equal(mean.pooled, np.asarray(batches[0].positions)[:, 0])
     flipped = next(build(folders, reverse_complements=True).train())
     ends = np.asarray(flipped.positions)[:, 0]
     changed = 0

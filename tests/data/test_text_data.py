@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.data.corpus.files import read_corpus
 from jaxzoo.data.text_data import TextData, TextDataConfig
 
@@ -151,6 +151,26 @@ def test_validation_at_several_lengths(folder):
     assert data.bytes_per_token == sum(target != 256 for target in text[1:73]) / 72
     assert next(data.train()).tokens.shape == (5, LENGTH)
     assert (make(folder).max_length, make(folder, valid_lengths=(4, 50)).max_length) == (LENGTH, 50)
+
+
+def test_validation_by_position(folder):
+    """Kills: positions scored on different targets, before their octave or after it, a context that is not the text
+    before, baselines and bytes of the unscored beginning. Positions 2 and 4: the first 4 tokens are context."""
+    data = make(folder, valid_positions=(2, 4), valid_tokens=31)
+    text = flat(folder, "valid")
+    assert [(s.slices, s.n_batches) for s in data.valid()] == [({"position": 2}, 2), ({"position": 4}, 2)]
+    for valid, rows, length in zip(data.valid(), ([6, 4], [3, 2]), (4, 8), strict=True):
+        batches = [valid.batch(i) for i in range(2)]
+        assert [b.tokens.shape for b in batches] == [(n, length) for n in rows]
+        tokens, targets = (np.concatenate([getattr(b, k) for b in batches]) for k in ("tokens", "targets"))
+        assert (targets[:, : length // 2] == UNLABELLED).all()
+        assert targets[:, length // 2 :].ravel().tolist() == text[5:25]
+        starts = range(4 - length // 2, 25 - length, length // 2)
+        assert tokens.tolist() == [text[i : i + length] for i in starts]
+    assert data.bytes_per_token == sum(target != 256 for target in text[5:25]) / 20
+    assert data.max_length == 8
+    with pytest.raises(ValueError, match=r"valid_positions=\(2,\) must be empty with valid_lengths"):
+        make(folder, valid_positions=(2,), valid_lengths=(4,))
 
 
 def segments_of(tokens: list[int]) -> list[int]:

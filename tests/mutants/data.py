@@ -135,8 +135,8 @@ MUTANTS: list[Mutant] = [
         ),
         (
             "bits per byte: end-of-text counted as a byte",
-            "tokenizer.count_bytes(self._valid_targets)",
-            "self._valid_targets.size",
+            "tokenizer.count_bytes(self._scored[1])",
+            "self._scored[1].size",
         ),
         (
             "data cursor off by one",

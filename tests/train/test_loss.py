@@ -11,7 +11,7 @@ from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.sharding import MeshConfig
-from jaxzoo.train.loss import score_targets
+from jaxzoo.train.loss import _mean_of_first, score_targets
 from jaxzoo.train.session import Session
 from jaxzoo.train.step import _accumulated
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
@@ -60,6 +60,15 @@ def test_chunks_keep_each_score_in_its_place(small_config):
     np.testing.assert_array_equal(chunked.hits, whole.hits)
     np.testing.assert_allclose(chunked.nats, whole.nats, rtol=1e-5)
     np.testing.assert_allclose(chunked.log_normalizer, whole.log_normalizer, rtol=1e-5)
+
+
+def test_pooled_features_by_hand():
+    """Kills: a mean that counts the padding, or divides by the length of the row; NaN in a row that is padding."""
+    features = jnp.array(
+        [[[1.0, 2.0], [3.0, 6.0], [50.0, 70.0]], [[4.0, 5.0], [8.0, 9.0], [0.0, 1.0]], [[7.0, 7.0]] * 3]
+    )
+    pooled = _mean_of_first(features, jnp.array([2, 3, 0]))
+    np.testing.assert_array_equal(pooled, [[[2.0, 4.0]], [[4.0, 5.0]], [[0.0, 0.0]]])
 
 
 @pytest.mark.full

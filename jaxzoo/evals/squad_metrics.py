@@ -1,0 +1,60 @@
+"""Exact match and F1 of short answers (SQuAD, Rajpurkar et al. 2016, sec. 6.1), which SuperGLUE's ReCoRD uses too.
+
+lm_eval's code for the task `record` imports both functions from transformers, and nothing else of it. The context
+manager `in_place_of_transformers` lets it import these.
+"""
+
+import collections
+import contextlib
+import re
+import string
+import sys
+import types
+from collections.abc import Iterator
+
+_MODULE = "transformers.data.metrics.squad_metrics"
+
+
+def words(answer: str) -> list[str]:
+    """Words of an answer in lower case, without punctuation and the articles a, an, the."""
+    bare = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def compute_exact(truth: str, answer: str) -> int:
+    """1 if both have the same words in the same order, else 0."""
+    return int(words(truth) == words(answer))
+
+
+def compute_f1(truth: str, answer: str) -> float:
+    """Harmonic mean of precision and recall of words, counted with repeats; without words on a side: equality."""
+    a, b = words(truth), words(answer)
+    if not a or not b:
+        return float(a == b)
+    return 2 * (collections.Counter(a) & collections.Counter(b)).total() / (len(a) + len(b))
+
+
+class _Module(types.ModuleType):
+    """A module whose other names are classes without instances: datasets asks for those of a loaded transformers."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+@contextlib.contextmanager
+def in_place_of_transformers() -> Iterator[None]:
+    """Answers imports of the module of transformers with these functions; transformers must not be imported."""
+    parts = _MODULE.split(".")
+    names = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    modules = {name: _Module(name) for name in names}
+    for name, parent in zip(names[1:], names, strict=False):
+        setattr(modules[parent], name.rpartition(".")[2], modules[name])
+    vars(modules[_MODULE]).update(compute_exact=compute_exact, compute_f1=compute_f1)
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
