@@ -9,15 +9,13 @@ The paper trains 46M parameters on 10B bases of the human genome.
 """
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from configs.dna import ecoli
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.token_data import TokenDataConfig
-from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import BITS
 from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
@@ -30,8 +28,6 @@ CONFIGS = {"Transformer++": "attention", "Mamba": "mamba", "Based": "based"}
 MARKOV = "Markov"
 CONTROL_ORDER = 2
 """A model that is not better than the Markov model of this order has not learned."""
-POSITIONS = "positions"
-"""Name of the validation by position."""
 NEAR = 0.01
 """For us: bits per base that differ by less are alike."""
 
@@ -56,8 +52,6 @@ class Setting:
     """Optimizer steps."""
     asked: tuple[int, ...]
     """Further lengths of windows that the trained model is asked."""
-    positions: tuple[int, ...] = ()
-    """For each P the positions P to 2P - 1 of a window are scored by themselves."""
     valid_tokens: int = 65_536
     """Bases that are scored, whole windows of every length."""
 
@@ -80,79 +74,55 @@ class Setting:
         )
         return dataclasses.replace(
             found,
-            model=dataclasses.replace(
-                found.model, max_length=max(self.length, *self.asked, 2 * max(self.positions, default=0))
-            ),
+            model=dataclasses.replace(found.model, max_length=max(self.length, *self.asked)),
             data=data,
             optimizer=dataclasses.replace(found.optimizer, learning_rate=point["learning_rate"]),
             train=train,
         )
 
     def also(self, point: Any) -> dict[str, ExperimentConfig]:
-        """The same bases in windows of other lengths, and by their position in a window."""
+        """The same bases in windows of other lengths."""
         config = self.config(point)
         if isinstance(config, Measurement):
             return {}
-
-        def validated(longest: int, /, **fields: Any) -> ExperimentConfig:
-            data = dataclasses.replace(config.data, **fields)
-            rows = max(1, 16_384 // longest)
-            return dataclasses.replace(
-                config, data=data, train=dataclasses.replace(config.train, valid_batch_size=rows)
+        return {
+            f"{length}": dataclasses.replace(
+                config,
+                data=dataclasses.replace(config.data, length=length),
+                train=dataclasses.replace(config.train, valid_batch_size=max(1, 16_384 // length)),
             )
+            for length in self.asked
+        }
 
-        found = {f"{length}": validated(length, length=length) for length in self.asked}
-        if self.positions:
-            found[POSITIONS] = validated(2 * max(self.positions), valid_positions=self.positions)
-        return found
-
-
-def scale(about: str, settings: tuple[Setting, ...], points: list[Point]) -> Scale:
-    """The Markov models, and the given points, each with the setting of its length."""
-    by_length = {setting.length: setting for setting in settings}
-    markov = {"model": MARKOV, "length": settings[0].length, "learning_rate": None, "seed": None}
-    return Scale(
-        about=about,
-        points=[markov, *points],
-        config=lambda point: by_length[point["length"]].config(point),
-        also=lambda point: by_length[point["length"]].also(point),
-    )
+    def scale(self, about: str, models: tuple[str, ...], rates: tuple[float, ...], seeds: tuple[int, ...]) -> Scale:
+        """All models at all rates and seeds, and the Markov models."""
+        points = [
+            {"model": MARKOV, "learning_rate": None, "seed": None},
+            *grid(model=models, learning_rate=rates, seed=seeds),
+        ]
+        return Scale(about=about, points=points, config=self.config, also=self.also)
 
 
 LAPTOPS = Setting(length=256, batch_size=8, steps=450, asked=(64, 1024))
-LONG = Setting(
-    length=1024,
-    batch_size=2,
-    steps=450,
-    asked=tuple(2**k for k in range(11, 16)),
-    positions=tuple(2**k for k in range(6, 15)),
-)
-LARGE = dataclasses.replace(LONG, batch_size=64, steps=6_000)
-SMOKES = Setting(length=32, batch_size=2, steps=2, asked=(16, 64), positions=(16, 32), valid_tokens=128)
+LARGE = Setting(length=1024, batch_size=64, steps=6_000, asked=(64, 256, 4096, 16_384))
+SMOKES = Setting(length=32, batch_size=2, steps=2, asked=(16, 64), valid_tokens=128)
 
 
 def _laptop() -> Scale:
     about = (
         "The genome of E. coli, 4.5 million bases for training, both strands; windows of 256 bases, 450 steps of batch "
-        "8, three learning rates, one seed; 65,536 bases are scored. Up to 32,768 bases and by position: windows of "
-        "1,024 bases, 450 steps of batch 2, the best rate of the others, one seed."
+        "8, three learning rates, one seed; 65,536 bases are scored."
     )
-    best = {"Transformer++": 3e-3, "Mamba": 3e-3, "Based": 1e-3}
-    points = grid(model=tuple(CONFIGS), length=(LAPTOPS.length,), learning_rate=(3e-3, 1e-2, 1e-3), seed=(0,))
-    for model, rate in best.items():
-        points += grid(model=(model,), length=(LONG.length,), learning_rate=(rate,), seed=(0,))
-    return scale(about, (LAPTOPS, LONG), points)
+    return LAPTOPS.scale(about, tuple(CONFIGS), (3e-3, 1e-2, 1e-3), (0,))
 
 
 def _large() -> Scale:
     about = "The same genome in windows of 1,024 bases, 6,000 steps of batch 64, three learning rates, three seeds."
-    points = grid(model=tuple(CONFIGS), length=(LARGE.length,), learning_rate=(1e-3, 3e-3, 1e-2), seed=(0, 1, 2))
-    return scale(about, (LARGE,), points)
+    return LARGE.scale(about, tuple(CONFIGS), (1e-3, 3e-3, 1e-2), (0, 1, 2))
 
 
 def _smoke() -> Scale:
-    points = grid(model=("Based",), length=(SMOKES.length,), learning_rate=(3e-3,), seed=(0,))
-    return scale("Two steps of one model: that all of it runs.", (SMOKES,), points)
+    return SMOKES.scale("Two steps of one model: that all of it runs.", ("Based",), (3e-3,), (0,))
 
 
 def orders(results: Results) -> dict[int, float]:
@@ -164,8 +134,7 @@ def orders(results: Results) -> dict[int, float]:
 def _is_competitive(results: Results) -> Finding:
     """Whether Based needs at most `NEAR` more bits than the best other model that is better than the control."""
     lines = orders(results)
-    first = {"length": results.best(BITS, model=MARKOV)["point"]["length"]}
-    found = {name: results.score(BITS, model=name, **first) for name in CONFIGS if results.select(model=name, **first)}
+    found = {name: results.score(BITS, model=name) for name in CONFIGS if results.select(model=name)}
     in_words = ", ".join(f"{name} {bits:.3f}" for name, bits in found.items())
     best = min(lines, key=lambda order: lines[order])
     in_words += f"; Markov order {CONTROL_ORDER} {lines[CONTROL_ORDER]:.3f}, order {best} {lines[best]:.3f}"
@@ -176,51 +145,31 @@ def _is_competitive(results: Results) -> Finding:
     return Finding(learned["Based"] <= min(others) + NEAR, in_words)
 
 
-def by_length(metrics: Mapping[str, float], trained: int) -> dict[int, str]:
-    """Metrics of bits per base by the length of the windows, `trained` being that of training."""
-    ends = f"/{BITS}"
-    asked = {key.removesuffix(ends): key for key in metrics if key.endswith(ends)}
-    lengths = {int(name): key for name, key in asked.items() if name != POSITIONS}
-    return dict(sorted((lengths | {trained: BITS}).items()))
-
-
-def by_position(metrics: Mapping[str, float]) -> dict[int, str]:
-    """Metrics of bits per base by the first position of an octave."""
-    begins = f"{POSITIONS}/{BITS}/position="
-    return dict(sorted((int(key.removeprefix(begins)), key) for key in metrics if key.startswith(begins)))
-
-
 def draw(results: Results) -> "Figure":
-    """Bits per base by the order of Markov models, by the length of a window, and by the position in it."""
-    figure, ((orders_axes, *length_axes), (*others, position_axes)) = panels(
-        2, 2, size=(9.2, 8.0), title="The genome of E. coli: bits per base"
-    )
-    lines, markov = orders(results), results.best(BITS, model=MARKOV)
-    marks = [Mark(f"order-{order}", (markov["id"],)) for order in lines]
-    marked_line(orders_axes, list(lines), list(lines.values()), marks, label="Markov models", series=len(CONFIGS))
-    lengths = sorted({row["point"]["length"] for row in results.rows})
-    shown = dict(zip(lengths, (*length_axes, *others), strict=False))
-    for (series, name), length in itertools.product(enumerate(CONFIGS), lengths):
-        rows = results.select(model=name, length=length)
+    """Bits per base by the order of Markov models, with those of the trained models, and by the length of a window."""
+    figure, (axes,) = panels(1, 2, size=(9.2, 4.4), title="The genome of E. coli: bits per base", sharey=True)
+    lines = orders(results)
+    row = results.best(BITS, model=MARKOV)
+    marks = [Mark(f"order-{order}", (row["id"],)) for order in lines]
+    marked_line(axes[0], list(lines), list(lines.values()), marks, label="Markov models", series=len(CONFIGS))
+    for series, name in enumerate(CONFIGS):
+        rows = results.select(model=name)
         if not any(BITS in row["metrics"] for row in rows):
             continue
-        metrics = results.best(BITS, model=name, length=length)["metrics"]
-        if length == markov["point"]["length"]:
-            orders_axes.axhline(metrics[BITS], **{**series_style(series), "marker": ""})
-        for axes, places in ((shown[length], by_length(metrics, length)), (position_axes, by_position(metrics))):
-            if places:
-                heights = [metrics[metric] for metric in places.values()]
-                marks = [Mark.of(rows, metric) for metric in places.values()]
-                marked_line(axes, list(places), heights, marks, label=name, series=series)
-                plain_log_ticks(axes, "x", places)
-    orders_axes.set_title("Markov models, and trained models as lines", fontsize=TITLE_POINTS)
-    orders_axes.set(xlabel="order of the Markov model", ylabel="bits per base", ylim=(1.88, 2.02))
-    for length, axes in shown.items():
-        axes.axhline(lines[CONTROL_ORDER], **bound_style(), label=f"Markov, order {CONTROL_ORDER}")
-        axes.set_title(f"trained on windows of {length:,}", fontsize=TITLE_POINTS)
-        axes.set(xlabel="bases of a window, the same bases in all", ylabel="bits per base")
-    position_axes.set_title("by position, of the same models and bases", fontsize=TITLE_POINTS)
-    position_axes.set(xlabel="positions P to 2P - 1 of a window, by P", ylabel="bits per base")
+        metrics = results.best(BITS, model=name)["metrics"]
+        axes[0].axhline(metrics[BITS], **{**series_style(series), "marker": ""})
+        length = results.best(BITS, model=name)["config"]["data"]["length"]
+        places = {int(key.partition("/")[0]): key for key in metrics if key.endswith(f"/{BITS}")} | {length: BITS}
+        shown = sorted(places)
+        heights = [metrics[places[place]] for place in shown]
+        marks = [Mark.of(rows, places[place]) for place in shown]
+        marked_line(axes[1], shown, heights, marks, label=name, series=series)
+        plain_log_ticks(axes[1], "x", shown)
+    axes[1].axhline(lines[CONTROL_ORDER], **bound_style(), label=f"Markov, order {CONTROL_ORDER}")
+    axes[0].set_title("Markov models, and trained models as lines", fontsize=TITLE_POINTS)
+    axes[0].set(xlabel="order of the Markov model", ylabel="bits per base", ylim=(1.88, 2.02))
+    axes[1].set_title("the same bases in windows of another length", fontsize=TITLE_POINTS)
+    axes[1].set(xlabel="bases of a window")
     add_legend(figure)
     return figure
 

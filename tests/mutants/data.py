@@ -63,7 +63,8 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/labelled_sequences.py",
         "tests/data/test_labelled_sequences.py",
-        ("the answer is read one token early", "[[row.length] for", "[[row.length - 1] for"),
+        ("the answer is read one token early", "positions=lengths[:, None]", "positions=lengths[:, None] - 1"),
+        ("the end-of-text is in the mean", "pooled=lengths", "pooled=lengths + 1"),
     ),
     *planted(
         "jaxzoo/data/corpus/labelled.py",

@@ -295,7 +295,7 @@ _CARD = """# {dataset}
 
 Features: `text` and `subset`, which is empty where there are no parts; both are UTF-8. Without TensorFlow:
 
-    import tensorflow_datasets as tfds
+    import tensorflow_datasets as tfds  # pip install tensorflow-datasets array_record importlib_resources
 
     rows = tfds.data_source("{dataset}", split="train", data_dir="DIRECTORY ABOVE {dataset}")
 
