@@ -10,12 +10,13 @@ The paper trains 46M parameters on 10B bases of the human genome.
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from configs.dna import ecoli
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.token_data import TokenDataConfig
-from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Results, Scale, grid
+from jaxzoo.sweep import Change, Claim, Experiment, Finding, Measurement, Missing, Point, Results, Scale, grid
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import BITS
 from pallas_kernels.figure import TITLE_POINTS, add_legend, bound_style, panels, plain_log_ticks, series_style
@@ -28,6 +29,9 @@ CONFIGS = {"Transformer++": "attention", "Mamba": "mamba", "Based": "based"}
 MARKOV = "Markov"
 CONTROL_ORDER = 2
 """A model that is not better than the Markov model of this order has not learned."""
+POSITIONS = "positions"
+"""Name of the validation by position."""
+POSITION = f"{POSITIONS}/{BITS}/position="
 NEAR = 0.01
 """For us: bits per base that differ by less are alike."""
 
@@ -54,6 +58,12 @@ class Setting:
     """Further lengths of windows that the trained model is asked."""
     valid_tokens: int = 65_536
     """Bases that are scored, whole windows of every length."""
+    long: tuple[int, ...] = ()
+    """Lengths of windows that a model is asked where the point says so."""
+    positions: tuple[int, ...] = ()
+    """There for each P the positions P to 2P - 1 of a window are scored by themselves."""
+    long_tokens: int = 32_768
+    """Bases that are scored there; by position their second half, after its context."""
 
     def config(self, point: Any) -> ExperimentConfig | Measurement:
         """The run of a point."""
@@ -81,48 +91,70 @@ class Setting:
         )
 
     def also(self, point: Any) -> dict[str, ExperimentConfig]:
-        """The same bases in windows of other lengths."""
+        """The same bases in windows of other lengths, and by their position in a window."""
         config = self.config(point)
         if isinstance(config, Measurement):
             return {}
-        return {
-            f"{length}": dataclasses.replace(
-                config,
-                data=dataclasses.replace(config.data, length=length),
-                train=dataclasses.replace(config.train, valid_batch_size=max(1, 16_384 // length)),
+
+        def validated(longest: int, **fields: Any) -> ExperimentConfig:
+            model = dataclasses.replace(config.model, max_length=max(config.model.max_length, longest))
+            train = dataclasses.replace(config.train, valid_batch_size=max(1, 16_384 // longest))
+            return dataclasses.replace(
+                config, model=model, data=dataclasses.replace(config.data, **fields), train=train
             )
-            for length in self.asked
+
+        if not point["long"]:
+            return {f"{n}": validated(n, length=n) for n in self.asked}
+        found = {f"{n}": validated(n, length=n, valid_tokens=self.long_tokens) for n in self.long}
+        return found | {
+            POSITIONS: validated(2 * max(self.positions), valid_positions=self.positions, valid_tokens=self.long_tokens)
         }
 
-    def scale(self, about: str, models: tuple[str, ...], rates: tuple[float, ...], seeds: tuple[int, ...]) -> Scale:
-        """All models at all rates and seeds, and the Markov models."""
-        points = [
-            {"model": MARKOV, "learning_rate": None, "seed": None},
-            *grid(model=models, learning_rate=rates, seed=seeds),
-        ]
-        return Scale(about=about, points=points, config=self.config, also=self.also)
+    def scale(self, about: str, points: list[Point]) -> Scale:
+        """The given points, and the Markov models."""
+        markov = {"model": MARKOV, "long": False, "learning_rate": None, "seed": None}
+        return Scale(about=about, points=[markov, *points], config=self.config, also=self.also)
 
 
-LAPTOPS = Setting(length=256, batch_size=8, steps=450, asked=(64, 1024))
-LARGE = Setting(length=1024, batch_size=64, steps=6_000, asked=(64, 256, 4096, 16_384))
-SMOKES = Setting(length=32, batch_size=2, steps=2, asked=(16, 64), valid_tokens=128)
+LAPTOPS = Setting(
+    length=256,
+    batch_size=8,
+    steps=450,
+    asked=(64, 1024),
+    long=(256, *(2**k for k in range(10, 16))),
+    positions=tuple(4**k for k in range(3, 8)),
+)
+LARGE = dataclasses.replace(LAPTOPS, length=1024, batch_size=64, steps=6_000, asked=(64, 256), long_tokens=65_536)
+SMOKES = Setting(
+    length=32, batch_size=2, steps=2, asked=(16, 64), valid_tokens=128, long=(64,), positions=(16, 32), long_tokens=128
+)
 
 
 def _laptop() -> Scale:
     about = (
         "The genome of E. coli, 4.5 million bases for training, both strands; windows of 256 bases, 450 steps of batch "
-        "8, three learning rates, one seed; 65,536 bases are scored."
+        "8, three learning rates, one seed; 65,536 bases are scored. The best run of each model is also asked windows "
+        "of 256 to 32,768 bases, on 32,768 bases, and by position."
     )
-    return LAPTOPS.scale(about, tuple(CONFIGS), (3e-3, 1e-2, 1e-3), (0,))
+    points = grid(model=tuple(CONFIGS), long=(False,), learning_rate=(3e-3, 1e-2, 1e-3), seed=(0,))
+    for model, rate in {"Based": 1e-3, "Mamba": 3e-3, "Transformer++": 3e-3}.items():
+        points += grid(model=(model,), long=(True,), learning_rate=(rate,), seed=(0,))
+    return LAPTOPS.scale(about, points)
 
 
 def _large() -> Scale:
-    about = "The same genome in windows of 1,024 bases, 6,000 steps of batch 64, three learning rates, three seeds."
-    return LARGE.scale(about, tuple(CONFIGS), (1e-3, 3e-3, 1e-2), (0, 1, 2))
+    about = (
+        "The same genome in windows of 1,024 bases, 6,000 steps of batch 64, three learning rates, three seeds; asked "
+        "windows of 256 to 32,768 bases."
+    )
+    return LARGE.scale(
+        about, grid(model=tuple(CONFIGS), long=(True,), learning_rate=(1e-3, 3e-3, 1e-2), seed=(0, 1, 2))
+    )
 
 
 def _smoke() -> Scale:
-    return SMOKES.scale("Two steps of one model: that all of it runs.", ("Based",), (3e-3,), (0,))
+    points = grid(model=("Based",), long=(False, True), learning_rate=(3e-3,), seed=(0,))
+    return SMOKES.scale("Two steps of one model: that all of it runs.", points)
 
 
 def orders(results: Results) -> dict[int, float]:
@@ -145,31 +177,38 @@ def _is_competitive(results: Results) -> Finding:
     return Finding(learned["Based"] <= min(others) + NEAR, in_words)
 
 
+def by_number(metrics: Mapping[str, float], begins: str, ends: str) -> dict[int, str]:
+    """Names of metrics by the number between their beginning and their end, in rising order."""
+    middles = {name.removeprefix(begins).removesuffix(ends): name for name in metrics if name.startswith(begins)}
+    return {n: middles[str(n)] for n in sorted(int(middle) for middle in middles if middle.isdigit())}
+
+
 def draw(results: Results) -> "Figure":
-    """Bits per base by the order of Markov models, with those of the trained models, and by the length of a window."""
-    figure, (axes,) = panels(1, 2, size=(9.2, 4.4), title="The genome of E. coli: bits per base", sharey=True)
+    """Bits per base by the order of Markov models, by the length of a window, and by the position in it."""
+    figure, (axes,) = panels(1, 3, size=(12.6, 4.4), title="The genome of E. coli: bits per base")
     lines = orders(results)
-    row = results.best(BITS, model=MARKOV)
-    marks = [Mark(f"order-{order}", (row["id"],)) for order in lines]
+    marks = [Mark(f"order-{order}", (results.best(BITS, model=MARKOV)["id"],)) for order in lines]
     marked_line(axes[0], list(lines), list(lines.values()), marks, label="Markov models", series=len(CONFIGS))
     for series, name in enumerate(CONFIGS):
-        rows = results.select(model=name)
+        if any(BITS in row["metrics"] for row in results.select(model=name)):
+            axes[0].axhline(results.score(BITS, model=name), **{**series_style(series), "marker": ""}, label=name)
+        rows = results.select(model=name, long=True)
         if not any(BITS in row["metrics"] for row in rows):
             continue
-        metrics = results.best(BITS, model=name)["metrics"]
-        axes[0].axhline(metrics[BITS], **{**series_style(series), "marker": ""})
-        length = results.best(BITS, model=name)["config"]["data"]["length"]
-        places = {int(key.partition("/")[0]): key for key in metrics if key.endswith(f"/{BITS}")} | {length: BITS}
-        shown = sorted(places)
-        heights = [metrics[places[place]] for place in shown]
-        marks = [Mark.of(rows, places[place]) for place in shown]
-        marked_line(axes[1], shown, heights, marks, label=name, series=series)
-        plain_log_ticks(axes[1], "x", shown)
+        metrics = results.best(BITS, model=name, long=True)["metrics"]
+        lengths = by_number(metrics, "", f"/{BITS}")
+        for panel, places in zip(axes[1:], (lengths, by_number(metrics, POSITION, "")), strict=True):
+            marks = [Mark.of(rows, metric) for metric in places.values()]
+            heights = [metrics[metric] for metric in places.values()]
+            marked_line(panel, list(places), heights, marks, label=name, series=series)
+            plain_log_ticks(panel, "x", places)
     axes[1].axhline(lines[CONTROL_ORDER], **bound_style(), label=f"Markov, order {CONTROL_ORDER}")
     axes[0].set_title("Markov models, and trained models as lines", fontsize=TITLE_POINTS)
     axes[0].set(xlabel="order of the Markov model", ylabel="bits per base", ylim=(1.88, 2.02))
-    axes[1].set_title("the same bases in windows of another length", fontsize=TITLE_POINTS)
+    axes[1].set_title("the same bases in windows of several lengths", fontsize=TITLE_POINTS)
     axes[1].set(xlabel="bases of a window")
+    axes[2].set_title("the same bases at several positions", fontsize=TITLE_POINTS)
+    axes[2].set(xlabel="P, for the positions P to 2P - 1 of a window")
     add_legend(figure)
     return figure
 

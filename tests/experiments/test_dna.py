@@ -13,13 +13,13 @@ from tests.data.shards import DNA, write_tokens
 from tests.experiments.hand_made import row, verdict
 
 MARKOV = {
-    **row(0.0, model=dna.MARKOV, learning_rate=None, seed=None),
+    **row(0.0, model=dna.MARKOV, long=False, learning_rate=None, seed=None),
     "metrics": {BITS: 1.92, "order-0": 1.99, "order-2": 1.95, "order-7": 1.92},
 }
 
 
 def trained(model, bits, rate=0.1):
-    return row(0.3, {BITS: bits}, model=model, learning_rate=rate, seed=0)
+    return row(0.3, {BITS: bits}, model=model, long=False, learning_rate=rate, seed=0)
 
 
 def test_the_claim():
