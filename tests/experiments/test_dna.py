@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from experiments import dna
+from jaxzoo.data.base import UNLABELLED
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.outcome import Outcome
@@ -50,18 +51,20 @@ def test_the_same_bases_are_scored_at_every_length(tmp_path, monkeypatch):
     documents = {split: [[(rng.integers(0, 4, 4500).tolist(), "")]] for split in ("train", "valid")}
     write_tokens(tmp_path, documents, tokenizer=DNA)
     monkeypatch.setenv("DNA_TOKENS", str(tmp_path))
-    setting = dna.Setting(length=128, batch_size=2, steps=4, asked=(64, 2048), valid_tokens=4096)
-    point = {"model": "Mamba", "learning_rate": 0.5, "seed": 3}
+    long = {"long": (256, 2048), "positions": (64, 1024), "long_tokens": 4096}
+    setting = dna.Setting(length=128, batch_size=2, steps=4, asked=(64, 2048), valid_tokens=4096, **long)
+    point = {"model": "Mamba", "long": False, "learning_rate": 0.5, "seed": 3}
     config = setting.config(point)
     assert (config.optimizer.learning_rate, config.train.seed, config.train.steps) == (0.5, 3, 4)
     targets = []
-    for asked in (config, *setting.also(point).values()):
-        assert asked.model.max_length >= asked.data.length
-        (valid,) = asked.data.build(batch_size=2, valid_batch_size=asked.train.valid_batch_size).valid()
-        targets.append(np.concatenate([np.ravel(valid.batch(i).targets) for i in range(valid.n_batches)]))
-    assert [each.size for each in targets] == [4096] * 3
-    assert (targets[0] == targets[1]).all()
-    assert (targets[0] == targets[2]).all()
+    for asked in (config, *setting.also(point).values(), *setting.also({**point, "long": True}).values()):
+        data = asked.data.build(batch_size=2, valid_batch_size=asked.train.valid_batch_size)
+        assert asked.model.max_length >= data.max_length
+        for valid in data.valid():
+            scored = np.concatenate([np.ravel(valid.batch(i).targets) for i in range(valid.n_batches)])
+            targets.append(scored[scored != UNLABELLED])
+    assert [each.size for each in targets] == [4096] * 5 + [3072] * 2
+    assert all((each == targets[0][-each.size :]).all() for each in targets)
     markov = setting.config({"model": dna.MARKOV, "learning_rate": None, "seed": None})
     assert isinstance(markov, Measurement)
     found = dna.markov(**markov.arguments)
