@@ -80,7 +80,7 @@ def assert_close(found, expected, tolerance):
     ("t", "decay", "packed", "at_once"),
     [
         *(
-            pytest.param(*case, packed, 1, marks=[pytest.mark.full] * (packed != (case[1] in ("none", "channel"))))
+            pytest.param(*case, packed, 1, marks=[pytest.mark.slow] * (packed != (case[1] in ("none", "channel"))))
             for case in LENGTHS
             for packed in (False, True)
         ),
