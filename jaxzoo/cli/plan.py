@@ -59,6 +59,7 @@ def _plan(argv: Sequence[str]) -> None:
     from jaxzoo.plan.compile import RejectedError, make_plan
     from jaxzoo.plan.report import describe, verdict
     from jaxzoo.plan.search import search
+    from jaxzoo.plan.sources import sources_table
 
     screen = Screen(sys.stdout)
     with _dies_at_once(), _progress(screen) as say:
@@ -70,6 +71,8 @@ def _plan(argv: Sequence[str]) -> None:
         except RejectedError as error:
             raise Failure(str(error)) from error
     screen.say(describe(plan))
+    if options.traffic and plan.sources:
+        screen.say("\n" + sources_table(list(plan.sources), options.traffic))
     if options.save is not None:
         plan.save(options.save)
     if not plan.fits:
@@ -114,6 +117,8 @@ def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentCon
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
     if options.save is not None:
         options.save = output_file("--save", options.save)
+    if options.traffic is not None and options.traffic < 1:
+        raise UsageError(f"--traffic {options.traffic} must be positive")
     if options.most_compiled < 1:
         raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
     return config
@@ -132,6 +137,8 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--search", action="store_true", help=searched)
     most = "largest number of programs that --search compiles; default: 4"
     parser.add_argument("--most-compiled", type=int, default=4, metavar="N", help=most)
+    moved = "also print which source files move most of the memory traffic, by pass; default of N: 20"
+    parser.add_argument("--traffic", type=int, nargs="?", const=20, metavar="N", help=moved)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
     return parser

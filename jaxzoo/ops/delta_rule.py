@@ -27,7 +27,7 @@ systems.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
-`STATES_AT_ONCE` numbers (`pallas_kernels.gated_linear_attention.xla`). States and sums are float32.
+`STATES_AT_ONCE` numbers (`pallas_kernels.xla_chunks`). States and sums are float32.
 """
 
 import functools
@@ -46,11 +46,11 @@ from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
     PIECE,
     decayed_scores,
-    product,
     sum_from_start,
     sum_to_end,
 )
-from pallas_kernels.gated_linear_attention.xla import chunks_at_once, cut
+from pallas_kernels.gated_linear_attention.xla import cut
+from pallas_kernels.xla_chunks import chunks_at_once, product
 
 CHUNK = 64
 """Tokens per chunk, unless the caller says otherwise."""

@@ -25,9 +25,10 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Int
 from jaxzoo.sequence_parallel import scan_in_parts
+from pallas_kernels.xla_chunks import tokens_at_once
 
 CHUNK = 64
-"""Tokens of a chunk, unless the caller says otherwise."""
+"""Tokens of a chunk on a CPU or TPU, unless the caller says otherwise."""
 
 Tokens = Any
 """A pytree of arrays whose leading axes count tokens: `(b, t, ...)`, or `(b, ...)` of a step."""
@@ -40,7 +41,7 @@ def diagonal_scan(
     initial_state: Array,
     *,
     segment_ids: Int[Array, "b t"] | None = None,
-    chunk_size: int = CHUNK,
+    chunk_size: int | None = None,
 ) -> tuple[Array, Array]:
     """The recurrence of the module docstring for `t >= 0` tokens from any state.
 
@@ -56,7 +57,8 @@ def diagonal_scan(
       initial_state: `(b, ...)`, float32 or complex64; `h` before the first token.
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.
-      chunk_size: tokens whose states exist at the same time; changes memory and speed alone.
+      chunk_size: tokens whose states exist at the same time; changes memory and speed alone. None: 64; on a GPU, where
+        each chunk takes a dozen launches, as many as `pallas_kernels.xla_chunks` allows.
 
     Returns:
       y `(b, t, ...)`, and the state after the last token. Memory, in the backward pass too: tokens and outputs, one
@@ -70,7 +72,7 @@ def diagonal_scan(
     return scan_in_parts(run, kept, tokens, segment_ids, initial_state, empty)
 
 
-def _kept(coefficients: Callable, empty: Array, tokens: Tokens, *, chunk_size: int) -> Array:
+def _kept(coefficients: Callable, empty: Array, tokens: Tokens, *, chunk_size: int | None) -> Array:
     """The product of all `a`: where a state of ones ends that nothing is added to."""
 
     def factors(tokens: Tokens) -> tuple[Array, Array]:
@@ -88,10 +90,12 @@ def _scan(
     segment_ids: Array | None,
     initial_state: Array,
     *,
-    chunk_size: int,
+    chunk_size: int | None,
 ) -> tuple[Array, Array]:
     """`diagonal_scan` chunk by chunk."""
     t = jax.tree.leaves(tokens)[0].shape[1]
+    if chunk_size is None:
+        chunk_size = tokens_at_once(t, initial_state.size, least=CHUNK)
     n = -(-t // chunk_size)
     size = -(-t // n) if n else 1
     starts = None

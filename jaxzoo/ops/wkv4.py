@@ -29,9 +29,10 @@ from jax.tree_util import Partial
 
 from jaxzoo.array_typing import Array, Bool, Float, Int
 from jaxzoo.sequence_parallel import Composition, scan_in_parts
+from pallas_kernels.xla_chunks import tokens_at_once
 
 CHUNK = 64
-"""Tokens of a chunk."""
+"""Tokens of a chunk on a CPU or TPU."""
 EMPTY = -1e38
 """`max` before the first token: less than any exponent, and finite, so that no difference is NaN."""
 
@@ -61,7 +62,7 @@ def wkv4(
     u: Float[Array, "d"],
     segment_ids: Int[Array, "b t"] | None = None,
     initial_state: Wkv4State | None = None,
-    chunk_size: int = CHUNK,
+    chunk_size: int | None = None,
 ) -> tuple[Float[Array, "b t d"], Wkv4State]:
     """The equation of the module docstring for `t >= 0` tokens from any state.
 
@@ -75,7 +76,8 @@ def wkv4(
       segment_ids: packed documents, int32: each is one contiguous run of equal ids, and nothing of an earlier one is
         seen. The state returned is that of the last document.
       initial_state: the sums over the tokens before; None: there are none.
-      chunk_size: tokens of a chunk; changes the speed alone.
+      chunk_size: tokens of a chunk; changes memory and speed alone. None: 64; on a GPU, where each chunk takes a dozen
+        launches, as many as `pallas_kernels.xla_chunks` allows.
 
     Returns:
       wkv in the dtype of `v`, and the state after the last token. O(t) time a channel, and memory for the inputs and
@@ -106,7 +108,7 @@ LOG_DECAYED = Composition(_after, jnp.add, 0.0, EMPTY)
 
 
 def _in_chunks(
-    w: Array, u: Array, tokens: tuple, segment_ids: Array | None, state: Wkv4State, *, chunk_size: int
+    w: Array, u: Array, tokens: tuple, segment_ids: Array | None, state: Wkv4State, *, chunk_size: int | None
 ) -> tuple[Array, Wkv4State]:
     """`wkv4` chunk by chunk, of keys and values."""
     k, v = tokens
@@ -122,6 +124,8 @@ def _in_chunks(
         y, state = _chunk(state, k.astype(jnp.float32), v.astype(jnp.float32), w, u, starts, real)
         return state, y.astype(v.dtype)
 
+    if chunk_size is None:
+        chunk_size = tokens_at_once(t, b * d, least=CHUNK)
     size = max(min(chunk_size, t), 1)
     real = jnp.ones((1, t), bool)
     state, y = lax.scan(body, state, tuple(_to_chunks(x, size) for x in (k, v, starts, real)))
@@ -208,7 +212,9 @@ def _sums_backward(residuals: tuple, cotangents: tuple[Array, ...]) -> tuple[Arr
     next_kept = jnp.concatenate([kept[1:], none[None]])
     g = _scan(_linear, (next_kept, *cotangents), (none, *(none for _ in cotangents)), reverse=True)[1:]
     terms = [g_x * _delayed(x, first) for g_x, x, first in zip(g, sums, before, strict=True)]
-    return sum(terms[1:], terms[0]), g, tuple(kept[0] * g_x[0] for g_x in g)
+    # Without the barrier XLA fuses the whole tree into the sums over time that follow, which takes minutes to compile.
+    dkept = lax.optimization_barrier(sum(terms[1:], terms[0]))
+    return dkept, g, tuple(kept[0] * g_x[0] for g_x in g)
 
 
 _sums.defvjp(_sums_forward, _sums_backward)

@@ -17,6 +17,7 @@ from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan, step_work
+from jaxzoo.plan.sources import read_sources
 from jaxzoo.plan.topology import Topology
 from jaxzoo.sharding import make_mesh, named_sharding
 from jaxzoo.train.checks import check_data, check_sequence_axis
@@ -150,6 +151,7 @@ def _read(plan: Plan, compiled: Any, seconds: float) -> Plan:
         plan,
         memory=dataclasses.replace(plan.memory, peak=max(said.peak_memory_in_bytes, total)),
         memory_bytes=memory_bytes(hlo),
+        sources=tuple(read_sources(text, hlo)),
         traffic=tuple(read_traffic(hlo, plan.mesh)),
         open_loops=hlo.open_loops,
         kernels=dict(collections.Counter(each.implementation for each in read_program(text, {}) for _ in each.calls)),

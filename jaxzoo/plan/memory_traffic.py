@@ -19,10 +19,22 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 
 def memory_bytes(hlo: Hlo) -> int:
     """Bytes read and written."""
+    return sum(times * instruction_bytes(hlo, computation, each) for computation, each, times in hlo.steps())
+
+
+def instruction_bytes(hlo: Hlo, computation: Computation, instruction: Instruction) -> int:
+    """Bytes that one run of an instruction reads and writes."""
+    if _is_free(instruction):
+        return 0
+    return _read(hlo, computation, instruction) + _written(hlo, computation, instruction)
+
+
+def launches(hlo: Hlo) -> int:
+    """Kernels and copies that a run launches, as often as loops run them; constants, which compilers fuse, are not."""
     return sum(
-        times * (_read(hlo, computation, each) + _written(hlo, computation, each))
-        for computation, each, times in hlo.steps()
-        if not _is_free(each)
+        times
+        for _, each, times in hlo.steps()
+        if not _is_free(each) and each.opcode not in ("iota", "broadcast", "copy-start")
     )
 
 

@@ -12,6 +12,7 @@ from jaxzoo.devices import DEVICES, Accelerator
 from jaxzoo.json_files import read_json
 from jaxzoo.models.accounting import flops_per_token, head_flops
 from jaxzoo.plan.collectives import Traffic
+from jaxzoo.plan.sources import Source
 from jaxzoo.whole_files import write_json
 
 FORWARD_AGAIN = {"nothing": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
@@ -138,6 +139,8 @@ class Plan:
     """Pallas kernels of the program: calls in its text by implementation."""
     compile_seconds: float
     """Seconds of lowering and compiling."""
+    sources: tuple[Source, ...] = ()
+    """Files by the bytes that they move, the largest first; () in plans of earlier versions."""
     refusal: str = ""
     """Message of the compiler where the program does not fit; `memory.peak` is then the memory that it would need."""
 

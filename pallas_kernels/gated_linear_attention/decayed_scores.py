@@ -20,6 +20,7 @@ import numpy as np
 from jax import lax
 
 from pallas_kernels.dispatch import may_run_on
+from pallas_kernels.xla_chunks import product
 
 PIECE, PIECE_ON_CPU = 16, 8
 """Least tokens of a piece: the length of the chunk over a power of two. A short sequence is one chunk of whole
@@ -74,14 +75,6 @@ def sum_from_start(x: jax.Array) -> jax.Array:
 def sum_to_end(x: jax.Array) -> jax.Array:
     """Sums over the tokens (axis -2) after each one."""
     return _triangle_product(np.tri(x.shape[-2], k=-1, dtype=np.float32).T, x)
-
-
-def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) -> jax.Array:
-    """Returns `einsum(spec, x, y)`, float32. Where `precision` allows it, operands are bfloat16 on an accelerator: half
-    the bytes between kernels."""
-    if precision == lax.Precision.DEFAULT and not may_run_on("cpu"):
-        x, y = x.astype(jnp.bfloat16), y.astype(jnp.bfloat16)
-    return jnp.einsum(spec, x, y, precision=precision, preferred_element_type=jnp.float32)
 
 
 def _products(rows: jax.Array, columns: jax.Array, precision: lax.Precision) -> jax.Array:

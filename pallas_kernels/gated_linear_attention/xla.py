@@ -21,15 +21,13 @@ from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
     PIECE,
     decayed_scores,
-    product,
     sum_from_start,
     sum_to_end,
 )
+from pallas_kernels.xla_chunks import chunks_at_once, product, states_before
 
 CHUNK = 64
 """Tokens of a chunk, unless the caller says otherwise."""
-STATES_AT_ONCE = 2**27
-"""Numbers, per device, in the states of the chunks that an accelerator computes at once; longer sequences are cut."""
 RESET = -8192.0
 """Log decay of a token that begins a document: exp of it is 0, and sums of many of them are exact."""
 
@@ -127,12 +125,6 @@ def quotient(num: jax.Array, den: jax.Array, eps: float) -> jax.Array:
     return num / jnp.where(total == 0, 1.0, total)[..., None]
 
 
-def chunks_at_once(chunks: int, numbers: int) -> int:
-    """Chunks that an accelerator computes at once, each with so many numbers of states."""
-    most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(numbers, 1)
-    return max(1, min(chunks, most))
-
-
 def cut(x: jax.Array, size: int, at_once: int) -> jax.Array:
     """(b, t, ...) -> (n, b at_once, size, ...). Zeros after the last token: keys that add nothing, decays of 1."""
     b, t, *rest = x.shape
@@ -149,19 +141,9 @@ def _chunks(state: LinearState, tokens: Tokens, n: int, *, precision):
     zeros = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape[1:]), x.dtype), state)
     own = _chunk(zeros, *tokens, precision=precision)[2]
     kept = _factors(tokens.log_decay, tokens.q.shape[1])[2]
-    kept = jnp.broadcast_to(kept, (rows, *kept.shape[1:]))
-    by_chunk = lambda x: x.reshape(b, n, *x.shape[1:])  # noqa: E731
-    sums = jax.tree.map(lambda first, x: jnp.concatenate([first[:, None], by_chunk(x)], axis=1), state, own)
-    factors = jnp.concatenate([jnp.ones_like(by_chunk(kept)[:, :1]), by_chunk(kept)], axis=1)
-
-    def joined(earlier, later):
-        (f, x), (g, y) = earlier, later
-        return f * g, jax.tree.map(lambda x, y: x * g.reshape(*g.shape, *[1] * (x.ndim - g.ndim)) + y, x, y)
-
-    states = lax.associative_scan(joined, (factors, sums), axis=1)[1]
-    before = jax.tree.map(lambda x: x[:, :-1].reshape(rows, *x.shape[2:]), states)
+    before, last = states_before(state, own, kept)
     num, den, _ = _chunk(before, *tokens, precision=precision)
-    return num, den, jax.tree.map(lambda x: x[:, -1], states)
+    return num, den, last
 
 
 def _chunk(state: LinearState, q, k, v, log_decay, squares, *, precision):

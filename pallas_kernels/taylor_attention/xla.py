@@ -33,8 +33,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.taylor_attention.state import TaylorState, empty_state
 from pallas_kernels.taylor_attention.xla_chunk import ChunkMath
+from pallas_kernels.xla_chunks import chunks_at_once, states_before
 
 MAX_QUADRATIC_LENGTH = 256
 DEFAULT_CHUNK = 128
@@ -90,7 +92,7 @@ def forward(q, k, v, *, scale, eps, normalize, initial_state=None, decay=None, s
     state = initial_state
     if state is None and (q.shape[1] > chunk or return_state):
         state = _zeros(q, v)
-    state, (y, den) = _scan(body, state, (q, k, v, _document_starts(segment_ids)), chunk)
+    state, (y, den) = _scan(call, body, state, (q, k, v, _document_starts(segment_ids)), chunk)
     return Forward(y, state if return_state else None, den.swapaxes(1, 2) if normalize else None)
 
 
@@ -132,8 +134,8 @@ def backward(q, k, v, y, den, dy, *, scale, normalize, initial_state=None, decay
         prepared = prepare(tokens)
         return Gradients(query_gradient(prepared, None), *key_value_gradients(prepared, None), None)
     zeros = _zeros(q, v)
-    _, dq = _scan(ahead, zeros if initial_state is None else initial_state, tokens, chunk)
-    dinitial, (dk, dv) = _scan(back, zeros if dstate is None else dstate, tokens, chunk, reverse=True)
+    _, dq = _scan(call, ahead, zeros if initial_state is None else initial_state, tokens, chunk)
+    dinitial, (dk, dv) = _scan(call, back, zeros if dstate is None else dstate, tokens, chunk, reverse=True)
     return Gradients(dq, dk, dv, None if initial_state is None else dinitial)
 
 
@@ -155,7 +157,7 @@ def final_state(k, v, *, n_heads, decay=None, segment_ids=None, chunk_size=None)
             state = TaylorState(s=state.s * kept, z=state.z * kept[..., 0])
         return jax.tree.map(jnp.add, state, added(*tokens)), None
 
-    return _scan(body, zeros, (k, v, _document_starts(segment_ids)), chunk_size or DEFAULT_CHUNK)[0]
+    return _scan(call, body, zeros, (k, v, _document_starts(segment_ids)), chunk_size or DEFAULT_CHUNK)[0]
 
 
 def _zeros(q, v) -> TaylorState:
@@ -179,25 +181,51 @@ def _output_cotangents(dy, y, den):
     return dnum, -(dnum * y.astype(jnp.float32).swapaxes(1, 2)).sum(-1)
 
 
-def _scan(body, carry, tokens, chunk: int, *, reverse: bool = False):
+def _scan(call: ChunkMath, body, carry, tokens, chunk: int, *, reverse: bool = False):
     """`body(carry, chunk of tokens) -> (carry, outputs)` over whole chunks, and over the rest as a shorter one.
 
-    The rest is not padded: no made-up token can enter a sum. tokens: (b, t, ...) or None; outputs likewise.
+    The rest is not padded: no made-up token can enter a sum. tokens: (b, t, ...) or None, the last are where documents
+    start; outputs likewise. A CPU takes one chunk after another, an accelerator many at once.
     """
     b, t = tokens[0].shape[:2]
     n, rest = divmod(t, chunk)
-    whole = n * chunk
+    at_once = 1
+    if n > 1 and not may_run_on("cpu"):
+        at_once = chunks_at_once(n, sum(x.size for x in carry))
 
-    def chunks(carry):
-        stack = lambda x: x[:, :whole].reshape(b, n, chunk, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
-        carry, outputs = lax.scan(body, carry, jax.tree.map(stack, tokens), reverse=reverse)
-        return carry, jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(b, whole, *x.shape[3:]), outputs)
+    def step(size: int):
+        """`body` of `size` chunks of every row."""
 
-    def one(start, stop):
-        return lambda carry: body(carry, jax.tree.map(lambda x: x[:, start:stop], tokens))
+        def many(carry, tokens):
+            tokens = jax.tree.map(lambda x: x.reshape(b * size, chunk, *x.shape[2:]), tokens)
+            zeros = jax.tree.map(lambda x: jnp.zeros((b * size, *x.shape[1:]), x.dtype), carry)
+            kept = call.within(tokens[-1]).kept(chunk)
+            before, last = states_before(
+                carry, body(zeros, tokens)[0], None if kept is None else kept[..., 0], reverse=reverse
+            )
+            outputs = body(before, tokens)[1]
+            return last, jax.tree.map(lambda x: x.reshape(b, size * chunk, *x.shape[2:]), outputs)
 
-    parts = [chunks] if n > 1 else [one(0, chunk)] if n else []
-    parts += [one(whole, t)] if rest else []
+        return body if size == 1 else many
+
+    def groups(start: int, stop: int, size: int):
+        """`step` of tokens `start` to `stop`, `size` chunks at a time."""
+        times = (stop - start) // (size * chunk)
+
+        def run(carry):
+            cut = lambda x: x[:, start:stop].reshape(b, times, size * chunk, *x.shape[2:]).swapaxes(0, 1)  # noqa: E731
+            carry, outputs = lax.scan(step(size), carry, jax.tree.map(cut, tokens), reverse=reverse)
+            return carry, jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(b, stop - start, *x.shape[3:]), outputs)
+
+        def once(carry):
+            return step(size)(carry, jax.tree.map(lambda x: x[:, start:stop], tokens))
+
+        return once if times == 1 else run
+
+    whole, left = n * chunk, n % at_once * chunk
+    parts = [groups(0, whole - left, at_once)] if n else []
+    parts += [groups(whole - left, whole, n % at_once)] if left else []
+    parts += [lambda carry: body(carry, jax.tree.map(lambda x: x[:, whole:], tokens))] if rest else []
     outputs = []
     for part in reversed(parts) if reverse else parts:
         carry, output = part(carry)

@@ -66,7 +66,7 @@ def test_there_and_back(folder, tmp_path, capsys):
         assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_commands_take_the_run(folder, tmp_path, capsys):
     """Kills: a run that a command does not take, or whose tokenizer it does not find, also after a move."""
     there, tuned = tmp_path / "run", tmp_path / "tuned"

@@ -1,4 +1,7 @@
-"""Runs whose files are damaged, gone on with and generated from through the command line."""
+"""Runs whose files are damaged, gone on with and generated from through the command line.
+
+`tests/train/test_damage.py` damages the same files in quicker ways.
+"""
 
 import random
 import shutil
@@ -13,7 +16,7 @@ from tests.train.conftest import CONFIG, _one_device, leftovers, use_one_device 
 from tests.train.test_damage import flip, scatter
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.slow,
     pytest.mark.usefixtures("leftovers"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -62,12 +65,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "damage",
-    # the seal and the files of the state are damaged in quicker ways in tests/train/test_damage.py
-    [pytest.param(name, marks=[pytest.mark.slow] * (name in ("cursor", "numbers"))) for name in DAMAGES],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_not_trained_from(damage, whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a resume from wrong numbers or other data without a word, a traceback, a run that ends otherwise."""
     damaging, name, reason = DAMAGES[damage]
@@ -86,7 +84,6 @@ def test_a_damaged_checkpoint_is_not_trained_from(damage, whole, mqar_file, run,
     assert err == ""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["damaged", "gone"])
 def test_without_a_good_checkpoint_nothing_is_overwritten(how, whole, mqar_file, run, tmp_path, capfd):
     """Kills: a start at 0 over the rows of a run that had come further."""
@@ -113,7 +110,6 @@ def test_an_empty_folder_is_passed_over_and_a_stray_left_alone(whole, mqar_file,
     assert (tmp_path / "r" / "checkpoints" / "notes").is_dir()
 
 
-@pytest.mark.slow
 def test_a_run_without_checkpoint_begins_again_and_says_so(whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a run that was killed before its first save was complete, and cannot go on, or does so in silence."""
     for folder in sorted((tmp_path / "r" / "checkpoints").iterdir()):
@@ -130,7 +126,6 @@ METRICS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("damage", METRICS)
 def test_damaged_metrics_do_not_stop_a_run(damage, whole, mqar_file, run, rows, tmp_path, capfd):
     """Kills: a traceback of the JSON reader, a hole in the learning curve that nobody is told of."""
@@ -147,7 +142,6 @@ def test_damaged_metrics_do_not_stop_a_run(damage, whole, mqar_file, run, rows, 
     assert [row for row in rows("r") if row["step"] > 6] == [row for row in whole if row["step"] > 6]
 
 
-@pytest.mark.slow
 def test_text_of_a_damaged_run(run_copy, capfd):
     """Kills: text from damaged parameters, or from another checkpoint than the one that was asked for."""
     run = run_copy()

@@ -13,8 +13,6 @@ from jaxzoo.cli.train import main as train
 from jaxzoo.testing import check_mixer
 from tests.cli.test_mixer_flag import SMALL, ZOO
 
-pytestmark = pytest.mark.full
-
 PAGE = (Path(__file__).parents[2] / "docs" / "add_a_mixer.md").read_text()
 
 
@@ -29,6 +27,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_mixer_of_a_file_trains_and_is_evaluated(folder, capsys):
     """Kills a name that only the registry knows, a run that cannot be read again, a contract that asks for more."""
     flags = ["--config", str(ZOO), "--model.mixer", "moving_average.py:MovingAverage", "--run-dir", "run"]
@@ -37,6 +36,7 @@ def test_a_mixer_of_a_file_trains_and_is_evaluated(folder, capsys):
     check_mixer(import_file(Path("moving_average.py")).MovingAverageConfig.tiny())
 
 
+@pytest.mark.full
 def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, capsys):
     """Kills entry points that are not read, and runs of installed classes that need --config."""
     (folder / "moving_average.py").rename(folder / "averages_of_mine.py")
@@ -52,6 +52,7 @@ def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, c
     sys.modules.pop("averages_of_mine")
 
 
+@pytest.mark.full
 def test_a_task_of_a_file_shows_examples(folder, capsys):
     """Kills a task that must stand in the package, flags of another task."""
     assert tasks(["--task", "echo.py:Echo", "--show", "1", "--length", "4"]) == 0
@@ -60,6 +61,7 @@ def test_a_task_of_a_file_shows_examples(folder, capsys):
     assert re.search(r"position +0 +1 +2 +3\n", out)
 
 
+@pytest.mark.full
 def test_mistakes_are_one_line(folder, capsys):
     """Kills a traceback for a misspelt file or class."""
     zoo = ["--config", str(ZOO), "--model.mixer"]

@@ -14,6 +14,7 @@ from jaxzoo.tasks import base, mqar
 from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
 from jaxzoo.tasks.demos import DEMOS
 from jaxzoo.tasks.text_recall import TextTask
+from tests.pallas_kernels.shared import full, slow
 
 LEGENDS = {
     "mqar": "keys 1..31, values 32..63; 0: empty",
@@ -35,7 +36,8 @@ LEGENDS = {
     "variable_tracking": "tokens of bytes; the answer follows the question",
     "majority": "bits 0 and 1; 2 asks",
 }
-parametrize_tasks = pytest.mark.parametrize("name", DEMOS)
+FULL = ("mqar", "continuous_mqar", "compression", "phone_book")
+"""Tokens of every kind: keys and values, pairs, a last token that asks, text."""
 
 
 def table(out: str) -> dict[str, list[str]]:
@@ -59,8 +61,7 @@ def test_prints_the_examples(capsys):
     assert printed["position"] == [str(i) for _ in range(2) for i in range(20)]
 
 
-@pytest.mark.full
-@parametrize_tasks
+@pytest.mark.parametrize("name", [full(name) if name in FULL else slow(name) for name in DEMOS])
 def test_every_task_prints_what_reading_finds(name, capsys):
     """Kills: a task without its place, targets out of place, a legend that names other tokens than the examples have,
     examples too long to read."""

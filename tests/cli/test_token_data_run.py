@@ -13,7 +13,7 @@ from tests.data.test_token_data import write
 from tests.train.conftest import CONFIG
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_dies_and_is_resumed_equals_an_unbroken_one(tmp_path, run, rows, monkeypatch, capsys):
     """Kills: a cursor that is not saved, counts batches made ahead, or begins an epoch or a source anew."""
     paths = [str(write(tmp_path / name, seed=seed)) for name, seed in (("a", 1), ("b", 2))]

@@ -21,6 +21,7 @@ from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state, state_shardings
 from jaxzoo.train.step import make_train_step
 from tests.configs.papers import ROWS
+from tests.pallas_kernels.shared import full, slow
 
 FOLDER = Path(__file__).parents[2] / "configs" / "lm"
 
@@ -57,6 +58,7 @@ def test_against_the_tables():
         config = load(name)
         assert config.model == row.model, name
         assert config.model.dtype == "bfloat16"
+        assert config.mesh == (MeshConfig(data=1, fsdp=-1) if row.is_large else MeshConfig())
         tokens = config.train.steps * config.train.batch_size * config.data.length
         assert (config.train.batch_size, config.data.length, config.model.max_length) == (256, 2048, 2048)
         # 20,000 steps, the printed number, are 5 % more than the 10B tokens that the papers round them to.
@@ -140,24 +142,15 @@ def is_step(before, after) -> bool:
     return shapes[0] == shapes[1] and numbers == dict.fromkeys(numbers, ((), jnp.float32)) and "loss" in numbers
 
 
-def quick_rows():
-    """Rows in their order that have a kind of layer that no row before them has."""
-    seen, names = set(), set()
-    for name, row in ROWS.items():
-        kinds = set(map(type, row.model.layers))
-        if not kinds <= seen:
-            names.add(name)
-        seen |= kinds
-    return names
-
-
-QUICK, CORE = quick_rows(), "zoology_base_conv_attention_166m"
+CORE = "zoology_base_conv_attention_166m"
+FULL = ("based_360m", "mamba_360m", "cat_370m")
+"""Of each of three papers, by the most kinds of layers."""
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == CORE else [pytest.mark.full if name in QUICK else pytest.mark.slow])
+        pytest.param(name, marks=[] if name == CORE else [pytest.mark.full if name in FULL else pytest.mark.slow])
         for name in ROWS
     ],
 )
@@ -168,18 +161,16 @@ def test_one_sharded_step(name):
     assert is_step(before, after())
 
 
-@pytest.mark.full
-def test_large_models_are_shared_out():
+LARGE = [name for name, row in ROWS.items() if row.is_large]
+
+
+@pytest.mark.parametrize("name", [full(name) if name in ("based_1_3b", "mamba_1_3b") else slow(name) for name in LARGE])
+def test_large_models_are_shared_out(name):
     """Kills a large model that every device holds in full, and parameters or moments whose axes leave them whole."""
-    for name in ROWS:
-        config = load(name)
-        is_large = ROWS[name].is_large
-        assert config.mesh == (MeshConfig(data=1, fsdp=-1) if is_large else MeshConfig())
-        if is_large:
-            state = traced(cut(config.model), first_of(name))[0]
-            whole = sum(x.size for x in jax.tree.leaves(state))
-            held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))
-            assert held < whole / 4  # an 8th, but for filters and Mamba's small projections, which have channels alone
+    state = traced(cut(load(name).model), first_of(name))[0]
+    whole = sum(x.size for x in jax.tree.leaves(state))
+    held = sum(math.prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state))
+    assert held < whole / 4  # an 8th, but for filters and Mamba's small projections, which have channels alone
 
 
 @pytest.mark.slow

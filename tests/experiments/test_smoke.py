@@ -18,6 +18,7 @@ from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
 from tests.data.shards import DNA, write_tokens
+from tests.pallas_kernels.shared import slow
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -29,23 +30,15 @@ FILES = [
 
 def test_all_files_are_found():
     """Kills: a search that finds none."""
-    assert "experiments/zoology_figure2.py" in FILES
+    assert CORE in FILES
     assert len(FILES) >= 12
 
 
-CORE = ("zoology_figure2",)
-FULL = ("based_figure2",)
-"""A frontier of states. The others are slow: they draw and judge in the same ways, and with their kept results in
-`test_results.py`."""
+CORE = "experiments/zoology_figure2.py"
+"""The others are slow: they draw and judge in the same ways, and with their kept results in `test_results.py`."""
 
 
-def tier(file: str):
-    """Marks of an experiment: none for the core tier."""
-    name = Path(file).stem
-    return [] if name in CORE else [pytest.mark.full] if name in FULL else [pytest.mark.slow]
-
-
-@pytest.mark.parametrize("file", [pytest.param(file, marks=tier(file)) for file in FILES])
+@pytest.mark.parametrize("file", [file if file == CORE else slow(file) for file in FILES])
 def test_smoke(file, tmp_path, monkeypatch, capsys):
     """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)

@@ -78,9 +78,9 @@ SEEDS = {
 """Of the parameters, so that the greedy text is not constant; 0 elsewhere."""
 
 
-TIERS = {"hybrid": (), "learned positions": pytest.mark.full, "LandmarkCATConfig": pytest.mark.full}
-"""Core: matrices, rings and caches, in one hybrid. Full: learned positions; states that grow by blocks. Slow: others,
-whose states the contract of the mixers holds."""
+TIERS = {"hybrid": (), "learned positions": pytest.mark.full}
+"""Core: matrices, rings and caches, in one hybrid. Full: learned positions. Slow: others, whose states the contract of
+the mixers holds."""
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=TIERS.get(name, pytest.mark.slow)) for name in MODELS])

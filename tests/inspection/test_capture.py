@@ -38,7 +38,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def captured(model):
-    names = ("layers.*.mixer.*", "layers.*.out", "embedded")
+    names = ("layers.*.mixer.in", "layers.*.mixer.scores", "layers.1.mixer.*", "layers.*.out", "embedded")
     return jax.tree.map(np.asarray, jax.jit(jaxzoo.capture(model, *names))(TOKENS))
 
 

@@ -8,10 +8,13 @@ import pytest
 from jaxzoo.interop import load, save
 from jaxzoo.interop.folder import read_tensors
 from tests.interop import published
+from tests.pallas_kernels.shared import full, slow
 
 CORE = ("based", "llama-yarn-tied")
 """Between them: stacks and single layers, split and renamed tensors, taps, a tied head."""
-FOLDERS = [pytest.param(name, marks=() if name in CORE else pytest.mark.full) for name in published.NAMES]
+SLOW = ("gpt_neox-sequential", "llama-biases", "qwen2-windows", "recurrent_gemma-biases", "transformer_pp-odd")
+"""Other fields of families that a folder in full has."""
+FOLDERS = [name if name in CORE else slow(name) if name in SLOW else full(name) for name in published.NAMES]
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -7,6 +7,7 @@ import pytest
 
 from jaxzoo.layers.causal_conv import MAX_DIRECT_TAPS, causal_conv, empty_history
 from jaxzoo.layers.packed_conv import BLOCK, MAX_MATRIX
+from tests.pallas_kernels.shared import full, slow
 
 B, D = 3, 2
 WIDTHS = [1, 3, MAX_DIRECT_TAPS, MAX_DIRECT_TAPS + 1, MAX_DIRECT_TAPS + 2, 40, 400]
@@ -66,13 +67,14 @@ def relative_l2(actual, expected):
 
 
 def layouts_and_widths():
-    """Each form of the op is core; all layouts with a short, an odd and a long filter, and all widths with the longest
-    rows, are full; other pairs are slow."""
+    """Each form of the op is core; each other layout with one width, and an even number of blocks of taps, are full;
+    other pairs are slow."""
+    odd = MAX_DIRECT_TAPS + 1
+    core = [("long", odd), ("long", 400), ("odd", 3), ("last block cut", 40)]
+    more = [("nothing", 3), ("one token", odd), ("less than a block", 400), ("starts at midpoints", odd)]
+    more.append(("long", MAX_DIRECT_TAPS + 2))
     pairs = [(name, w) for name in LAYOUTS for w in WIDTHS]
-    quick = [(name, w) for name, w in pairs if name == "long" or w in (3, MAX_DIRECT_TAPS + 1, 400)]
-    core = [("long", MAX_DIRECT_TAPS + 1), ("long", 400), ("odd", 3), ("last block cut", 40)]
-    tier = {pair: pytest.mark.full if pair in quick else pytest.mark.slow for pair in pairs if pair not in core}
-    return [pytest.param(*pair, marks=[tier[pair]] if pair in tier else []) for pair in pairs]
+    return [pair if pair in core else full(*pair) if pair in more else slow(*pair) for pair in pairs]
 
 
 @pytest.mark.parametrize(("name", "w"), layouts_and_widths())

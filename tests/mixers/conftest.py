@@ -1,7 +1,7 @@
 """Order and tiers of the mixers' tests.
 
 The contract is asked case by case, not test by test: what is built and compiled for a case serves all its tests. Of an
-equation's settings the first is core, the others are full.
+equation's settings the first is core, the others are full unless they are slow.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     equations = set()
     for item in items:
         name = item.name.partition("[")[0]
-        if name in ("test_equation", "test_formula", "test_equation_7"):
+        if name in ("test_equation", "test_formula", "test_equation_7") and not item.get_closest_marker("slow"):
             if (item.path, name) in equations:
                 item.add_marker(pytest.mark.full)
             equations.add((item.path, name))

@@ -47,10 +47,10 @@ def truth(config, p, u):
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, marks=pytest.mark.full),
+        {"n_heads": 2, "filter_keys": False, "filter_values": False, "normalize": False, "n_taps": 12},
         {"n_heads": 3, "n_taps": 4, "filter_queries": False, "head_dim": 2},
         {"n_heads": 2, "filters": "mixing", "n_taps": 2, "feature_map": "square", "eps": 0.5},
-        {"n_heads": 2, "filter_keys": False, "filter_values": False, "normalize": False, "n_taps": 12},
+        pytest.param({}, marks=pytest.mark.slow),
     ],
 )
 def test_equation(options):

@@ -1,6 +1,7 @@
 """Mixers on a mesh of eight devices: each device runs the kernel on its rows and heads, and nothing else changes."""
 
 import functools
+import itertools
 
 import jax
 import numpy as np
@@ -18,7 +19,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.sharding import MeshConfig, make_mesh
-from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, needs_eight_devices
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, needs_eight_devices, slow
 
 pytestmark = needs_eight_devices
 MESHES = {
@@ -67,16 +68,14 @@ def on_one_device(mixer):
     return jax.tree.map(np.asarray, found)
 
 
-def quick(mixers, settings, *chosen):
-    """Parametrises by both; the first of the `chosen` is core, the others and the `mixed` mesh are full, the rest is
-    slow."""
-    both = [(mixer, setting) for mixer in mixers for setting in settings]
-    full = [x for x in both if x[1] == "mixed" or x in chosen]
-    marks = {x: pytest.mark.full if x in full else pytest.mark.slow for x in both if x != chosen[0]}
-    return [pytest.param(*x, marks=[marks[x]] if x in marks else []) for x in both]
+CASES = list(itertools.product(MIXERS, MESHES))
+CORE = ("taylor", "mixed")
+FULL = (("window", "mixed"), ("attention", "fsdp"))
 
 
-@pytest.mark.parametrize(("mixer", "mesh"), quick(MIXERS, MESHES, ("taylor", "mixed"), ("attention", "fsdp")))
+@pytest.mark.parametrize(
+    ("mixer", "mesh"), [case if case == CORE else full(*case) if case in FULL else slow(*case) for case in CASES]
+)
 def test_a_mesh_changes_no_number(mixer, mesh):
     """Kills rows or heads that are mixed up, and gradients that are summed twice or in part."""
     with jax.set_mesh(make_mesh(MESHES[mesh])):
@@ -88,10 +87,8 @@ UNEVEN = {"rows": (3, {}), "heads": (8, {"n_kv_heads": 1}), "both": (5, {"n_kv_h
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mixer", "what"),
-    quick(MIXERS, UNEVEN, ("window", "both"), ("taylor", "both"), ("attention", "heads")),
-)
+@pytest.mark.parametrize("what", UNEVEN)
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_what_the_mesh_does_not_divide(mixer, what):
     """Kills an error, or other numbers, where a batch of a generation does not fill the devices."""
     b, heads = UNEVEN[what]
@@ -102,10 +99,15 @@ def test_what_the_mesh_does_not_divide(mixer, what):
     assert_close(found, jax.tree.map(np.asarray, expected), 1e-5)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("platform", PLATFORMS)
+KERNELS = (("taylor", "mixed", "tpu"), ("taylor", "mixed", "cuda"), ("window", "fsdp", "cuda"))
+
+
 @pytest.mark.parametrize(
-    ("mixer", "mesh"), quick(sorted(MIXERS.keys() - {"landmark"}), MESHES, ("taylor", "mixed"), ("window", "fsdp"))
+    ("mixer", "mesh", "platform"),
+    [
+        full(*case) if case in KERNELS else slow(*case)
+        for case in itertools.product(("attention", "taylor", "window"), MESHES, PLATFORMS)
+    ],
 )
 def test_kernels_run_on_a_mesh(mixer, mesh, platform, monkeypatch):
     """Kills a mixer that leaves its kernel on a mesh, for the compiler cannot partition one."""

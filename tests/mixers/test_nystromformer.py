@@ -57,7 +57,7 @@ def make(**fields):
     [
         {"n_landmarks": 5, "n_heads": 2, "n_taps": 3, "qkv_bias": True, "out_bias": True},
         {"n_landmarks": 4, "n_taps": 0, "n_iterations": 2},
-        *(pytest.param({"n_landmarks": n, "n_taps": w}, marks=pytest.mark.full) for n, w in ((17, 9), (1, 1))),
+        *(pytest.param({"n_landmarks": n, "n_taps": w}, marks=pytest.mark.slow) for n, w in ((17, 9), (1, 1))),
     ],
 )
 def test_equation(fields, form):

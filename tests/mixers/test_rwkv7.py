@@ -107,7 +107,7 @@ def test_value_residual_of_a_model():
         np.testing.assert_allclose(found[..., :11], expected[..., :11], atol=1e-4 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_gradient_of_the_value_residual():
     """Kills: values of the first layer that later layers read, and through which no gradient flows back."""
     config, rng = stack_of(3), np.random.default_rng(0)

@@ -51,8 +51,8 @@ def close(found, expected, tolerance=1e-5):
     [
         {"n_heads": 2, "window": 3, "n_features": 8, "qkv_bias": True, "out_bias": True},
         {"n_heads": 3, "window": 1, "n_features": 5, "paired": False},
-        pytest.param({"window": 40, "n_features": 4}, marks=pytest.mark.full),
-        pytest.param({"window": 64, "n_features": 4, "head_dim": 5}, marks=pytest.mark.full),
+        pytest.param({"window": 40, "n_features": 4}, marks=pytest.mark.slow),
+        pytest.param({"window": 64, "n_features": 4, "head_dim": 5}, marks=pytest.mark.slow),
     ],
 )
 def test_equation(fields):

@@ -12,6 +12,7 @@ from jaxzoo.mixers.attention.selective_attention import SelectiveAttention, Sele
 from jaxzoo.mixers.base import Context, state_bytes
 from tests.mixers.moved import moved_mixer
 from tests.mixers.refused import assert_refused
+from tests.pallas_kernels.shared import full, slow
 
 D, T, CAPACITY = 8, 12, 16
 HEADS = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}
@@ -94,7 +95,7 @@ def test_training_explores():
 
 
 @pytest.mark.parametrize("form", ["paper", "release"])
-@pytest.mark.parametrize("n_selected", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 11)), None, 6])
+@pytest.mark.parametrize("n_selected", [None, 6, *(slow(n) for n in (1, 11))])
 def test_auxiliary_loss(form, n_selected):
     """Kills: a loss that rewards selecting less than k, a sum for a mean, a mean over rows on the wrong side of max."""
     mixer, p = make(n_selected=n_selected, form=form, excess_weight=0.25)
@@ -108,7 +109,7 @@ def test_auxiliary_loss(form, n_selected):
     np.testing.assert_allclose(y, jax.jit(mixer)(np.float32(x)), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("n_selected", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, T, 40)), 5])
+@pytest.mark.parametrize("n_selected", [5, full(40), *(slow(n) for n in (1, T))])
 def test_gradients_of_learned_selection(n_selected):
     """Kills: a gather or scatter whose gradient goes elsewhere, and scores that do not learn. Against the same numbers
     by a mask over all tokens."""

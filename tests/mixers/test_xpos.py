@@ -36,9 +36,14 @@ def inputs(b, t):
                 BlockedWindowAttentionConfig(**XPOS, block_size=T),
                 BigBirdConfig(**XPOS, block_size=T),
                 SelectiveAttentionConfig(**XPOS, selection="full"),
-                LandmarkCATConfig(**XPOS, block_size=T, filter_keys=False, filter_values=False),
-                LandmarkCATConfig(**XPOS, block_size=T // 2, filter_keys=False, filter_values=False),
             )
+        ),
+        *(
+            pytest.param(
+                LandmarkCATConfig(**XPOS, block_size=size, filter_keys=False, filter_values=False),
+                marks=pytest.mark.slow,
+            )
+            for size in (T, T // 2)
         ),
     ],
     ids=lambda config: type(config).__name__,

@@ -64,7 +64,7 @@ compile."""
 @pytest.mark.parametrize(
     ("fields", "width"),
     [
-        pytest.param({}, 5, marks=pytest.mark.full),
+        pytest.param({}, 5, marks=pytest.mark.slow),
         ({**PAIR, "max_positions": 12, "mlp": "identity"}, 2),
         ({**PAIR, "tie_embeddings": False, "norm": "rms", "embed_norm": True}, 2),
     ],
@@ -77,6 +77,10 @@ def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
     assert [(len(stack.blocks), stack.repeats) for stack in model.stacks] == [(width, 2), (1, 1)]
     logits = run(model, tokens)
     assert_close(logits[..., : config.vocab_size], unrolled_logits(model, tokens))
+
+
+STREAMED = (TaylorLinearAttentionConfig(n_heads=2, feature_dim=3), AttentionConfig(n_heads=2, positions="rotary"))
+"""A state of fixed size and a cache."""
 
 
 @nnx.jit
@@ -96,8 +100,7 @@ def in_three_ways(model: LanguageModel, tokens: jax.Array) -> tuple[jax.Array, j
 def test_prefill_and_steps_equal_the_full_pass():
     """Kills a state that is lost between periods of a scan, a learned or rotary position that restarts at a cut or is
     off by one in a step."""
-    pattern = (TaylorLinearAttentionConfig(n_heads=2, feature_dim=3), AttentionConfig(n_heads=2, positions="rotary"))
-    config = hybrid_config(pattern=pattern, n_layers=4, max_positions=12)
+    config = hybrid_config(pattern=STREAMED, n_layers=4, max_positions=12)
     expected, logits, position = in_three_ways(make_model(config), random_tokens(config))
     assert_close(logits, expected)
     np.testing.assert_array_equal(position, [LENGTH, LENGTH])
@@ -123,7 +126,7 @@ def test_prefill_cut_anywhere_and_steps_equal_the_full_pass():
 @pytest.mark.full
 def test_rows_may_stand_at_different_positions():
     """Kills a position, or a cache slot, that all rows of a batch share."""
-    config = hybrid_config(n_layers=10, max_positions=12)
+    config = hybrid_config(pattern=STREAMED, n_layers=4, max_positions=12)
     model, tokens = make_model(config), random_tokens(config)
     _, early = prefill(model, tokens[:, :4], model.init_state(2))
     _, late = prefill(model, tokens[:, :7], model.init_state(2))

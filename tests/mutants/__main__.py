@@ -42,7 +42,13 @@ def is_killed(mutant: Mutant, root: Path) -> bool:
 
 
 def main(words: list[str]) -> int:
+    if "--help" in words:
+        print(__doc__)
+        return 0
     chosen = [m for m in MUTANTS if not words or any(word in f"{m.name} {m.path}" for word in words)]
+    if not chosen:
+        print(f"tests.mutants: no name or path contains {' or '.join(words)}; all of them: python -m tests.mutants")
+        return 2
     survivors = []
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory) / "repository"

@@ -76,6 +76,13 @@ MUTANTS: list[Mutant] = [
         tests=TAYLOR_XLA,
     ),
     Mutant(
+        name="Taylor, XLA, chunks at once: the chunks after the last group are lost",
+        path=f"{TAYLOR}/xla.py",
+        old="[groups(whole - left, whole, n % at_once)] if left else []",
+        new="[groups(whole - left, whole, n % at_once)] if left < 0 else []",
+        tests=(f"{TAYLOR_TESTS}/test_xla.py::test_many_chunks_at_once",),
+    ),
+    Mutant(
         name="Taylor, XLA: the normalizer lacks the tokens before the chunk",
         path=f"{TAYLOR}/xla.py",
         old="num, den = num + past_num, den + past_den",
@@ -85,8 +92,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="Taylor, XLA: the cotangent of the final state is dropped",
         path=f"{TAYLOR}/xla.py",
-        old="_scan(back, zeros if dstate is None else dstate, tokens",
-        new="_scan(back, zeros, tokens",
+        old="_scan(call, back, zeros if dstate is None else dstate, tokens",
+        new="_scan(call, back, zeros, tokens",
         tests=TAYLOR_XLA,
     ),
     Mutant(

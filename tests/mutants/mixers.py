@@ -90,7 +90,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="chunks at once: a state is not decayed over two chunks",
-        path=LINEAR,
+        path="pallas_kernels/xla_chunks.py",
         old="return f * g, jax.tree.map",
         new="return g, jax.tree.map",
         tests=LINEAR_TESTS,

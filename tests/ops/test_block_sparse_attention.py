@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.ops.block_sparse_attention import block_sparse_attention, block_sparse_step
+from tests.pallas_kernels.shared import full, slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
 TABLE = np.array([[0, -1, -1], [-1, 1, 0], [2, -1, 0], [3, 1, -1], [0, 4, 2], [3, 5, 4]])
@@ -52,8 +53,9 @@ def with_gradients(function, q, k, v, dy):
     [
         (18, 18, 3, None),
         (9, 18, 3, (4, 9)),
-        *(pytest.param(*x, None, marks=pytest.mark.full) for x in ((1, 3, 3), (5, 6, 3), (6, 6, 1))),
-        pytest.param(1, 18, 3, (17, 0), marks=pytest.mark.full),
+        full(1, 3, 3, None),
+        full(1, 18, 3, (17, 0)),
+        *(slow(*case, None) for case in ((5, 6, 3), (6, 6, 1))),
     ],
 )
 def test_definition(t, slots, size, start):

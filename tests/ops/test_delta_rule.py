@@ -9,15 +9,14 @@ import pytest
 
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 from jaxzoo.sharding import MeshConfig, make_mesh
+from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.gated_linear_attention import xla
-from tests.pallas_kernels.shared import needs_eight_devices
+from tests.pallas_kernels.shared import full, needs_eight_devices, slow
 
 B, H, K, V = 2, 3, 5, 4
 LONG = 2 * CHUNK + 19
 """Two whole chunks and a part of one that pieces of 16 do not divide."""
 FORMS = [("delta", "token"), ("delta", "channel"), ("general", "channel")]
-MORE_FORMS = [("delta", "none"), ("general", "none"), ("general", "token")]
 
 
 def recurrence(inputs, state, ids):
@@ -103,7 +102,8 @@ def documents(t):
 
 
 @pytest.mark.parametrize(
-    ("form", "decay"), [*FORMS, *(pytest.param(*form, marks=pytest.mark.full) for form in MORE_FORMS)]
+    ("form", "decay"),
+    [*FORMS, full("general", "none"), slow("delta", "none"), slow("general", "token")],
 )
 def test_values_and_gradients_of_packed_documents(form, decay):
     """Kills: a wrong mask, chunk carry or decay in either; a read after instead of before the decay, or the reverse; a
@@ -114,7 +114,11 @@ def test_values_and_gradients_of_packed_documents(form, decay):
 
 @pytest.mark.parametrize(
     ("form", "decay"),
-    [("delta", "channel"), *(pytest.param(*f, marks=pytest.mark.full) for f in FORMS + MORE_FORMS if f != FORMS[1])],
+    [
+        ("delta", "channel"),
+        *(full(*form) for form in (("delta", "none"), ("general", "token"))),
+        *(slow(*form) for form in (("delta", "token"), ("general", "channel"), ("general", "none"))),
+    ],
 )
 def test_values_and_gradients_of_one_document(form, decay):
     """Kills: an initial state that only the first chunk sees, a chunk that is no multiple of a piece."""
@@ -127,14 +131,15 @@ def test_values_and_gradients_of_one_document(form, decay):
     [
         ("delta", "token", 8),
         ("general", "channel", 2),
-        *(pytest.param(*f, 8, marks=pytest.mark.full) for f in FORMS + MORE_FORMS if f != FORMS[0]),
+        *(full(*form, 8) for form in (("delta", "none"), ("general", "token"))),
+        *(slow(*form, 8) for form in (("delta", "channel"), ("general", "channel"), ("general", "none"))),
     ],
 )
 def test_many_chunks_at_once(form, decay, at_once, monkeypatch):
     """The form of GPUs. Kills: transitions in the wrong order, a state before the first chunk that later chunks
     do not see, a transition across the border of a document, groups of chunks that do not follow each other."""
     per_chunk = B * H * K * (K + V) * (4 if decay == "channel" else 1)
-    monkeypatch.setattr(xla, "STATES_AT_ONCE", at_once * per_chunk)
+    monkeypatch.setattr(xla_chunks, "STATES_AT_ONCE", at_once * per_chunk)
     inputs, state = problem(77, form, decay, seed=4)
     ids = np.stack([np.repeat([3, 1, 2], [1, 31, 45]), np.repeat([5, 4], [41, 36])]).astype(np.int32)
     check(inputs, state, ids, chunk_size=16, platform="cuda")
@@ -165,8 +170,8 @@ def extreme(kind):
     [
         ("decay", "cpu"),
         ("repeated", "cuda"),
-        *(pytest.param(*case, marks=pytest.mark.full) for case in [("repeated", "cpu"), ("decay", "cuda")]),
-        *(pytest.param("unnormalized", platform, marks=pytest.mark.full) for platform in ("cpu", "cuda")),
+        full("unnormalized", "cpu"),
+        *(slow(*case) for case in (("repeated", "cpu"), ("decay", "cuda"), ("unnormalized", "cuda"))),
     ],
 )
 def test_extreme_inputs(kind, platform):
@@ -175,9 +180,7 @@ def test_extreme_inputs(kind, platform):
     check(*extreme(kind), platform=platform)
 
 
-@pytest.mark.parametrize(
-    "t", [0, 5, pytest.param(1, marks=pytest.mark.full), pytest.param(CHUNK, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("t", [0, 5, full(1), slow(CHUNK)])
 @pytest.mark.parametrize(("form", "decay"), [("delta", "token"), ("general", "channel")])
 def test_short_sequences_and_steps(t, form, decay):
     """Kills: padding that enters a state, a chunk that is always read, a step that differs from the sequence."""
@@ -234,8 +237,8 @@ def test_memory_of_a_long_sequence():
     ("form", "decay", "packed"),
     [
         ("delta", "token", True),
-        pytest.param("delta", "none", False, marks=pytest.mark.full),
-        pytest.param("general", "channel", True, marks=pytest.mark.full),
+        slow("delta", "none", False),
+        full("general", "channel", True),
     ],
 )
 def test_parts_of_a_sequence_on_four_devices(form, decay, packed):

@@ -10,6 +10,7 @@ import pytest
 
 from jaxzoo.ops import diagonal_scan as op
 from jaxzoo.ops.diagonal_scan import CHUNK, diagonal_scan, diagonal_step
+from tests.pallas_kernels.shared import full, slow
 
 B, D, N = 2, 3, 4
 KINDS = ("real", "complex")
@@ -79,13 +80,14 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
-QUICK = (("platform", True, "complex"), ("tree", False, "real"))
+CORE = (("platform", True, "complex"), ("tree", False, "real"))
+FULL = (("platform", False, "real"), ("tree", True, "complex"))
 
 
 @pytest.mark.parametrize(
     ("by", "packed", "kind"),
     [
-        pytest.param(*case, marks=[pytest.mark.full] * (case not in QUICK))
+        case if case in CORE else full(*case) if case in FULL else slow(*case)
         for case in itertools.product(("platform", "tree"), (False, True), KINDS)
     ],
 )

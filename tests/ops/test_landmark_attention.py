@@ -16,9 +16,9 @@ CARRY = np.array([0.6, -0.3])
 SOFT = Retrieval(gate="softmax")
 CASES = [(20, 3, BEST), (20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
 CASES += [pytest.param(*case, BEST, marks=pytest.mark.full) for case in ((1, 3), (9, 1))]
-CASES += [pytest.param(20, 3, x, marks=pytest.mark.full) for x in (SOFT, Retrieval(n_blocks=20))]
 CASES += [pytest.param(t, 3, BEST, marks=pytest.mark.slow) for t in (5, 9)]
-CASES += [pytest.param(20, 3, x, marks=pytest.mark.slow) for x in (Retrieval(n_blocks=2), Retrieval(chunk_size=4))]
+MORE = (SOFT, Retrieval(n_blocks=20), Retrieval(n_blocks=2), Retrieval(chunk_size=4))
+CASES += [pytest.param(20, 3, x, marks=pytest.mark.slow) for x in MORE]
 
 
 def inputs(t, size=3, dtype=np.float32, scale=2.0):

@@ -9,9 +9,8 @@ import pytest
 
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
-from pallas_kernels import certificates
+from pallas_kernels import certificates, xla_chunks
 from pallas_kernels.dispatch import lowering_for
-from pallas_kernels.gated_linear_attention import xla
 from tests.pallas_kernels.shared import lowered
 
 B, H, K, V = 2, 3, 5, 4
@@ -81,7 +80,7 @@ def assert_close(found, expected, tolerance):
     ("t", "decay", "packed", "at_once"),
     [
         *(
-            pytest.param(*case, packed, 1, marks=[pytest.mark.full] * (packed != (case[1] in ("none", "channel"))))
+            pytest.param(*case, packed, 1, marks=[pytest.mark.slow] * (packed != (case[1] in ("none", "channel"))))
             for case in LENGTHS
             for packed in (False, True)
         ),
@@ -93,7 +92,7 @@ def assert_close(found, expected, tolerance):
 def test_values_and_gradients(t, decay, packed, at_once, monkeypatch):
     """Kills: a wrong mask, chunk carry or decay in either; a decay that acts after the token is written; a leak across
     a document, at a border of a chunk too; a state without gradient. at_once: chunks in the form for accelerators."""
-    monkeypatch.setattr(xla, "STATES_AT_ONCE", at_once * B * H * K * V)
+    monkeypatch.setattr(xla_chunks, "STATES_AT_ONCE", at_once * B * H * K * V)
     normalize = decay in ("none", "token")
     inputs, state = problem(t, decay)
     ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.ops.local_attention import attend_one, local_attention
+from tests.pallas_kernels.shared import full, slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
 CASES = {
@@ -59,10 +60,11 @@ def with_gradients(function, *inputs):
     return run(*map(jnp.asarray, inputs))
 
 
-QUICK = ("blocks and one before", "a window after a past", "one block, short past")
+CORE = ("blocks and one before", "a window after a past", "one block, short past")
+FULL = ("one query", "one block, long past")
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=[pytest.mark.full] * (x not in QUICK)) for x in CASES])
+@pytest.mark.parametrize("name", [x if x in CORE else full(x) if x in FULL else slow(x) for x in CASES])
 def test_definition(name):
     """Kills: a key too many or too few at the edge of a block, padding that is seen, heads of another group, a gradient
     of lse that is lost."""

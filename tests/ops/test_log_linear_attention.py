@@ -50,7 +50,7 @@ def run(given, state, chunk_size, places=None):
     )
 
 
-@pytest.mark.parametrize("n_levels", [7, pytest.param(3, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n_levels", [7, pytest.param(3, marks=pytest.mark.slow)])
 def test_levels(n_levels):
     """Kills: a level for another, runs that are not joined, a decay of one token more, a chunk that forgets; at once,
     in chunks, token by token, and from a state in the middle of a chunk."""

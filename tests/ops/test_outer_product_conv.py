@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv_step
+from tests.pallas_kernels.shared import full, slow
 
 B, H, K, V = 2, 3, 2, 4
 
@@ -39,13 +40,14 @@ def run(q, k, v, taps, *, history, segment_ids=None):
     return outer_product_conv(q, k[:, history:], v[:, history:], taps, past, segment_ids=segment_ids)
 
 
-QUICK = [(7, 3, False), (13, 40, True)]
-REST = [(t, w, history) for t, w in ((1, 1), (1, 9), (7, 3), (13, 40), (30, 9)) for history in (False, True)]
+CORE = [(7, 3, False), (13, 40, True)]
+FULL = [(1, 9, True), (30, 9, False)]
+ALL = [(t, w, history) for t, w in ((1, 1), (1, 9), (7, 3), (13, 40), (30, 9)) for history in (False, True)]
 
 
 @pytest.mark.parametrize(
     ("t", "w", "with_history"),
-    [*QUICK, *(pytest.param(*case, marks=pytest.mark.full) for case in REST if case not in QUICK)],
+    [case if case in CORE else full(*case) if case in FULL else slow(*case) for case in ALL],
 )
 def test_values_and_gradients(t, w, with_history):
     """Kills: a filter of another head, keys and values of different times, a history that is forgotten or counted

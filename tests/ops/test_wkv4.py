@@ -74,7 +74,7 @@ def assert_close(found, expected, tolerance):
 @pytest.mark.parametrize(
     ("packed", "size", "scan"),
     [
-        pytest.param(False, 1.0, in_turn, marks=pytest.mark.full),
+        pytest.param(False, 1.0, in_turn, marks=pytest.mark.slow),
         (True, 1.0, by_tree),
         (False, 30.0, in_turn),
         pytest.param(True, 30.0, in_turn, marks=pytest.mark.full),

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import (
     TaylorState,
     empty_state,
@@ -89,14 +90,24 @@ def inputs(call, dtype=jnp.float32):
 
 
 @pytest.mark.parametrize(
-    ("setting", "chunk_size"),
-    [("decay_grouped", 8), full("decay_grouped", 1), full("decay_grouped", None), full("raw", 8)],
+    ("setting", "chunk_size", "platform"),
+    [
+        ("decay_grouped", 8, "cpu"),
+        ("decay_grouped", 8, "cuda"),
+        full("decay_grouped", 1, "cpu"),
+        full("decay_grouped", None, "cpu"),
+        full("raw", 8, "cpu"),
+    ],
 )
-def test_packed_equals_alone(setting, chunk_size):
+def test_packed_equals_alone(setting, chunk_size, platform):
     """Kills weights between documents, a state that is read, written or kept across a border, each forward or
-    backward, a border one token off, and ids that are taken for one document when they return."""
+    backward, a border one token off, and ids that are taken for one document when they return. For an accelerator all
+    chunks at once."""
     call = GRID[setting]
-    y, *gradients = packed(functools.partial(attention, chunk_size=chunk_size), call, *inputs(call))
+    with lowering_for(platform):
+        y, *gradients = packed(
+            functools.partial(attention, chunk_size=chunk_size, implementation="xla"), call, *inputs(call)
+        )
     assert_close(y, expected(setting)[0], 1e-5)
     assert_close(gradients, expected(setting)[1:], 1e-4)
 

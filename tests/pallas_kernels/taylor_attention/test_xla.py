@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from pallas_kernels import xla_chunks
+from pallas_kernels.dispatch import lowering_for
 from pallas_kernels.taylor_attention import TaylorState, taylor_attention, taylor_feature_count
 from pallas_kernels.taylor_attention.features import feature_map
 from pallas_kernels.taylor_attention.specs import SPECS
@@ -78,6 +80,17 @@ def test_final_state(t, chunk_size):
 def test_chunks(chunk_size):
     """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("setting", ["decay_grouped", full("stateless")])
+def test_many_chunks_at_once(setting, monkeypatch):
+    """Kills: a state before a chunk that is another's, a lost group or remainder, in the form for accelerators: 7
+    chunks of 5 tokens, 3 at once, and 3 more tokens."""
+    call = at(GRID[setting], 38)
+    numbers = call.b * call.h * taylor_feature_count(call.k) * (call.v + 1)
+    monkeypatch.setattr(xla_chunks, "STATES_AT_ONCE", 3 * numbers)
+    with lowering_for("cuda"):
+        check(call, chunk_size=5)
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""Which file of the program moves how many bytes: the compiled step's memory traffic by source file and pass."""
+
+import collections
+import dataclasses
+import re
+
+from jaxzoo.plan.hlo import Hlo, Instruction
+from jaxzoo.plan.memory_traffic import instruction_bytes
+
+PASSES = ("forward", "again", "backward", "other")
+"""`again`: forward a second time, by remat; `other`: the optimizer, and what no pass claims."""
+UNKNOWN = "(the compiler's own)"
+"""Source of copies and the like, which no line of the program asked for."""
+_FOREIGN = re.compile(r"site-packages/(?!jaxzoo/|pallas_kernels/)|/lib/python3|^<")
+_HELPERS = ("layers/linear.py", "jaxzoo/sharding.py", "pallas_kernels/dispatch.py")
+"""Files that work for their callers, which are named instead."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """One file's share of a step on one device."""
+
+    file: str
+    """From its package on, such as `jaxzoo/layers/mlp.py`."""
+    bytes: dict[str, int]
+    """Bytes read and written, by pass (`PASSES`)."""
+    launches: int
+    """Instructions that run, as often as loops run them."""
+
+    @property
+    def total(self) -> int:
+        """Bytes of all passes."""
+        return sum(self.bytes.values())
+
+
+def read_sources(text: str, hlo: Hlo) -> list[Source]:
+    """The files of a compiled program, given as text and as parsed; the one that moves most is the first."""
+    files = _files_by_frame(text)
+    moved: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    launches: collections.Counter[str] = collections.Counter()
+    for computation, instruction, times in hlo.steps():
+        if number := instruction_bytes(hlo, computation, instruction):
+            found = re.search(r"stack_frame_id=(\d+)", instruction.attributes)
+            file = files.get(int(found[1]), UNKNOWN) if found else UNKNOWN
+            moved[file][_pass(instruction)] += times * number
+            launches[file] += times
+    sources = [Source(file=file, bytes=dict(by_pass), launches=launches[file]) for file, by_pass in moved.items()]
+    return sorted(sources, key=lambda source: -source.total)
+
+
+def sources_table(sources: list[Source], size: int) -> str:
+    """The `size` largest sources as lines of text, in GB."""
+    shown, rest = sources[:size], sources[size:]
+    if rest:
+        total = sum((collections.Counter(source.bytes) for source in rest), collections.Counter())
+        launches = sum(source.launches for source in rest)
+        shown.append(Source(file=f"{len(rest)} more", bytes=dict(total), launches=launches))
+    rows: list[tuple[str, ...]] = [("GB by source file", *PASSES, "all", "launches")]
+    for source in shown:
+        numbers = [*(source.bytes.get(name, 0) for name in PASSES), source.total]
+        cells = [f"{number / 1e9:.1f}" if number else "" for number in numbers]
+        rows.append((source.file, *cells, f"{source.launches:,}"))
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], widths, strict=True))])
+        for row in rows
+    )
+
+
+def _pass(instruction: Instruction) -> str:
+    found = re.search(r'op_name="([^"]*)"', instruction.attributes)
+    path = found[1] if found else ""
+    if "rematted_computation" in path:
+        return "again"
+    if "transpose(" in path:
+        return "backward"
+    return "forward" if "jvp(" in path else "other"
+
+
+def _files_by_frame(text: str) -> dict[int, str]:
+    """The file of every stack frame: the innermost of ours or the user's that is no helper."""
+    names = {number: name.strip('"') for number, name in _section(text, "FileNames")}
+    places = {number: int(re.findall(r"\d+", line)[0]) for number, line in _section(text, "FileLocations")}
+    frames = {number: tuple(map(int, re.findall(r"\d+", line))) for number, line in _section(text, "StackFrames")}
+    found = {}
+    for number in frames:
+        at: int = number
+        while at in frames:
+            place, parent = frames[at]
+            file = names[places[place]]
+            if not _FOREIGN.search(file) and not file.endswith(_HELPERS):
+                found[number] = re.sub(r"^.*/(?=(jaxzoo|pallas_kernels)/(?!jaxzoo/))", "", file)
+                break
+            at = parent - 1  # 1 says that there is none
+    return found
+
+
+def _section(text: str, name: str) -> list[tuple[int, str]]:
+    """Numbered lines of a table in front of the program."""
+    found = re.search(rf"^{name}\n((?:\d+ .*\n)*)", text, re.MULTILINE)
+    lines = found[1].splitlines() if found else []
+    return [(int(number), rest) for number, rest in (line.split(" ", 1) for line in lines)]
