@@ -54,7 +54,8 @@ def spread(batch):
 
 
 def test_cross_entropy_equals_numpy():
-    """Kills: scoring unlabelled positions, an index of -100 that wraps around, a softmax that overflows."""
+    """Kills: scoring unlabelled positions, an index of -100 that wraps around, a softmax that overflows, a gradient
+    that is not softmax minus target, for the loss, or softmax, for the z-loss."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, 3, 7)) * 50
     targets = np.array([[1, -100, 6], [0, 3, -100]])
@@ -70,6 +71,19 @@ def test_cross_entropy_equals_numpy():
             np.testing.assert_allclose(nats[b, m], expected, rtol=1e-5, atol=1e-4)
             assert bool(hits[b, m]) == (row.argmax() == target)
             assert labelled[b, m]
+    weights = rng.normal(size=(2, 2, 3)).astype(np.float32)
+
+    @jax.jit
+    @jax.grad
+    def gradient(logits):
+        scores = cross_entropy(logits, targets.astype(np.int32))
+        return (weights[0] * scores.nats + weights[1] * scores.log_normalizer).sum()
+
+    softmax = np.exp(logits - logits.max(-1, keepdims=True))
+    softmax /= softmax.sum(-1, keepdims=True)
+    expected = weights.sum(0)[:, :, None] * softmax - weights[0][:, :, None] * (targets[:, :, None] == np.arange(7))
+    expected = np.where(targets[:, :, None] == -100, 0, expected)
+    np.testing.assert_allclose(gradient(logits.astype(np.float32)), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_tie_is_a_miss_unless_the_target_comes_first():
