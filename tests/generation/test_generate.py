@@ -101,7 +101,7 @@ def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
 
 @pytest.mark.parametrize(
     ("make", "rows"),
-    [pytest.param(fixed, range(7), marks=pytest.mark.full), (growing, (2, 3))],
+    [pytest.param(fixed, range(7), marks=pytest.mark.slow), (growing, (2, 3))],
     ids=["fixed", "growing"],
 )
 def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
