@@ -12,7 +12,7 @@ pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "configs/README.md")),
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "configs/README.md", "experiments/models/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "pallas_kernels").rglob("README.md")),
 ]
@@ -26,6 +26,7 @@ TESTS = {
     "benchmarks.recurrent_cpu": "tests/benchmarks/test_recurrent_cpu.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
+    "experiments.models.make": "tests/experiments/test_models.py",
     "experiments.zoology_figure8": "tests/experiments/test_zoology_figure8.py",
     "jaxzoo.classify": "tests/cli/test_classify.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",
