@@ -200,10 +200,16 @@ def test_models_of_two_kinds_are_not_compared():
 
 
 def experiment(task, **fields) -> ExperimentConfig:
-    """Steps of a small model on a task."""
+    """Steps of a model of one layer on a task."""
     examples = (Examples(task=task, n_examples=64),)
     model = LanguageModelConfig(
-        pattern=PATTERN, d_model=16, vocab_size=task.vocab_size, max_length=task.length, **task.model_fields
+        pattern=PATTERN[1:],
+        d_model=16,
+        n_layers=1,
+        vocab_size=task.vocab_size,
+        max_length=task.length,
+        mlp="none",
+        **task.model_fields,
     )
     data = RecallDataConfig(train=examples, valid=examples)
     return ExperimentConfig(model=model, data=data, train=TrainConfig(batch_size=16, valid_batch_size=16), **fields)

@@ -26,7 +26,7 @@ GRID = {
     "stateless": Call(t=0, state=False),
 }
 CORE = [("raw", 65), ("stateless", 64)]
-FULL = [("plain", 0), ("plain", 127), ("decay_grouped", 1), ("decay_grouped", 513), ("stateless", 200)]
+FULL = [("plain", 0), ("decay_grouped", 513)]
 REST = [(setting, t) for setting in GRID for t in LENGTHS if (setting, t) not in (*CORE, *FULL)]
 
 
