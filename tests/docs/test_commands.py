@@ -21,6 +21,7 @@ TESTS = {
     "benchmarks.coding_strand": "tests/benchmarks/test_coding_strand.py",
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
+    "benchmarks.op_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
     "benchmarks.recurrent_cpu": "tests/benchmarks/test_recurrent_cpu.py",
