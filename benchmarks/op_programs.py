@@ -138,7 +138,7 @@ def measure(name: str, kind: str, target: str) -> dict[str, int]:
     program = (lambda *x: op(*x)) if kind == "forward" else jax.grad(loss, argnums=tuple(range(len(inputs))))
     with lowering_for(device.platform, multiprocessors=device.cores):
         outputs = size(jax.eval_shape(lambda *x: op(*x), *inputs))
-        compiled = jax.jit(program).trace(*inputs).lower(lowering_platforms=(device.platform,)).compile()
+        compiled: Any = jax.jit(program).trace(*inputs).lower(lowering_platforms=(device.platform,)).compile()
     hlo = Hlo(compiled.as_text())
     return {
         "launches": launches(hlo),
