@@ -225,7 +225,7 @@ def test_few_programs_serve_all_lengths():
     assert counted_compilations() - before == 5
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_committed_parameters_compile_nothing_twice():
     """Kills: a first chunk, or a first block, whose state lies elsewhere than that of the second."""
     graph, params = nnx.split(one_layer(), nnx.Param)

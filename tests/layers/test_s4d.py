@@ -85,7 +85,7 @@ def test_s4d_gradients():
     assert_close(found, expected, 1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_s4d_kernel_of_16384_taps_in_little_memory():
     """Kills a table of all powers, 32 channels x 32 numbers x 16384 taps: 128 MiB, in the gradient too, and powers
     whose phase drifts: a float32 a has |a|^16384 = e^-1.6, and its own powers in float64 are the truth."""

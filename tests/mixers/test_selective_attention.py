@@ -223,7 +223,7 @@ def test_rows_at_different_positions_and_an_overrun(selection):
     assert np.isnan(y[1]).all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_tokens():
     """Kills a mean over nothing."""
     for form in ("paper", "release"):

@@ -39,7 +39,9 @@ def assert_same_update(config, other, batch, *, rtol=1e-4):
     return plain, changed_metrics
 
 
-@pytest.mark.parametrize("chunk", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 15)), 4])
+@pytest.mark.parametrize(
+    "chunk", [4, pytest.param(15, marks=pytest.mark.full), pytest.param(1, marks=pytest.mark.slow)]
+)
 def test_chunks_give_loss_and_gradients_of_the_whole(small_config, chunk):
     """Kills: a last chunk dropped or counted in full, rows mixed up with chunks, a lost gradient of the head."""
     assert_same_update(small_config, changed(small_config, loss_chunk=chunk), spread(recall_batch()))
@@ -71,8 +73,7 @@ def test_pooled_features_by_hand():
     np.testing.assert_array_equal(pooled, [[[2.0, 4.0]], [[4.0, 5.0]], [[0.0, 0.0]]])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [pytest.param(2, marks=pytest.mark.full), pytest.param(4, marks=pytest.mark.slow)])
 def test_accumulated_gradients_are_those_of_the_batch(small_config, parts):
     """Kills: a mean of the parts' means (one row has fewer labels), parts added without all their rows."""
     assert_same_update(small_config, changed(small_config, accumulate=parts), recall_batch())

@@ -76,7 +76,7 @@ def test_final_state(t, chunk_size):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.parametrize("chunk_size", [7, full(1), full(64), slow(16)])
+@pytest.mark.parametrize("chunk_size", [7, full(1), slow(16), slow(64)])
 def test_chunks(chunk_size):
     """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
@@ -103,7 +103,7 @@ def test_paper_shape(size):
     check(call, chunk_size=32)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_constant_inputs():
     """Kills cancellation: equal values must come out as themselves, and their queries have no gradient."""
     call = Call(t=300, h=1, g=1, state=False)
