@@ -1,6 +1,7 @@
 """The mixers that benchmarks and the gallery show: those registered, as they are built without arguments, and more."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from jaxzoo.mixers import MIXERS, MixerConfig
@@ -15,6 +16,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 """Further settings of registered mixers: the name of the mixer, and the fields that differ."""
 
 
+@functools.cache
 def subjects() -> dict[str, MixerConfig]:
     """Configs by name: every registered mixer, followed by its variants."""
     found: dict[str, MixerConfig] = {}

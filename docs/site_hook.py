@@ -15,7 +15,12 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Page -> file of the repository, besides those that keep their path."""
-MIRRORED = ("configs/README.md", "pallas_kernels/**/README.md", "experiments/results/**/table.md")
+MIRRORED = (
+    "configs/README.md",
+    "pallas_kernels/**/README.md",
+    "experiments/models/README.md",
+    "experiments/results/**/table.md",
+)
 PICTURES = ("experiments/results/**/*.png", "benchmarks/results/*.png")
 API = {
     "Load and capture": ("jaxzoo.loading", "jaxzoo.inspection.capture"),

@@ -32,6 +32,7 @@ KERNELS, GATED = Path("pallas_kernels/README.md"), Path("pallas_kernels/gated_li
 COST, DATA, FINDINGS, GENERATION, RECALL, START, SWEEPS = (
     Path("docs", f"{name}.md") for name in ("cost", "data", "findings", "generation", "recall", "get_started", "sweeps")
 )
+KERNEL_NOTES = Path("docs/kernels.md")
 RECALL_RUNS = ("mqar-based", "mqar-attention", "mqar-base_conv")
 TEXT_RUN = "lm-based_tiny"
 
@@ -50,6 +51,7 @@ def main() -> None:
         (KERNELS, "PREDICTED", predicted_table),
         (GATED, "SIZES", sizes_table),
         (GATED, "XLA", xla_table),
+        (KERNEL_NOTES, "OPS", ops_table),
         (SWEEPS, "COST", sweep_table),
         (DATA, "TOKEN_INPUT", text_tables.token_input_rate),
         (RECALL, "RECALL_SLICES", text_tables.recall_slices),
@@ -267,6 +269,18 @@ def xla_table() -> str:
         cells = [shape, kind.replace("_", " + "), target, f"{found['launches']:,}"]
         rows.append("| " + " | ".join([*cells, f"{found['bytes'] / 1e9:.1f}", f"{found['microseconds']:,.0f}"]) + " |")
     head = "| shape | pass | target | launches | GB | us of these bytes |\n" + "| --- " * 3 + "| ---: " * 3 + "|"
+    return "\n".join([head, *rows])
+
+
+def ops_table() -> str:
+    """What the XLA forms of ops launch and move, as compiled."""
+    rows = []
+    for name, found in table.read(RESULTS / "op_programs.json").items():
+        op, kind, target = name.rsplit(" ", 2)
+        sizes = (f"{found[part] / 1e9:.2f}" for part in ("bytes", "floor", "temporary"))
+        cells = [op, kind.replace("_", " + "), target, f"{found['launches']:,}", *sizes]
+        rows.append("| " + " | ".join(cells) + " |")
+    head = "| op | pass | target | launches | GB | floor, GB | temporary, GB |\n" + "| --- " * 3 + "| ---: " * 4 + "|"
     return "\n".join([head, *rows])
 
 

@@ -138,8 +138,8 @@ def starts(length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @functools.cache
-def streams(config: MixerConfig) -> dict[str, Any]:
-    """Inputs in turn; and from the state after any number of them, the next `LENGTHS` at once."""
+def streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> dict[str, Any]:
+    """Inputs in turn; and from the state after any number of them, the next ones at once, as many as each length."""
     graph, variables = nnx.split(mixer_of(config))
 
     @jax.jit
@@ -147,7 +147,7 @@ def streams(config: MixerConfig) -> dict[str, Any]:
         mixer = nnx.merge(graph, variables)
         stepped, states = in_turn(mixer, stream, mixer.init_state(BATCH, capacity=MAX_LENGTH))
         prefilled = {}
-        for length in LENGTHS:
+        for length in lengths:
             rows, places = starts(length)
             part = stream.at(rows[:, None], places[:, None] + np.arange(length)[None])
             prefilled[length] = mixer.prefill(part.x, jax.tree.map(lambda x: x[places, rows], states), part.context)  # noqa: B023
@@ -167,9 +167,10 @@ def assert_close(actual: Any, expected: Any, tolerance: float = 1e-5, what: str 
     jax.tree.map_with_path(leaf, actual, expected)
 
 
-def assert_state_keeps_structure(config: MixerConfig) -> None:
-    """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays; only traced."""
-    mixer, states = mixer_of(config), streams(config)["states"]
+def assert_state_keeps_structure(config: MixerConfig, states: Any) -> None:
+    """The state keeps shapes and dtypes under bfloat16 activations, and its size is that of its arrays, of which
+    `states` holds one more axis; only traced."""
+    mixer = mixer_of(config)
     assert state_bytes(mixer, BATCH, capacity=MAX_LENGTH) == sum(leaf[0].nbytes for leaf in states)
     if not config.capabilities.growing_state:
         assert state_bytes(mixer) == state_bytes(mixer, capacity=1000)
@@ -341,11 +342,16 @@ def check_dependence(config: MixerConfig) -> None:
     np.testing.assert_array_equal(of_row[1:], 0, err_msg="other rows")
 
 
-def check_streams(config: MixerConfig) -> None:
-    """`prefill` of any number of tokens from any state equals as many steps; states keep shapes and dtypes."""
-    assert_state_keeps_structure(config)
-    found, tolerance = streams(config), config.capabilities.prefill_tolerance
-    for length in LENGTHS:
+def check_streams(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
+    """`prefill` of any number of tokens from any state equals as many steps; states keep shapes and dtypes.
+
+    Args:
+      config: one that `ready` returned.
+      lengths: numbers of tokens of a prefill, at most `LENGTH`; each is compiled on its own.
+    """
+    found, tolerance = streams(config, lengths), config.capabilities.prefill_tolerance
+    assert_state_keeps_structure(config, found["states"])
+    for length in lengths:
         rows, places = starts(length)
         y, state = found["prefill"][length]
         expected = found["steps"][rows[:, None], places[:, None] + np.arange(length)[None]]

@@ -181,6 +181,8 @@ class Stack(nnx.Module):
 
         if self.remat == "mixer_inputs":
             period = jax.checkpoint(period, policy=jax.checkpoint_policies.save_only_these_names(BRANCH_INPUT))
+        elif self.remat == "projections":
+            period = jax.checkpoint(period, policy=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
         elif self.remat != "nothing":
             period = jax.checkpoint(period)
         if self.repeats == 1:

@@ -80,10 +80,11 @@ class LanguageModelConfig(Checked):
     """The same for output projections; None: init_std over sqrt(2 n_layers) (Zoology and Based, after GPT-2)."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations inside a branch; parameters and residual stay float32."""
-    remat: Literal["nothing", "mixer_inputs", "period", "everything"] = "nothing"
-    """Recomputation in the backward pass to save memory, from least to most: nothing; mixers and MLPs, from the
-    residual in front of each; periods of the pattern, from the residual in front of each; everything: periods in groups
-    of about the root of their number, from the residual in front of each group."""
+    remat: Literal["nothing", "projections", "mixer_inputs", "period", "everything"] = "nothing"
+    """Recomputation in the backward pass to save memory, from least to most: nothing; projections: all but their
+    outputs; mixer_inputs: mixers and MLPs, from the residual in front of each; period: periods of the pattern, from the
+    residual in front of each; everything: periods in groups of about the root of their number, from the residual in
+    front of each group."""
 
     def __post_init__(self) -> None:
         self.require("pattern", len(self.pattern) > 0, "must name at least one mixer")

@@ -15,7 +15,7 @@ from jaxzoo.plan.collectives import Traffic
 from jaxzoo.plan.sources import Source
 from jaxzoo.whole_files import write_json
 
-FORWARD_AGAIN = {"nothing": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
+FORWARD_AGAIN = {"nothing": 0, "projections": 0, "mixer_inputs": 1, "period": 1, "everything": 2}
 """Repeated forward passes of the layers in the backward pass, by remat policy."""
 
 

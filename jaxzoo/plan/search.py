@@ -156,6 +156,7 @@ def _certain_memory(config: ExperimentConfig, batch: Batch, n_params: int, token
     repeats = [fold.repeats for fold in model.folds]
     kept = {
         "nothing": 4 * model.n_layers,
+        "projections": 4 * model.n_layers,
         "mixer_inputs": 2 * model.n_layers,
         "period": sum(repeats),
         "everything": sum(map(math.sqrt, repeats)),

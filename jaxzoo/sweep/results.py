@@ -64,7 +64,10 @@ class Results:
 
     def select(self, **where: Any) -> list[Row]:
         """The runs whose points have these coordinates; a tuple or list names several values."""
-        return [row for row in self.rows if all(_among(row["point"].get(axis), value) for axis, value in where.items())]
+        rows = list(self.rows)
+        for axis, value in where.items():
+            rows = [row for row in rows if _among(row["point"].get(axis), value)]
+        return rows
 
     def seeds(self, metric: str = SCORE, **where: Any) -> Score:
         """The score of the runs at `where`: the best mean over the seeds of one point and one learning rate.

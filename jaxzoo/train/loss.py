@@ -1,5 +1,6 @@
 """Cross-entropy of the targets of a batch, optionally without all logits in memory at once."""
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.sharding import mesh_axes, partition_spec
+from pallas_kernels.dispatch import may_run_on
 
 
 class TokenScores(NamedTuple):
@@ -84,18 +86,58 @@ def cross_entropy(
       part: the rows of the vocabulary that the logits are of.
     """
     labelled = targets != UNLABELLED
-    picked = _pick(logits, jnp.where(labelled, targets, jnp.zeros_like(targets)), part)
-    # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
-    peak = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
-    if part.axes:
-        peak = jax.lax.pmax(peak, part.axes)
-    total = jnp.sum(jnp.exp(logits - peak[:, :, None]), axis=-1)
-    log_normalizer = jnp.log(jax.lax.psum(total, part.axes) if part.axes else total) + peak
-    hits = labelled & (picked >= peak) & ~_ties_before(logits, picked, targets, part)
+    ids = jnp.where(labelled, targets, jnp.zeros_like(targets))
+    picked, log_normalizer, first = _picked_and_normalizer(
+        logits, ids, jnp.asarray(part.first_row, jnp.int32), part.axes
+    )
     zeros = jnp.zeros_like(picked)
     return TokenScores(
-        jnp.where(labelled, log_normalizer - picked, zeros), jnp.where(labelled, log_normalizer, zeros), hits, labelled
+        jnp.where(labelled, log_normalizer - picked, zeros),
+        jnp.where(labelled, log_normalizer, zeros),
+        labelled & first,
+        labelled,
     )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _picked_and_normalizer(
+    logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], first_row: Int[Array, ""], axes: tuple[str, ...]
+) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Bool[Array, "b m"]]:
+    """The logits of the ids, `log sum exp`, and whether the id is the first of the likeliest tokens.
+
+    The gradient is one pass over the logits. JAX's own makes three arrays of their size: one for the sum, one of zeros
+    into which a scatter writes, and the sum of both.
+    """
+    return _forward(logits, ids, first_row, axes)[0]
+
+
+def _forward(logits: Array, ids: Array, first_row: Array, axes: tuple[str, ...]) -> tuple[tuple, tuple]:
+    part = VocabularyPart(axes, first_row)
+    picked = _pick(logits, ids, part)
+    # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
+    peak = jnp.max(logits, axis=-1)
+    if axes:
+        peak = jax.lax.pmax(peak, axes)
+    weights = jnp.exp(logits - peak[:, :, None])
+    total = jnp.sum(weights, axis=-1)
+    total = jax.lax.psum(total, axes) if axes else total
+    hits = (picked >= peak) & ~_ties_before(logits, picked, ids, part)
+    # A CPU reads the weights again in less time than it computes them; elsewhere an array less is written.
+    kept = weights if may_run_on("cpu") else logits
+    return (picked, jnp.log(total) + peak, hits), (kept, peak, total, ids - first_row)
+
+
+def _backward(axes: tuple[str, ...], kept: tuple, cotangents: tuple) -> tuple[Array, None, None]:
+    weights, peak, total, columns = kept
+    d_picked, d_normalizer = (jax.lax.psum(x, axes) if axes else x for x in cotangents[:2])
+    if not may_run_on("cpu"):
+        weights = jnp.exp(weights - peak[:, :, None])
+    is_picked = jax.lax.broadcasted_iota(jnp.int32, weights.shape, 2) == columns[:, :, None]
+    own = jnp.where(is_picked, d_picked[:, :, None], jnp.zeros((1, 1, 1)))
+    return (d_normalizer / total)[:, :, None] * weights + own, None, None
+
+
+_picked_and_normalizer.defvjp(_forward, _backward)
 
 
 def _ties_before(

@@ -148,7 +148,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
                 array = content.get_tensor(name)
             except (safetensors.SafetensorError, OSError, TypeError, ValueError) as error:  # such as an unknown dtype
                 raise OSError(f"{file}: variable {name} cannot be read: {error}") from None
-            if array.dtype not in (x.dtype, jnp.bfloat16) or (array.dtype != x.dtype and x.dtype != jnp.float32):
+            if array.dtype != x.dtype and (array.dtype, x.dtype) != (jnp.bfloat16, jnp.float32):
                 raise ValueError(f"{file}: variable {name} is {array.dtype}, and {x.dtype} in this model")
             return jax.make_array_from_callback(x.shape, x.sharding, lambda index: array[index])
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.train.conftest import use_one_device
+
 pytestmark = pytest.mark.full
 
 PEER = """#!{python}
@@ -33,6 +35,7 @@ def mqar_cpu(monkeypatch):
         from benchmarks import mqar_cpu
     monkeypatch.setattr(mqar_cpu, "MODELS", {"base_conv": mqar_cpu.MODELS["base_conv"]})
     monkeypatch.setattr(mqar_cpu, "PAIRS", {64: 4})
+    use_one_device(monkeypatch)
     return mqar_cpu
 
 

@@ -1,4 +1,7 @@
-"""Runs of the command line: the trainer's fixtures, and a language model that it has trained on a mesh of 8 devices."""
+"""Runs of the command line: the trainer's fixtures, and a language model that it has trained on a mesh of 8 devices.
+
+The other runs have one device, for which programs compile in half the time.
+"""
 
 import json
 import shutil
@@ -12,6 +15,7 @@ import pytest
 from jaxzoo.cli.train import main as train
 from tests.train.conftest import (  # noqa: F401 fixtures
     CONFIG,
+    _one_device,
     _pictures,
     compilation,
     mixture_file,

@@ -7,7 +7,6 @@ import pytest
 
 from jaxzoo.cli.train import parse_command
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig, RetNetConfig
-from tests.train.conftest import _one_device  # noqa: F401 a fixture
 
 FILE = Path(__file__).parents[2] / "configs" / "lm" / "cat_tiny.py"
 SMALL = (

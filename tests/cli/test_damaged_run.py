@@ -12,7 +12,7 @@ import pytest
 
 from jaxzoo.cli.generate import main as generate
 from jaxzoo.cli.train import main as train
-from tests.train.conftest import CONFIG, _one_device, leftovers, use_one_device  # noqa: F401 fixtures
+from tests.train.conftest import CONFIG, leftovers, use_one_device  # noqa: F401 a fixture
 from tests.train.test_damage import flip, scatter
 
 pytestmark = [

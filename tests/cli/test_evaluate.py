@@ -11,6 +11,7 @@ from jaxzoo.cli.evaluate import main
 from jaxzoo.cli.evaluate_common import write_results
 from jaxzoo.cli.train import main as train
 from tests.cli.test_generate import files_of
+from tests.train.conftest import use_one_device
 
 FILE = """
     from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
@@ -40,6 +41,7 @@ def trained(tmp_path_factory):
     directory = tmp_path_factory.mktemp("recall")
     (directory / "file.py").write_text(textwrap.dedent(FILE))
     with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
         patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"

@@ -24,6 +24,7 @@ from jaxzoo.train.trained import load_trained, read_run
 from tests.cli.test_generate import files_of
 from tests.data.recall_reference import bigram_counts
 from tests.evals.slices_reference import CountedBigrams, check_sections, slow_sections
+from tests.train.conftest import use_one_device
 
 AT_MOST = 9
 BIGRAMS = CountedBigrams({(a, b): (7 * a + b) % 20 for a in range(257) for b in range(257)})
@@ -37,6 +38,7 @@ def runs(tmp_path_factory, trained_run):
     flags = "--train.steps 1 --train.seed 5 --train.valid-batch-size 3 --train.eval-every 0 --model.init-std 0.5"
     where = ["--config", str(trained_run.parent / "text.py"), "--run-dir", str(directory / "baseline")]
     with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
         patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train([*where, *flags.split()]) == 0
     fields = {"short": {"length": 8}, "lengths": {"valid_lengths": [8, 16]}}

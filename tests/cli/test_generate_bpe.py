@@ -16,6 +16,7 @@ from jaxzoo.data.tokens.tokenizer_training import learn_tokenizer
 from jaxzoo.generation import Sampling, generate
 from jaxzoo.train.trained import load_trained
 from tests.data.built import build
+from tests.train.conftest import use_one_device
 
 CONFIG = """
     import dataclasses
@@ -95,6 +96,7 @@ def place(tmp_path_factory) -> Path:
     Tokenization(data, tokenizer, path / "tokens").run()
     (path / "config.py").write_text(textwrap.dedent(CONFIG).replace("PATH", repr(str(path / "tokens"))))
     with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
         patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(path / "config.py"), "--run-dir", str(path / "run")]) == 0
     return path
@@ -133,7 +135,7 @@ def refused(capsys, words: list[str]) -> str:
     return line
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_tokenizer_in_another_place_must_be_the_run_s(place, tmp_path, capsys):
     """Kills: a run that cannot speak without its training data, and text by another tokenizer."""
     run, tokens = tmp_path / "run", str(tmp_path / "moved")

@@ -22,14 +22,15 @@ from jaxzoo.train.importing import create_imported
 from jaxzoo.train.run_dir import RunDirectory
 
 
-def make_run(place, pattern):
-    """A run of two layers over the bytes of a text, of random parameters."""
+def make_run(place, pattern, n_layers=1):
+    """A run over the bytes of a text, of random parameters."""
     text = place.parent / "text"
     text.mkdir(exist_ok=True)
     for i in range(6):
         (text / f"{i}.txt").write_text("a cab, a cabbage and the abbey. " * 20)
     data = TextDataConfig(path=str(text), length=16, valid_tokens=64)
-    model = LanguageModelConfig(pattern=pattern, d_model=16, n_layers=2, vocab_size=257, max_length=16, mlp_width=16)
+    sizes = {"d_model": 16, "n_layers": n_layers, "vocab_size": 257, "max_length": 16, "mlp_width": 16}
+    model = LanguageModelConfig(pattern=pattern, **sizes)
     config = ExperimentConfig(model=model, data=data, train=TrainConfig(batch_size=8, valid_batch_size=2))
     variables = split_variables(LanguageModel(model, rngs=nnx.Rngs(0)))
     tokenizer = data.tokenizer().fingerprint
@@ -37,9 +38,13 @@ def make_run(place, pattern):
     return place
 
 
+ATTENTION = AttentionConfig(n_heads=2, n_kv_heads=1, positions="rotary")
+
+
 @pytest.fixture
 def source(tmp_path):
-    return make_run(tmp_path / "source", (AttentionConfig(n_heads=2, n_kv_heads=1, positions="rotary"),))
+    """A run of two layers."""
+    return make_run(tmp_path / "source", (ATTENTION,), n_layers=2)
 
 
 def run(source, out, *words):
@@ -86,14 +91,14 @@ def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
 
 
 @pytest.mark.full
-def test_transfer_alone(source, tmp_path, capsys):
+def test_transfer_alone(tmp_path, capsys):
     """Kills: a stage that is left out but made, an origin that does not say where the run is from, a lost tokenizer."""
-    out = tmp_path / "out"
+    source, out = make_run(tmp_path / "source", (ATTENTION,)), tmp_path / "out"
     words = ("--mixer", "hedgehog", "--transfer.tokens", "128", "--finetune.tokens", "0")
     assert run(source, out, *words) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["stage", "before", "transfer"]
     assert not (tmp_path / "out-transfer").exists()
-    assert json.loads((out / "origin.json").read_text())["layers"] == [0, 1]
+    assert json.loads((out / "origin.json").read_text())["layers"] == [0]
     assert isinstance(load(out).config.model.layers[0], WindowedLinearAttentionConfig)
 
 

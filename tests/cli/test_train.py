@@ -30,7 +30,6 @@ from jaxzoo.train.restore import read_seal
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, StepWork
-from tests.train.conftest import _one_device  # noqa: F401 a fixture
 from tests.train.traces import steps_of_trace
 
 

@@ -68,18 +68,16 @@ def forget_after(run: Path, step: int) -> None:
 
 
 @pytest.mark.full
-def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
+def test_what_two_processes_begin_one_ends(tmp_path, config, monkeypatch):
     """Kills: rows that two processes have or none, a checkpoint or a cursor that only as many processes can read, a
     stop that each process takes at a step of its own, files and lines of two processes.
 
-    The run is begun by two processes and stopped by a signal to one of them, goes on in one process, and ends in two.
+    The run is begun by two processes, stopped by a signal to one of them, and goes on in one process.
     """
     monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
-    steps, run, truth = 40, tmp_path / "run", tmp_path / "truth"
+    steps, run, truth, keep = 40, tmp_path / "run", tmp_path / "truth", ["--train.keep-checkpoints", "1000"]
     words = config(steps, 4)
     alone(words, truth, "--train.checkpoint-every", "0")
-    expected = metrics(truth)
-    keep = ["--train.keep-checkpoints", "1000"]
 
     with launched(tmp_path / "first", *words, *MESH, *keep, "--run-dir", str(run)) as processes:
         processes.wait_for((run / "checkpoints" / "4").exists)
@@ -92,16 +90,24 @@ def test_two_processes_and_one_are_the_same_run(tmp_path, config, monkeypatch):
     assert (first.out[1], *first.err) == ("", "", "")
     assert len(list(run.glob("events.out.tfevents.*"))) == 1
 
-    alone(words, run, "--resume", *keep)
-    assert metrics(run) == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    forget_after(run, 36)
+    alone(words, run, "--resume", "--train.checkpoint-every", "0")
+    assert metrics(run) == pytest.approx(metrics(truth), rel=1e-6, abs=1e-6)
 
+
+@pytest.mark.slow
+def test_what_one_process_begins_two_end(tmp_path, config, monkeypatch):
+    """Kills a checkpoint or a cursor of one process that two cannot read."""
+    monkeypatch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
+    words, run, keep = config(12, 4), tmp_path / "run", ["--train.keep-checkpoints", "1000"]
+    alone(words, run, *keep)
+    expected = metrics(run)
+    forget_after(run, 8)
     with launched(tmp_path / "last", *words, *MESH, *keep, "--run-dir", str(run), "--resume") as processes:
         last = processes.ended()
     assert last.statuses == [0, 0]
-    assert "resumed at step 36" in last.out[0]
+    assert "resumed at step 8" in last.out[0]
     assert metrics(run) == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert saved(run)[-2:] == [36, steps]
+    assert saved(run)[-2:] == [8, 12]
 
 
 @pytest.mark.slow

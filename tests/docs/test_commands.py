@@ -12,7 +12,7 @@ pytestmark = pytest.mark.full
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "configs/README.md")),
+    *(ROOT / page for page in ("README.md", "CONTRIBUTING.md", "configs/README.md", "experiments/models/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "pallas_kernels").rglob("README.md")),
 ]
@@ -21,11 +21,13 @@ TESTS = {
     "benchmarks.coding_strand": "tests/benchmarks/test_coding_strand.py",
     "benchmarks.generation": "tests/benchmarks/test_generation.py",
     "benchmarks.mqar_cpu": "tests/benchmarks/test_mqar_cpu.py",
+    "benchmarks.op_programs": "tests/benchmarks/test_op_programs.py",
     "benchmarks.mqar_generation": "tests/benchmarks/test_mqar_cpu.py",
     "benchmarks.parallel_recall": "tests/benchmarks/test_parallel_recall.py",
     "benchmarks.recurrent_cpu": "tests/benchmarks/test_recurrent_cpu.py",
     "benchmarks.sweep_cpu": "tests/benchmarks/test_sweep_cpu.py",
     "benchmarks.token_input": "tests/benchmarks/test_token_input.py",
+    "experiments.models.make": "tests/experiments/test_models.py",
     "experiments.zoology_figure8": "tests/experiments/test_zoology_figure8.py",
     "jaxzoo.classify": "tests/cli/test_classify.py",
     "jaxzoo.data.bigrams": "tests/cli/test_data_bigrams.py",

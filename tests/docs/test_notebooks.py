@@ -8,7 +8,8 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "docs/notebooks"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs/notebooks"
 SAID = {
     "look_inside": r"8 pairs: 0\.\d\d right.*without layer 0: \d of 8 right",
     "own_mixer": r"the contract holds.*notebook-slots .*notebook-delta_net ",
@@ -30,8 +31,8 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     cells = json.loads((FOLDER / f"{name}.ipynb").read_text())["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    small, n = re.subn(r"^STEPS = \d+", "STEPS = 10", code, flags=re.MULTILINE)
-    assert n == 1
+    small, n = re.subn(r"^STEPS = \d+", "STEPS = 10", code.replace("../..", str(ROOT)), flags=re.MULTILINE)
+    assert n == (name != "look_inside")
     with matplotlib.rc_context({"backend": "agg"}):
         exec(small, {})
         plt.close("all")

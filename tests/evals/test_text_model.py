@@ -156,7 +156,7 @@ def test_batches_change_nothing(model):
     np.testing.assert_allclose(alone, together, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_few_programs_serve_many_requests(model):
     """Kills: a compilation for every length, for a batch that is not full, or for every stop string and limit."""
     asked = text_model(model)

@@ -7,6 +7,7 @@ import pytest
 from experiments.cat_selective_copy import NAMES, draw, experiment
 from jaxzoo.sweep import Results
 from tests.experiments.hand_made import curves, distinct_runs, row, verdict
+from tests.pallas_kernels.shared import full, slow
 
 pytestmark = pytest.mark.full
 
@@ -15,8 +16,7 @@ def run(model, signals, accuracy, d_model=32, learning_rate=0.01):
     return row(accuracy, d_model=d_model, signals=signals, model=model, learning_rate=learning_rate, seed=0)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", experiment.scales)
+@pytest.mark.parametrize("name", [slow(name) if name == "paper" else full(name) for name in experiment.scales])
 def test_every_point_has_a_run_of_its_own(name):
     """Kills: an axis that the config ignores, a size that no task has."""
     distinct_runs(experiment.scales[name]())

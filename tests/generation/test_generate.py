@@ -101,7 +101,7 @@ def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
 
 @pytest.mark.parametrize(
     ("make", "rows"),
-    [pytest.param(fixed, range(7), marks=pytest.mark.full), (growing, (2, 3))],
+    [pytest.param(fixed, range(7), marks=pytest.mark.slow), (growing, (2, 3))],
     ids=["fixed", "growing"],
 )
 def test_prompts_of_all_lengths_together_are_as_each_alone(make, rows):
@@ -225,7 +225,7 @@ def test_few_programs_serve_all_lengths():
     assert counted_compilations() - before == 5
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_committed_parameters_compile_nothing_twice():
     """Kills: a first chunk, or a first block, whose state lies elsewhere than that of the second."""
     graph, params = nnx.split(one_layer(), nnx.Param)

@@ -9,9 +9,9 @@ from flax import nnx
 from jaxzoo.layers.s4d import S4D, Discrete, s4d_conv, s4d_kernel, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
 from tests.mixers.moved import moved
+from tests.pallas_kernels.shared import full, slow
 
 B, D, N, W = 2, 3, 4, 5
-LENGTHS = (0, 1, 2, 17, 100)
 
 
 def complex_normal(rng, *shape):
@@ -47,7 +47,7 @@ def assert_close(found, expected, tolerance=1e-5):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * max(1.0, np.abs(y).max(initial=0)))
 
 
-@pytest.mark.parametrize("t", [pytest.param(t, marks=[pytest.mark.full] * (t != 17)) for t in LENGTHS])
+@pytest.mark.parametrize("t", [17, full(0), full(2), slow(1), slow(100)])
 def test_s4d_prefill_and_steps(t):
     """Kills: powers off by one or of the wrong table, a state that is not decayed t times, inputs in the wrong order, a
     missing conjugate, t that fills no block."""
@@ -85,7 +85,7 @@ def test_s4d_gradients():
     assert_close(found, expected, 1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_s4d_kernel_of_16384_taps_in_little_memory():
     """Kills a table of all powers, 32 channels x 32 numbers x 16384 taps: 128 MiB, in the gradient too, and powers
     whose phase drifts: a float32 a has |a|^16384 = e^-1.6, and its own powers in float64 are the truth."""

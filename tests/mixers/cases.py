@@ -32,33 +32,33 @@ from tests.mixers.outside import OUTSIDE
 
 EXTRA = [
     AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
-    AttentionConfig(d_model=8, n_heads=2, positions="xpos", xpos_scale_base=16, rotary_interleaved=True),
     SlidingWindowAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, window=5),
     TaylorLinearAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, feature_dim=2, chunk_size=5, decay=True),
-    LinearAttentionConfig(d_model=6, n_heads=3, feature_dim=3, feature_map="performer", n_features=7),
     LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, causal=False),
-    LinearAttentionConfig.rebased(d_model=6, n_heads=2, feature_dim=3, eps=0.1, output_scaling=True),
-    WindowedLinearAttentionConfig(d_model=8, n_heads=2, window=0, feature_map="hedgehog", feature_dim=None),
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
-    BaseConvConfig(d_model=5, filter="long", form="release"),
-    HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
-    RetNetConfig.plain(d_model=5, gamma=0.9),
-    H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
     BigBirdConfig(d_model=6, n_heads=3, block_size=4, n_window_blocks=1, n_random_blocks=1),
     BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=4),
-    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
-    ScatterBrainConfig(d_model=6, n_heads=3, window=1, n_features=5, paired=False),
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
-    SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
-    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
     LandmarkCATConfig(
         d_model=6, block_size=3, smoothing="implicit", n_retrieved=2, gate="softmax", filter_queries=True
     ),
-    LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
     Mamba2Config(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3, n_levels=4),
 ]
 """Settings with code of their own, besides every `tiny()`."""
 MORE = [
+    AttentionConfig(d_model=8, n_heads=2, positions="xpos", xpos_scale_base=16, rotary_interleaved=True),
+    LinearAttentionConfig(d_model=6, n_heads=3, feature_dim=3, feature_map="performer", n_features=7),
+    LinearAttentionConfig.rebased(d_model=6, n_heads=2, feature_dim=3, eps=0.1, output_scaling=True),
+    WindowedLinearAttentionConfig(d_model=8, n_heads=2, window=0, feature_map="hedgehog", feature_dim=None),
+    BaseConvConfig(d_model=5, filter="long", form="release"),
+    HyenaConfig(d_model=5, form="release", filter_network=HyenaFilterConfig(emb_dim=3, width=4, sine_frequency=1.0)),
+    RetNetConfig.plain(d_model=5, gamma=0.9),
+    H3Config(d_model=4, d_state=10, discretization="zoh", learn_shift_b=False),
+    LiquidS4Config(d_model=3, d_state=4, dt_min=0.1, dt_max=1.0, liquid="kb", order=3),
+    ScatterBrainConfig(d_model=6, n_heads=3, window=1, n_features=5, paired=False),
+    SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=3, positions="rotary"),
+    ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, filters="maps"),
+    LinCATConfig(d_model=6, n_heads=3, feature_dim=16, feature_map="cosformer", filter_queries=False, n_taps=4),
     AttentionConfig(d_model=6, n_heads=3, positions="none"),
     AttentionConfig(d_model=8, n_heads=2, positions="rotary", rotary_fraction=0.5, qkv_bias=True, out_bias=True),
     SlidingWindowAttentionConfig(d_model=6, n_heads=3, window=2, positions="none"),
@@ -80,7 +80,7 @@ MORE = [
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=3, n_taps=4, filter_queries=False),
     ConvolutionAugmentedAttentionConfig(d_model=6, n_heads=2, normalize=True, filter_values=False, filter_init="delta"),
 ]
-"""Settings that share their code with those above."""
+"""Settings that share most of their code with those above; their equations have tests of their own."""
 
 
 def _label(config: MixerConfig) -> str:

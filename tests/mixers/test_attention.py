@@ -127,7 +127,7 @@ def test_a_full_cache_is_exact_and_an_overrun_is_nan() -> None:
     assert np.isnan(y_t).all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_gradients_flow_through_the_state() -> None:
     """Kills: a state cut off from its past. The gradient of two calls is that of one."""
     mixer, x, dy = make(positions="rotary"), inputs(), inputs()[:, ::-1]

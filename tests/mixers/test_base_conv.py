@@ -16,6 +16,7 @@ from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
 from tests.mixers.moved import moved_mixer
 from tests.mixers.refused import assert_refused
+from tests.pallas_kernels.shared import full, slow
 
 D, TAPS = 5, 11
 FILTERS, FORMS = ("short", "long", "implicit"), ("paper", "listing", "release")
@@ -58,12 +59,13 @@ def make(filter, form, **options):
 
 
 CORE = [("short", "paper", "silu"), ("long", "listing", "none"), ("implicit", "release", "silu")]
+FULL = [("implicit", "paper", "none"), ("implicit", "listing", "silu"), ("short", "release", "none")]
 ALL = itertools.product(FILTERS, FORMS, ("none", "silu"))
 
 
 @pytest.mark.parametrize(
     ("filter", "form", "activation"),
-    [*CORE, *(pytest.param(*x, marks=pytest.mark.full) for x in ALL if x not in CORE)],
+    [*CORE, *(full(*x) for x in FULL), *(slow(*x) for x in ALL if x not in (*CORE, *FULL))],
 )
 def test_published_formulas(filter, form, activation):
     """Kills a residual or bias too many or too few, a filter in reverse, taps beyond the filter's length, and a SiLU in

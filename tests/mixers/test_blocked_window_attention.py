@@ -12,6 +12,7 @@ from jaxzoo.mixers.attention.blocked_window_attention import BlockedWindowAttent
 from jaxzoo.mixers.base import Context, state_bytes
 from tests.mixers.moved import assert_computes, moved_mixer
 from tests.mixers.refused import assert_refused
+from tests.pallas_kernels.shared import full, slow
 
 D, T = 12, 23
 GROUPED = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True, "out_bias": True}
@@ -82,8 +83,7 @@ def test_documents_have_blocks_of_their_own(look_back):
     close(mixer(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("look_back", [False, True])
+@pytest.mark.parametrize("look_back", [slow(False), full(True)])
 def test_rows_stand_at_different_places_of_a_block(look_back):
     """Kills one block border for the whole batch, and slots of the block before that are taken for the new one's."""
     mixer, p = make(block_size=4, n_heads=2, positions="rotary", look_back=look_back)

@@ -43,6 +43,8 @@ def cases(**promised):
 
 
 ALL, STREAMING = cases(), cases(streams=True)
+NUMBERS = (0, 4, LENGTH)
+"""Tokens of a prefill: none, a chunk, and three chunks and a rest of one."""
 
 
 @STREAMING
@@ -50,7 +52,14 @@ def test_prefill_from_any_state_equals_steps(case):
     """Kills a wrong mask, chunk carry, decay, padding that enters a state, a ring that wraps wrongly; a state that
     drifts to another dtype or weak type, for which the second call would compile again; a size by formula, and a state
     that grows with the capacity and does not say so."""
-    check_streams(CASES[case])
+    check_streams(CASES[case], NUMBERS)
+
+
+@pytest.mark.slow
+@STREAMING
+def test_prefill_of_one_token_is_a_step(case):
+    """Kills a prefill that is shorter than a filter. Others end with a chunk of one token."""
+    check_streams(CASES[case], (1,))
 
 
 @ALL
@@ -105,7 +114,7 @@ def test_a_full_state_is_exact(case):
         return outputs
 
     for y in run(variables, stream):
-        assert_close(y, streams(CASES[case])["steps"][:, :LENGTH])
+        assert_close(y, streams(CASES[case], NUMBERS)["steps"][:, :LENGTH])
 
 
 def test_what_a_mixer_does_not_honour_is_refused_by_name():

@@ -67,7 +67,7 @@ def test_equation(options):
         assert_computes(mixer, x, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_tokens():
     """Kills a reshape of nothing, and a filter of no taps."""
     mixer = Hyena(HyenaConfig.tiny(), rngs=nnx.Rngs(0))
@@ -100,7 +100,7 @@ def test_initialisation_and_traits():
     assert np.abs(taps).max() <= 3**-0.5
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_finite_at_16k():
     """Kills a window or a sum that overflows at length, in float32 and bfloat16."""
     mixer = Hyena(HyenaConfig(d_model=2, n_taps=16384), rngs=nnx.Rngs(0))

@@ -52,12 +52,12 @@ def outputs_and_gradients(mixer, x, dy):
         mixer = nnx.merge(graph, params)
         first, state = mixer.prefill(x[:, :7], mixer.init_state(x.shape[0], capacity=32))
         second, state = mixer.prefill(x[:, 7:], state)
-        return mixer(x), first, second, state
+        return mixer(x), (first, second, state)
 
     @jax.jit
     def both(params, x, dy):
-        out, pull_back, *_ = jax.vjp(lambda *inputs: run(*inputs)[0], params, x)
-        return run(params, x), out, pull_back(dy)
+        out, pull_back, streamed = jax.vjp(run, params, x, has_aux=True)
+        return out, streamed, pull_back(dy)
 
     return both(params, x, dy)
 

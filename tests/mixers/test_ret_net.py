@@ -82,7 +82,7 @@ def test_zoologys_plain_layer():
     np.testing.assert_allclose(y, np.stack(out), rtol=0, atol=1e-5 * np.abs(out).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_chunk_changes_no_number():
     """Kills: Zoology's chunks of 8, 32 and 128 taken for other mixers."""
     x = jax.random.normal(jax.random.key(0), (1, 150, D))

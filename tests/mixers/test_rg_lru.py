@@ -46,7 +46,7 @@ def test_equation(form):
 @pytest.mark.parametrize("form", ["paper", "release"])
 def test_initial_decays(form):
     """Kills a decay out of [0.9, 0.999]: of a^8 and uniform (paper), of a with a uniform square (release)."""
-    mixer = RGLRU(RGLRUConfig(d_model=2000, n_heads=400, form=form), rngs=nnx.Rngs(0))
+    mixer = RGLRU(RGLRUConfig(d_model=8, inner_width=2000, n_heads=400, form=form), rngs=nnx.Rngs(0))
     rate = softplus(np.asarray(mixer.log_decay_rate[...], np.float64))
     decay = np.exp(-8 * rate) if form == "paper" else np.exp(-rate)
     assert 0.8999 < decay.min() < 0.901

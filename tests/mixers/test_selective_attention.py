@@ -94,8 +94,16 @@ def test_training_explores():
     assert others, "the noise changes the selection"
 
 
-@pytest.mark.parametrize("form", ["paper", "release"])
-@pytest.mark.parametrize("n_selected", [None, 6, *(slow(n) for n in (1, 11))])
+@pytest.mark.parametrize(
+    ("n_selected", "form"),
+    [
+        (6, "paper"),
+        (6, "release"),
+        (None, "paper"),
+        full(None, "release"),
+        *(slow(n, form) for n in (1, 11) for form in ("paper", "release")),
+    ],
+)
 def test_auxiliary_loss(form, n_selected):
     """Kills: a loss that rewards selecting less than k, a sum for a mean, a mean over rows on the wrong side of max."""
     mixer, p = make(n_selected=n_selected, form=form, excess_weight=0.25)
@@ -215,7 +223,7 @@ def test_rows_at_different_positions_and_an_overrun(selection):
     assert np.isnan(y[1]).all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_tokens():
     """Kills a mean over nothing."""
     for form in ("paper", "release"):

@@ -82,7 +82,7 @@ def test_far_from_the_start() -> None:
             np.testing.assert_allclose(state.k[row, (start + i) % WINDOW], key, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_rows_at_different_positions() -> None:
     """Kills: a ring read in slot order, or at one offset for all rows, and unwritten slots seen."""
     mixer, _ = make()

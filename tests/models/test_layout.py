@@ -76,7 +76,7 @@ def test_based_360m_folds_into_two_scans():
 
 
 @pytest.mark.parametrize(
-    "time_mix", [RWKV4TimeMixConfig(), pytest.param(RWKV5TimeMixConfig(n_heads=2), marks=pytest.mark.full)]
+    "time_mix", [RWKV4TimeMixConfig(), pytest.param(RWKV5TimeMixConfig(n_heads=2), marks=pytest.mark.slow)]
 )
 def test_layers_that_begin_differently_are_one_scan(time_mix):
     """Kills: layers that all begin as the first does, variables that come to another layer, and a scan that is none."""

@@ -123,7 +123,7 @@ def test_packed_documents():
 
 
 @pytest.mark.parametrize(
-    "remat", ["nothing", *(pytest.param(remat, marks=pytest.mark.full) for remat in ("mixer_inputs", "period"))]
+    "remat", ["nothing", *(pytest.param(remat, marks=pytest.mark.full) for remat in ("projections", "period"))]
 )
 def test_gradients(remat):
     """Kills a gradient that flows through one of the two branches alone, and what remat would lose: the derivative

@@ -22,6 +22,7 @@ from jaxzoo.mixers import (
 from jaxzoo.models import presets
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.presets import PRESETS, TABLE_6
+from tests.pallas_kernels.shared import full, slow
 
 pytestmark = pytest.mark.full
 
@@ -262,8 +263,7 @@ def test_mqar_input_dependent_filters():
         assert (mixer.filter, mixer.ignored_token) == (name, ignored)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("selection", ["random", "programmatic", "learned"])
+@pytest.mark.parametrize("selection", [full("programmatic"), slow("random"), slow("learned")])
 def test_selective_hybrids(selection):
     """Kills a selection that does not arrive, learned scores without parameters, and look-ups in other layers than
     those of full attention."""

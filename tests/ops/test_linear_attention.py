@@ -11,11 +11,11 @@ from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
 from pallas_kernels import certificates, xla_chunks
 from pallas_kernels.dispatch import lowering_for
-from tests.pallas_kernels.shared import lowered
+from tests.pallas_kernels.shared import full, lowered, slow
 
 B, H, K, V = 2, 3, 5, 4
 DECAYS = {"none": None, "head": (H,), "token": (B, 0, H), "channel": (B, 0, H, K)}
-LENGTHS = ((130, "none"), (130, "head"), (2 * CHUNK + PIECE + 3, "token"), (2 * CHUNK + PIECE + 3, "channel"))
+LONG = 2 * CHUNK + PIECE + 3
 
 
 def recurrence(q, k, v, log_decay, state, ids, *, normalize, eps):
@@ -79,14 +79,15 @@ def assert_close(found, expected, tolerance):
 @pytest.mark.parametrize(
     ("t", "decay", "packed", "at_once"),
     [
-        *(
-            pytest.param(*case, packed, 1, marks=[pytest.mark.slow] * (packed != (case[1] in ("none", "channel"))))
-            for case in LENGTHS
-            for packed in (False, True)
-        ),
-        (*LENGTHS[3], True, 3),
-        pytest.param(*LENGTHS[2], False, 2, marks=pytest.mark.full),
-        pytest.param(*LENGTHS[0], True, 2, marks=pytest.mark.full),
+        (130, "none", True, 1),
+        (LONG, "token", False, 1),
+        (LONG, "channel", True, 1),
+        (LONG, "channel", True, 3),
+        full(130, "none", True, 2),
+        full(130, "head", False, 1),
+        full(LONG, "token", False, 2),
+        *(slow(130, decay, decay == "head", 1) for decay in ("none", "head")),
+        *(slow(LONG, decay, decay == "token", 1) for decay in ("token", "channel")),
     ],
 )
 def test_values_and_gradients(t, decay, packed, at_once, monkeypatch):

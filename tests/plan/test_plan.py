@@ -179,6 +179,8 @@ def test_advice_to_speed_up():
     assert advice(example(traffic=())) == []
     again = example(remat="period", memory=dataclasses.replace(example().memory, peak=GIB))
     assert advice(again)[0].startswith("plan it with --model.remat nothing: 16.1 GB are free, and 50% of the FLOPs")
+    again = example(remat="period", memory=dataclasses.replace(example().memory, peak=5 * GIB))
+    assert advice(again)[0].startswith("plan it with --model.remat projections: ")
     assert "remat" not in str(advice(example(remat="period")))
 
 

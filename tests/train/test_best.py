@@ -58,7 +58,7 @@ def test_order():
     [
         (("--train.keep-best", "2"), [4, 6, 9]),
         pytest.param(("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9], marks=pytest.mark.full),
-        pytest.param((), [9], marks=pytest.mark.full),
+        pytest.param((), [9], marks=pytest.mark.slow),
     ],
 )
 def test_the_best_stay(flags, expected, losses, mqar_file, run, tmp_path):

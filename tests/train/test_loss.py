@@ -16,7 +16,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.train.step import _accumulated
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
 from tests.mixers.test_sequence_parallel import HASTY
-from tests.pallas_kernels.shared import needs_eight_devices
+from tests.pallas_kernels.shared import full, needs_eight_devices, slow
 from tests.train.test_train_step import make_step, recall_batch, spread, without_dropout
 
 
@@ -39,7 +39,7 @@ def assert_same_update(config, other, batch, *, rtol=1e-4):
     return plain, changed_metrics
 
 
-@pytest.mark.parametrize("chunk", [*(pytest.param(n, marks=pytest.mark.full) for n in (1, 15)), 4])
+@pytest.mark.parametrize("chunk", [4, full(15), slow(1)])
 def test_chunks_give_loss_and_gradients_of_the_whole(small_config, chunk):
     """Kills: a last chunk dropped or counted in full, rows mixed up with chunks, a lost gradient of the head."""
     assert_same_update(small_config, changed(small_config, loss_chunk=chunk), spread(recall_batch()))
@@ -71,8 +71,7 @@ def test_pooled_features_by_hand():
     np.testing.assert_array_equal(pooled, [[[2.0, 4.0]], [[4.0, 5.0]], [[0.0, 0.0]]])
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("parts", [2, 4])
+@pytest.mark.parametrize("parts", [full(2), slow(4)])
 def test_accumulated_gradients_are_those_of_the_batch(small_config, parts):
     """Kills: a mean of the parts' means (one row has fewer labels), parts added without all their rows."""
     assert_same_update(small_config, changed(small_config, accumulate=parts), recall_batch())
@@ -137,8 +136,7 @@ def test_no_array_holds_all_logits(tiny_config, default_compilation):
     assert temporaries[1] < logits / 2
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("sizes", [{"data": 1, "fsdp": 8}, {"data": 2, "fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize("sizes", [full({"data": 2, "fsdp": 2, "tensor": 2}), slow({"data": 1, "fsdp": 8})])
 @needs_eight_devices
 def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):
     """Kills: a gradient of the head that the devices sum up once a chunk, or a table that they gather once a chunk."""

@@ -151,7 +151,7 @@ def test_what_may_differ_and_what_is_told(mqar_file, text_file, tmp_path, capfd)
     assert warnings(configured(text_file), make_run(configured(text_file), tmp_path / "text", steps=(3,))) == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_onto_another_mesh(tiny_config, tmp_path):
     """Kills: variables that all lie on one device, or in other shardings than the train step's."""
     eight = Session(dataclasses.replace(tiny_config, mesh=MeshConfig(data=2, fsdp=2, tensor=2)))

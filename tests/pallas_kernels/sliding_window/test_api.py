@@ -16,7 +16,7 @@ from pallas_kernels.sliding_window import (
 )
 from pallas_kernels.sliding_window.backends import BACKENDS
 from pallas_kernels.sliding_window.problem import Problem
-from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, make_mesh
+from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, lowered, make_mesh, slow
 from tests.pallas_kernels.sliding_window.cases import Call, problem, truth
 
 shape = functools.partial(Problem, window=64)
@@ -144,7 +144,7 @@ def test_vmap_scan_checkpoint():
         assert_close(x, expected, 1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["xla", full("reference")])
+@pytest.mark.parametrize("implementation", ["xla", slow("reference")])
 def test_steps(implementation):
     """Kills a step that pairs heads with the wrong keys or misses itself, and a sequence that does not continue where
     the steps stopped; gradients through all of them to the ring before."""

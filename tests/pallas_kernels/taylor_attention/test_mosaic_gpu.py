@@ -109,7 +109,7 @@ def test_pieces_of_segments(t, pieces, decay, monkeypatch):
     check(HEAD(t=t, h=2, g=2, decay=decay), segments=2)
 
 
-@pytest.mark.parametrize(("t", "segments"), [full(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
+@pytest.mark.parametrize(("t", "segments"), [slow(63, 1), slow(128, 1), slow(201, 2), slow(321, 3)])
 def test_decay(t, segments):
     """Kills: decay of padded rows, of a short last chunk, between segments; a head with the decay of another."""
     check(HEAD(t=t, h=2, g=2, decay=True), segments=segments)

@@ -74,7 +74,7 @@ def check(shape, dtype, *, scale=None, normalize=True, chunk=64, backward_chunk=
     assert max(errors.values()) < TOLERANCE[jnp.dtype(dtype).name], errors
 
 
-@pytest.mark.parametrize("t", [full(129), slow(1), *map(slow, [63, 64, 127, 300])])
+@pytest.mark.parametrize("t", [*map(slow, [1, 63, 64, 127, 129, 300])])
 def test_values_states_and_gradients(t):
     """Kills: a wrong carry, mask or tail, in either direction, also of a block of 1 token; a den cut for the forward
     chunk."""
@@ -88,7 +88,7 @@ def test_what_lies_beyond_the_array_does_not_leak(t, decay):
     check((1, t, 2, 16, 64), jnp.float32, interpret=NAN_MEMORY, decay=decay)
 
 
-@pytest.mark.parametrize("decay", [True, slow(False)])
+@pytest.mark.parametrize("decay", [full(True), slow(False)])
 def test_bfloat16(decay):
     """Kills: an accumulator or a carried state of bfloat16. v has a mean, as after any trained projection."""
     check((1, 150, 1, 16, 64), jnp.bfloat16, decay=decay, v_mean=0.5)

@@ -10,8 +10,10 @@ from pallas_kernels.taylor_attention.features import feature_map, query_coeffici
 from pallas_kernels.taylor_attention.mosaic_tpu_arrays import pack_state, unpack_state
 from pallas_kernels.taylor_attention.mosaic_tpu_layout import make_geometry
 from pallas_kernels.taylor_attention.state import TaylorState
+from tests.pallas_kernels.shared import full, slow
 
-pytestmark = pytest.mark.full  # the interpreted kernels are the core tests of these features
+KEY_DIMS = [full(24), full(32), slow(8), slow(16)]
+"""No core test: the interpreted kernels are the core tests of these features."""
 SCALE = 0.3
 
 
@@ -24,7 +26,7 @@ def tokens(k):
     return jnp.asarray(np.random.default_rng(k).normal(size=(5, k)), jnp.float32)
 
 
-@pytest.mark.parametrize("k", [8, 16, 24, 32])
+@pytest.mark.parametrize("k", KEY_DIMS)
 @pytest.mark.parametrize("a", [None, 1 / SCALE])
 def test_rows_are_the_features(k, a):
     """Kills: a shift off by one, a pair twice or never, a weight of the wrong shift, a row that should be zero."""
@@ -37,7 +39,7 @@ def test_rows_are_the_features(k, a):
     np.testing.assert_allclose(rows, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("k", [8, 16, 24, 32])
+@pytest.mark.parametrize("k", KEY_DIMS)
 @pytest.mark.parametrize("a", [None, 1 / SCALE])
 def test_pull_back_is_the_transposed_jacobian(k, a):
     """Kills: a rotation back the wrong way, rows of zeros that leak, the square's factor of 2."""
@@ -50,7 +52,7 @@ def test_pull_back_is_the_transposed_jacobian(k, a):
     np.testing.assert_allclose(dx, pull_back(cotangent)[0].T, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("k", [8, 16, 24, 32])
+@pytest.mark.parametrize("k", KEY_DIMS)
 def test_states_come_back_as_they_went(k):
     """Kills: an order of the rows that its inverse does not undo; values of one head in the rows of another."""
     rng, features = np.random.default_rng(0), 1 + k + k * (k + 1) // 2

@@ -18,6 +18,7 @@ from tests.pallas_kernels.shared import (
     make_mesh,
     needs_eight_devices,
     needs_mosaic_gpu,
+    slow,
 )
 from tests.pallas_kernels.taylor_attention.cases import Call
 
@@ -47,7 +48,7 @@ def value_and_gradients(attend, arrays, cotangents, decay):
 
 @pytest.mark.parametrize(
     ("layout", "kv_heads"),
-    [("everything", 2), full("everything", 1), full("sequence", 2), full("batch_heads", 2)],
+    [("everything", 2), full("sequence", 2), slow("everything", 1), slow("batch_heads", 2)],
 )
 def test_equals_one_device(layout, kv_heads):
     """Kills a prefix that is inclusive, undecayed or one part off, an initial state that enters twice, a state

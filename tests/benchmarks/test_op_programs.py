@@ -1,0 +1,29 @@
+"""Programs of ops compiled for an absent H100: as many launches and bytes as the committed table says."""
+
+import json
+
+import pytest
+
+from benchmarks import op_programs
+from tests.pallas_kernels.aot import needs
+
+KEPT = op_programs.BenchmarkConfig().out
+
+
+@pytest.mark.full
+def test_launches_and_bytes_are_those_of_the_table(tmp_path):
+    """Kills: a scan over chunks on a GPU, an array more between kernels, a table of another version."""
+    needs("h100")
+    out = tmp_path / "programs.json"
+    op_programs.main(["--ops", "taylor", "RG-LRU", "--passes", "forward", "--out", str(out)])
+    found, kept = json.loads(out.read_text()), json.loads(KEPT.read_text())
+    assert len(found) == 2
+    for name, row in found.items():
+        assert row["launches"] <= 1.1 * kept[name]["launches"], name
+        assert row["bytes"] == pytest.approx(kept[name]["bytes"], rel=0.05), name
+        assert row["floor"] == kept[name]["floor"]
+
+
+def test_no_such_op():
+    with pytest.raises(SystemExit, match="--ops nothing names no op; known: taylor_attention, "):
+        op_programs.main(["--ops", "nothing"])
