@@ -54,7 +54,13 @@ def test_batches_are_functions_of_their_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["{", '{"prompt": "a"}', '{"prompt": "a", "response": ""}', "[1]", "3", "\xff", "[" * 100_000]
+    "line",
+    [
+        '{"prompt": "a"}',
+        "\xff",
+        *(pytest.param(x, marks=pytest.mark.full) for x in ("{", '{"prompt": "a", "response": ""}', "[1]", "3")),
+        pytest.param("[" * 100_000, marks=pytest.mark.full),
+    ],
 )
 def test_a_line_that_is_no_pair(line, tmp_path):
     """Kills: a traceback, and a line that is skipped in silence."""

@@ -7,21 +7,18 @@ import pytest
 from jaxzoo.evals.squad_metrics import compute_exact, compute_f1, in_place_of_transformers
 
 
-@pytest.mark.parametrize(
-    ("truth", "answer", "exact", "f1"),
-    [
+def test_by_hand():
+    """Kills: case, punctuation or articles that count, repeats that count once, a division by zero."""
+    for truth, answer, exact, f1 in (
         ("The New York Times!", "new york times", 1, 1.0),
         ("new york times", "york times square", 0, 2 / 3),
         ("a theatre", "the thea tre", 0, 0.0),  # articles are whole words
         ("no no", "no", 0, 2 / 3),
         ("the", "an", 1, 1.0),
         ("the", "paris", 0, 0.0),
-    ],
-)
-def test_by_hand(truth, answer, exact, f1):
-    """Kills: case, punctuation or articles that count, repeats that count once, a division by zero."""
-    assert compute_exact(truth, answer) == exact
-    assert compute_f1(truth, answer) == pytest.approx(f1)
+    ):
+        assert compute_exact(truth, answer) == exact, (truth, answer)
+        assert compute_f1(truth, answer) == pytest.approx(f1), (truth, answer)
 
 
 def test_the_import_of_lm_eval(monkeypatch):
