@@ -54,7 +54,7 @@ def test_circuit(n):
     assert 0.75 * counted.depth <= exact.depth <= counted.depth
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize("n", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 4, 8)), 32])
     "n", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 4)), pytest.param(8, marks=pytest.mark.full), 32]
 )
 def test_sorting_network(n):
