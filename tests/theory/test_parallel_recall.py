@@ -55,8 +55,6 @@ def test_circuit(n):
 
 
 @pytest.mark.parametrize("n", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 4, 8)), 32])
-    "n", [*(pytest.param(n, marks=pytest.mark.full) for n in (2, 4)), pytest.param(8, marks=pytest.mark.full), 32]
-)
 def test_sorting_network(n):
     """Kills a comparator that is missing: all sequences of zeros and ones, to 2^12 of them."""
     rows = RNG.integers(0, 2, (2**12, n))
