@@ -1,5 +1,6 @@
 """Recurrences in XLA on accelerators: many chunks of a sequence at once, which takes few launches."""
 
+import math
 from typing import Any
 
 import jax
@@ -22,7 +23,9 @@ def product(spec: str, x: jax.Array, y: jax.Array, *, precision: lax.Precision) 
 
 def chunks_at_once(chunks: int, numbers: int) -> int:
     """Chunks that an accelerator computes at once, each with so many numbers of states."""
-    most = STATES_AT_ONCE * max(jax.sharding.get_abstract_mesh().size, 1) // max(numbers, 1)
+    mesh = jax.sharding.get_abstract_mesh()  # inside of a shard_map the numbers are those of one device
+    devices = math.prod(size for name, size in mesh.shape.items() if name not in mesh.manual_axes)
+    most = STATES_AT_ONCE * devices // max(numbers, 1)
     return max(1, min(chunks, most))
 
 
