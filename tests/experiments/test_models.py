@@ -9,6 +9,7 @@ import pytest
 from experiments.models import make
 from jaxzoo.loading import load
 from jaxzoo.train.portable import read_header
+from tests.pallas_kernels.shared import full, slow
 
 MOST_BYTES = 6_000_000
 NAMES = [name for name in make.MODELS if (make.PLACE / name).exists()]
@@ -51,8 +52,7 @@ def test_a_shipped_model_recalls():
     assert abs(hits.mean() - stated("mqar-based")["accuracy, 8 pairs"]) < 0.02
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [full(name) if name.endswith("-based") else slow(name) for name in NAMES])
 def test_a_model_scores_what_its_file_says(name):
     """Kills: scores of another checkpoint or of the weights before they were rounded; a config of other data."""
     found, known = make.score(make.PLACE / name), stated(name)
