@@ -85,6 +85,20 @@ MUTANTS: list[Mutant] = [
         tests=UPDATE,
     ),
     Mutant(
+        name="loss: the gradient of log sum exp is that of a sum that is not normalised",
+        path="jaxzoo/train/loss.py",
+        old="return (d_normalizer / total)[:, :, None] * weights + own, None, None",
+        new="return d_normalizer[:, :, None] * weights + own, None, None",
+        tests=("tests/train/test_train_step.py::test_cross_entropy_equals_numpy",),
+    ),
+    Mutant(
+        name="loss: on an accelerator the gradient takes logits for their exponentials",
+        path="jaxzoo/train/loss.py",
+        old="weights = jnp.exp(weights - peak[:, :, None])",
+        new="weights = weights - peak[:, :, None]",
+        tests=("tests/train/test_train_step.py::test_cross_entropy_equals_numpy",),
+    ),
+    Mutant(
         name="labels shifted in the loss",
         path="jaxzoo/train/loss.py",
         old="return cross_entropy(model.logits(features), batch.targets), losses",
