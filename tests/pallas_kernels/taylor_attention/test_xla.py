@@ -55,8 +55,8 @@ def test_as_users_compile():
     check(at(GRID["decay_grouped"], 300))
 
 
-@pytest.mark.parametrize(("t", "chunk_size"), [(300, None), full(23, 5)])
-def test_final_state(t, chunk_size):
+@pytest.mark.parametrize(("t", "chunk_size", "platform"), [(300, None, "cpu"), full(23, 5, "cpu"), (23, 5, "cuda")])
+def test_final_state(t, chunk_size, platform):
     """Kills sums of values or of keys that are not decayed between chunks, or by a rest as if it were a whole chunk:
     the state that a part of a sharded sequence passes on."""
     call = Call(t=t, h=4, g=2, decay=True, state=False)
@@ -71,7 +71,8 @@ def test_final_state(t, chunk_size):
         state, pull_back = jax.vjp(last, k, v)
         return state, pull_back(dstate)
 
-    state, gradients = run(k, v, TaylorState(ds, dz))
+    with lowering_for(platform):
+        state, gradients = run(k, v, TaylorState(ds, dz))
     assert_close(state, expected, 1e-5)
     assert_close(gradients, expected_gradients, 1e-4)
 
