@@ -310,7 +310,7 @@ def test_configs_that_cannot_be_built_say_why_in_one_line():
         ),
         ({"mlp": "none", "parallel_residual": True}, "parallel_residual=True needs an MLP .* mlp='none' has none"),
         ({"norm": "batch"}, "LanguageModelConfig.norm='batch' must be one of 'layer', 'rms'"),
-        ({"remat": "some"}, "LanguageModelConfig.remat='some' must be one of 'nothing', 'mixer_inputs', "),
+        ({"remat": "some"}, "LanguageModelConfig.remat='some' must be one of 'nothing', 'projections', "),
         ({"dtype": "float16"}, "LanguageModelConfig.dtype='float16' must be one of 'float32', 'bfloat16'"),
     ):
         with pytest.raises(ValueError, match=message) as raised:
