@@ -70,7 +70,7 @@ def gap_share(model: tuple[Score, Score], baseline: tuple[Score, Score], *, hits
 def share_interval(
     model: Float64[np.ndarray, "n 2"], baseline: Float64[np.ndarray, "n 2"], *, draws: int = 1000
 ) -> tuple[float, float] | None:
-    """Bootstrap interval (95 %, percentiles) of the formula: windows are drawn anew, with replacement.
+    """Bootstrap interval (95 %, percentiles) of the formula: windows are drawn with replacement.
 
     Tokens of a window depend on each other, so windows are drawn whole; windows of one long document are taken as
     independent.
@@ -83,9 +83,10 @@ def share_interval(
     Returns:
         The bounds; None where the sign of the gap itself is not known: 2.5 % or more of the draws have another one.
     """
-    behind = model - baseline
-    counts = np.random.default_rng(0).multinomial(len(behind), np.full(len(behind), 1 / len(behind)), size=draws)
-    gap, due = (counts @ behind).T
+    differences = model - baseline
+    n = len(differences)
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=draws)
+    gap, due = (counts @ differences).T
     if min((gap <= 0).mean(), (gap >= 0).mean()) >= 0.025:
         return None
     low, high = np.quantile(np.minimum(due[gap != 0] / gap[gap != 0], 1.0), [0.025, 0.975])

@@ -19,7 +19,8 @@ Packed documents: p_ij and r_ij are 0 between documents; decay^(i+1) is 0 if a d
 i, decay^(c-1-j) if one begins after token j, and decay^c if one begins at all.
 
 The first scan carries S~ again and the second dS~, so that nothing is stored per chunk: the residuals are
-q, k, v, y, den and the initial state. A sequence of one chunk, with no state, makes no features.
+q, k, v, y, den and the initial state. A sequence of one chunk, with no state, makes no features. A CPU takes
+one chunk after another, an accelerator many at once, whose states an associative scan puts together (`xla_chunks.py`).
 
 The sums of weights stay apart from those of values: as a column of ones in v~ they would make matrices of
 v + 1 columns, which cost 1.5 times those of v = 64 on a CPU. Jacobians work on features (b, h, f, c): slices and

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxzoo.plan.hlo import Hlo
-from jaxzoo.plan.memory_traffic import memory_bytes
+from jaxzoo.plan.memory_traffic import launches, memory_bytes
 
 SLICED = """
 %take (stack: f32[12,256], i: s32[], x: f32[256]) -> f32[256] {
@@ -89,6 +89,13 @@ def test_by_hand():
     last summand of the loop is its comparison."""
     for name, (text, expected) in EXPECTED.items():
         assert memory_bytes(Hlo("HloModule step\n" + text)) == expected, name
+
+
+def test_launches_by_hand():
+    """Kills: a body that counts once, tuples and parameters that count, constant arrays that count."""
+    filled = LOOP.replace("%y = f32[64]{0} sine(%x)", "%n.2 = f32[64]{0} iota()\n  %y = f32[64]{0} add(%x, %n.2)")
+    for text in (LOOP, filled):
+        assert launches(Hlo("HloModule step\n" + text)) == 5 + 5  # the sine or sum, and the comparison
 
 
 @pytest.mark.full
