@@ -132,7 +132,7 @@ OVERNIGHTS = dataclasses.replace(
     trained=64,
     asked=(32, 64, 128, 256, 512),
     vocab_size=640,
-    examples=(64 * 4_000, 512, 200),
+    examples=(64 * 3_000, 512, 200),
     protocol=dataclasses.replace(OVERNIGHT, stop_at_accuracy=0.0),
 )
 SMOKES = dataclasses.replace(LAPTOPS, trained=16, asked=(16, 32), vocab_size=64, examples=(192, 64, 64))
@@ -179,15 +179,14 @@ def _laptop() -> Scale:
 
 def _overnight() -> Scale:
     return Scale(
-        about="Trained at 64 tokens with 8 pairs and asked at 32 to 512 with N / 8, 640 token ids, widths 32 and "
-        "128, where "
-        "the paper trains at 128, asks at up to 1,024, and has Zoology's 8,192 ids; 4,000 steps of batch 64, four "
-        "learning rates, three seeds, no MLPs.",
+        about="Trained at 64 tokens with 8 pairs and asked at 32 to 512 with N / 8, 640 token ids, widths 32 and 64, "
+        "where the paper trains at 128, asks at up to 1,024, and has widths of up to 128 and Zoology's 8,192 ids; "
+        "3,000 steps of batch 64, two learning rates, three seeds, no MLPs.",
         points=grid(
             task=tuple(TASKS),
-            d_model=(32, 128),
+            d_model=(32, 64),
             model=NAMES,
-            learning_rate=(3e-4, 1e-3, 3e-3, 1e-2),
+            learning_rate=LAPTOP.learning_rates,
             seed=SEEDS,
         ),
         config=OVERNIGHTS.config,

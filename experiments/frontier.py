@@ -33,10 +33,13 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
       Missing: no finished run there has a state.
     """
     found: dict[int, float] = {}
-    for size in {row["state_bytes"] for row in results.select(**where)} - {None}:
-        same = Results([row for row in results.select(**where) if row["state_bytes"] == size])
+    by_size: dict[int, list[Row]] = {}
+    for row in results.select(**where):
+        if row["state_bytes"] is not None:
+            by_size.setdefault(row["state_bytes"], []).append(row)
+    for size, rows in by_size.items():
         with contextlib.suppress(Missing):
-            found[size] = same.score(metric)
+            found[size] = Results(rows).score(metric)
     if not found:
         raise Missing(f"no finished run with a state at {_in_words(where)}")
     return dict(sorted(found.items()))
@@ -44,8 +47,11 @@ def by_state(results: Results, *, metric: str = SCORE, **where: Any) -> dict[int
 
 def frontier(results: Results, budget: float, *, metric: str = SCORE, **where: Any) -> float | None:
     """The best accuracy with at most `budget` bytes; None where every state is larger. Raises `Missing`."""
-    within = [score for size, score in by_state(results, metric=metric, **where).items() if size <= budget]
-    return max(within, default=None)
+    return _within(by_state(results, metric=metric, **where), budget)
+
+
+def _within(scores: Mapping[int, float], budget: float) -> float | None:
+    return max((score for size, score in scores.items() if size <= budget), default=None)
 
 
 def leads(
@@ -64,9 +70,9 @@ def leads(
       Missing: one of them has no run, or they share no budget.
     """
     found: dict[float, float] = {}
-    largest = max(by_state(results, metric=metric, **ours))
-    for budget in (budget for budget in budgets if budget <= largest):
-        a, b = (frontier(results, budget, metric=metric, **where) for where in (ours, theirs))
+    scores = [by_state(results, metric=metric, **where) for where in (ours, theirs)]
+    for budget in (budget for budget in budgets if budget <= max(scores[0])):
+        a, b = (_within(of_one, budget) for of_one in scores)
         if a is not None and b is not None:
             found[budget] = a - b
     if not found:
@@ -102,7 +108,7 @@ def more_recalls_more(scores_of: Mapping[str, Mapping[int, float]], *, share: fl
 
 def _rises(scores: Sequence[float]) -> tuple[int, int]:
     """Pairs of sizes of which the larger one recalls more, and all pairs that leave room between them."""
-    pairs = [(a, b) for a, b in combinations(scores, 2) if min(a, b) < PERFECT]
+    pairs = [(a, b) for a, b in combinations(scores, 2) if a < PERFECT or b < PERFECT]
     return sum(b > a for a, b in pairs), len(pairs)
 
 

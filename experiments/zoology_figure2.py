@@ -69,8 +69,8 @@ MODELS: dict[str, Callable[..., LanguageModelConfig]] = {
 OF_THE_PAPER = (ATTENTION, *GATED, "RetNet", "LongConv")
 OF_THE_RELEASE = (ATTENTION, *GATED, "Based", "Mamba")
 OVERNIGHT_MODELS = (ATTENTION, *GATED, "Based", HYBRID)
-OVERNIGHT_WIDTHS = {8: (8, 16, 32), 16: (8, 16, 32, 64), 32: (16, 32, 64, 128)}
-"""Widths by length, up to four times the length."""
+OVERNIGHT_WIDTHS = {8: (8, 16), 16: (8, 16, 32, 64), 32: (16, 32, 64)}
+"""Widths by length, from half the length to twice the length, or four times."""
 OVERNIGHT_STEPS = 9_000
 
 
@@ -153,7 +153,7 @@ def _laptop() -> Scale:
 def _overnight() -> Scale:
     return Scale(
         about="N = 8, 16 and 32 with N / 4 pairs and 128 token ids, where the paper has 64 to 512 and 8,192; 9,000 "
-        "steps of batch 64 at most, widths of up to four times N, three learning rates, three seeds, and no MLPs.",
+        "steps of batch 64 at most, widths from N / 2 to 2 N, or 4 N, two learning rates, three seeds, and no MLPs.",
         points=[
             point
             for length, widths in OVERNIGHT_WIDTHS.items()
@@ -161,7 +161,7 @@ def _overnight() -> Scale:
                 length=(length,),
                 d_model=widths,
                 model=OVERNIGHT_MODELS,
-                learning_rate=OVERNIGHT.learning_rates,
+                learning_rate=LAPTOP.learning_rates,
                 seed=SEEDS,
             )
         ],

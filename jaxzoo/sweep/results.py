@@ -66,7 +66,8 @@ class Results:
         """The runs whose points have these coordinates; a tuple or list names several values."""
         rows = list(self.rows)
         for axis, value in where.items():
-            rows = [row for row in rows if _among(row["point"].get(axis), value)]
+            wanted = value if isinstance(value, tuple | list) else (value,)
+            rows = [row for row in rows if row["point"].get(axis) in wanted]
         return rows
 
     def seeds(self, metric: str = SCORE, **where: Any) -> Score:
@@ -115,7 +116,3 @@ def thinned(points: Sequence[Item], most: int) -> list[Item]:
     if len(points) <= most:
         return list(points)
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
-
-
-def _among(value: Any, wanted: Any) -> bool:
-    return value in wanted if isinstance(wanted, tuple | list) else value == wanted
