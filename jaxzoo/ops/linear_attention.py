@@ -72,8 +72,8 @@ def linear_attention(
         squares: a sum of signed products of features rounds small weights away, or below 0.
       chunk_size: chunk length; changes the speed alone.
 
-    On devices where they are verified, Pallas kernels serve decays per head and token, on TPUs those per channel too,
-    without `normalize`.
+    On devices where they are verified, Pallas kernels serve decays per head and token or per channel, without
+    `normalize`.
 
     Returns:
       y in the dtype of `v`, and the state after the last token. O(t (chunk_size + k) v) time a head, and memory for
@@ -93,7 +93,7 @@ def linear_attention(
         log_decay = None if log_decay is None else show("log_decay", log_decay)
         again = functools.partial(linear_attention, q, k, log_decay=log_decay, normalize=normalize, eps=eps)
         show_scores(lambda unit: again(unit, segment_ids=segment_ids, squares=squares)[0], v)
-    if not normalize and log_decay is not None and _kernels_may_run(channel=log_decay.shape[-1] > 1):
+    if not normalize and log_decay is not None and _kernels_may_run():
         attend = on_mesh(gated_linear_attention, sharded_gated_linear_attention, v, k)
         decays = log_decay[..., 0] if log_decay.shape[-1] == 1 else log_decay
         decays = jnp.broadcast_to(decays, (b, t, h, *decays.shape[3:]))
@@ -104,8 +104,8 @@ def linear_attention(
     return scan_in_parts(run, Partial(_kept), (q, k, v, log_decay, squares), segment_ids, state, empty)
 
 
-def _kernels_may_run(*, channel: bool) -> bool:
-    return any(may_run_by_default(platform) for platform in (("tpu",) if channel else ("cuda", "tpu")))
+def _kernels_may_run() -> bool:
+    return any(may_run_by_default(platform) for platform in ("cuda", "tpu"))
 
 
 def _kept(tokens: tuple) -> Array:

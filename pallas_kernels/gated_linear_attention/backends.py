@@ -72,24 +72,27 @@ def _mosaic_tpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, 
 
 
 def _mosaic_gpu_objection(p: Problem) -> str | None:
-    if p.channel:
-        return "decays per channel are served by mosaic_tpu and xla alone"
-    if p.k not in (64, 128) or p.v not in (64, 128):
+    if p.channel and p.k in (64, 128) and p.v % 64:
+        return f"value width {p.v} is not a multiple of 64"
+    if p.k not in (64, 128) or (p.v not in (64, 128) and not p.channel):
         return f"key and value widths {p.k}, {p.v} are not 64 or 128"
     return hopper_objection((p.dtype_name,) * 3)
 
 
 def _mosaic_gpu_forward(q, k, v, log_decay, state, options, *, interpret=None):
-    from pallas_kernels.gated_linear_attention import mosaic_gpu
-
-    y, last = mosaic_gpu.forward(q, k, v, log_decay, state, return_state=options.return_state, interpret=interpret)
+    kernels = _mosaic_gpu_kernels(log_decay)
+    y, last = kernels.forward(q, k, v, log_decay, state, return_state=options.return_state, interpret=interpret)
     return y, last, _no_states(q, v, log_decay) if options.save_states else None
 
 
 def _mosaic_gpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
-    from pallas_kernels.gated_linear_attention import mosaic_gpu
+    return _mosaic_gpu_kernels(log_decay).backward(q, k, v, log_decay, state, dy, dstate, interpret=interpret)
 
-    return mosaic_gpu.backward(q, k, v, log_decay, state, dy, dstate, interpret=interpret)
+
+def _mosaic_gpu_kernels(log_decay):
+    from pallas_kernels.gated_linear_attention import mosaic_gpu, mosaic_gpu_channel
+
+    return mosaic_gpu_channel if log_decay.ndim == 4 else mosaic_gpu
 
 
 BACKENDS = {

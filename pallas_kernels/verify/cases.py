@@ -297,11 +297,11 @@ def _window(*, past: int, gpu: bool) -> list[dict]:
     return [*small, {"t": 8184, "b": 2}, headline, headline | {"window": 128}]
 
 
-def _gated(*, gpu: bool) -> list[dict]:
+def _gated() -> list[dict]:
     small = [{"t": 64}, {"t": 65}, {"t": 72, "g": 1, "k": 128}, {"t": 200, "documents": True, "v": 128, "k": 128}]
     long = [{"t": 8184, "b": 2}, {"t": 8192, "b": 4, "h": 16, "g": 16}]
     channel = [{"t": 65}, {"t": 200, "documents": True, "v": 128, "k": 128}, *long]
-    return [*small, *long, *[x | {"channel": True} for x in channel if not gpu]]
+    return [*small, *long, *[x | {"channel": True} for x in channel]]
 
 
 def _ordered(implementation: str) -> list[KernelCase]:
@@ -311,7 +311,7 @@ def _ordered(implementation: str) -> list[KernelCase]:
         both: dict[str, Any] = {"implementation": implementation, "backward": backward}
         cases += [TaylorCase(**both, **x) for x in _taylor(gpu=gpu)]
         cases += [WindowCase(**both, **x) for x in _window(past=63, gpu=gpu)]
-        cases += [GatedCase(**both, **x) for x in _gated(gpu=gpu)]
+        cases += [GatedCase(**both, **x) for x in _gated()]
     return sorted(cases, key=lambda case: case.b * case.h * case.t)  # stable: forward before backward
 
 

@@ -44,7 +44,7 @@ OPS = {
     ),
     "gated_channel": Op(
         functools.partial(sharded_gated_linear_attention),
-        GatedProblem(b=4, t=8192, h=16, k=128, v=128, channel=True), {"tpu": "mosaic_tpu"},
+        GatedProblem(b=4, t=8192, h=16, k=128, v=128, channel=True), {"cuda": "mosaic_gpu", "tpu": "mosaic_tpu"},
     ),
 }  # fmt: skip
 IN_CI = [("gated_channel", "v5e")]

@@ -14,14 +14,16 @@ def measured(call: Call):
     """(y, last state), and the gradients of all arrays."""
     from jax.experimental.pallas import mosaic_gpu as plgpu
 
-    from pallas_kernels.gated_linear_attention import mosaic_gpu
+    from pallas_kernels.gated_linear_attention import mosaic_gpu, mosaic_gpu_channel
 
     (q, k, v, log_decay, *state), (dy, dstate) = arrays_of(call)
-    log_decay = xla.with_resets(log_decay[..., None], call.segment_ids)[..., 0]
+    decays = log_decay if call.channel else log_decay[..., None]
+    log_decay = xla.with_resets(decays, call.segment_ids).reshape(log_decay.shape)
     operands = q, k, v, log_decay, state[0] if state else None
     interpret = plgpu.InterpretGPUParams(detect_races=True)
-    y, last = mosaic_gpu.forward(*operands, return_state=True, interpret=interpret)
-    gradients = mosaic_gpu.backward(*operands, dy, dstate, interpret=interpret)
+    kernels = mosaic_gpu_channel if call.channel else mosaic_gpu
+    y, last = kernels.forward(*operands, return_state=True, interpret=interpret)
+    gradients = kernels.backward(*operands, dy, dstate, interpret=interpret)
     return (y, last), gradients[: len(operands) - (not state)]
 
 
@@ -32,12 +34,17 @@ def measured(call: Call):
         full(Call(t=90, b=1, h=2, g=1, k=128, v=64, state=False, dtype="bfloat16")),
         slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, decay=60.0, dtype="bfloat16")),
         slow(Call(t=1100, b=1, h=1, g=1, k=64, v=64, decay=0.1, dtype="bfloat16")),
+        full(Call(t=70, b=1, h=1, g=1, k=64, v=64, channel=True, documents=True, dtype="bfloat16")),
+        slow(Call(t=90, b=1, h=2, g=1, k=128, v=64, channel=True, state=False, dtype="bfloat16")),
+        slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, channel=True, decay=60.0, dtype="bfloat16")),
+        slow(Call(t=650, b=1, h=1, g=1, k=128, v=128, channel=True, decay=0.1, dtype="bfloat16")),
     ],
     ids=str,
 )
 def test_values_and_gradients(call):
     """Kills: a mask or a factor of the other direction; a state that is not decayed; columns of the wrong warpgroup;
-    sums of the gradient of decays that do not start from <S, dS>."""
+    sums of the gradient of decays that do not start from <S, dS>. Per channel also: pairs of a level that are missing,
+    counted twice, or weighted by the sums of another; parts of wide values that share no keys or decays."""
     found, expected = measured(call), truth(call)
     assert found[0][0].dtype == jnp.bfloat16
     assert_close(found[0], expected[0], 1e-2)

@@ -1,0 +1,205 @@
+"""Gated linear attention on Hopper, decays per channel of the keys: three kernels.
+
+With a_i the sum of log decays from the start of a chunk of c = 64 tokens, per channel, and the state S before it,
+
+    S <- exp(a_c) * S + (exp(a_c - a) * K)^T V            `_states`, chunk by chunk
+    Y = P V + (exp(a) * Q) S                              `outputs`, all chunks at once
+    P_ij = sum_k Q_ik K_jk exp(a_ik - a_jk), j <= i       `mosaic_gpu_levels.py`
+
+Backward, the same two kernels run in reverse, with the cotangent dS of the state after a chunk:
+
+    dS <- exp(a_c) * dS + (exp(a) * Q)^T dY               dV = P^T dY + (exp(a_c - a) * K) dS
+
+and a third makes dQ, dK and the gradient of the log decays from S and dS (`mosaic_gpu_channel_vjp.py`). States go
+through memory in bfloat16, one for every chunk: with k = v they are as large as the keys times v / 64. The gradient of
+a log decay is a sum over the pairs around its token, within a chunk, and <S, dS> of the others: nothing cancels.
+
+A state is kept transposed, (values, keys), so that its decays are a row; a product with ones has it in every row. Heads
+wider than the kernels take are several heads of v that share q, k and decays: every part has its scores computed again.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import Geometry, state_row
+from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_output import outputs
+from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_vjp import gradients
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
+    CHUNK,
+    Chunk,
+    as_operand,
+    float_tile,
+    level_scratch,
+    load,
+    tile,
+)
+from pallas_kernels.mosaic_gpu_ring import Ring, wait_last
+from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
+
+STAGES, BUFFERS = 3, 2
+
+
+def forward(q, k, v, log_decay, state, *, return_state, interpret=None):
+    """As `mosaic_gpu.forward`, of log_decay (b, t, h, k)."""
+    g, tiles = _tiles(q, v)
+    keys, values, decay = tiles(k), tiles(v), tiles(log_decay)
+    states, last = _states("forward", keys, values, decay, state, g, last=return_state, interpret=interpret)
+    name = "gated_linear_channel_output"
+    y = outputs(name, tiles(q), keys, values, decay, states, g, reverse=False, interpret=interpret)
+    return _tokens(y, v), last
+
+
+def backward(q, k, v, log_decay, state, dy, dstate, *, interpret=None):
+    """As `mosaic_gpu.backward`, of log_decay (b, t, h, k)."""
+    g, tiles = _tiles(q, v)
+    queries, keys, values, decay, dout = map(tiles, (q, k, v, log_decay, dy))
+    states, _ = _states("forward", keys, values, decay, state, g, last=False, interpret=interpret)
+    dstates, dinitial = _states(
+        "reverse", queries, dout, decay, dstate, g, last=state is not None, reverse=True, interpret=interpret
+    )
+    dv = outputs("gated_linear_channel_dv", queries, keys, dout, decay, dstates, g, reverse=True, interpret=interpret)
+    found = gradients(queries, keys, values, dout, decay, states, dstates, g, interpret=interpret)
+
+    def shared(x, like):
+        """Sums over the heads, or parts of one, that share one."""
+        x = x.reshape(g.b, -1, like.shape[2], g.h // like.shape[2], like.shape[3])[:, : like.shape[1]]
+        return x[:, :, :, 0] if x.shape[3] == 1 else x.astype(jnp.float32).sum(3).astype(like.dtype)
+
+    like = {"dq": q, "dk": k, "ddecay": log_decay}
+    dq, dk, dlog_decay = (shared(found[name], x) for name, x in like.items())
+    return dq, dk, _tokens(dv, v), dlog_decay, dinitial
+
+
+def _tiles(q, v):
+    """The sizes, and (b, t, heads, width) -> (b, n 64, heads * width / 64, 64), zeros after the last token."""
+    (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
+    n, rows = -(-t // CHUNK), k_dim // CHUNK
+    columns = 2 if rows == 2 and v_dim % (2 * CHUNK) == 0 else 1
+    parts = v_dim // (columns * CHUNK)
+
+    def tiles(x):
+        x = jnp.pad(x, ((0, 0), (0, n * CHUNK - t), (0, 0), (0, 0))) if n * CHUNK > t else x
+        return x.reshape(b, n * CHUNK, -1, CHUNK)
+
+    return Geometry(b, h * parts, n, rows, columns, sharing=h * parts // g, parts=parts), tiles
+
+
+def _tokens(x, like):
+    return x.reshape(*x.shape[:2], *like.shape[2:])[:, : like.shape[1]]
+
+
+def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=False, interpret=None):
+    """The state before every chunk, or in reverse its cotangent after it, and the last one (b, h, k, v) or None.
+
+    A thread block scans 64 channels of the keys of a row and head. Warpgroup 1 issues TMA and weighs keys, up to two
+    chunks ahead of warpgroup 0, which has the state.
+
+    Args:
+      keys, values, decay: tiles, (b, n 64, heads k / 64 or v / 64, 64).
+      start: the first state (b, h, k, v), or None for zeros.
+
+    Returns:
+      (b h n v/64 k/64 64, 64) bfloat16, transposed tiles, and a state (b, h, k, v) float32 or None.
+    """
+
+    def body(r):
+        batch, head, c, warpgroup = (lax.axis_index(x) for x in ("b", "h", "keys", "warpgroup"))
+        index = lambda position: g.n - 1 - position if reverse else position  # noqa: E731
+        at = {"keys": g.of_keys(head) * g.rows + c, "decay": g.of_decay(head) * g.rows + c}
+        at |= {f"values {i}": head * g.columns + i for i in range(g.columns)}
+
+        def copy(name, tile):
+            array, _, i = name.partition(" ")
+            smem = lambda slot: getattr(r, f"{array}_s").at[(slot, int(i)) if i else slot]  # noqa: E731
+            return getattr(r, array), lambda row: (batch, pl.ds(row, CHUNK), tile), smem
+
+        loads = tuple(copy(*x) for x in at.items())
+        ring = Ring(loads, lambda x: index(x) * CHUNK, jnp.int32(g.n), STAGES, r.full, None, lag=BUFFERS)
+        chunk = Chunk(r, warpgroup, [r.parts_s.at[warpgroup, i] for i in range(2)], interpret)
+        chunk.write_indices()
+
+        def prepared(position):
+            """The buffer and the slot of a chunk, whose decays are split."""
+            slot = lax.rem(position, jnp.int32(STAGES))
+            plgpu.barrier_wait(r.full.at[slot])
+            chunk.split(r.decay_s.at[slot])
+            return lax.rem(position, jnp.int32(BUFFERS)), slot
+
+        def weigh(position, _):
+            @pl.when(position >= BUFFERS)
+            def _():
+                plgpu.barrier_wait(r.taken.at[lax.rem(position, jnp.int32(BUFFERS))])
+                ring.refill(position)
+
+            buffer, slot = prepared(position)
+            factor = chunk.factor(r.sums_s)
+            r.weighted_s[buffer] = (load(r.keys_s.at[slot]) * factor).astype(jnp.bfloat16)
+            plgpu.commit_smem()
+            plgpu.barrier_arrive(r.ready.at[buffer])
+
+        @pl.when(warpgroup == 1)
+        def _():
+            ring.start()
+            r.sums_s[...] = as_operand(chunk.j <= chunk.i if reverse else chunk.j > chunk.i)
+            plgpu.commit_smem()
+            lax.fori_loop(0, g.n, weigh, None)
+            wait_last(r.taken, jnp.int32(g.n), BUFFERS)
+
+        def scan(position, state):
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+            for i, x in enumerate(state):
+                r.state_s[i] = x.astype(jnp.bfloat16)
+            buffer, slot = prepared(position)
+            for i in range(g.columns):
+                row = state_row(g, batch, head, index(position)) + (i * g.rows + c) * CHUNK
+                plgpu.copy_smem_to_gmem(r.state_s.at[i], r.states.at[pl.ds(row, CHUNK)])
+            kept = chunk.factor(plgpu.layout_cast(jnp.ones((CHUNK, CHUNK), jnp.bfloat16), WGMMA))
+            plgpu.barrier_wait(r.ready.at[buffer])
+
+            def add(*parts):
+                for i, part in enumerate(parts):
+                    plgpu.wgmma(part, r.values_s.at[slot, i].transpose((1, 0)), r.weighted_s.at[buffer])
+
+            state = chunk.mma.update(tuple(x * kept for x in state), add)
+            plgpu.barrier_arrive(r.taken.at[buffer])
+            return state
+
+        @pl.when(warpgroup == 0)
+        def _():
+            state = tuple(
+                plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
+                if start is None
+                else plgpu.load(r.start.at[batch, head, i, c], layout=WGMMA, optimized=False)
+                for i in range(g.columns)
+            )
+            state = lax.fori_loop(0, g.n, scan, state)
+            plgpu.wait_smem_to_gmem(0)
+            if last:
+                for i, x in enumerate(state):
+                    r.last[batch, head, i, c] = x
+
+    found = {"states": jax.ShapeDtypeStruct((g.b * g.h * g.n * g.columns * g.rows * CHUNK, CHUNK), jnp.bfloat16)}
+    if last:
+        found["last"] = jax.ShapeDtypeStruct((g.b, g.h, g.columns, g.rows, CHUNK, CHUNK), jnp.float32)
+    scratch = {"keys_s": tile(STAGES), "values_s": tile(STAGES, g.columns), "decay_s": float_tile(STAGES)}
+    scratch |= {"state_s": tile(g.columns), "parts_s": tile(2, 2), "sums_s": tile(), "weighted_s": tile(BUFFERS)}
+    scratch |= level_scratch(2, interpret, levels=0)
+    scratch["full"] = plgpu.Barrier(num_arrivals=2 + g.columns, num_barriers=STAGES)
+    scratch |= {x: plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS) for x in ("ready", "taken")}
+    values_of_head = g.parts * g.columns
+    if start is not None:  # (b, h, k, v) -> (b, h parts, columns, rows, 64, 64), each tile transposed
+        tiled = start.astype(jnp.float32).reshape(g.b, -1, g.rows, CHUNK, values_of_head, CHUNK)
+        start = tiled.transpose(0, 1, 4, 2, 5, 3).reshape(g.b, g.h, g.columns, g.rows, CHUNK, CHUNK)
+    found = launch(
+        f"gated_linear_channel_states_{name}", body,
+        {"keys": keys, "values": values, "decay": decay, "start": start}, found, scratch,
+        grid={"b": g.b, "h": g.h, "keys": g.rows}, warpgroups=2, auto_barriers=False, approx_math=True,
+        interpret=interpret,
+    )  # fmt: skip
+    if not last:
+        return found["states"], None
+    tiled = found["last"].reshape(g.b, -1, values_of_head, g.rows, CHUNK, CHUNK).transpose(0, 1, 3, 5, 2, 4)
+    return found["states"], tiled.reshape(g.b, -1, g.rows * CHUNK, values_of_head * CHUNK)
