@@ -8,11 +8,12 @@ the docstrings are ours, padding rows of the vocabulary included.
 Deviations shared by all: no dropout on attention weights (0.1 in the released MQAR attention runs).
 """
 
+import inspect
+import re
 from collections.abc import Callable
 
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.presets.based import (
-    PRESETS as BASED,
     TABLE_6 as TABLE_6,
     based_1_3b as based_1_3b,
     based_360m as based_360m,
@@ -28,7 +29,6 @@ from jaxzoo.models.presets.based import (
     transformer_pp_360m as transformer_pp_360m,
 )
 from jaxzoo.models.presets.cat import (
-    PRESETS as CAT,
     cat_370m as cat_370m,
     mh_cat_370m as mh_cat_370m,
     pythia_370m as pythia_370m,
@@ -36,7 +36,6 @@ from jaxzoo.models.presets.cat import (
 )
 from jaxzoo.models.presets.common import Variant as Variant
 from jaxzoo.models.presets.mqar_based import (
-    PRESETS as MQAR_BASED,
     mqar_based as mqar_based,
     mqar_big_bird as mqar_big_bird,
     mqar_hybrid_attention as mqar_hybrid_attention,
@@ -46,9 +45,8 @@ from jaxzoo.models.presets.mqar_based import (
     mqar_scatter_brain as mqar_scatter_brain,
     mqar_sliding_window as mqar_sliding_window,
 )
-from jaxzoo.models.presets.mqar_cat import PRESETS as MQAR_CAT, mqar_cat as mqar_cat, mqar_lin_cat as mqar_lin_cat
+from jaxzoo.models.presets.mqar_cat import mqar_cat as mqar_cat, mqar_lin_cat as mqar_lin_cat
 from jaxzoo.models.presets.mqar_zoology import (
-    PRESETS as MQAR_ZOOLOGY,
     mqar_attention as mqar_attention,
     mqar_base_conv as mqar_base_conv,
     mqar_blocked_window as mqar_blocked_window,
@@ -61,7 +59,6 @@ from jaxzoo.models.presets.mqar_zoology import (
     mqar_rwkv as mqar_rwkv,
 )
 from jaxzoo.models.presets.recurrent import (
-    PRESETS as RECURRENT,
     delta_net_1_3b as delta_net_1_3b,
     delta_net_340m as delta_net_340m,
     gated_delta_net_1_3b as gated_delta_net_1_3b,
@@ -80,7 +77,6 @@ from jaxzoo.models.presets.recurrent import (
     samba_like_420m as samba_like_420m,
 )
 from jaxzoo.models.presets.zoology import (
-    PRESETS as ZOOLOGY,
     zoology_attention_73m as zoology_attention_73m,
     zoology_attention_125m as zoology_attention_125m,
     zoology_attention_360m as zoology_attention_360m,
@@ -97,7 +93,6 @@ from jaxzoo.models.presets.zoology import (
     zoology_rwkv_351m as zoology_rwkv_351m,
 )
 from jaxzoo.models.presets.zoology_base_conv import (
-    PRESETS as ZOOLOGY_BASE_CONV,
     zoology_base_conv_168m as zoology_base_conv_168m,
     zoology_base_conv_354m as zoology_base_conv_354m,
     zoology_base_conv_attention_166m as zoology_base_conv_attention_166m,
@@ -106,7 +101,6 @@ from jaxzoo.models.presets.zoology_base_conv import (
     zoology_base_conv_selective_365m as zoology_base_conv_selective_365m,
 )
 from jaxzoo.models.presets.zoology_hyena import (
-    PRESETS as ZOOLOGY_HYENA,
     zoology_hyena_72m as zoology_hyena_72m,
     zoology_hyena_158m as zoology_hyena_158m,
     zoology_hyena_358m as zoology_hyena_358m,
@@ -115,15 +109,15 @@ from jaxzoo.models.presets.zoology_hyena import (
     zoology_multi_head_hyena_358m as zoology_multi_head_hyena_358m,
 )
 
+
+def _name(preset: Callable[..., LanguageModelConfig]) -> str:
+    """The name for users: `transformer_pp_1_3b` is transformer++-1.3b."""
+    return re.sub(r"_(\d)_(\d)b", r"-\1.\2b", preset.__name__).replace("_pp", "++").replace("_", "-")
+
+
 PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    **BASED,
-    **CAT,
-    **RECURRENT,
-    **ZOOLOGY,
-    **ZOOLOGY_BASE_CONV,
-    **ZOOLOGY_HYENA,
-    **MQAR_BASED,
-    **MQAR_CAT,
-    **MQAR_ZOOLOGY,
+    _name(value): value
+    for value in list(globals().values())
+    if inspect.isfunction(value) and value.__module__ != __name__
 }
 """Every preset by its name; all can be called without arguments."""

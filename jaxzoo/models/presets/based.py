@@ -1,6 +1,6 @@
 """The language models of Based (Arora et al. 2024): Tables 7, 8 and 13, and the ablations of Table 6."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxzoo.mixers import (
@@ -230,20 +230,3 @@ def pythia_356m() -> LanguageModelConfig:
         norm="layer",
         parallel_residual=True,
     )
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "based-1.3b": based_1_3b,
-    "based-360m": based_360m,
-    "based-360m-ablation": based_360m_ablation,
-    "gla-362m": gla_362m,
-    "h3-362m": h3_362m,
-    "hyena-355m": hyena_355m,
-    "mamba-1.3b": mamba_1_3b,
-    "mamba-360m": mamba_360m,
-    "pythia-356m": pythia_356m,
-    "rwkv5-362m": rwkv5_362m,
-    "transformer++-1.3b": transformer_pp_1_3b,
-    "transformer++-360m": transformer_pp_360m,
-}
-"""Every preset of this file by its name."""

@@ -13,7 +13,6 @@ GELU, as the published checkpoints say, where the training code has its tanh app
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, Literal
 
 from jaxzoo.mixers import AttentionConfig, ConvolutionAugmentedAttentionConfig
@@ -87,12 +86,3 @@ def _gpt_neox(mixer: MultiHeadConfig, *, vocab_size: int) -> LanguageModelConfig
         init_std=math.sqrt(2 / (5 * d_model)),
         out_init_std=2 / (n_layers * math.sqrt(d_model)),
     )
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "cat-370m": cat_370m,
-    "mh-cat-370m": mh_cat_370m,
-    "pythia-370m": pythia_370m,
-    "pythia-410m": pythia_410m,
-}
-"""Every preset of this file by its name."""

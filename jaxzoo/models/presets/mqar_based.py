@@ -1,7 +1,6 @@
 """The two-layer models of MQAR: Based (Arora et al. 2024), Figures 2, 3 and 8."""
 
 import dataclasses
-from collections.abc import Callable
 
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -161,16 +160,3 @@ def mqar_mamba(*, d_model: int = 64, length: int = 64, d_state: int = 16) -> Lan
     """
     model = mqar_model((MambaConfig(d_state=d_state),), d_model, length, "release")
     return dataclasses.replace(model, mlp="none", norm="rms")
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "mqar-based": mqar_based,
-    "mqar-big-bird": mqar_big_bird,
-    "mqar-hybrid-attention": mqar_hybrid_attention,
-    "mqar-linear-attention": mqar_linear_attention,
-    "mqar-mamba": mqar_mamba,
-    "mqar-nystromformer": mqar_nystromformer,
-    "mqar-scatter-brain": mqar_scatter_brain,
-    "mqar-sliding-window": mqar_sliding_window,
-}
-"""Every preset of this file by its name."""

@@ -6,7 +6,6 @@ Zoology there is one head, so that 1D and multi-head filters are the same, with 
 `jaxzoo.tasks.mqar` and `jaxzoo.tasks.ngram_recall`, whose vocabularies have the 8192 tokens of these models.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig, LinCATConfig
@@ -50,10 +49,3 @@ def mqar_lin_cat(
     """
     lin_cat = LinCATConfig(n_heads=1, n_taps=3, feature_map=feature_map, feature_dim=d_model)
     return mqar_model((lin_cat,), d_model, length, variant, n_layers=1)
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "mqar-cat": mqar_cat,
-    "mqar-lin-cat": mqar_lin_cat,
-}
-"""Every preset of this file by its name."""

@@ -1,7 +1,6 @@
 """The two-layer models of MQAR: Zoology (Arora et al. 2024), Figures 2, 6 and 7."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Literal
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
@@ -185,18 +184,3 @@ def mqar_pure_sliding_window(
         n_heads=1, window=window + is_release(variant), positions="none", qkv_bias=True, out_bias=True
     )
     return mqar_model((sliding,), d_model, length, variant, max_positions=length)
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "mqar-attention": mqar_attention,
-    "mqar-base-conv": mqar_base_conv,
-    "mqar-blocked-window": mqar_blocked_window,
-    "mqar-h3": mqar_h3,
-    "mqar-hyena": mqar_hyena,
-    "mqar-input-dependent-conv": mqar_input_dependent_conv,
-    "mqar-multi-head-hyena": mqar_multi_head_hyena,
-    "mqar-pure-sliding-window": mqar_pure_sliding_window,
-    "mqar-ret-net": mqar_ret_net,
-    "mqar-rwkv": mqar_rwkv,
-}
-"""Every preset of this file by its name."""

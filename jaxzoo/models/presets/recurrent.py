@@ -4,8 +4,6 @@ Sizes are those of the papers where they print them, and of the authors' release
 docstring says which. No preset here has been trained with this library.
 """
 
-from collections.abc import Callable
-
 from jaxzoo.mixers import (
     AttentionConfig,
     DeltaNetConfig,
@@ -195,24 +193,3 @@ def qwen3_next_like_400m() -> LanguageModelConfig:
     attention = AttentionConfig(n_heads=8, n_kv_heads=2, positions="rotary", rotary_fraction=0.25)
     rows = {"vocab_size": 32000, "pad_vocab_multiple": 8, "norm_eps": 1e-6}
     return text_model((delta, delta, delta, attention), d_model=1024, n_layers=24, mlp_width=2816, **rows)
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "delta-net-1.3b": delta_net_1_3b,
-    "delta-net-340m": delta_net_340m,
-    "gated-delta-net-1.3b": gated_delta_net_1_3b,
-    "gated-delta-net-340m": gated_delta_net_340m,
-    "griffin-1.3b": griffin_1_3b,
-    "griffin-400m": griffin_400m,
-    "hgrn2-1.3b": hgrn2_1_3b,
-    "kimi-delta-attention-1.3b": kimi_delta_attention_1_3b,
-    "mamba2-1.3b": mamba2_1_3b,
-    "mamba2-370m": mamba2_370m,
-    "qwen3-next-like-400m": qwen3_next_like_400m,
-    "rwkv6-1.6b": rwkv6_1_6b,
-    "rwkv7-0.2b": rwkv7_0_2b,
-    "rwkv7-0.4b": rwkv7_0_4b,
-    "rwkv7-1.5b": rwkv7_1_5b,
-    "samba-like-420m": samba_like_420m,
-}
-"""Every preset of this file by its name."""

@@ -5,8 +5,6 @@ long convolutions and (to 3 %) BaseConv are the paper's. The vocabulary is padde
 does.
 """
 
-from collections.abc import Callable
-
 from jaxzoo.mixers import (
     AttentionConfig,
     H3Config,
@@ -168,22 +166,3 @@ def _zoology_rwkv(*, d_model: int, n_layers: int) -> LanguageModelConfig:
         norm="layer",
         tie_embeddings=False,
     )
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "zoology-attention-125m": zoology_attention_125m,
-    "zoology-attention-360m": zoology_attention_360m,
-    "zoology-attention-73m": zoology_attention_73m,
-    "zoology-h3-168m": zoology_h3_168m,
-    "zoology-h3-357m": zoology_h3_357m,
-    "zoology-h3-72m": zoology_h3_72m,
-    "zoology-liquid-s4-145m": zoology_liquid_s4_145m,
-    "zoology-long-conv-128m": zoology_long_conv_128m,
-    "zoology-long-conv-360m": zoology_long_conv_360m,
-    "zoology-long-conv-76m": zoology_long_conv_76m,
-    "zoology-ret-net-152m": zoology_ret_net_152m,
-    "zoology-rwkv-169m": zoology_rwkv_169m,
-    "zoology-rwkv-351m": zoology_rwkv_351m,
-    "zoology-rwkv-72m": zoology_rwkv_72m,
-}
-"""Every preset of this file by its name."""

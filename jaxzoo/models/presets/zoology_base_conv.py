@@ -1,7 +1,6 @@
 """BaseConv and its hybrids of Zoology (Arora et al. 2024): Tables 2 and 9."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Literal
 
 from jaxzoo.mixers import (
@@ -96,14 +95,3 @@ def _zoology_base_conv(*, d_model: int, n_layers: int, hybrid: MultiHeadConfig |
         mlp_width=neox_mlp_width(d_model, 2),
         pad_vocab_multiple=128,
     )
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "zoology-base-conv-168m": zoology_base_conv_168m,
-    "zoology-base-conv-354m": zoology_base_conv_354m,
-    "zoology-base-conv-attention-166m": zoology_base_conv_attention_166m,
-    "zoology-base-conv-attention-351m": zoology_base_conv_attention_351m,
-    "zoology-base-conv-selective-162m": zoology_base_conv_selective_162m,
-    "zoology-base-conv-selective-365m": zoology_base_conv_selective_365m,
-}
-"""Every preset of this file by its name."""

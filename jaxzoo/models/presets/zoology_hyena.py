@@ -1,7 +1,5 @@
 """The Hyenas of Zoology (Arora et al. 2024): Tables 4, 5 and 11."""
 
-from collections.abc import Callable
-
 from jaxzoo.mixers import (
     MixerConfig,
     MultiHeadHyenaConfig,
@@ -96,14 +94,3 @@ def _zoology_multi_head_hyena(*, d_model: int, n_layers: int, as_printed: bool) 
     )
     width = neox_mlp_width(d_model, 2)
     return text_model((hyena,), d_model=d_model, n_layers=n_layers, mlp_width=width, pad_vocab_multiple=128)
-
-
-PRESETS: dict[str, Callable[..., LanguageModelConfig]] = {
-    "zoology-hyena-72m": zoology_hyena_72m,
-    "zoology-hyena-158m": zoology_hyena_158m,
-    "zoology-hyena-358m": zoology_hyena_358m,
-    "zoology-hyena-sliding-window-159m": zoology_hyena_sliding_window_159m,
-    "zoology-multi-head-hyena-150m": zoology_multi_head_hyena_150m,
-    "zoology-multi-head-hyena-358m": zoology_multi_head_hyena_358m,
-}
-"""Every preset of this file by its name."""
