@@ -111,6 +111,21 @@ def causal_conv_step(
     return y_t.astype(x_t.dtype), push_history(history, x_t[:, None])
 
 
+def causal_conv_from(
+    history: Float[Array, "b w-1 d"] | None,
+    x: Float[Array, "*b d"],
+    taps: Float[Array, "w d"],
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
+    """`causal_conv_step` of one input `(b, d)`, or `causal_conv` of `(b, t, d)`; and the history after it."""
+    if history is not None and x.ndim == 2:
+        return causal_conv_step(x, taps, history)
+    y = causal_conv(x, taps, history, segment_ids=segment_ids)
+    before = empty_history(x.shape[0], taps.shape[0], taps.shape[1], x.dtype) if history is None else history
+    return y, push_history(before, x)
+
+
 def empty_history(batch_size: int, n_taps: int, width: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "b w-1 d"]:
     """The history before the first token: zeros."""
     return jnp.zeros((batch_size, n_taps - 1, width), dtype)

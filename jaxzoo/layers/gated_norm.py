@@ -8,7 +8,7 @@ from flax import nnx
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.variables import parameter
+from jaxzoo.layers.variables import along_last, parameter
 
 
 class GatedNorm(nnx.Module):
@@ -41,5 +41,5 @@ class GatedNorm(nnx.Module):
             x, gate = x * gate, None
         grouped = x.reshape(*x.shape[:-1], self.groups, x.shape[-1] // self.groups)
         y = head_norm(grouped, "rms", eps=self.eps).reshape(x.shape)
-        y = y * self.scale[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+        y = y * along_last(self.scale[...], y)
         return y if gate is None else y * gate

@@ -4,7 +4,8 @@ import jax
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, uniform_parameter
+from jaxzoo.layers.causal_conv import causal_conv_from, uniform_parameter
+from jaxzoo.layers.variables import along_last
 
 
 class ShortConv(nnx.Module):
@@ -19,20 +20,12 @@ class ShortConv(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "b t d"],
+        x: Float[Array, "*b d"],
         history: Float[Array, "b w-1 d"] | None = None,
         *,
         segment_ids: Int[Array, "b t"] | None = None,
-    ) -> Float[Array, "b t d"]:
-        """All tokens of `x`, after those of `history` (None: zeros); see `causal_conv`."""
-        return self._add_bias(causal_conv(x, self.taps[...], history, segment_ids=segment_ids))
-
-    def step(
-        self, x_t: Float[Array, "b d"], history: Float[Array, "b w-1 d"]
-    ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
-        """One token, and the history after it."""
-        y_t, history = causal_conv_step(x_t, self.taps[...], history)
-        return self._add_bias(y_t), history
-
-    def _add_bias(self, y: jax.Array) -> jax.Array:
-        return y + self.bias[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+    ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
+        """Outputs of the tokens `(b, t, d)`, or of one `(b, d)`, after those of `history`, and the history after
+        them; None: from the first on."""
+        y, history = causal_conv_from(history, x, self.taps[...], segment_ids=segment_ids)
+        return y + along_last(self.bias[...], y), history

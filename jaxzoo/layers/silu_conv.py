@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxzoo.array_typing import Array, Float, Int
-from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, push_history, uniform_parameter
+from jaxzoo.layers.causal_conv import causal_conv_from, uniform_parameter
+from jaxzoo.layers.variables import along_last
 
 
 class SiluConv(nnx.Module):
@@ -33,27 +34,17 @@ class SiluConv(nnx.Module):
         )
 
     def __call__(
-        self, x: Float[Array, "b t d"], *, segment_ids: Int[Array, "b t"] | None = None
-    ) -> Float[Array, "b t d"]:
-        """All tokens of `x`, from the first on; see `causal_conv`."""
-        return self._activate(causal_conv(x, self.taps[...], segment_ids=segment_ids))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], history: Float[Array, "b w-1 d"]
-    ) -> tuple[Float[Array, "b t d"], Float[Array, "b w-1 d"]]:
-        """Outputs of the tokens after those of `history`, and the history after them."""
-        return self._activate(causal_conv(x, self.taps[...], history)), push_history(history, x)
-
-    def step(
-        self, x_t: Float[Array, "b d"], history: Float[Array, "b w-1 d"]
-    ) -> tuple[Float[Array, "b d"], Float[Array, "b w-1 d"]]:
-        """One token, and the history after it."""
-        y_t, history = causal_conv_step(x_t, self.taps[...], history)
-        return self._activate(y_t), history
-
-    def _activate(self, y: Array) -> Array:
+        self,
+        x: Float[Array, "*b d"],
+        history: Float[Array, "b w-1 d"] | None = None,
+        *,
+        segment_ids: Int[Array, "b t"] | None = None,
+    ) -> tuple[Float[Array, "*b d"], Float[Array, "b w-1 d"]]:
+        """Outputs of the tokens `(b, t, d)`, or of one `(b, d)`, after those of `history`, and the history after
+        them; None: from the first on."""
+        y, history = causal_conv_from(history, x, self.taps[...], segment_ids=segment_ids)
         if self.bias is not None:
-            y = y + self.bias[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,))
+            y = y + along_last(self.bias[...], y)
         if self.n_plain:
-            return jnp.concatenate([y[..., : self.n_plain], jax.nn.silu(y[..., self.n_plain :])], axis=-1)
-        return jax.nn.silu(y)
+            return jnp.concatenate([y[..., : self.n_plain], jax.nn.silu(y[..., self.n_plain :])], axis=-1), history
+        return jax.nn.silu(y), history

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 from jax.tree_util import Partial
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
+from jaxzoo.layers.variables import along_last
 from jaxzoo.sequence_parallel import behind_halo
 
 
@@ -35,15 +35,5 @@ def _shift(extended: Array, segment_ids: Array | None) -> Array:
 
 def mix(x: Float[Array, "... d"], shifted: Float[Array, "... d"], share: Float[Array, "d"]) -> Float[Array, "... d"]:
     """`share x + (1 - share) shifted`, channel by channel, in the dtype of `x`."""
-    share = share.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+    share = along_last(share, x)
     return share * x + (1 - share) * shifted
-
-
-def last_input(last: Float[Array, "b d"], x: Float[Array, "b t d"]) -> Float[Array, "b d"]:
-    """The last of all inputs after `x`, in the dtype of `last`."""
-    return jnp.concatenate([last[:, None], x.astype(last.dtype)], axis=1)[:, -1]
-
-
-def empty_last(batch_size: int, width: int, dtype: DTypeLike = jnp.float32) -> Float[Array, "b d"]:
-    """The input before the first token: zeros."""
-    return jnp.zeros((batch_size, width), dtype)

@@ -55,6 +55,11 @@ def parameter(value: jax.Array, axes: tuple[str | None, ...], **traits: Any) -> 
     return nnx.Param(value, **metadata(axes, **traits))
 
 
+def along_last(value: jax.Array, like: jax.Array) -> jax.Array:
+    """`value` in the dtype of `like`, with as many axes: to be combined with its last ones."""
+    return value.astype(like.dtype).reshape((1,) * (like.ndim - value.ndim) + value.shape)
+
+
 def buffer(value: jax.Array, axes: tuple[str | None, ...]) -> Buffer:
     """A buffer with its logical axes, one per dimension of `value`."""
     known: dict[str, Any] = {LOGICAL_AXES: axes}

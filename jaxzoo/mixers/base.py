@@ -7,6 +7,8 @@ never do. Its three forms give the same numbers:
 - `y, state = mixer.prefill(x, state, context)`: any number of tokens from any state, for prompts, chunks and streams;
 - `y_t, state = mixer.step(x_t, state, context)`: one token.
 
+A mixer defines them one by one, or all at once as `mix`.
+
 `context` (`Context`: token ids, packed documents, a random key) may be left out. A mixer's limits and requirements are
 in its config's `capabilities`; given documents that it would mix, or without the tokens that it reads, a mixer raises
 an error that names it.
@@ -19,6 +21,7 @@ float32; cached activations (keys, values, convolution inputs) have the dtype gi
 import abc
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
@@ -126,6 +129,10 @@ class MixerConfig(Checked, abc.ABC):
 
     about: ClassVar[About]
     """Facts for the gallery; every registered mixer has them."""
+    mixer_class: ClassVar["type[Mixer]"]
+    """The mixer that declares `config: ThisConfig`, which `build` makes."""
+    promises: ClassVar[Capabilities] = Capabilities()
+    """`capabilities` that do not depend on the fields."""
 
     d_model: PositiveInt | None = None
     """Model width; None: that of the model around the mixer."""
@@ -150,8 +157,8 @@ class MixerConfig(Checked, abc.ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities that the mixer promises; may depend on the fields."""
-        return Capabilities()
+        """Capabilities that the mixer promises; override it where they depend on the fields."""
+        return self.promises
 
     @property
     def scanned_as(self) -> "MixerConfig":
@@ -190,9 +197,9 @@ class MixerConfig(Checked, abc.ABC):
     def tiny(cls) -> Self:
         """A config for tests: every mechanism on, widths at most 16, odd where nothing forbids it."""
 
-    @abc.abstractmethod
     def build(self, *, rngs: nnx.Rngs) -> "Mixer":
         """The mixer with fresh parameters from the `params` stream of `rngs`."""
+        return self.mixer_class(self, rngs=rngs)
 
     @abc.abstractmethod
     def flops_per_token(self, length: int) -> float:
@@ -236,6 +243,19 @@ class MixerConfig(Checked, abc.ABC):
             )
 
 
+def _checked(method: Callable, *, streaming: bool) -> Callable:
+    """`method` after `MixerConfig.check_context`."""
+
+    @functools.wraps(method)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
+        self.config.check_context(context, streaming=streaming)
+        return method(self, *args, **kwargs)
+
+    return checked
+
+
 class Mixer(nnx.Module):
     """Base of all mixers; see the module docstring. Subclasses are final: wrap one, never subclass it."""
 
@@ -246,15 +266,18 @@ class Mixer(nnx.Module):
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Every way to run a mixer checks its context first; written once, here."""
+        """Makes the class that of its declared config; every way to run a mixer checks its context first."""
         super().__init_subclass__(**options)
+        config = inspect.get_annotations(cls).get("config")
+        if isinstance(config, type) and issubclass(config, MixerConfig) and "mixer_class" not in vars(config):
+            config.mixer_class = cls
         for name in ("__call__", "with_losses", "prefill", "step"):
             if name in cls.__dict__:
                 setattr(cls, name, _checked(cls.__dict__[name], streaming=name in ("prefill", "step")))
 
     def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
         """Mixes all tokens at once: equals `prefill` from `init_state` with the state dropped."""
-        raise NotImplementedError
+        return self.mix(x, None, context)[0]
 
     def with_losses(
         self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT
@@ -288,12 +311,22 @@ class Mixer(nnx.Module):
         self, x: Float[Array, "b t d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b t d"], State]:
         """Mixes `t >= 0` more tokens from any state; returns outputs and the state after them."""
-        raise NotImplementedError
+        return self.mix(x, state, context)
 
     def step(
         self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
     ) -> tuple[Float[Array, "b d"], State]:
         """Mixes one more token, at the cost that its paper promises."""
+        return self.mix(x_t, state, context)
+
+    def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Float[Array, "*b d"], State]:
+        """Outputs and the state after them, in all three forms; a mixer defines this or the forms themselves.
+
+        Args:
+          x: the input `(b, t, d)` of a call or of `prefill`, or `(b, d)` of `step`.
+          state: the state that `prefill` or `step` is given; None: a call, which drops the state returned.
+          context: the same as of the form; documents come with a call alone.
+        """
         raise NotImplementedError
 
 
@@ -301,16 +334,3 @@ def state_bytes(mixer: Mixer, batch_size: int = 1, *, capacity: int | None = Non
     """Bytes of the mixer's state, from the shapes of its arrays (`jax.eval_shape`), never from a formula."""
     state = jax.eval_shape(lambda: mixer.init_state(batch_size, capacity=capacity, dtype=dtype))
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-
-
-def _checked(method: Callable, *, streaming: bool) -> Callable:
-    """`method` after `MixerConfig.check_context`."""
-
-    @functools.wraps(method)
-    def checked(self: Mixer, *args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        context = next((value for value in given if isinstance(value, Context)), NO_CONTEXT)
-        self.config.check_context(context, streaming=streaming)
-        return method(self, *args, **kwargs)
-
-    return checked

@@ -12,6 +12,7 @@ Computed in chunks, with the memory of the inputs and one state per chunk
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +163,25 @@ def linear_attention_step(
         z = kept * state.z + k
         y = quotient(y, (q * z).sum(-1), eps)
     return y.astype(v.dtype), LinearState(s, z)
+
+
+def linear_attention_from(
+    state: LinearState | None,
+    q: Float[Array, "*b g k"],
+    k: Float[Array, "*b g k"],
+    v: Float[Array, "*b h v"],
+    *,
+    segment_ids: Int[Array, "b t"] | None = None,
+    squares: tuple[Array, Array] | None = None,
+    chunk_size: int = CHUNK,
+    **options: Any,
+) -> tuple[Float[Array, "*b h v"], LinearState]:
+    """`linear_attention_step` of one token `(b, ..)`, or `linear_attention` of `(b, t, ..)` from the state, with the
+    `options` that both take."""
+    if state is not None and q.ndim == 3:
+        return linear_attention_step(state, q, k, v, **options)
+    past = {"segment_ids": segment_ids, "initial_state": state, "squares": squares, "chunk_size": chunk_size}
+    return linear_attention(q, k, v, **past, **options)
 
 
 def _for_values(x: jax.Array, h: int) -> jax.Array:

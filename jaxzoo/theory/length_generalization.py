@@ -58,7 +58,8 @@ def theorem_2_layer(d: int, *, reach: int, seed: int = 0) -> ConvolutionAugmente
       seed: of what is random.
     """
     n_taps, rng = 2 * reach + 1, np.random.default_rng(seed)
-    layer = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=n_taps).build(rngs=nnx.Rngs(seed))
+    config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=n_taps)
+    layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(seed))
     queries, keys = rng.normal(size=(2, d, d)) / d
     set_projections(layer, queries=queries, keys=keys, values=2 * np.eye(d))
     for name in ("queries", "keys"):

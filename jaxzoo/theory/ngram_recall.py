@@ -62,7 +62,7 @@ def associative_recall_layer(embeddings: Float[np.ndarray, "vocab d"], *, length
     """
     d = embeddings.shape[1]
     config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=2, filter_queries=False, filter_values=False)
-    layer = config.build(rngs=nnx.Rngs(0))
+    layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
     c = recall_sharpness(embeddings, np.ones(1), length=length)
     _set(layer, np.array([0.0, 1.0]), None, c=c, value_scale=1.0)
     return layer
@@ -90,7 +90,8 @@ def ngram_recall_layer(
     Raises:
       ValueError: two grams have one direction.
     """
-    layer = ngram_recall_config(len(taps), embeddings.shape[1], d_model=embeddings.shape[1]).build(rngs=nnx.Rngs(0))
+    config = ngram_recall_config(len(taps), embeddings.shape[1], d_model=embeddings.shape[1])
+    layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
     c = recall_sharpness(embeddings, taps, length=length, from_start=from_start)
     set_ngram_recall(layer, taps, c=c, delay=delay)
     return layer

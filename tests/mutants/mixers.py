@@ -210,8 +210,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="position that a prefill does not advance",
         path="jaxzoo/mixers/linear/ret_net.py",
-        old="RetNetState(after.s, state.position + x.shape[1])",
-        new="RetNetState(after.s, state.position)",
+        old="RetNetState(after.s, position + tokens.shape[1])",
+        new="RetNetState(after.s, position)",
         tests=(contract(PREFILL, "RetNet"),),
     ),
     Mutant(
@@ -230,9 +230,9 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="history of the convolved inputs",
-        path="jaxzoo/mixers/ssm/mamba.py",
-        old="MambaState(push_history(state.history, u), h)",
-        new="MambaState(push_history(state.history, tokens.x), h)",
+        path="jaxzoo/layers/causal_conv.py",
+        old="return y, push_history(before, x)",
+        new="return y, push_history(before, y)",
         tests=(contract(PREFILL, "Mamba"),),
     ),
     Mutant(

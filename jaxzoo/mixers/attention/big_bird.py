@@ -57,6 +57,7 @@ class BigBirdConfig(MultiHeadConfig):
         good_at="Long documents with a few important places; one layer cannot reach keys outside the chosen blocks.",
         equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j <= i in global, near and random blocks",
     )
+    promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""
@@ -89,13 +90,6 @@ class BigBirdConfig(MultiHeadConfig):
             n_window_blocks=2,
             n_random_blocks=2,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(growing_state=True, segments=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "BigBird":
-        return BigBird(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with the keys of as many blocks as a row of the table has, masked

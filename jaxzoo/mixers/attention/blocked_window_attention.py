@@ -42,6 +42,7 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
         url="https://arxiv.org/abs/1904.10509",
         good_at="Exact recall inside a block, in fixed memory; nothing beyond it.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores learn of positions."""
@@ -58,13 +59,6 @@ class BlockedWindowAttentionConfig(MultiHeadConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=9, n_heads=2, n_kv_heads=1, head_dim=4, positions="rotary", block_size=3, look_back=True)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "BlockedWindowAttention":
-        return BlockedWindowAttention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with the keys of the blocks that it meets, masked ones included;

@@ -81,9 +81,6 @@ class ConvolutionAugmentedAttentionConfig(MultiHeadConfig, HeadFiltersConfig):
     def capabilities(self) -> Capabilities:
         return Capabilities(growing_state=True, segments=True, sequence_parallel=self.filters != "maps")
 
-    def build(self, *, rngs: nnx.Rngs) -> "ConvolutionAugmentedAttention":
-        return ConvolutionAugmentedAttention(self, rngs=rngs)
-
     def heads_of(self, name: str) -> int:
         """Heads of `queries`, `keys` or `values`."""
         return self.n_heads if name == "queries" else self.kv_heads
@@ -187,12 +184,6 @@ class ConvolutionAugmentedAttention(MultiHeadMixer):
         attend = self._attend_maps if self.config.filters == "maps" else dense_attention
         y = self._merge(attend(q, *cached(cache, q.dtype), visible_slots(cache, positions)))
         return nan_beyond(cache, y), state._replace(**cache._asdict(), **after)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: ConvolutionAugmentedAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], ConvolutionAugmentedAttentionState]:
-        y, state = self.prefill(x_t[:, None, :], state)
-        return y[:, 0], state
 
     def _filtered(
         self,

@@ -70,6 +70,7 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
         url="https://arxiv.org/abs/2407.05591",
         good_at="Recall in long contexts with a small share of attention's reads; heads of width about B log(t / B).",
     )
+    promises = Capabilities(growing_state=True, segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "none"
     """How scores inside blocks learn of positions."""
@@ -97,13 +98,6 @@ class LandmarkCATConfig(MultiHeadConfig, HeadFiltersConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=9, n_heads=4, n_kv_heads=2, head_dim=4, positions="rotary", qkv_bias=True, block_size=2)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(growing_state=True, segments=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "LandmarkCAT":
-        return LandmarkCAT(self, rngs=rngs)
 
     def heads_of(self, name: str) -> int:
         """Heads of `queries`, `keys` or `values`."""
@@ -223,12 +217,6 @@ class LandmarkCAT(MultiHeadMixer):
         )
         after = {name: push_history(history[name], parts[name]) for name in PARTS}
         return nan_beyond(cache, self._merge(y)), LandmarkCATState(*cache, landmarks=landmarks, **after)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: LandmarkCATState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], LandmarkCATState]:
-        y, state = self.prefill(x_t[:, None], state)
-        return y[:, 0], state
 
     def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
         """Queries, keys and values by head, before their filters."""

@@ -13,7 +13,7 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.layers.xpos import xpos_factors
-from jaxzoo.mixers.base import Mixer, MixerConfig
+from jaxzoo.mixers.base import NO_CONTEXT, Context, Mixer, MixerConfig, State
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,14 @@ class MultiHeadMixer(Mixer):
             self.q_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
             self.k_norm: GatedNorm = GatedNorm(config.head_width, eps=config.qk_norm_eps)
         self.config = config
+
+    def step(
+        self, x_t: Float[Array, "b d"], state: State, context: Context = NO_CONTEXT
+    ) -> tuple[Float[Array, "b d"], State]:
+        """`prefill` of one token."""
+        tokens = None if context.tokens is None else context.tokens[:, None]
+        y, state = self.prefill(x_t[:, None], state, dataclasses.replace(context, tokens=tokens))
+        return y[:, 0], state
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
         """Queries `(b, t, h, k)`, keys and values `(b, t, g, k)`, rotated to their absolute positions."""

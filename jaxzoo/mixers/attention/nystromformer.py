@@ -48,6 +48,7 @@ class NystromFormerConfig(MultiHeadConfig):
         url="https://arxiv.org/abs/2102.03902",
         good_at="Long inputs that are read as a whole; it approximates attention by landmarks.",
     )
+    promises = Capabilities(causal=False, streams=False)
 
     positions: Literal["none", "rotary"] = "none"
     """How scores learn of positions."""
@@ -68,13 +69,6 @@ class NystromFormerConfig(MultiHeadConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, n_landmarks=4, n_taps=3)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(causal=False, streams=False)
-
-    def build(self, *, rngs: nnx.Rngs) -> "NystromFormer":
-        return NystromFormer(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, convolution, and the matmuls of tokens with landmarks, of landmarks, and of the iterations;

@@ -59,6 +59,7 @@ class ScatterBrainConfig(MultiHeadConfig):
         url="https://arxiv.org/abs/2110.15343",
         good_at="Exact attention nearby and approximate attention beyond, under one normaliser, in fixed memory.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary"] = "none"
     """How scores learn of positions."""
@@ -83,13 +84,6 @@ class ScatterBrainConfig(MultiHeadConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=9, n_heads=2, head_dim=4, positions="rotary", qkv_bias=True, window=3, n_features=6)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "ScatterBrain":
-        return ScatterBrain(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, two matmuls of every query with the keys that its block meets, and, beyond one window, the

@@ -129,9 +129,6 @@ class SelectiveAttentionConfig(MultiHeadConfig):
     def loss_weights(self) -> dict[str, float]:
         return {"excess_selection": self.excess_weight} if self.learned else {}
 
-    def build(self, *, rngs: nnx.Rngs) -> "SelectiveAttention":
-        return SelectiveAttention(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of the queries with all keys: the masked half counts too. Learned selection
         projects the queries and outputs of the selected tokens alone, and takes the scores of all; the release trains
@@ -214,13 +211,6 @@ class SelectiveAttention(MultiHeadMixer):
             selected = self._selected(positions, context.key)
         y = self._merge(dense_attention(q, *cached(cache, q.dtype), visible_slots(cache, positions)))
         return nan_beyond(cache, _where(selected, y)), SelectiveAttentionState(cache.k, cache.v, tokens, cache.position)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: SelectiveAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], SelectiveAttentionState]:
-        tokens = None if context.tokens is None else context.tokens[:, None]
-        y, state = self.prefill(x_t[:, None, :], state, dataclasses.replace(context, tokens=tokens))
-        return y[:, 0], state
 
     def _run(self, x: Float[Array, "b t d"], context: Context) -> tuple[Float[Array, "b t d"], Losses]:
         """All tokens at once."""

@@ -46,6 +46,7 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
         good_at="Exact local comparisons in fixed memory; next to linear attention it is the other half of Based.",
         equation="y_i = sum_j softmax_j(q_i . k_j / sqrt(k)) v_j,     j = i - w + 1 .. i",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
     """How scores learn of positions."""
@@ -64,13 +65,6 @@ class SlidingWindowAttentionConfig(MultiHeadConfig):
             out_bias=True,
             window=5,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "SlidingWindowAttention":
-        return SlidingWindowAttention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with the keys of its blocks, those of the `xla` implementation,

@@ -38,6 +38,7 @@ class AttentionConfig(MultiHeadConfig):
         good_at="Recall of anything in the context, at any width; its cache grows with the text.",
         equation="y_i = sum_{j <= i} softmax_j(q_i . k_j / sqrt(k)) v_j",
     )
+    promises = Capabilities(growing_state=True, segments=True, sequence_parallel=True)
 
     output_gate: bool = False
     """Multiplies the output of the heads by the sigmoid of a linear function of the token (Qwen3-Next)."""
@@ -56,13 +57,6 @@ class AttentionConfig(MultiHeadConfig):
             qk_norm="rms",
             output_gate=True,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(growing_state=True, segments=True, sequence_parallel=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "Attention":
-        return Attention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, and two matmuls of every query with all `length` keys: the masked half counts too."""
@@ -154,12 +148,6 @@ class Attention(MultiHeadMixer):
         bias = self._bias(positions, slots_of(state))
         y = self._join(x, dense_attention(q, *cached(state, q.dtype), visible_slots(state, positions), bias))
         return nan_beyond(state, y), state
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: AttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], AttentionState]:
-        y, state = self.prefill(x_t[:, None, :], state)
-        return y[:, 0], state
 
     def _join(self, x: Float[Array, "b t d"], y: Float[Array, "b t h k"]) -> Float[Array, "b t d"]:
         """Gates the heads, joins them and projects back to the model width."""

@@ -35,17 +35,15 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import (
     MAX_DIRECT_TAPS,
-    causal_conv,
-    causal_conv_step,
+    causal_conv_from,
     conv_flops,
     empty_history,
-    push_history,
     uniform_parameter,
 )
 from jaxzoo.layers.implicit_filter import ImplicitFilter
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Inherited, Mixer, MixerConfig
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About, Capabilities, Context, Inherited, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,9 +109,6 @@ class BaseConvConfig(MixerConfig):
             return dataclasses.replace(config, n_taps=model.max_length)
         return config
 
-    def build(self, *, rngs: nnx.Rngs) -> "BaseConv":
-        return BaseConv(self, rngs=rngs)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, filter="implicit", n_taps=15, emb_dim=5, filter_width=6)
@@ -175,27 +170,18 @@ class BaseConv(Mixer):
             self.conv_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((d,)), axes, decay=False)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        return self._gate(x, causal_conv(x, self._taps(x.shape[1]), segment_ids=context.segment_ids))
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> BaseConvState:
         """A history of zeros."""
         return BaseConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: BaseConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], BaseConvState]:
-        y = self._gate(x, causal_conv(x, self._taps(), state.history))
-        return y, BaseConvState(push_history(state.history, x))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: BaseConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], BaseConvState]:
-        """One token. An implicit filter is computed again by every call."""
-        convolved, history = causal_conv_step(x_t, self._taps(), state.history)
-        return self._gate(x_t, convolved), BaseConvState(history)
+    def mix(
+        self, x: Float[Array, "*b d"], state: BaseConvState | None, context: Context
+    ) -> tuple[Array, BaseConvState]:
+        history, taps = (None, self._taps(x.shape[1])) if state is None else (state.history, self._taps())
+        convolved, history = causal_conv_from(history, x, taps, segment_ids=context.segment_ids)
+        return self._gate(x, convolved), BaseConvState(history)
 
     def _taps(self, length: int | None = None) -> Float[Array, "w d"]:
         """The filter, or as much of an implicit one as `length` tokens without history can reach."""
@@ -208,7 +194,7 @@ class BaseConv(Mixer):
         """Everything of the output but the convolution, by the form (see the table above)."""
         config = self.config
         if config.filter == "short" or config.form == "paper":
-            convolved = convolved + self.conv_bias[...].astype(u.dtype).reshape((1,) * (u.ndim - 1) + (-1,))
+            convolved = convolved + along_last(self.conv_bias[...], u)
         elif config.form == "release":
             convolved = convolved + u
         gate = self.projection(u)

@@ -24,15 +24,14 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
 from jaxzoo.layers.causal_conv import (
-    causal_conv,
-    causal_conv_step,
+    causal_conv_from,
     conv_flops,
     empty_history,
-    push_history,
     uniform_parameter,
 )
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.layers.variables import along_last
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +43,7 @@ class GatedShortConvConfig(MixerConfig):
         url="https://arxiv.org/abs/2402.18668",
         good_at="The local half of Based: precise shifts of a few tokens, between layers that recall.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     expansion: PositiveInt = 4
     """Channels of both branches together, in units of d_model; 8 is eq. 7 read literally."""
@@ -61,16 +61,9 @@ class GatedShortConvConfig(MixerConfig):
         """Channels of one branch."""
         return self.expansion * self.width // 2
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, expansion=4, n_taps=4, conv_bias=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "GatedShortConv":
-        return GatedShortConv(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """The two projections, `3 expansion d^2` together, and the convolution of one branch."""
@@ -106,37 +99,18 @@ class GatedShortConv(Mixer):
         self.out_proj: nnx.Linear = linear(width, d, axes=out_axes, std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        u1, u2 = self._branches(x)
-        return self._gate(causal_conv(u1, self.taps[...], segment_ids=context.segment_ids), u2)
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> GatedShortConvState:
         """A history of zeros."""
         return GatedShortConvState(empty_history(batch_size, self.config.n_taps, self.config.branch_width, dtype))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: GatedShortConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], GatedShortConvState]:
-        u1, u2 = self._branches(x)
-        y = self._gate(causal_conv(u1, self.taps[...], state.history), u2)
-        return y, GatedShortConvState(push_history(state.history, u1))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: GatedShortConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], GatedShortConvState]:
-        u1, u2 = self._branches(x_t)
-        convolved, history = causal_conv_step(u1, self.taps[...], state.history)
-        return self._gate(convolved, u2), GatedShortConvState(history)
-
-    def _branches(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array]:
-        """The branch to convolve and the gate."""
+    def mix(
+        self, x: Float[Array, "*b d"], state: GatedShortConvState | None, context: Context
+    ) -> tuple[Array, GatedShortConvState]:
         u1, u2 = jnp.split(self.in_proj(x), 2, axis=-1)
-        return u1, u2
-
-    def _gate(self, convolved: Float[Array, "... w"], u2: Float[Array, "... w"]) -> Float[Array, "... d"]:
+        history = None if state is None else state.history
+        convolved, history = causal_conv_from(history, u1, self.taps[...], segment_ids=context.segment_ids)
         if self.config.conv_bias:
-            bias = self.conv_bias[...].astype(u2.dtype)
-            convolved = convolved + bias.reshape((1,) * (u2.ndim - 1) + (-1,))
-        return self.out_proj(jax.nn.silu(convolved) * u2)
+            convolved = convolved + along_last(self.conv_bias[...], convolved)
+        return self.out_proj(jax.nn.silu(convolved) * u2), GatedShortConvState(history)

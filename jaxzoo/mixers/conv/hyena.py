@@ -32,12 +32,12 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt, Rule
-from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, conv_flops, empty_history, push_history
+from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.base import About, Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
@@ -69,9 +69,6 @@ class HyenaConfig(LongFilterConfig):
     def tiny(cls) -> Self:
         network = HyenaFilterConfig(emb_dim=5, width=6, n_inner=1, sine_frequency=1.5, shift=0.1)
         return cls(d_model=5, order=3, n_taps=15, n_short_taps=4, filter_network=network)
-
-    def build(self, *, rngs: nnx.Rngs) -> "Hyena":
-        return Hyena(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections and convolutions; the filters are computed once a batch and left out."""
@@ -130,11 +127,6 @@ class Hyena(Mixer):
         self.out_proj: nnx.Linear = linear(d, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        taps, ids = self._taps(x.shape[1]), context.segment_ids
-        u = self.short_conv(self.in_proj(x), segment_ids=ids)
-        return self._recur(u, lambda n, z: causal_conv(z, taps[n], segment_ids=ids))
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HyenaState:
         """Histories of zeros."""
         config = self.config
@@ -142,32 +134,17 @@ class Hyena(Mixer):
         long_shape = (batch_size, config.n_filters, config.filter_length - 1, config.width)
         return HyenaState(short, jnp.zeros(long_shape, dtype))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: HyenaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], HyenaState]:
-        taps, histories = self._taps(), []
+    def mix(self, x: Float[Array, "*b d"], state: HyenaState | None, context: Context) -> tuple[Array, HyenaState]:
+        taps, histories, ids = self._taps(x.shape[1] if state is None else None), [], context.segment_ids
+        u, short = self.short_conv(self.in_proj(x), None if state is None else state.short_history, segment_ids=ids)
 
         def long_conv(n: int, z: jax.Array) -> jax.Array:
-            before = state.long_history[:, n]
-            histories.append(push_history(before, z))
-            return causal_conv(z, taps[n], before)
-
-        projected = self.in_proj(x)
-        y = self._recur(self.short_conv(projected, state.short_history), long_conv)
-        return y, HyenaState(push_history(state.short_history, projected), jnp.stack(histories, axis=1))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: HyenaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], HyenaState]:
-        taps, histories = self._taps(), []
-
-        def long_conv(n: int, z: jax.Array) -> jax.Array:
-            convolved, history = causal_conv_step(z, taps[n], state.long_history[:, n])
+            before = None if state is None else state.long_history[:, n]
+            convolved, history = causal_conv_from(before, z, taps[n], segment_ids=ids)
             histories.append(history)
             return convolved
 
-        u, short_history = self.short_conv.step(self.in_proj(x_t), state.short_history)
-        return self._recur(u, long_conv), HyenaState(short_history, jnp.stack(histories, axis=1))
+        return self._recur(u, long_conv), HyenaState(short, jnp.stack(histories, axis=1))
 
     def _taps(self, length: int | None = None) -> Float[Array, "n w d"]:
         """The filters, or as much of them as `length` tokens without history can reach; a bias is part of tap 0."""

@@ -75,9 +75,6 @@ class InputDependentConvConfig(MixerConfig):
     def tiny(cls) -> Self:
         return cls(d_model=5, filter="autocorrelation", n_shifts=3, taps="correlations", correlate="projection")
 
-    def build(self, *, rngs: nnx.Rngs) -> "InputDependentConv":
-        return InputDependentConv(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """Projections, the convolution, and half as much for an autocorrelation; the one filter's transform left out.
 

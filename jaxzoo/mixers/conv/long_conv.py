@@ -27,10 +27,10 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, PRNGKeyArray
 from jaxzoo.checked import FractionBelowOne, NonNegativeFloat, PositiveFloat, PositiveInt
-from jaxzoo.layers.causal_conv import causal_conv, causal_conv_step, conv_flops, empty_history, push_history
+from jaxzoo.layers.causal_conv import causal_conv_from, conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.base import About, Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 
 
@@ -60,9 +60,6 @@ class LongConvConfig(LongFilterConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=5, n_taps=15, n_channels=2, squash=0.01, kernel_dropout=0.3)
-
-    def build(self, *, rngs: nnx.Rngs) -> "LongConv":
-        return LongConv(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """The convolutions and W_out."""
@@ -106,29 +103,19 @@ class LongConv(Mixer):
         )
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        filters, ids = self._filters(context.key), context.segment_ids
-        return self._merge([causal_conv(x, taps, segment_ids=ids) for taps in filters])
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LongConvState:
         """A history of zeros."""
         return LongConvState(empty_history(batch_size, self.config.filter_length, self.config.width, dtype))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: LongConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], LongConvState]:
-        """Without dropout."""
-        y = self._merge([causal_conv(x, taps, state.history) for taps in self._filters()])
-        return y, LongConvState(push_history(state.history, x))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: LongConvState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], LongConvState]:
-        """Without dropout."""
-        y = self._merge([causal_conv_step(x_t, taps, state.history)[0] for taps in self._filters()])
-        return y, LongConvState(push_history(state.history, x_t[:, None]))
+    def mix(
+        self, x: Float[Array, "*b d"], state: LongConvState | None, context: Context
+    ) -> tuple[Array, LongConvState]:
+        history = None if state is None else state.history
+        filters, ids = self._filters(context.key if state is None else None), context.segment_ids
+        convolved = [causal_conv_from(history, x, taps, segment_ids=ids) for taps in filters]
+        return self._merge([y for y, _ in convolved]), LongConvState(convolved[0][1])
 
     def _filters(self, key: PRNGKeyArray | None = None) -> list[Float[Array, "w d"]]:
         """Each channel's squashed filter, with dropout where there is a key; D is part of tap 0."""

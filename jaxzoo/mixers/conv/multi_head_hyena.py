@@ -28,7 +28,7 @@ from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
+from jaxzoo.mixers.base import About, Context, Mixer
 from jaxzoo.mixers.conv.long_filter import LongFilterConfig
 from jaxzoo.ops.outer_product_conv import outer_product_conv, outer_product_conv_step
 
@@ -64,9 +64,6 @@ class MultiHeadHyenaConfig(LongFilterConfig):
     def tiny(cls) -> Self:
         network = HyenaFilterConfig(emb_dim=5, width=6, n_inner=1, sine_frequency=1.5, shift=0.1)
         return cls(d_model=6, n_heads=2, n_taps=15, n_short_taps=4, filter_network=network)
-
-    def build(self, *, rngs: nnx.Rngs) -> "MultiHeadHyena":
-        return MultiHeadHyena(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, the short convolution, and each product made, convolved and read."""
@@ -108,11 +105,6 @@ class MultiHeadHyena(Mixer):
         self.out_proj: nnx.Linear = linear(d, d, axes=("channels", "embed"), std=config.out_std, bias=True, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        k, q, v = self._heads(self.short_conv(self.in_proj(x), segment_ids=ids))
-        return self._merge(outer_product_conv(q, k, v, self._taps(x.shape[1]), segment_ids=ids))
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> MultiHeadHyenaState:
@@ -122,23 +114,23 @@ class MultiHeadHyena(Mixer):
         heads = jnp.zeros((batch_size, config.filter_length - 1, config.n_heads, config.head_width), dtype)
         return MultiHeadHyenaState(short, heads, heads)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: MultiHeadHyenaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], MultiHeadHyenaState]:
-        projected = self.in_proj(x)
-        k, q, v = self._heads(self.short_conv(projected, state.short_history))
-        y = self._merge(outer_product_conv(q, k, v, self._taps(), (state.keys, state.values)))
-        histories = zip(state, (projected, k, v), strict=True)
-        return y, MultiHeadHyenaState(*(push_history(history, new) for history, new in histories))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: MultiHeadHyenaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], MultiHeadHyenaState]:
-        u, short_history = self.short_conv.step(self.in_proj(x_t), state.short_history)
+    def mix(
+        self, x: Float[Array, "*b d"], state: MultiHeadHyenaState | None, context: Context
+    ) -> tuple[Array, MultiHeadHyenaState]:
+        ids, past = context.segment_ids, None if state is None else (state.keys, state.values)
+        u, short_history = self.short_conv(
+            self.in_proj(x), None if state is None else state.short_history, segment_ids=ids
+        )
         k, q, v = self._heads(u)
-        y = outer_product_conv_step(q, k, v, self._taps(), (state.keys, state.values))
-        keys, values = push_history(state.keys, k[:, None]), push_history(state.values, v[:, None])
-        return self._merge(y), MultiHeadHyenaState(short_history, keys, values)
+        if past is None:
+            past, y = (k[:, :0], v[:, :0]), outer_product_conv(q, k, v, self._taps(x.shape[1]), segment_ids=ids)
+        elif x.ndim == 2:
+            y = outer_product_conv_step(q, k, v, self._taps(), past)
+            k, v = k[:, None], v[:, None]
+        else:
+            y = outer_product_conv(q, k, v, self._taps(), past)
+        keys, values = (push_history(before, new) for before, new in zip(past, (k, v), strict=True))
+        return self.out_proj(y.reshape(x.shape)), MultiHeadHyenaState(short_history, keys, values)
 
     def _taps(self, length: int | None = None) -> Float[Array, "w h"]:
         """The filters, or as much of them as `length` tokens without history can reach; the bias is part of tap 0."""
@@ -150,6 +142,3 @@ class MultiHeadHyena(Mixer):
         """Keys, queries and values, `(..., h, k)`."""
         shape = (*u.shape[:-1], self.config.n_heads, self.config.head_width)
         return tuple(part.reshape(shape) for part in jnp.split(u, 3, axis=-1))
-
-    def _merge(self, y: Float[Array, "... h k"]) -> Float[Array, "... d"]:
-        return self.out_proj(y.reshape(*y.shape[:-2], self.config.width))

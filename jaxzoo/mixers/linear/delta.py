@@ -28,13 +28,15 @@ from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.silu_conv import SiluConv
-from jaxzoo.mixers.base import NO_CONTEXT, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeltaConfig(MixerConfig):
     """Heads, widths and convolutions of a mixer of the delta rule; abstract."""
+
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
     """Heads of queries and keys."""
@@ -92,10 +94,6 @@ class DeltaConfig(MixerConfig):
         """Value width of a head."""
         return self.values // self.heads
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     def delta_flops(self, length: int) -> float:
         """FLOPs per token of the projections of q, k, v, beta and output, the convolutions, and the recurrence: two
         products of a chunk with keys, one and the solve with values, and the state read twice and written once."""
@@ -143,32 +141,22 @@ class DeltaMixer(Mixer):
         """Normalizes the heads, joins, gates and projects them back to the model width."""
         raise NotImplementedError
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        q, k, v = self._heads(self.conv(self._project(x), segment_ids=ids))
-        o, _ = delta_rule(q, k, v, beta=self._beta(x), log_decay=self._decay(x), segment_ids=ids)
-        return self._merge(x, o)
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> DeltaState:
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
         s = jnp.zeros((batch_size, config.heads, config.head_key, config.head_value), jnp.float32)
         return DeltaState(empty_history(batch_size, config.n_taps, 2 * config.keys + config.values, dtype), s)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: DeltaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], DeltaState]:
-        convolved, history = self.conv.prefill(self._project(x), state.history)
-        beta, log_decay = self._beta(x), self._decay(x)
-        o, s = delta_rule(*self._heads(convolved), beta=beta, log_decay=log_decay, initial_state=state.s)
+    def mix(self, x: Float[Array, "*b d"], state: DeltaState | None, context: Context) -> tuple[Array, DeltaState]:
+        ids = context.segment_ids
+        convolved, history = self.conv(self._project(x), None if state is None else state.history, segment_ids=ids)
+        q, k, v = self._heads(convolved)
+        options = {"beta": self._beta(x), "log_decay": self._decay(x)}
+        if state is not None and x.ndim == 2:
+            o, s = delta_rule_step(state.s, q, k, v, **options)
+        else:
+            o, s = delta_rule(q, k, v, **options, segment_ids=ids, initial_state=None if state is None else state.s)
         return self._merge(x, o), DeltaState(history, s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: DeltaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], DeltaState]:
-        convolved, history = self.conv.step(self._project(x_t), state.history)
-        o, s = delta_rule_step(state.s, *self._heads(convolved), beta=self._beta(x_t), log_decay=self._decay(x_t))
-        return self._merge(x_t, o), DeltaState(history, s)
 
     def _project(self, x: Float[Array, "... d"]) -> Array:
         """Queries, keys and values in one."""

@@ -49,9 +49,6 @@ class DeltaNetConfig(DeltaConfig):
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, key_width=6, value_width=10, n_taps=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "DeltaNet":
-        return DeltaNet(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """See `delta_flops`; the gate's projection where there is one."""
         return self.delta_flops(length) + 2.0 * self.width * self.values * self.gate

@@ -33,6 +33,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
+from jaxzoo.layers.variables import along_last
 from jaxzoo.mixers.base import About
 from jaxzoo.mixers.linear.delta import DeltaConfig, DeltaMixer
 
@@ -53,9 +54,6 @@ class GatedDeltaNetConfig(DeltaConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=8, value_width=16, n_taps=3)
-
-    def build(self, *, rngs: nnx.Rngs) -> "GatedDeltaNet":
-        return GatedDeltaNet(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """See `delta_flops`; the projections of gate and decay."""
@@ -83,7 +81,7 @@ class GatedDeltaNet(DeltaMixer):
 
     def _decay(self, x: Float[Array, "... d"]) -> Float[Array, "... h"]:
         step = time_step(self.decay_proj(x), self.dt_bias[...])
-        return -jnp.exp(self.a_log[...]).reshape((1,) * (step.ndim - 1) + (-1,)) * step
+        return -jnp.exp(along_last(self.a_log[...], step)) * step
 
     def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         gate = self.gate_proj(x).reshape(o.shape) if self.config.gate else None

@@ -22,9 +22,9 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveFloat, PositiveInt
 from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,6 +36,7 @@ class GatedLinearAttentionConfig(MixerConfig):
         url="https://arxiv.org/abs/2312.06635",
         good_at="Text: it learns what to forget, channel by channel, with a state of fixed size.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 4
     """Heads."""
@@ -76,16 +77,9 @@ class GatedLinearAttentionConfig(MixerConfig):
         """Width of all values, with the default filled in."""
         return self.value_width or self.width
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, key_width=6, value_width=10, decay_rank=3, decay_temperature=2.0)
-
-    def build(self, *, rngs: nnx.Rngs) -> "GatedLinearAttention":
-        return GatedLinearAttention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, scores of a chunk with their values, and writing and reading the state."""
@@ -123,11 +117,6 @@ class GatedLinearAttention(Mixer):
         self.out_proj: nnx.Linear = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        q, k, v, log_decay = self._project(x)
-        o, _ = linear_attention(q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
-        return self._merge(x, o)
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> GatedLinearAttentionState:
@@ -136,19 +125,13 @@ class GatedLinearAttention(Mixer):
         heads = (config.n_heads, config.keys // config.n_heads, config.values // config.n_heads)
         return GatedLinearAttentionState(jnp.zeros((batch_size, *heads), jnp.float32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: GatedLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], GatedLinearAttentionState]:
+    def mix(
+        self, x: Float[Array, "*b d"], state: GatedLinearAttentionState | None, context: Context
+    ) -> tuple[Array, GatedLinearAttentionState]:
         q, k, v, log_decay = self._project(x)
-        o, after = linear_attention(q, k, v, log_decay=log_decay, initial_state=LinearState(state.s, None))
+        before = None if state is None else LinearState(state.s, None)
+        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
         return self._merge(x, o), GatedLinearAttentionState(after.s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: GatedLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], GatedLinearAttentionState]:
-        q, k, v, log_decay = self._project(x_t)
-        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=log_decay)
-        return self._merge(x_t, o), GatedLinearAttentionState(after.s)
 
     def _project(self, x: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
         """Queries, keys and log decays `(..., h, k)`, the last float32, and values `(..., h, v)`."""
@@ -164,6 +147,6 @@ class GatedLinearAttention(Mixer):
     def _merge(self, x: Float[Array, "... d"], o: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         """Normalises the heads, joins, gates and projects them back to the model width."""
         o = head_norm(o, self.config.head_norm, eps=self.config.norm_eps)
-        o = o * self.norm_scale[...].astype(o.dtype).reshape((1,) * (o.ndim - 1) + (-1,))
+        o = o * along_last(self.norm_scale[...], o)
         y = o.reshape(*x.shape[:-1], self.config.values)
         return self.out_proj(jax.nn.silu(self.gate_proj(x)) * y)

@@ -28,8 +28,8 @@ from jaxzoo.checked import NonNegativeFloat, NonNegativeInt, PositiveInt
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.variables import Buffer, buffer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class HGRN2Config(MixerConfig):
         url="https://arxiv.org/abs/2404.07904",
         good_at="Text: keys are tied to the forget gates, so that a token writes as much as it forgets.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
     """Heads; the paper's have 128 channels each."""
@@ -69,19 +70,12 @@ class HGRN2Config(MixerConfig):
         return self.key_width or self.width
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    @property
     def scanned_as(self) -> MixerConfig:
         return dataclasses.replace(self, layer_index=0, n_layers=1)
 
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=8, n_heads=2, key_width=6, layer_index=1, n_layers=3)
-
-    def build(self, *, rngs: nnx.Rngs) -> "HGRN2":
-        return HGRN2(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, scores of a chunk with their values, and writing and reading the state."""
@@ -117,28 +111,16 @@ class HGRN2(Mixer):
         self.out_proj: nnx.Linear = linear(d, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        q, k, v, log_decay = self._project(x)
-        return self._merge(linear_attention(q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)[0])
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> HGRN2State:
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
         heads = (config.n_heads, config.keys // config.n_heads, config.width // config.n_heads)
         return HGRN2State(jnp.zeros((batch_size, *heads), jnp.float32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: HGRN2State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], HGRN2State]:
+    def mix(self, x: Float[Array, "*b d"], state: HGRN2State | None, context: Context) -> tuple[Array, HGRN2State]:
         q, k, v, log_decay = self._project(x)
-        o, after = linear_attention(q, k, v, log_decay=log_decay, initial_state=LinearState(state.s, None))
-        return self._merge(o), HGRN2State(after.s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: HGRN2State, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], HGRN2State]:
-        q, k, v, log_decay = self._project(x_t)
-        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=log_decay)
+        before = None if state is None else LinearState(state.s, None)
+        o, after = linear_attention_from(before, q, k, v, log_decay=log_decay, segment_ids=context.segment_ids)
         return self._merge(o), HGRN2State(after.s)
 
     def _project(self, x: Float[Array, "... d"]) -> tuple[Array, ...]:

@@ -68,9 +68,6 @@ class KimiDeltaAttentionConfig(DeltaConfig):
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=2, n_value_heads=4, key_width=8, value_width=16, n_taps=3, rank=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "KimiDeltaAttention":
-        return KimiDeltaAttention(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """See `delta_flops`; the low-rank projections of gate and decay."""
         return self.delta_flops(length) + 2.0 * self.ranks * (2 * self.width + self.decays + self.values)

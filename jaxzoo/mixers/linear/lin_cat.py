@@ -13,7 +13,7 @@ Deviations and initialisation: those of `ConvolutionAugmentedAttention` and `Lin
 """
 
 import dataclasses
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,9 @@ from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import push_history
 from jaxzoo.layers.head_filters import PARTS, HeadFilters, HeadFiltersConfig
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer
-from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
-from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention, linear_attention_step
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer
+from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, QueryKeyFeatures
+from jaxzoo.ops.linear_attention import CHUNK, PIECE, LinearState, linear_attention_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
         url="https://arxiv.org/abs/2407.05591",
         good_at="The recall of linear attention with one layer instead of two.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     filters: Literal["head", "mixing"] = "head"
     """A filter has one number per tap and head, or matrices that mix the heads."""
@@ -64,16 +65,9 @@ class LinCATConfig(FeatureMapConfig, HeadFiltersConfig):
         """Width of a head of queries, keys and values."""
         return {"queries": self.feature_dim, "keys": self.feature_dim, "values": self.value_width}
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=10, n_heads=2, feature_dim=5, head_dim=3, filters="mixing")
-
-    def build(self, *, rngs: nnx.Rngs) -> "LinCAT":
-        return LinCAT(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, filters, the feature map, and sums as in `LinearAttention`."""
@@ -132,13 +126,6 @@ class LinCAT(Mixer):
         self.features: QueryKeyFeatures = QueryKeyFeatures(config, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        parts = self._parts(x)
-        filtered = {name: self.head_filters(name, parts[name], segment_ids=context.segment_ids) for name in PARTS}
-        (q, k, squares), v = self._featured(filtered, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
-        y, _ = linear_attention(q, k, v, **self._options, squares=squares, segment_ids=context.segment_ids)
-        return self._merge(y)
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> LinCATState:
@@ -152,33 +139,24 @@ class LinCAT(Mixer):
         }
         return LinCATState(s, z, jnp.zeros((batch_size,), jnp.int32), **history)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: LinCATState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], LinCATState]:
-        (q, k, squares), v, after = self._next(x, state)
-        y, sums = linear_attention(q, k, v, **self._options, squares=squares, initial_state=self._sums(state))
-        return self._merge(y), _with_sums(after, sums)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: LinCATState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], LinCATState]:
-        (*features, _), v, after = self._next(x_t[:, None], state)
-        q, k, v = (part[:, 0] for part in (*features, v))
-        y, sums = linear_attention_step(self._sums(state), q, k, v, **self._options)
-        return self._merge(y), _with_sums(after, sums)
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """Options that all calls of the op share."""
-        return {"normalize": self.config.normalize, "eps": self.config.eps}
-
-    def _next(self, x: Float[Array, "b t d"], state: LinCATState) -> tuple[Features, jax.Array, LinCATState]:
-        """Features and values of the next tokens, and the state with histories and positions after them."""
-        parts, histories = self._parts(x), state._asdict()
-        filtered = {name: self.head_filters(name, parts[name], histories[name]) for name in PARTS}
-        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None]
+    def mix(self, x: Float[Array, "*b d"], state: LinCATState | None, context: Context) -> tuple[Array, LinCATState]:
+        config, tokens = self.config, x[:, None] if x.ndim == 2 else x
+        before = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
+        parts, histories = self._parts(tokens), before._asdict()
+        past, ids = {} if state is None else histories, context.segment_ids
+        filtered = {name: self.head_filters(name, parts[name], past.get(name), segment_ids=ids) for name in PARTS}
+        position = jnp.zeros((1,), jnp.int32) if state is None else state.position
+        positions = position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        q, k, squares = self.features(filtered["queries"], filtered["keys"], positions, shifted=config.normalize)
+        v = filtered["values"]
+        if x.ndim == 2:
+            q, k, v = (part[:, 0] for part in (q, k, v))
+        sums = None if state is None else LinearState(state.s, state.z if config.normalize else None)
+        options = {"normalize": config.normalize, "eps": config.eps, "squares": squares, "segment_ids": ids}
+        y, sums = linear_attention_from(sums, q, k, v, **options)
         after = {name: push_history(histories[name], parts[name]) for name in PARTS}
-        return *self._featured(filtered, positions), state._replace(position=state.position + x.shape[1], **after)
+        after.update(s=sums.s, z=before.z if sums.z is None else sums.z, position=position + tokens.shape[1])
+        return self.out_proj(y.reshape(*x.shape[:-1], config.n_heads * config.value_width)), before._replace(**after)
 
     def _parts(self, x: Float[Array, "b t d"]) -> dict[str, jax.Array]:
         """Queries, keys and values by head, before their filters."""
@@ -187,20 +165,3 @@ class LinCAT(Mixer):
             name: project(x).reshape(*x.shape[:2], self.config.n_heads, width)
             for project, (name, width) in zip(projections, self.config.part_widths.items(), strict=True)
         }
-
-    def _featured(self, parts: dict[str, jax.Array], positions: Int[Array, "#b t"]) -> tuple[Features, jax.Array]:
-        """Features of filtered queries and keys, and filtered values."""
-        features = self.features(parts["queries"], parts["keys"], positions, shifted=self.config.normalize)
-        return features, parts["values"]
-
-    def _sums(self, state: LinCATState) -> LinearState:
-        """The sums as the op takes them."""
-        return LinearState(state.s, state.z if self.config.normalize else None)
-
-    def _merge(self, y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
-        """Joins the heads and projects back to the model width."""
-        return self.out_proj(y.reshape(*y.shape[:-2], self.config.n_heads * self.config.value_width))
-
-
-def _with_sums(state: LinCATState, sums: LinearState) -> LinCATState:
-    return state._replace(s=sums.s, z=state.z if sums.z is None else sums.z)

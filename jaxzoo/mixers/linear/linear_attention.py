@@ -28,15 +28,15 @@ from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import NonNegativeFloat, PositiveInt, Rule
 from jaxzoo.layers.head_decay import head_decay
 from jaxzoo.layers.linear import linear
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer
 from jaxzoo.mixers.linear.feature_map import FeatureMapConfig, Features, QueryKeyFeatures
 from jaxzoo.ops.linear_attention import (
     CHUNK,
     PIECE,
     LinearState,
     bidirectional_linear_attention,
-    linear_attention,
-    linear_attention_step,
+    empty_state,
+    linear_attention_from,
 )
 
 
@@ -89,9 +89,6 @@ class LinearAttentionConfig(FeatureMapConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=10, n_heads=2, feature_dim=5, head_dim=3, feature_map="cosformer", n_positions=40)
-
-    def build(self, *, rngs: nnx.Rngs) -> "LinearAttention":
-        return LinearAttention(self, rngs=rngs)
 
     def papers_state_size(self, length: int) -> int | None:
         """Eq. 8: `(d + 1) f` for f features, as for one head of width d; our h heads hold h normalisers, and so
@@ -158,15 +155,6 @@ class LinearAttention(Mixer):
             self.scale_proj: nnx.Linear = linear(d, h, axes=axes, std=std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        # Documents need no positions of their own: only distances count, and a document is one run of tokens.
-        (q, k, squares), v = self._project(x, jnp.arange(x.shape[1], dtype=jnp.int32)[None])
-        if self.config.causal:
-            y, _ = linear_attention(q, k, v, **self._options, squares=squares, segment_ids=context.segment_ids)
-        else:
-            y = bidirectional_linear_attention(q, k, v, normalize=self.config.normalize, eps=self.config.eps)
-        return self._merge(x, y)
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> AnyState:
         """Zeros. The sums are float32 whatever `dtype` says.
 
@@ -175,27 +163,32 @@ class LinearAttention(Mixer):
         """
         config = self.config
         config.require("causal", config.causal, "does not stream", "call the mixer on all tokens at once")
-        s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.value_width), jnp.float32)
-        z = jnp.zeros((*s.shape[:2], s.shape[2] if config.normalize else 0), jnp.float32)
-        if config.feature_map == "cosformer":
-            return PositionedLinearAttentionState(s, z, jnp.zeros((batch_size,), jnp.int32))
-        return LinearAttentionState(s, z)
+        widths = config.n_heads, config.width_of_features, config.value_width
+        sums = empty_state(batch_size, *widths, normalize=config.normalize)
+        return self._state(sums, jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: AnyState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], AnyState]:
-        ahead = jnp.arange(x.shape[1], dtype=jnp.int32)[None]
-        (q, k, squares), v = self._project(x, _position(state)[:, None] + ahead)
-        y, sums = linear_attention(q, k, v, **self._options, squares=squares, initial_state=self._sums(state))
-        return self._merge(x, y), _advance(state, sums, x.shape[1])
+    def mix(self, x: Float[Array, "*b d"], state: AnyState | None, context: Context) -> tuple[Array, AnyState | None]:
+        config, tokens = self.config, x[:, None] if x.ndim == 2 else x
+        # Documents need no positions of their own: only distances count, and a document is one run of tokens.
+        position = state.position if isinstance(state, PositionedLinearAttentionState) else jnp.zeros((1,), jnp.int32)
+        ahead = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        (q, k, squares), v = self._project(tokens, position[:, None] + ahead)
+        if not config.causal:
+            y = bidirectional_linear_attention(q, k, v, normalize=config.normalize, eps=config.eps)
+            return self._merge(x, y), None
+        if x.ndim == 2:
+            q, k, v = (part[:, 0] for part in (q, k, v))
+        sums = None if state is None else LinearState(state.s, state.z if config.normalize else None)
+        options = {**self._options, "squares": squares, "segment_ids": context.segment_ids}
+        y, after = linear_attention_from(sums, q, k, v, **options)
+        return self._merge(x, y), self._state(after, position + tokens.shape[1])
 
-    def step(
-        self, x_t: Float[Array, "b d"], state: AnyState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], AnyState]:
-        (*features, _), v = self._project(x_t[:, None], _position(state)[:, None])
-        q, k, v = (part[:, 0] for part in (*features, v))
-        y, sums = linear_attention_step(self._sums(state), q, k, v, **self._options)
-        return self._merge(x_t, y), _advance(state, sums, 1)
+    def _state(self, sums: LinearState, position: Int[Array, "#b"]) -> AnyState:
+        """The state with these sums, after as many tokens."""
+        z = jnp.zeros((*sums.s.shape[:2], 0), jnp.float32) if sums.z is None else sums.z
+        if self.config.feature_map == "cosformer":
+            return PositionedLinearAttentionState(sums.s, z, position)
+        return LinearAttentionState(sums.s, z)
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -216,25 +209,8 @@ class LinearAttention(Mixer):
         # A factor of a query cancels only if the weights are normalised.
         return self.features(q, k, position, shifted=self.config.normalize), v
 
-    def _sums(self, state: AnyState) -> LinearState:
-        """The state as the op takes it."""
-        return LinearState(state.s, state.z if self.config.normalize else None)
-
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... h v"]) -> Float[Array, "... d"]:
         """Scales the heads, joins them and projects back to the model width."""
         if self.config.output_scaling:
             y = y * self.scale_proj(x)[..., None]
         return self.out_proj(y.reshape(*x.shape[:-1], self.config.n_heads * self.config.value_width))
-
-
-def _position(state: AnyState) -> Int[Array, "#b"]:
-    """Tokens seen; 0 for a feature map that does not ask."""
-    return state.position if isinstance(state, PositionedLinearAttentionState) else jnp.zeros((1,), jnp.int32)
-
-
-def _advance(state: AnyState, sums: LinearState, n_tokens: int) -> AnyState:
-    """The state after `n_tokens` more tokens, of the same kind as before."""
-    z = state.z if sums.z is None else sums.z
-    if isinstance(state, PositionedLinearAttentionState):
-        return PositionedLinearAttentionState(sums.s, z, state.position + n_tokens)
-    return LinearAttentionState(sums.s, z)

@@ -34,8 +34,8 @@ from jaxzoo.checked import FractionAboveZero, NonNegativeFloat, PositiveInt, Rul
 from jaxzoo.layers.head_norm import HeadNorm, head_norm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.rotary import rotary
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class RetNetConfig(MixerConfig):
         url="https://arxiv.org/abs/2307.08621",
         good_at="Recent text at constant memory, with fixed decays.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
     """Heads, each with a decay of its own."""
@@ -114,16 +115,9 @@ class RetNetConfig(MixerConfig):
         own = 1 - 2.0 ** (-5 - np.arange(self.n_heads))
         return np.log(own if self.gamma is None else np.full(self.n_heads, self.gamma))
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=12, n_heads=3, value_width=15, chunk_size=4)
-
-    def build(self, *, rngs: nnx.Rngs) -> "RetNet":
-        return RetNet(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, scores of a chunk with their values, and writing and reading the state."""
@@ -161,16 +155,6 @@ class RetNet(Mixer):
             self.out_proj: nnx.Linear = linear(values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        positions = jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        o, _ = linear_attention(
-            *self._project(x, positions),
-            log_decay=self._log_decay(),
-            segment_ids=context.segment_ids,
-            chunk_size=self.config.chunk_size,
-        )
-        return self._merge(x, o)
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> RetNetState:
@@ -179,24 +163,15 @@ class RetNet(Mixer):
         shape = (batch_size, config.n_heads, config.head_width, config.values // config.n_heads)
         return RetNetState(jnp.zeros(shape, jnp.float32), jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RetNetState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RetNetState]:
-        positions = state.position[:, None] + jnp.arange(x.shape[1], dtype=jnp.int32)[None, :]
-        o, after = linear_attention(
-            *self._project(x, positions),
-            log_decay=self._log_decay(),
-            initial_state=LinearState(state.s, None),
-            chunk_size=self.config.chunk_size,
-        )
-        return self._merge(x, o), RetNetState(after.s, state.position + x.shape[1])
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RetNetState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RetNetState]:
-        q, k, v = (y[:, 0] for y in self._project(x_t[:, None], state.position[:, None]))
-        o, after = linear_attention_step(LinearState(state.s, None), q, k, v, log_decay=self._log_decay())
-        return self._merge(x_t, o), RetNetState(after.s, state.position + 1)
+    def mix(self, x: Float[Array, "*b d"], state: RetNetState | None, context: Context) -> tuple[Array, RetNetState]:
+        tokens, before = (x[:, None] if x.ndim == 2 else x), None if state is None else LinearState(state.s, None)
+        position = jnp.zeros((1,), jnp.int32) if state is None else state.position
+        q, k, v = self._project(tokens, position[:, None] + jnp.arange(tokens.shape[1], dtype=jnp.int32)[None, :])
+        if x.ndim == 2:
+            q, k, v = (y[:, 0] for y in (q, k, v))
+        options = {"log_decay": self._log_decay(), "chunk_size": self.config.chunk_size}
+        o, after = linear_attention_from(before, q, k, v, **options, segment_ids=context.segment_ids)
+        return self._merge(x, o), RetNetState(after.s, position + tokens.shape[1])
 
     def _project(self, x: Float[Array, "b t d"], positions: Int[Array, "b t"]) -> tuple[jax.Array, ...]:
         """Queries, keys `(b, t, h, k)`, rotated, and values `(b, t, h, v)`."""

@@ -1,23 +1,33 @@
-"""Shared parts of the RWKV mixers: the depth of a layer, on which its initial values depend, and these values."""
+"""Shared parts of the RWKV mixers: depth, on which initial values depend, token shift, heads and norm."""
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.typing import DTypeLike
 
+from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeInt, PositiveInt
+from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import Capabilities, MixerConfig
+from jaxzoo.layers.token_shift import token_shift
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig, State
+from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+
+Sums = tuple[Array, ...]
+"""Arrays of a time mix's state but the last input."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RWKVConfig(MixerConfig):
     """Place in the depth and initialisation of a mixer of RWKV; abstract."""
+
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     layer_index: NonNegativeInt = 0
     """l, the place from the front of the layer that initial token shifts and decays are made for, counted from 0. A
@@ -32,10 +42,6 @@ class RWKVConfig(MixerConfig):
         self.require("layer_index", self.layer_index < self.n_layers, f"must be below n_layers={self.n_layers}")
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    @property
     def scanned_as(self) -> MixerConfig:
         return dataclasses.replace(self, layer_index=0, n_layers=1)
 
@@ -43,6 +49,118 @@ class RWKVConfig(MixerConfig):
     def depth(self) -> float:
         """l / (L - 1): 0 for the first layer, 1 for the last of several."""
         return self.layer_index / max(self.n_layers - 1, 1)
+
+
+class RWKVState(NamedTuple):
+    """State of the token shift."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+
+
+class RWKVHeadsState(NamedTuple):
+    """The last input and the sums over the past."""
+
+    last: Float[Array, "b d"]
+    """The last input, in the dtype given to `init_state`."""
+    s: Float[Array, "b h k v"]
+    """`S` of the module docstrings, float32."""
+
+
+class RWKVMixer(Mixer):
+    """A mixer after a token shift; abstract: a subclass defines `_mix`, and a time mix `state_class` and `_no_sums`."""
+
+    config: Any
+    state_class: ClassVar[Any] = RWKVState
+    """A NamedTuple of the last input and the sums."""
+
+    def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> State:
+        """The state before the first token: zeros. The sums are float32 whatever `dtype` says."""
+        return self.state_class(jnp.zeros((batch_size, self.config.width), dtype), *self._no_sums(batch_size))
+
+    def mix(self, x: Float[Array, "*b d"], state: State, context: Context) -> tuple[Array, State]:
+        last, *sums = self.init_state(x.shape[0]) if state is None else state
+        y, sums = self._mix(x, self._shifted(x, state, context), () if state is None else tuple(sums), context)
+        inputs = x[:, None] if x.ndim == 2 else x
+        last = jnp.concatenate([last[:, None], inputs.astype(last.dtype)], axis=1)[:, -1]
+        return y, self.state_class(last, *sums)
+
+    def _shifted(self, x: Float[Array, "*b d"], state: State, context: Context) -> Float[Array, "*b d"]:
+        """The input before each token."""
+        if state is not None and x.ndim == 2:
+            return state.last.astype(x.dtype)
+        return token_shift(x, None if state is None else state.last, segment_ids=context.segment_ids)
+
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
+        """Outputs, and the sums after them; see `Mixer.mix`.
+
+        Args:
+          x: inputs.
+          shifted: the input before each.
+          sums: of the state; empty in a call.
+          context: that of the call.
+        """
+        raise NotImplementedError
+
+    def _no_sums(self, batch_size: int) -> Sums:
+        """The sums before the first token, float32."""
+        del batch_size
+        return ()
+
+
+class RWKVHeads(RWKVMixer):
+    """A time mix with a matrix a head as its sums and a group norm after them; abstract.
+
+    `norm_scale` and `norm_bias` (h v,).
+    """
+
+    state_class = RWKVHeadsState
+
+    def _make_norm(self, config: RWKVConfig, width: int) -> None:
+        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
+        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((width,), scale), ("heads",), decay=False)
+        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+
+    def _no_sums(self, batch_size: int) -> Sums:
+        config = self.config
+        return (jnp.zeros((batch_size, config.n_heads, config.head_key, config.head_width), jnp.float32),)
+
+    def _normed(self, o: Float[Array, "... h v"]) -> Float[Array, "... hv"]:
+        """The heads normalized and joined, scaled and shifted by channel."""
+        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(*o.shape[:-2], self.norm_scale.shape[0])
+        return along_last(self.norm_scale[...], y) * y + along_last(self.norm_bias[...], y)
+
+
+class RWKVBonusHeads(RWKVHeads):
+    """The recurrence of RWKV-5 and 6; abstract: a subclass makes `output`, and defines `_project`.
+
+    `time_decay`, `time_first` (h, k).
+    """
+
+    output: nnx.Linear
+
+    def _make_recurrence(self, config: Any, keys: int, values: int) -> None:
+        """Decays, bonuses and norm of as many key and value channels."""
+        decays = decay_curve(config, keys, lowest=-6.0, span=5.0).reshape(config.n_heads, -1)
+        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
+        bonus = config.depth * (1 - np.arange(keys) / max(keys - 1, 1)) + 0.1 * zigzag(keys)
+        bonus = jnp.asarray(bonus, jnp.float32).reshape(config.n_heads, -1)
+        self.time_first: nnx.Param[jax.Array] = parameter(bonus, ("heads", None), decay=False)
+        self._make_norm(config, values)
+
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
+        r, k, v, gate, log_decay = self._project(x, shifted)
+        options: dict[str, Any] = {"log_decay": log_decay, "bonus": self.time_first[...]}
+        if x.ndim == 2:
+            o, s = bonus_linear_attention_step(sums[0], r, k, v, **options)
+        else:
+            past: dict[str, Any] = {"segment_ids": context.segment_ids, "initial_state": sums[0] if sums else None}
+            o, s = bonus_linear_attention(r, k, v, **options, **past)
+        return self.output(self._normed(o) * gate), (s,)
+
+    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[Array, ...]:
+        """Receptance, keys and values `(..., h, k)`, the gate `(..., value_width)`, and log decays, float32."""
+        raise NotImplementedError
 
 
 def projection(

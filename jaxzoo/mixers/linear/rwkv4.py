@@ -28,14 +28,13 @@ from typing import ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
-from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
+from jaxzoo.layers.token_shift import mix
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, share, zigzag
+from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, decay_curve, projection, share, zigzag
 from jaxzoo.ops.wkv4 import Wkv4State, empty_state, wkv4, wkv4_step
 
 
@@ -61,9 +60,6 @@ class RWKV4TimeMixConfig(RWKVConfig):
     def tiny(cls) -> Self:
         return cls(d_model=7, value_width=9, layer_index=1, n_layers=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV4TimeMix":
-        return RWKV4TimeMix(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """Projections, and six multiply-adds per channel: three that write the sums and three that read them."""
         return 8.0 * self.width * self.values + 12.0 * self.values
@@ -82,7 +78,7 @@ class RWKV4TimeMixState(NamedTuple):
     """The largest exponent of a weight, float32."""
 
 
-class RWKV4TimeMix(Mixer):
+class RWKV4TimeMix(RWKVMixer):
     """RWKV-4's time mixing; the state has a fixed size, and `step` costs the projections and O(1) per channel.
 
     `time_mix_key`, `time_mix_value`, `time_mix_receptance` (d,), `time_decay`, `time_first` (value_width,); `key`,
@@ -90,6 +86,7 @@ class RWKV4TimeMix(Mixer):
     """
 
     config: RWKV4TimeMixConfig
+    state_class = RWKV4TimeMixState
 
     def __init__(self, config: RWKV4TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, width, axes = config.width, config.values, ("embed", "channels")
@@ -107,41 +104,17 @@ class RWKV4TimeMix(Mixer):
         self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        r, k, v = self._project(x, token_shift(x, segment_ids=ids))
-        w, u = self._rates()
-        return self.output(r * wkv4(k, v, w=w, u=u, segment_ids=ids)[0])
+    def _no_sums(self, batch_size: int) -> Sums:
+        return empty_state(batch_size, self.config.values)
 
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV4TimeMixState:
-        """Zeros, and a scale below all others. All but `last` is float32 whatever `dtype` says."""
-        last = empty_last(batch_size, self.config.width, dtype)
-        return RWKV4TimeMixState(last, *empty_state(batch_size, self.config.values))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV4TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV4TimeMixState]:
-        r, k, v = self._project(x, token_shift(x, state.last))
-        w, u = self._rates()
-        wkv, sums = wkv4(k, v, w=w, u=u, initial_state=Wkv4State(*state[1:]))
-        return self.output(r * wkv), RWKV4TimeMixState(last_input(state.last, x), *sums)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV4TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV4TimeMixState]:
-        r, k, v = self._project(x_t, state.last.astype(x_t.dtype))
-        w, u = self._rates()
-        wkv, sums = wkv4_step(Wkv4State(*state[1:]), k, v, w=w, u=u)
-        return self.output(r * wkv), RWKV4TimeMixState(x_t.astype(state.last.dtype), *sums)
-
-    def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
-        """Receptance in (0, 1), keys and values."""
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
         r = jax.nn.sigmoid(self.receptance(mix(x, shifted, self.time_mix_receptance[...])))
         k = self.key(mix(x, shifted, self.time_mix_key[...]))
-        return r, k, self.value(mix(x, shifted, self.time_mix_value[...]))
-
-    def _rates(self) -> tuple[jax.Array, jax.Array]:
-        """Decays w and bonuses u, `(value_width,)`."""
-        return jnp.exp(self.time_decay[...]), self.time_first[...]
+        v = self.value(mix(x, shifted, self.time_mix_value[...]))
+        w, u = jnp.exp(self.time_decay[...]), self.time_first[...]
+        before = Wkv4State(*sums) if sums else None
+        if before is not None and x.ndim == 2:
+            wkv, after = wkv4_step(before, k, v, w=w, u=u)
+        else:
+            wkv, after = wkv4(k, v, w=w, u=u, segment_ids=context.segment_ids, initial_state=before)
+        return self.output(r * wkv), after

@@ -19,18 +19,17 @@ orthogonal matrix times sqrt(hidden_width / d).
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
-from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection, share
+from jaxzoo.layers.token_shift import mix
+from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection, share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,22 +56,12 @@ class RWKV4ChannelMixConfig(RWKVConfig):
     def tiny(cls) -> Self:
         return cls(d_model=7, hidden_width=11, layer_index=1, n_layers=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV4ChannelMix":
-        return RWKV4ChannelMix(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """The three projections."""
         return 4.0 * self.width * self.hidden + 2.0 * self.width**2
 
 
-class RWKV4ChannelMixState(NamedTuple):
-    """State of the token shift."""
-
-    last: Float[Array, "b d"]
-    """The last input, in the dtype given to `init_state`."""
-
-
-class RWKV4ChannelMix(Mixer):
+class RWKV4ChannelMix(RWKVMixer):
     """RWKV-4's channel mixing; the state is one input.
 
     `time_mix_key`, `time_mix_receptance` (d,); `key` (d, hidden_width), `receptance` (d, d), `value` (hidden_width, d).
@@ -92,27 +81,7 @@ class RWKV4ChannelMix(Mixer):
         self.value: nnx.Linear = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        return self._mix(x, token_shift(x, segment_ids=context.segment_ids))
-
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV4ChannelMixState:
-        """Zeros."""
-        return RWKV4ChannelMixState(empty_last(batch_size, self.config.width, dtype))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV4ChannelMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV4ChannelMixState]:
-        return self._mix(x, token_shift(x, state.last)), RWKV4ChannelMixState(last_input(state.last, x))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV4ChannelMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV4ChannelMixState]:
-        last = x_t.astype(state.last.dtype)
-        return self._mix(x_t, state.last.astype(x_t.dtype)), RWKV4ChannelMixState(last)
-
-    def _mix(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> Float[Array, "... d"]:
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
         hidden = jnp.square(jax.nn.relu(self.key(mix(x, shifted, self.time_mix_key[...]))))
         gate = jax.nn.sigmoid(self.receptance(mix(x, shifted, self.time_mix_receptance[...])))
-        return gate * self.value(hidden)
+        return gate * self.value(hidden), sums

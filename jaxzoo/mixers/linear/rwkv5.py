@@ -25,22 +25,17 @@ matrices. All parameters have one learning rate.
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
-from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.token_shift import empty_last, last_input, mix, token_shift
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, share, zigzag
-from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.layers.token_shift import mix
+from jaxzoo.mixers.base import About
+from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection, share
 from jaxzoo.ops.linear_attention import CHUNK
 
 
@@ -78,12 +73,11 @@ class RWKV5TimeMixConfig(RWKVConfig):
         """Channels of a head."""
         return self.values // self.n_heads
 
+    head_key = head_width
+
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, n_heads=3, value_width=15, layer_index=1, n_layers=3)
-
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV5TimeMix":
-        return RWKV5TimeMix(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, scores of a chunk with their values, writing and reading the state, and the token itself."""
@@ -92,16 +86,7 @@ class RWKV5TimeMixConfig(RWKVConfig):
         return 10.0 * self.width * width + recurrence
 
 
-class RWKV5TimeMixState(NamedTuple):
-    """The last input and the sums over the past."""
-
-    last: Float[Array, "b d"]
-    """The last input, in the dtype given to `init_state`."""
-    s: Float[Array, "b h k v"]
-    """Decayed sum of `k_j v_j^T`, float32."""
-
-
-class RWKV5TimeMix(Mixer):
+class RWKV5TimeMix(RWKVBonusHeads):
     """RWKV-5's time mixing; the state has a fixed size, and `step` costs O(value_width^2 / n_heads).
 
     `time_mix_key`, `time_mix_value`, `time_mix_receptance`, `time_mix_gate` (d,), `time_decay`, `time_first` (h, k),
@@ -113,20 +98,11 @@ class RWKV5TimeMix(Mixer):
 
     def __init__(self, config: RWKV5TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, width, axes = config.width, config.values, ("embed", "heads")
-        heads = (config.n_heads, config.head_width)
         self.time_mix_key: nnx.Param[jax.Array] = share(config)
         self.time_mix_value: nnx.Param[jax.Array] = share(config, more=0.3 * config.depth)
         self.time_mix_receptance: nnx.Param[jax.Array] = share(config, 0.5)
         self.time_mix_gate: nnx.Param[jax.Array] = share(config, 0.5)
-        decays = decay_curve(config, width, lowest=-6.0, span=5.0).reshape(heads)
-        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
-        bonus = config.depth * (1 - np.arange(width) / max(width - 1, 1)) + 0.1 * zigzag(width)
-        self.time_first: nnx.Param[jax.Array] = parameter(
-            jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False
-        )
-        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((width,), scale), ("heads",), decay=False)
-        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+        self._make_recurrence(config, width, width)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
         self.key: nnx.Linear = projection(config, d, width, **inward)
         self.value: nnx.Linear = projection(config, d, width, **inward)
@@ -135,52 +111,11 @@ class RWKV5TimeMix(Mixer):
         self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        r, k, v, gate = self._project(x, token_shift(x, segment_ids=ids))
-        o, _ = bonus_linear_attention(r, k, v, log_decay=self._log_decay(), bonus=self.time_first[...], segment_ids=ids)
-        return self._merge(o, gate)
-
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV5TimeMixState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
-        config = self.config
-        shape = (batch_size, config.n_heads, config.head_width, config.head_width)
-        return RWKV5TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV5TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV5TimeMixState]:
-        r, k, v, gate = self._project(x, token_shift(x, state.last))
-        o, s = bonus_linear_attention(
-            r, k, v, log_decay=self._log_decay(), bonus=self.time_first[...], initial_state=state.s
-        )
-        return self._merge(o, gate), RWKV5TimeMixState(last_input(state.last, x), s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV5TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV5TimeMixState]:
-        r, k, v, gate = self._project(x_t, state.last.astype(x_t.dtype))
-        o, s = bonus_linear_attention_step(state.s, r, k, v, log_decay=self._log_decay(), bonus=self.time_first[...])
-        return self._merge(o, gate), RWKV5TimeMixState(x_t.astype(state.last.dtype), s)
-
     def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[jax.Array, ...]:
-        """Receptance, keys and values `(..., h, k)`, and the gate `(..., value_width)`."""
+        """Receptance, keys and values `(..., h, k)`, the gate `(..., value_width)`, and log decays `(h, k)`."""
         r = self.receptance(mix(x, shifted, self.time_mix_receptance[...]))
         k = self.key(mix(x, shifted, self.time_mix_key[...]))
         v = self.value(mix(x, shifted, self.time_mix_value[...]))
         gate = jax.nn.silu(self.gate(mix(x, shifted, self.time_mix_gate[...])))
         r, k, v = (y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width) for y in (r, k, v))
-        return r, k, v, gate
-
-    def _merge(self, o: Float[Array, "... h v"], gate: Float[Array, "... hv"]) -> Float[Array, "... d"]:
-        """Normalises the heads, joins, gates and projects them back to the model width."""
-        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(gate.shape)
-        scale, bias = (
-            x[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,)) for x in (self.norm_scale, self.norm_bias)
-        )
-        return self.output((scale * y + bias) * gate)
-
-    def _log_decay(self) -> Float[Array, "h k"]:
-        return -jnp.exp(self.time_decay[...])
+        return r, k, v, gate, -jnp.exp(self.time_decay[...])

@@ -31,22 +31,18 @@ the output 0). All parameters have one learning rate.
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
-from jaxzoo.layers.head_norm import head_norm
-from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, decay_curve, projection, zigzag
-from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About
+from jaxzoo.mixers.linear.rwkv import RWKVBonusHeads, RWKVConfig, projection
 from jaxzoo.ops.linear_attention import CHUNK
 
 
@@ -96,13 +92,15 @@ class RWKV6TimeMixConfig(RWKVConfig):
         """Key width of a head."""
         return self.keys // self.n_heads
 
+    @property
+    def head_width(self) -> int:
+        """Value width of a head."""
+        return self.values // self.n_heads
+
     @classmethod
     def tiny(cls) -> Self:
         place = cls(layer_index=1, n_layers=3)
         return dataclasses.replace(place, d_model=7, n_heads=3, value_width=15, key_width=6, shift_rank=2, decay_rank=3)
-
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV6TimeMix":
-        return RWKV6TimeMix(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections and low-rank maps, scores of a chunk with their values, and writing and reading the state."""
@@ -114,16 +112,7 @@ class RWKV6TimeMixConfig(RWKVConfig):
         return d * (4.0 * keys + 6.0 * values) + low_rank + recurrence
 
 
-class RWKV6TimeMixState(NamedTuple):
-    """The last input and the sums over the past."""
-
-    last: Float[Array, "b d"]
-    """The last input, in the dtype given to `init_state`."""
-    s: Float[Array, "b h k v"]
-    """Decayed sum of `k_j v_j^T`, float32."""
-
-
-class RWKV6TimeMix(Mixer):
+class RWKV6TimeMix(RWKVBonusHeads):
     """RWKV-6's time mixing; the state has a fixed size, and `step` costs O(key_width value_width / n_heads).
 
     `shift_mean` (d,), `shifts` (5, d), `shift_down` (d, 5 shift_rank), `shift_up` (5, shift_rank, d), `time_decay`,
@@ -135,7 +124,7 @@ class RWKV6TimeMix(Mixer):
 
     def __init__(self, config: RWKV6TimeMixConfig, *, rngs: nnx.Rngs) -> None:
         d, width, keys, axes = config.width, config.values, config.keys, ("embed", "heads")
-        heads, small = (config.n_heads, config.head_key), config.shift_rank
+        small = config.shift_rank
         exponents = np.array([1.0, 1.0, 1.0, 0.5, 0.5])[:, None] * (1 - config.layer_index / config.n_layers)
         shares = 1 - (np.arange(d) / d)[None] ** exponents
         shares[2] -= 0.3 * config.depth
@@ -143,17 +132,9 @@ class RWKV6TimeMix(Mixer):
         self.shifts: nnx.Param[jax.Array] = parameter(jnp.asarray(shares, jnp.float32), (None, "embed"), decay=False)
         self.shift_down: nnx.Param[jax.Array] = parameter(jnp.zeros((d, 5 * small)), ("embed", None))
         self.shift_up: nnx.Param[jax.Array] = parameter(_nearly_zero((5, small, d), rngs), (None, None, "embed"))
-        decays = decay_curve(config, keys, lowest=-6.0, span=5.0).reshape(heads)
-        self.time_decay: nnx.Param[jax.Array] = parameter(decays, ("heads", None), decay=False)
         self.decay_down: nnx.Param[jax.Array] = parameter(jnp.zeros((d, config.decay_rank)), ("embed", None))
         self.decay_up: nnx.Param[jax.Array] = parameter(_nearly_zero((config.decay_rank, keys), rngs), (None, "heads"))
-        bonus = config.depth * (1 - np.arange(keys) / max(keys - 1, 1)) + 0.1 * zigzag(keys)
-        self.time_first: nnx.Param[jax.Array] = parameter(
-            jnp.asarray(bonus, jnp.float32).reshape(heads), ("heads", None), decay=False
-        )
-        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((width,), scale), ("heads",), decay=False)
-        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((width,)), ("heads",), decay=False)
+        self._make_recurrence(config, keys, width)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
         self.key: nnx.Linear = projection(config, d, keys, gain=0.1, **inward)
         self.value: nnx.Linear = projection(config, d, width, gain=1.0, **inward)
@@ -161,35 +142,6 @@ class RWKV6TimeMix(Mixer):
         self.gate: nnx.Linear = projection(config, d, width, gain=0.1, **inward)
         self.output: nnx.Linear = projection(config, width, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
-
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids, bonus = context.segment_ids, self.time_first[...]
-        r, k, v, gate, log_decay = self._project(x, token_shift(x, segment_ids=ids))
-        o, _ = bonus_linear_attention(r, k, v, log_decay=log_decay, bonus=bonus, segment_ids=ids)
-        return self._merge(o, gate)
-
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV6TimeMixState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
-        config = self.config
-        shape = (batch_size, config.n_heads, config.head_key, config.values // config.n_heads)
-        return RWKV6TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV6TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV6TimeMixState]:
-        r, k, v, gate, log_decay = self._project(x, token_shift(x, state.last))
-        bonus = self.time_first[...]
-        o, s = bonus_linear_attention(r, k, v, log_decay=log_decay, bonus=bonus, initial_state=state.s)
-        return self._merge(o, gate), RWKV6TimeMixState(last_input(state.last, x), s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV6TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV6TimeMixState]:
-        r, k, v, gate, log_decay = self._project(x_t, state.last.astype(x_t.dtype))
-        o, s = bonus_linear_attention_step(state.s, r, k, v, log_decay=log_decay, bonus=self.time_first[...])
-        return self._merge(o, gate), RWKV6TimeMixState(x_t.astype(state.last.dtype), s)
 
     def _project(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> tuple[Array, ...]:
         """Receptance, keys, values and float32 log decays `(..., h, k)`, the gate `(..., value_width)` before these."""
@@ -199,25 +151,16 @@ class RWKV6TimeMix(Mixer):
             y.reshape(*x.shape[:-1], self.config.n_heads, y.shape[-1] // self.config.n_heads)
             for y in (self.receptance(r), self.key(k), self.value(v), low)
         )
-        base = self.time_decay[...]
-        log_decay = -jnp.exp(base.reshape((1,) * (x.ndim - 1) + base.shape) + low.astype(jnp.float32))
+        low = low.astype(jnp.float32)
+        log_decay = -jnp.exp(along_last(self.time_decay[...], low) + low)
         return r, k, v, jax.nn.silu(self.gate(g)), log_decay
 
     def _shift(self, x: Float[Array, "... d"], to_last: Float[Array, "... d"]) -> list[Array]:
         """The five mixtures of the token and the one before it, for w, k, v, r and g."""
-        wide = lambda y: y.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))  # noqa: E731
-        z = x + to_last * wide(self.shift_mean[...])
+        z = x + to_last * along_last(self.shift_mean[...], x)
         hidden = jnp.split(jnp.tanh(z @ self.shift_down[...].astype(x.dtype)), 5, axis=-1)
         ups, means = self.shift_up[...].astype(x.dtype), self.shifts[...]
-        return [x + to_last * (wide(means[j]) + hidden[j] @ ups[j]) for j in range(5)]
-
-    def _merge(self, o: Float[Array, "... h v"], gate: Float[Array, "... hv"]) -> Float[Array, "... d"]:
-        """Normalizes the heads, joins, gates and projects them back to the model width."""
-        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(gate.shape)
-        scale, bias = (
-            x[...].astype(y.dtype).reshape((1,) * (y.ndim - 1) + (-1,)) for x in (self.norm_scale, self.norm_bias)
-        )
-        return self.output((scale * y + bias) * gate)
+        return [x + to_last * (along_last(means[j], x) + hidden[j] @ ups[j]) for j in range(5)]
 
 
 def _nearly_zero(shape: tuple[int, ...], rngs: nnx.Rngs) -> Array:

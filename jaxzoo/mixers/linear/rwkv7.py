@@ -37,22 +37,19 @@ parameters have one learning rate. |k . k_k| is the root of the sum of squares +
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
-from jaxzoo.layers.head_norm import head_norm
 from jaxzoo.layers.low_rank import Activation, LowRank
-from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, MixerConfig
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVHeads, RWKVHeadsState, Sums, projection
 from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
 
 
@@ -93,6 +90,8 @@ class RWKV7TimeMixConfig(RWKVConfig):
         """Channels of a head."""
         return self.width // self.n_heads
 
+    head_key = head_width
+
     @property
     def mixes_values(self) -> bool:
         """`value_residual`, with the default filled in."""
@@ -101,7 +100,7 @@ class RWKV7TimeMixConfig(RWKVConfig):
     @property
     def capabilities(self) -> Capabilities:
         mixes = self.mixes_values
-        return dataclasses.replace(super().capabilities, makes_values=not mixes, needs_values=mixes)
+        return dataclasses.replace(self.promises, makes_values=not mixes, needs_values=mixes)
 
     @property
     def scanned_as(self) -> MixerConfig:
@@ -112,9 +111,6 @@ class RWKV7TimeMixConfig(RWKVConfig):
         ranks = cls(decay_rank=2, rate_rank=3, gate_rank=4, value_rank=2)
         return dataclasses.replace(ranks, d_model=9, n_heads=3, layer_index=1, n_layers=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV7TimeMix":
-        return RWKV7TimeMix(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """Projections and low-rank maps; five products of a chunk with keys or values and the solve; and the state
         read twice and written twice."""
@@ -123,16 +119,7 @@ class RWKV7TimeMixConfig(RWKVConfig):
         return 8.0 * d * d + low_rank + 2.0 * min(CHUNK, length) * 8 * d + 8.0 * self.head_width * d
 
 
-class RWKV7TimeMixState(NamedTuple):
-    """The last input and the fast weights."""
-
-    last: Float[Array, "b d"]
-    """The last input, in the dtype given to `init_state`."""
-    s: Float[Array, "b h k v"]
-    """`S` of the module docstring, float32."""
-
-
-class RWKV7TimeMix(Mixer):
+class RWKV7TimeMix(RWKVHeads):
     """RWKV-7's time mixing; the state has a fixed size, and `step` costs O(d^2 / n_heads) besides the projections.
 
     `shifts` (6, d), `receptance`, `key`, `value`, `output` (d, d), `decay`, `rate`, `gate` and, with a value residual,
@@ -155,9 +142,7 @@ class RWKV7TimeMix(Mixer):
         self.removal_scale: nnx.Param[jax.Array] = parameter(removal, ("heads",), decay=False)
         self.rate_share: nnx.Param[jax.Array] = parameter(jnp.full((d,), 1.02), ("heads",), decay=False)
         self.bonus: nnx.Param[jax.Array] = parameter(jnp.full(heads, -0.04), ("heads", None), decay=False)
-        scale = ((1 + config.layer_index) / config.n_layers) ** 0.7
-        self.norm_scale: nnx.Param[jax.Array] = parameter(jnp.full((d,), scale), ("heads",), decay=False)
-        self.norm_bias: nnx.Param[jax.Array] = parameter(jnp.zeros((d,)), ("heads",), decay=False)
+        self._make_norm(config, d)
         inward = {"axes": axes, "std": config.std, "rngs": rngs}
         self.receptance: nnx.Linear = projection(config, d, d, **inward)
         self.key: nnx.Linear = projection(config, d, d, gain=0.1, **inward)
@@ -165,59 +150,30 @@ class RWKV7TimeMix(Mixer):
         self.output: nnx.Linear = projection(config, d, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        tokens, gate = self._project(x, token_shift(x, segment_ids=ids), context)
-        o, _ = delta_rule(
-            tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, segment_ids=ids
-        )
-        return self._merge(o, tokens, gate)
-
     def values(
-        self, x: Float[Array, "*b d"], state: RWKV7TimeMixState | None = None, context: Context = NO_CONTEXT
+        self, x: Float[Array, "*b d"], state: RWKVHeadsState | None = None, context: Context = NO_CONTEXT
     ) -> Float[Array, "*b d"]:
-        if state is None:
-            shifted = token_shift(x, segment_ids=context.segment_ids)
+        return self.value(self._shift(x, self._shifted(x, state, context))[3])
+
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
+        q, k, v, gate, options = self._project(x, shifted, context)
+        if x.ndim == 2:
+            o, s = delta_rule_step(sums[0], q, k, v, **options)
         else:
-            shifted = token_shift(x, state.last) if x.ndim == 3 else state.last.astype(x.dtype)
-        return self.value(self._shift(x, shifted)[3])
-
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV7TimeMixState:
-        """Zeros. The sums are float32 whatever `dtype` says."""
-        config = self.config
-        shape = (batch_size, config.n_heads, config.head_width, config.head_width)
-        return RWKV7TimeMixState(empty_last(batch_size, config.width, dtype), jnp.zeros(shape, jnp.float32))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV7TimeMixState]:
-        tokens, gate = self._project(x, token_shift(x, state.last), context)
-        o, s = delta_rule(
-            tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay, initial_state=state.s
-        )
-        return self._merge(o, tokens, gate), RWKV7TimeMixState(last_input(state.last, x), s)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV7TimeMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV7TimeMixState]:
-        tokens, gate = self._project(x_t, state.last.astype(x_t.dtype), context)
-        o, s = delta_rule_step(
-            state.s, tokens.q, tokens.k, tokens.v, removal=tokens.removal, log_decay=tokens.log_decay
-        )
-        return self._merge(o, tokens, gate), RWKV7TimeMixState(x_t.astype(state.last.dtype), s)
+            past: dict[str, Any] = {"segment_ids": context.segment_ids, "initial_state": sums[0] if sums else None}
+            o, s = delta_rule(q, k, v, **options, **past)
+        own = (q * k * along_last(self.bonus[...], q)).sum(-1, keepdims=True) * v
+        return self.output((self._normed(o) + own.reshape(gate.shape)) * gate), (s,)
 
     def _shift(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> list[Array]:
         """The mixtures of the token and the one before it, for r, w, k, v, a and g."""
-        mu = self.shifts[...].astype(x.dtype)
-        return [x + (shifted - x) * mu[j].reshape((1,) * (x.ndim - 1) + (-1,)) for j in range(6)]
+        return [x + (shifted - x) * along_last(mu, x) for mu in self.shifts[...]]
 
     def _project(
         self, x: Float[Array, "... d"], shifted: Float[Array, "... d"], context: Context
-    ) -> "tuple[_Tokens, Array]":
-        """The tokens of the recurrence, and the gate `(..., d)`."""
-        wide = lambda y: y.astype(x.dtype).reshape((1,) * (x.ndim - 1) + y.shape)  # noqa: E731
+    ) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+        """Queries, keys and values `(..., h, k)`, the gate `(..., d)`, and removals and decays as `delta_rule` takes
+        them."""
         split = lambda y: y.reshape(*x.shape[:-1], self.config.n_heads, self.config.head_width)  # noqa: E731
         r, w, k, v, a, g = self._shift(x, shifted)
         values = self.value(v)
@@ -227,30 +183,12 @@ class RWKV7TimeMix(Mixer):
             values = values + (context.first_values - values) * share
         log_decay = -math.exp(-0.5) * jax.nn.sigmoid(self.decay(w).astype(jnp.float32))
         k, a = self.key(k), jax.nn.sigmoid(self.rate(a))
-        kappa = split(k * wide(self.removal_scale[...])).astype(jnp.float32)
+        kappa = split(k * along_last(self.removal_scale[...], k)).astype(jnp.float32)
         kappa = kappa * jax.lax.rsqrt(jnp.square(kappa).sum(-1, keepdims=True) + np.float32(1e-12))
-        k = k * (1 + (a - 1) * wide(self.rate_share[...]))
+        k = k * (1 + (a - 1) * along_last(self.rate_share[...], k))
         removal = Removal(kappa, -split(a).astype(jnp.float32) * kappa)
-        tokens = _Tokens(split(self.receptance(r)), split(k), split(values), removal, split(log_decay))
-        return tokens, self.gate(g)
-
-    def _merge(self, o: Float[Array, "... h v"], tokens: "_Tokens", gate: Float[Array, "... d"]) -> Array:
-        """Normalizes the heads, adds the bonus, joins, gates and projects them back to the model width."""
-        y = head_norm(o, "layer", eps=self.config.norm_eps).reshape(gate.shape)
-        wide = lambda y: y.astype(gate.dtype).reshape((1,) * (gate.ndim - 1) + y.shape)  # noqa: E731
-        y = y * wide(self.norm_scale[...]) + wide(self.norm_bias[...])
-        own = (tokens.q * tokens.k * wide(self.bonus[...])).sum(-1, keepdims=True) * tokens.v
-        return self.output((y + own.reshape(gate.shape)) * gate)
-
-
-class _Tokens(NamedTuple):
-    """Inputs of the recurrence per token, all (..., h, k)."""
-
-    q: Array
-    k: Array
-    v: Array
-    removal: Removal  # kappa, and -a kappa, float32
-    log_decay: Array  # float32
+        options = {"removal": removal, "log_decay": split(log_decay)}
+        return split(self.receptance(r)), split(k), split(values), self.gate(g), options
 
 
 def _low_rank(

@@ -12,20 +12,18 @@ and channel i of d: mu = 1 - (i / d)^{(1 - l / L)^4}. Deviation: projections sta
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveInt
-from jaxzoo.layers.token_shift import empty_last, last_input, token_shift
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Context, Mixer
-from jaxzoo.mixers.linear.rwkv import RWKVConfig, projection
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About, Context
+from jaxzoo.mixers.linear.rwkv import RWKVConfig, RWKVMixer, Sums, projection
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,22 +48,12 @@ class RWKV7ChannelMixConfig(RWKVConfig):
     def tiny(cls) -> Self:
         return cls(d_model=7, hidden_width=23, layer_index=1, n_layers=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "RWKV7ChannelMix":
-        return RWKV7ChannelMix(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """The two projections."""
         return 4.0 * self.width * self.hidden
 
 
-class RWKV7ChannelMixState(NamedTuple):
-    """State of the token shift."""
-
-    last: Float[Array, "b d"]
-    """The last input, in the dtype given to `init_state`."""
-
-
-class RWKV7ChannelMix(Mixer):
+class RWKV7ChannelMix(RWKVMixer):
     """RWKV-7's channel mixing: `shift` (d,), `key` (d, hidden_width), `value` (hidden_width, d)."""
 
     config: RWKV7ChannelMixConfig
@@ -78,26 +66,6 @@ class RWKV7ChannelMix(Mixer):
         self.value: nnx.Linear = projection(config, hidden, d, axes=axes[::-1], std=config.out_std, gain=0.0, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        return self._mix(x, token_shift(x, segment_ids=context.segment_ids))
-
-    def init_state(
-        self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
-    ) -> RWKV7ChannelMixState:
-        """Zeros."""
-        return RWKV7ChannelMixState(empty_last(batch_size, self.config.width, dtype))
-
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RWKV7ChannelMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RWKV7ChannelMixState]:
-        return self._mix(x, token_shift(x, state.last)), RWKV7ChannelMixState(last_input(state.last, x))
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RWKV7ChannelMixState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RWKV7ChannelMixState]:
-        last = x_t.astype(state.last.dtype)
-        return self._mix(x_t, state.last.astype(x_t.dtype)), RWKV7ChannelMixState(last)
-
-    def _mix(self, x: Float[Array, "... d"], shifted: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        share = self.shift[...].astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
-        return self.value(jnp.square(jax.nn.relu(self.key(x + (shifted - x) * share))))
+    def _mix(self, x: Float[Array, "*b d"], shifted: Array, sums: Sums, context: Context) -> tuple[Array, Sums]:
+        mixed = x + (shifted - x) * along_last(self.shift[...], x)
+        return self.value(jnp.square(jax.nn.relu(self.key(mixed)))), sums

@@ -59,6 +59,7 @@ class TaylorLinearAttentionConfig(MixerConfig):
         url="https://arxiv.org/abs/2402.18668",
         good_at="Recall at constant memory: weights that approximate softmax keep distant tokens distinct.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     n_heads: PositiveInt = 1
     """Query heads."""
@@ -110,13 +111,6 @@ class TaylorLinearAttentionConfig(MixerConfig):
             output_scaling=True,
             decay=True,
         )
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "TaylorLinearAttention":
-        return TaylorLinearAttention(self, rngs=rngs)
 
     def papers_state_size(self, length: int) -> int:
         """Eq. 9: `(d + 1) (1 + 3 d'/2 + d'^2/2)`, as for one head of width d; our h heads hold h normalisers, and so

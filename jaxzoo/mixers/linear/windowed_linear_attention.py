@@ -37,7 +37,7 @@ from jaxzoo.layers.feature_maps import hedgehog_features, taylor_features
 from jaxzoo.layers.probe import show_scores
 from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig, MultiHeadMixer
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context
+from jaxzoo.mixers.base import About, Capabilities, Context
 from jaxzoo.ops.linear_attention import LinearState, linear_attention, linear_attention_step
 from jaxzoo.ops.segments import position_in_segment
 from pallas_kernels.softmax import softmax_attention
@@ -52,6 +52,7 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
         url="https://arxiv.org/abs/2410.10254",
         good_at="Taking over weights of trained attention: exact nearby, a state of fixed size for the rest.",
     )
+    promises = Capabilities(segments=True)
 
     positions: Literal["none", "rotary", "xpos"] = "rotary"
     """How scores learn of positions."""
@@ -87,13 +88,6 @@ class WindowedLinearAttentionConfig(MultiHeadConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=13, n_heads=4, n_kv_heads=2, head_dim=4, rotary_fraction=0.5, window=3, feature_dim=3)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True)
-
-    def build(self, *, rngs: nnx.Rngs) -> "WindowedLinearAttention":
-        return WindowedLinearAttention(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections; scores and sums of blocks of the window's size, with their masked part; W of queries and keys,
@@ -140,10 +134,6 @@ class WindowedLinearAttention(MultiHeadMixer):
                 jnp.full((config.n_heads,), g, jnp.float32), ("heads",), decay=False
             )
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        state = self.init_state(x.shape[0], dtype=x.dtype)
-        return self._run(x, state, context.segment_ids, streams=False)[0]
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> WindowedLinearAttentionState:
@@ -153,16 +143,13 @@ class WindowedLinearAttention(MultiHeadMixer):
         s = jnp.zeros((batch_size, config.n_heads, config.width_of_features, config.head_width + 1), jnp.float32)
         return WindowedLinearAttentionState(window, window, s, jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: WindowedLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], WindowedLinearAttentionState]:
-        return self._run(x, state, None)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: WindowedLinearAttentionState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], WindowedLinearAttentionState]:
-        y, state = self._run(x_t[:, None], state, None)
-        return y[:, 0], state
+    def mix(
+        self, x: Float[Array, "*b d"], state: WindowedLinearAttentionState | None, context: Context
+    ) -> tuple[Array, WindowedLinearAttentionState]:
+        before = self.init_state(x.shape[0], dtype=x.dtype) if state is None else state
+        tokens = x[:, None] if x.ndim == 2 else x
+        y, after = self._run(tokens, before, context.segment_ids, streams=state is not None)
+        return (y[:, 0] if x.ndim == 2 else y), after
 
     def _run(
         self,

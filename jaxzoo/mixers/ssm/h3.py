@@ -40,7 +40,7 @@ from jaxzoo.layers.causal_conv import conv_flops, uniform_parameter
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.s4d import S4D, Discretization, Spectrum, s4d_conv, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
-from jaxzoo.layers.variables import parameter
+from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 
 
@@ -53,6 +53,7 @@ class H3Config(MixerConfig):
         url="https://arxiv.org/abs/2212.14052",
         good_at="Recall of a few pairs, by a shift and a product; long memory without attention.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True, future_rounding=1e-5)
 
     d_state: PositiveInt = 64
     """Inputs that the shift SSM holds a channel, and real numbers of state that the diagonal SSM holds a product."""
@@ -81,16 +82,9 @@ class H3Config(MixerConfig):
         """Heads, each with a diagonal SSM."""
         return self.width // self.head_dim
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True, future_rounding=1e-5)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=6, d_state=4, head_dim=2, dt_min=0.1, dt_max=1.0)
-
-    def build(self, *, rngs: nnx.Rngs) -> "H3":
-        return H3(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, both convolutions, and products with q; the filters themselves are computed once a batch and
@@ -189,12 +183,12 @@ class H3(Mixer):
     def _products(self, x: jax.Array, k: jax.Array, shifted: jax.Array) -> Float[Array, "b k v ... h"]:
         """`k' v^T` of every head."""
         v = self._by_head(self.v_proj(x))
-        k = self._by_head(shifted + k * _vector(self.skip_k[...], k))
+        k = self._by_head(shifted + k * along_last(self.skip_k[...], k))
         return k[:, :, None] * v[:, None]
 
     def _merge(self, x: jax.Array, products: jax.Array, s: jax.Array) -> Float[Array, "b ... d"]:
         """Adds the skip, reads by q, joins the heads and projects them back to the model width."""
-        s = s + products * _vector(self.skip[...], products)
+        s = s + products * along_last(self.skip[...], products)
         o = (self._by_head(self.q_proj(x))[:, :, None] * s).sum(1)
         return self.out_proj(jnp.moveaxis(o, 1, -1).reshape(x.shape))
 
@@ -206,11 +200,6 @@ class H3(Mixer):
 def _first_basis_vector(w: int, d: int) -> jax.Array:
     """e_1 of every channel."""
     return jnp.zeros((w, d), jnp.float32).at[0].set(1.0)
-
-
-def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
-    """A vector of parameters, to be combined with the last axis of `like`."""
-    return value.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 def _fold(products: Float[Array, "b k v t h"]) -> Float[Array, "n t h"]:

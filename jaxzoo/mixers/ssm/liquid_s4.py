@@ -50,7 +50,7 @@ from jaxzoo.layers.s4d import (
     s4d_prefill,
     s4d_step,
 )
-from jaxzoo.layers.variables import parameter
+from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.sequence_parallel import behind_halo
@@ -99,9 +99,6 @@ class LiquidS4Config(MixerConfig):
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=5, d_state=6, dt_min=0.1, dt_max=1.0)
-
-    def build(self, *, rngs: nnx.Rngs) -> "LiquidS4":
-        return LiquidS4(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Output projection, and a complex number of state 16 operations: b u (2), a + b u (2), a x + b u (8), Re(c x)
@@ -207,7 +204,7 @@ class LiquidS4(Mixer):
 
     def _merge(self, x: Float[Array, "... d"], y: Float[Array, "... d"]) -> Float[Array, "... d"]:
         """Adds the skip; then the nonlinearity and the gated projection."""
-        y = y + x * self.skip[...].astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        y = y + x * along_last(self.skip[...], x)
         values, gates = jnp.split(self.out_proj(jax.nn.gelu(y, approximate=False)), 2, axis=-1)
         return values * jax.nn.sigmoid(gates)
 
@@ -261,4 +258,4 @@ def _of_order(system: Discrete, p: int) -> Discrete:
 def _tap(system: Discrete, p: int, like: jax.Array) -> jax.Array:
     """`2 Re(c . b^p)`, to be multiplied with `like`, whose channels are last."""
     tap = 2 * (system.c * system.b**p).sum(-1).real
-    return tap.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
+    return along_last(tap, like)

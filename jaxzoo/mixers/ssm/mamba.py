@@ -42,17 +42,15 @@ from jax.typing import DTypeLike
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.layers.causal_conv import (
-    causal_conv,
-    causal_conv_step,
+    causal_conv_from,
     conv_flops,
     empty_history,
-    push_history,
     uniform_parameter,
 )
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 
 
@@ -65,6 +63,7 @@ class MambaConfig(MixerConfig):
         url="https://arxiv.org/abs/2312.00752",
         good_at="Text at constant memory: each token decides what the state keeps.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     d_state: PositiveInt = 16
     """Numbers of state a channel, the paper's N."""
@@ -99,16 +98,9 @@ class MambaConfig(MixerConfig):
         """`dt_rank`, with the default filled in."""
         return self.dt_rank or math.ceil(self.width / 16)
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, d_state=3, dt_rank=2, dt_min=0.1, dt_max=1.0)
-
-    def build(self, *, rngs: nnx.Rngs) -> "Mamba":
-        return Mamba(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, convolution, and 6 operations per number of state: delta A, (delta x) B, a h + b, C h."""
@@ -163,49 +155,31 @@ class Mamba(Mixer):
             _make_uniform(self.out_proj, rngs, scale=config.out_std / std if std else 1.0)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        u, z = self._branches(x)
-        convolved = causal_conv(u, self.taps[...], segment_ids=context.segment_ids)
-        state = self.init_state(x.shape[0])
-        tokens = self._select(convolved)
-        y, _ = diagonal_scan(tokens, self._coefficients, _readout, state.h, segment_ids=context.segment_ids)
-        return self._merge(y, tokens, z)
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> MambaState:
         """Zeros. The sums are float32 whatever `dtype` says."""
         config = self.config
         h = jnp.zeros((batch_size, config.inner, config.d_state), jnp.float32)
         return MambaState(empty_history(batch_size, config.n_taps, config.inner, dtype), h)
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: MambaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], MambaState]:
-        u, z = self._branches(x)
-        tokens = self._select(causal_conv(u, self.taps[...], state.history))
-        y, h = diagonal_scan(tokens, self._coefficients, _readout, state.h)
-        return self._merge(y, tokens, z), MambaState(push_history(state.history, u), h)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: MambaState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], MambaState]:
-        u, z = self._branches(x_t)
-        convolved, history = causal_conv_step(u, self.taps[...], state.history)
-        tokens = self._select(convolved)
-        y, h = diagonal_step(tokens, self._coefficients, _readout, state.h)
-        return self._merge(y, tokens, z), MambaState(history, h)
-
-    def _branches(self, x: Float[Array, "... d"]) -> tuple[jax.Array, jax.Array]:
-        """The branch to convolve and the gate."""
+    def mix(self, x: Float[Array, "*b d"], state: MambaState | None, context: Context) -> tuple[Array, MambaState]:
         u, z = jnp.split(self.in_proj(x), 2, axis=-1)
-        return u, z
+        history, h = (None, self.init_state(x.shape[0]).h) if state is None else state
+        convolved, history = causal_conv_from(history, u, self.taps[...], segment_ids=context.segment_ids)
+        tokens = self._select(convolved)
+        if x.ndim == 2:
+            y, h = diagonal_step(tokens, self._coefficients, _readout, h)
+        else:
+            y, h = diagonal_scan(tokens, self._coefficients, _readout, h, segment_ids=context.segment_ids)
+        y = y + tokens.x * along_last(self.skip[...], tokens.x)
+        return self.out_proj(y * jax.nn.silu(z)), MambaState(history, h)
 
     def _select(self, convolved: Float[Array, "... d"]) -> "_Tokens":
         """Inputs of the recurrence per token; delta and its bias in float32."""
         rank, n = self.config.rank, self.config.d_state
-        x = jax.nn.silu(convolved + _vector(self.conv_bias[...], convolved))
+        x = jax.nn.silu(convolved + along_last(self.conv_bias[...], convolved))
         r, b, c = jnp.split(self.x_proj(x), (rank, rank + n), axis=-1)
         logits = self.dt_proj(r).astype(jnp.float32)
-        delta = show("delta", jax.nn.softplus(logits + _vector(self.dt_bias[...], logits)))
+        delta = show("delta", jax.nn.softplus(logits + along_last(self.dt_bias[...], logits)))
         return _Tokens(x, delta, b, c)
 
     @property
@@ -213,11 +187,6 @@ class Mamba(Mixer):
         """The function of tokens that makes a and b of the recurrence."""
         make = _by_zero_order_hold if self.config.discretization == "zoh" else _by_euler
         return Partial(make, self.a_log[...])
-
-    def _merge(self, y: Float[Array, "... d"], tokens: "_Tokens", z: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        """Adds the skip, gates, and projects back to the model width."""
-        y = y + tokens.x * _vector(self.skip[...], tokens.x)
-        return self.out_proj(y * jax.nn.silu(z))
 
 
 class _Tokens(NamedTuple):
@@ -252,11 +221,6 @@ def _log_a(a_log: jax.Array, tokens: _Tokens) -> tuple[jax.Array, jax.Array]:
 def _readout(h: jax.Array, tokens: _Tokens) -> jax.Array:
     """`sum_n C[n] h[i, n]`, in the dtype of the token."""
     return (h * tokens.c.astype(jnp.float32)[..., None, :]).sum(-1).astype(tokens.x.dtype)
-
-
-def _vector(value: jax.Array, like: jax.Array) -> jax.Array:
-    """A vector of parameters, to be combined with the last axis of `like`."""
-    return value.astype(like.dtype).reshape((1,) * (like.ndim - 1) + (-1,))
 
 
 def _make_uniform(layer: nnx.Linear, rngs: nnx.Rngs, *, scale: float = 1.0) -> None:

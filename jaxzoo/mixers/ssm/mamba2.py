@@ -28,7 +28,7 @@ Initialisation: exp(A_log) uniform in [1, 16], skip 1, dt_bias the inverse softp
 """
 
 import dataclasses
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,9 @@ from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show, show_scores
 from jaxzoo.layers.silu_conv import SiluConv
 from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
-from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
-from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention, linear_attention_step
+from jaxzoo.layers.variables import along_last, parameter
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.ops.linear_attention import CHUNK, LinearState, linear_attention_from
 from jaxzoo.ops.log_linear_attention import (
     LogLinearState,
     empty_log_linear_state,
@@ -130,9 +130,6 @@ class Mamba2Config(MixerConfig):
     def tiny(cls) -> Self:
         return cls(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3)
 
-    def build(self, *, rngs: nnx.Rngs) -> "Mamba2":
-        return Mamba2(self, rngs=rngs)
-
     def flops_per_token(self, length: int) -> float:
         """Projections, convolution, scores of a chunk with their values, and writing and reading the state."""
         inner, n = self.inner, self.d_state
@@ -193,21 +190,6 @@ class Mamba2(Mixer):
         self.out_proj: nnx.Linear = linear(inner, d, axes=("heads", "embed"), std=config.out_std, bias=bias, rngs=rngs)
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids, (z, inputs, dt) = context.segment_ids, self._project(x)
-        tokens, u = self._select(self.conv(inputs, segment_ids=ids), dt)
-        if tokens.scales is None:
-            c, b, du, log_decay, _ = tokens
-            return self._merge(linear_attention(c, b, du, log_decay=log_decay, segment_ids=ids)[0], u, z)
-        tokens = tokens._replace(log_decay=show("log_decay", tokens.log_decay))
-        places = None if ids is None else position_in_segment(ids)
-
-        def read(du: Float[Array, "b t h v"]) -> Float[Array, "b t h v"]:
-            return self._read_levels(tokens._replace(du=du), self._no_levels(x.shape[0], du.shape[-1]), places)[0]
-
-        show_scores(read, tokens.du)
-        return self._merge(read(tokens.du), u, z)
-
     def init_state(
         self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32
     ) -> Mamba2State | Mamba2LevelsState:
@@ -218,47 +200,43 @@ class Mamba2(Mixer):
             return Mamba2LevelsState(history, *self._no_levels(batch_size, config.head_width))
         return Mamba2State(history, jnp.zeros((batch_size, config.heads, config.d_state, config.head_width)))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: Mamba2State | Mamba2LevelsState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], Mamba2State | Mamba2LevelsState]:
-        z, inputs, dt = self._project(x)
-        convolved, history = self.conv.prefill(inputs, state.history)
+    def mix(
+        self, x: Float[Array, "*b d"], state: Mamba2State | Mamba2LevelsState | None, context: Context
+    ) -> tuple[Array, Mamba2State | Mamba2LevelsState]:
+        ids, (z, inputs, dt) = context.segment_ids, self._project(x)
+        convolved, history = self.conv(inputs, None if state is None else state.history, segment_ids=ids)
         tokens, u = self._select(convolved, dt)
-        if isinstance(state, Mamba2LevelsState):
-            y, after = self._read_levels(tokens, LogLinearState(*state[1:]))
+        if self.config.n_levels:
+            y, after = self._read_levels(tokens, None if state is None else LogLinearState(*state[1:]), ids)
             return self._merge(y, u, z), Mamba2LevelsState(history, *after)
-        c, b, du, log_decay, _ = tokens
-        y, after = linear_attention(c, b, du, log_decay=log_decay, initial_state=LinearState(state.s, None))
+        before, (c, b, du, log_decay, _) = None if state is None else LinearState(state.s, None), tokens
+        y, after = linear_attention_from(before, c, b, du, log_decay=log_decay, segment_ids=ids)
         return self._merge(y, u, z), Mamba2State(history, after.s)
 
-    def step(
-        self, x_t: Float[Array, "b d"], state: Mamba2State | Mamba2LevelsState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], Mamba2State | Mamba2LevelsState]:
-        z, inputs, dt = self._project(x_t)
-        convolved, history = self.conv.step(inputs, state.history)
-        (c, b, du, log_decay, scales), u = self._select(convolved, dt)
-        if isinstance(state, Mamba2LevelsState):
-            c, b = (self._for_heads(y) for y in (c, b))
-            assert scales is not None
-            before = LogLinearState(*state[1:])
-            y, after = log_linear_attention_step(before, c, b, du, log_decay=log_decay, scales=scales)
-            return self._merge(y, u, z), Mamba2LevelsState(history, *after)
-        y, after = linear_attention_step(LinearState(state.s, None), c, b, du, log_decay=log_decay)
-        return self._merge(y, u, z), Mamba2State(history, after.s)
+    def _read_levels(
+        self, tokens: "_Tokens", sums: LogLinearState | None, segment_ids: Int[Array, "b t"] | None
+    ) -> tuple[Array, LogLinearState]:
+        """Outputs `(..., h, v)`, and the sums after the last token."""
+        assert tokens.scales is not None
+        c, b = (self._for_heads(y) for y in (tokens.c, tokens.b))
+        options: dict[str, Any] = {"log_decay": tokens.log_decay, "scales": tokens.scales}
+        if sums is not None and tokens.du.ndim == 3:
+            return log_linear_attention_step(sums, c, b, tokens.du, **options)
+        if sums is not None:
+            return log_linear_attention(c, b, tokens.du, **options, state=sums)
+        options["log_decay"] = show("log_decay", tokens.log_decay)
+        places = None if segment_ids is None else position_in_segment(segment_ids)
+
+        def read(du: Float[Array, "b t h v"]) -> tuple[Array, LogLinearState]:
+            start = self._no_levels(du.shape[0], du.shape[-1])
+            return log_linear_attention(c, b, du, **options, state=start, places=places)
+
+        show_scores(lambda du: read(du)[0], tokens.du)
+        return read(tokens.du)
 
     def _no_levels(self, batch_size: int, v_dim: int) -> LogLinearState:
         config = self.config
         return empty_log_linear_state(batch_size, config.n_levels, config.heads, config.d_state, v_dim)
-
-    def _read_levels(
-        self, tokens: "_Tokens", sums: LogLinearState, places: Int[Array, "b t"] | None = None
-    ) -> tuple[Array, LogLinearState]:
-        """Outputs (b, t, h, v), and the sums after the last token."""
-        assert tokens.scales is not None
-        c, b = (self._for_heads(y) for y in (tokens.c, tokens.b))
-        return log_linear_attention(
-            c, b, tokens.du, log_decay=tokens.log_decay, scales=tokens.scales, state=sums, places=places
-        )
 
     def _for_heads(self, y: Float[Array, "... g k"]) -> Float[Array, "... h k"]:
         return jnp.repeat(y, self.config.heads // self.config.n_groups, axis=-2)
@@ -281,7 +259,7 @@ class Mamba2(Mixer):
         delta = time_step(dt, self.dt_bias[...])
         if config.dt_limit is not None:
             delta = jnp.clip(delta, *config.dt_limit)
-        log_decay = -jnp.exp(self.a_log[...]).reshape((1,) * (dt.ndim - 1) + (-1,)) * delta
+        log_decay = -jnp.exp(along_last(self.a_log[...], delta)) * delta
         scales = None
         if config.n_levels:
             scale = self.level_scale[...].reshape((1,) * (dt.ndim - 1) + (config.heads, -1))

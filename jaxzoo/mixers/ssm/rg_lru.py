@@ -35,12 +35,12 @@ from jax.typing import DTypeLike
 
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.checked import PositiveFloat, PositiveInt
-from jaxzoo.layers.causal_conv import conv_flops, empty_history, push_history
+from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show
 from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.variables import parameter
-from jaxzoo.mixers.base import NO_CONTEXT, About, Capabilities, Context, Mixer, MixerConfig
+from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.diagonal_scan import diagonal_scan, diagonal_step
 from jaxzoo.ops.segments import position_in_segment
 
@@ -54,6 +54,7 @@ class RGLRUConfig(MixerConfig):
         url="https://arxiv.org/abs/2402.19427",
         good_at="Text with the smallest state, one number per channel; in Griffin, windows next to it recall.",
     )
+    promises = Capabilities(segments=True, sequence_parallel=True)
 
     inner_width: PositiveInt | None = None
     """Channels of both branches; None: d_model, as RecurrentGemma. The paper's models have about 4/3 d_model."""
@@ -77,16 +78,9 @@ class RGLRUConfig(MixerConfig):
         """`inner_width`, with the default filled in."""
         return self.inner_width or self.width
 
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(segments=True, sequence_parallel=True)
-
     @classmethod
     def tiny(cls) -> Self:
         return cls(d_model=7, inner_width=9, n_heads=3, n_taps=3, decay_constant=2.0)
-
-    def build(self, *, rngs: nnx.Rngs) -> "RGLRU":
-        return RGLRU(self, rngs=rngs)
 
     def flops_per_token(self, length: int) -> float:
         """Projections, gates, convolution, and 4 operations per channel of the recurrence."""
@@ -152,14 +146,6 @@ class RGLRU(Mixer):
         )
         self.config = config
 
-    def __call__(self, x: Float[Array, "b t d"], context: Context = NO_CONTEXT) -> Float[Array, "b t d"]:
-        ids = context.segment_ids
-        convolved = self.conv(self.x_proj(x), segment_ids=ids)
-        places = jnp.zeros(x.shape[:2], jnp.int32) if ids is None else ids
-        tokens = self._gates(convolved, position_in_segment(places))
-        h, _ = diagonal_scan(tokens, self._coefficients, _readout, self.init_state(x.shape[0]).h, segment_ids=ids)
-        return self._merge(x, h)
-
     def init_state(self, batch_size: int, *, capacity: int | None = None, dtype: DTypeLike = jnp.float32) -> RGLRUState:
         """Zeros. The recurrent state is float32 whatever `dtype` says."""
         config = self.config
@@ -167,21 +153,18 @@ class RGLRU(Mixer):
         history = empty_history(batch_size, config.n_taps, config.inner, dtype)
         return RGLRUState(history, h, jnp.zeros((batch_size,), jnp.int32))
 
-    def prefill(
-        self, x: Float[Array, "b t d"], state: RGLRUState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b t d"], RGLRUState]:
-        u, t = self.x_proj(x), x.shape[1]
-        positions = state.position[:, None] + jnp.arange(t, dtype=jnp.int32)[None]
-        tokens = self._gates(self.conv(u, state.history), positions)
-        y, h = diagonal_scan(tokens, self._coefficients, _readout, state.h)
-        return self._merge(x, y), RGLRUState(push_history(state.history, u), h, state.position + t)
-
-    def step(
-        self, x_t: Float[Array, "b d"], state: RGLRUState, context: Context = NO_CONTEXT
-    ) -> tuple[Float[Array, "b d"], RGLRUState]:
-        convolved, history = self.conv.step(self.x_proj(x_t), state.history)
-        y, h = diagonal_step(self._gates(convolved, state.position), self._coefficients, _readout, state.h)
-        return self._merge(x_t, y), RGLRUState(history, h, state.position + 1)
+    def mix(self, x: Float[Array, "*b d"], state: RGLRUState | None, context: Context) -> tuple[Array, RGLRUState]:
+        history, h, position = self.init_state(x.shape[0]) if state is None else state
+        ids, n_tokens = context.segment_ids, 1 if x.ndim == 2 else x.shape[1]
+        convolved, history = self.conv(self.x_proj(x), None if state is None else history, segment_ids=ids)
+        if x.ndim == 2:
+            y, h = diagonal_step(self._gates(convolved, position), self._coefficients, _readout, h)
+        else:
+            places = position[:, None] + jnp.arange(n_tokens, dtype=jnp.int32)[None]
+            places = places if ids is None else position_in_segment(ids)
+            y, h = diagonal_scan(self._gates(convolved, places), self._coefficients, _readout, h, segment_ids=ids)
+        y = self.out_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * y)
+        return y, RGLRUState(history, h, position + n_tokens)
 
     def _gates(self, x: Float[Array, "... d"], positions: Int[Array, "..."]) -> _Tokens:
         first = positions == 0 if self.config.form == "release" else None
@@ -192,9 +175,6 @@ class RGLRU(Mixer):
     def _coefficients(self) -> Partial:
         """The function of tokens that makes a and b of the recurrence."""
         return Partial(_make_coefficients, self.config.decay_constant * jax.nn.softplus(self.log_decay_rate[...]))
-
-    def _merge(self, x: Float[Array, "... d"], h: Float[Array, "... d"]) -> Float[Array, "... d"]:
-        return self.out_proj(jax.nn.gelu(self.gate_proj(x), approximate=True) * h)
 
 
 def _make_coefficients(rate: Array, tokens: _Tokens) -> tuple[Array, Array]:
