@@ -16,12 +16,14 @@ own. Few programs are compiled for a mixer, and their results are cached: `strea
 
 import dataclasses
 import functools
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.extend.random import define_prng_impl
 
 from jaxzoo.mixers.base import Context, Inherited, Mixer, MixerConfig, state_bytes
 from jaxzoo.tasks.contract import check_task as check_task
@@ -37,10 +39,37 @@ DOCUMENTS = ((1, 5, 2, 5), (13,), (4, 1, 8))
 """Lengths of the documents that are packed into each row."""
 
 
+SEED = 2
+"""Seed of the parameters. With some others the norm of a head divides by almost nothing, and bfloat16 shows it."""
 N_TOKENS = 13
 """Token ids that the inputs hold are below."""
 MAX_LENGTH = 40
 """Taps of long filters, and capacity of growing states: more than any check feeds."""
+
+
+def mixed(x: jax.Array) -> jax.Array:
+    """A hash of 32-bit integers: multiplications and shifts, which XLA fuses."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+    return x ^ (x >> np.uint32(16))
+
+
+def counted(key: jax.Array, shape: tuple[int, ...], first: int) -> jax.Array:
+    """Hashes of the key and of each place of an array of this shape, counted from `first`."""
+    places = jnp.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
+    return mixed(mixed(places + np.uint32(first)) ^ key[0])
+
+
+QUICK_PRNG = define_prng_impl(
+    key_shape=(1,),
+    seed=lambda seed: jnp.asarray(seed, np.uint32)[None],
+    split=lambda key, shape: counted(key, shape, 1 << 30)[..., None],
+    random_bits=lambda key, bit_width, shape: counted(key, shape, 1).astype(f"uint{bit_width}"),
+    fold_in=lambda key, data: mixed(key ^ mixed(jnp.asarray(data, np.uint32) + np.uint32(1 << 31))),
+    name="quick",
+    tag="quick",
+)
+"""Draws small arrays for tests: programs that draw by it compile in a third of the time that JAX's own take."""
 
 
 def check_mixer(config: MixerConfig) -> None:
@@ -79,12 +108,12 @@ def build(config: MixerConfig) -> Mixer:
     definition: list = []
 
     def draw(seed: jax.Array) -> tuple:
-        rngs = nnx.Rngs(jax.random.wrap_key_data(seed, impl="unsafe_rbg"))
+        rngs = nnx.Rngs(jax.random.wrap_key_data(seed, impl=QUICK_PRNG))
         graph, *variables = nnx.split(config.build(rngs=rngs), nnx.Param, ...)
         definition.append(graph)
         return tuple(variables)
 
-    parameters, others = jax.jit(draw)(np.arange(4, dtype=np.uint32))
+    parameters, others = jax.jit(draw)(np.full(1, SEED, np.uint32))
     rng = np.random.default_rng(1)
     moved = jax.tree.map(lambda x: (np.asarray(x) + 0.1 * rng.normal(size=x.shape)).astype(x.dtype), parameters)
     return nnx.merge(definition[0], jax.tree.map(jax.device_put, moved), others)
@@ -248,7 +277,8 @@ def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.n
 @functools.cache
 def training(config: MixerConfig) -> dict[str, Any]:
     """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
-    outputs of the call without; outputs and gradients of two calls of `prefill`."""
+    outputs of the call without, unless those of `prefill` are the same test; outputs and gradients of two calls of
+    `prefill`."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
     promised, stream = config.capabilities, inputs(config)
     everything, ids, cotangents = batch(config)
@@ -270,7 +300,7 @@ def training(config: MixerConfig) -> dict[str, Any]:
         name: jax.tree.map(lambda x: x[i], found["gradients"])  # noqa: B023
         for i, name in enumerate(cotangents)
     }
-    if segments or not promised.streams:
+    if not promised.streams or type(mixer_of(config)).with_losses is not Mixer.with_losses:
         plain = jax.jit(lambda params, stream: nnx.merge(graph, params, others)(stream.x, stream.context))
         found["call"] = np.asarray(plain(params, stream))
     if promised.streams:

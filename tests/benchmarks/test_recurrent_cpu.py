@@ -7,7 +7,7 @@ import pytest
 from benchmarks import recurrent_cpu
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_plain_forms_give_the_values_of_ours(tmp_path, capsys):
     """Kills: a plain form that computes something else, or fails on heads that share keys; a file without its facts."""
     out = tmp_path / "report.json"

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.causal_conv import (
     MAX_DIRECT_TAPS,
@@ -17,6 +16,7 @@ from jaxzoo.layers.causal_conv import (
     push_history,
     uniform_parameter,
 )
+from tests.mixers.moved import quick_rngs
 
 B, D = 3, 2
 
@@ -138,7 +138,7 @@ def test_empty_history():
 def test_uniform_parameter():
     """Kills a bound of fan_in or of its square root: uniform in +-1/sqrt(fan_in) has standard deviation
     1/sqrt(3 fan_in)."""
-    values = np.asarray(uniform_parameter((4, 500), 4, (None, "channels"), rngs=nnx.Rngs(0))[...])
+    values = np.asarray(uniform_parameter((4, 500), 4, (None, "channels"), rngs=quick_rngs())[...])
     assert 0.49 < np.abs(values).max() <= 0.5
     np.testing.assert_allclose(values.std(), 1 / np.sqrt(12), rtol=0.05)
 

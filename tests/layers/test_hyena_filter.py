@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxzoo.layers.hyena_filter import HyenaFilter, HyenaFilterConfig, decay_window
 from jaxzoo.layers.variables import traits_of
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.refused import assert_refused
 
 TAPS, CHANNELS = 9, 4
@@ -65,7 +65,7 @@ def test_formula(options):
     """Kills: a frequency after the sine, one layer too many or too few, a bias of the last layer, a window of another
     channel, features that are not the parameters; shorter filters are the beginning of the whole one."""
     config = HyenaFilterConfig(**options)
-    network, p = moved(HyenaFilter(config, CHANNELS, n_taps=TAPS, std=0.02, rngs=nnx.Rngs(0)))
+    network, p = moved(HyenaFilter(config, CHANNELS, n_taps=TAPS, std=0.02, rngs=quick_rngs()))
     expected = filter_truth(config, p, channels=CHANNELS, n_taps=TAPS)
     for count in (TAPS, 4, 1):
         taps = jax.jit(network.__call__, static_argnums=0)(count)
@@ -83,7 +83,7 @@ def test_windows_fall_to_the_target_where_the_config_says():
 def test_initialisation():
     """Kills: matrices of one scale for both, biases of the released models that are not 0, features that are not the
     published ones, a frequency that ignores the config."""
-    normal = HyenaFilter(HyenaFilterConfig(width=300), 200, n_taps=8, std=0.02, rngs=nnx.Rngs(0))
+    normal = HyenaFilter(HyenaFilterConfig(width=300), 200, n_taps=8, std=0.02, rngs=quick_rngs())
     for kernel in (normal.kernel_in, normal.kernel_inner, normal.kernel_out):
         np.testing.assert_allclose(np.asarray(kernel[...]).std(), 0.02, rtol=0.1)
     assert normal.kernel_inner.shape == (2, 300, 300)
@@ -91,7 +91,7 @@ def test_initialisation():
     assert not np.abs(normal.bias_inner[...]).any()
     np.testing.assert_array_equal(normal.frequency[...], np.full(300, 14.0))
     np.testing.assert_allclose(normal.positions[:, 0], np.arange(8) / 7, rtol=1e-6)
-    uniform = HyenaFilter(HyenaFilterConfig(width=300, init="uniform"), 200, n_taps=8, std=0.02, rngs=nnx.Rngs(0))
+    uniform = HyenaFilter(HyenaFilterConfig(width=300, init="uniform"), 200, n_taps=8, std=0.02, rngs=quick_rngs())
     for array, fan_in in ((uniform.kernel_in, 3), (uniform.bias_in, 3), (uniform.kernel_out, 300)):
         np.testing.assert_allclose(np.asarray(array[...]).std(), (3 * fan_in) ** -0.5, rtol=0.1)
         assert np.abs(array[...]).max() <= fan_in**-0.5
@@ -101,13 +101,13 @@ def test_traits():
     """Kills: weight decay on the filter, one learning rate for network and positions, positions that are a parameter
     where they are fixed."""
     config = HyenaFilterConfig(learning_rate_scale=0.5, position_learning_rate_scale=0.25)
-    network = HyenaFilter(config, 3, n_taps=4, std=0.02, rngs=nnx.Rngs(0))
+    network = HyenaFilter(config, 3, n_taps=4, std=0.02, rngs=quick_rngs())
     traits = {path[0]: traits_of(leaf) for path, leaf in nnx.to_flat_state(nnx.state(network, nnx.Param))}
     assert len(traits) == 7
     assert not any(of.decay for of in traits.values())
     assert {name: of.learning_rate_scale for name, of in traits.items() if name == "positions"} == {"positions": 0.25}
     assert {of.learning_rate_scale for name, of in traits.items() if name != "positions"} == {0.5}
-    fixed = HyenaFilter(HyenaFilterConfig(position_learning_rate_scale=0), 3, n_taps=4, std=0.02, rngs=nnx.Rngs(0))
+    fixed = HyenaFilter(HyenaFilterConfig(position_learning_rate_scale=0), 3, n_taps=4, std=0.02, rngs=quick_rngs())
     assert not hasattr(fixed, "positions")
 
 

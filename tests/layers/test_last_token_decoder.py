@@ -3,11 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.last_token_decoder import LastTokenDecoder
 from tests.layers.test_mlp import gelu
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 
 
 def normed(x, p, name, kind):
@@ -20,7 +19,9 @@ def normed(x, p, name, kind):
 def test_equation(kind, width):
     """Kills: another token than the last, a position counted from 1, sines and cosines that alternate, frequencies that
     end elsewhere than at 1/10000, a norm or a GELU left out, projections in the other order."""
-    made, p = moved(LastTokenDecoder(width, norm_kind=kind, norm_eps=0.1, std=0.8, dtype=jnp.float32, rngs=nnx.Rngs(0)))
+    made, p = moved(
+        LastTokenDecoder(width, norm_kind=kind, norm_eps=0.1, std=0.8, dtype=jnp.float32, rngs=quick_rngs())
+    )
     residual = np.random.default_rng(0).normal(size=(2, 5, width))
     half = width // 2
     expected = np.zeros((2, 5, width))

@@ -5,10 +5,9 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.mlp import MLP, default_width
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 
 erf = np.vectorize(math.erf)
 
@@ -28,7 +27,7 @@ GATES = {"swiglu": lambda x: x * sigmoid(x), "geglu": gelu, "glu": sigmoid}
 @pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_equation(kind, bias):
     """Kills a gate on the wrong branch, GELU by its approximation, a lost bias, one kind in the place of another."""
-    mlp, p = moved(MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=nnx.Rngs(0)))
+    mlp, p = moved(MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=quick_rngs()))
     x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
 
     def project(name, x):
@@ -45,7 +44,7 @@ def test_equation(kind, bias):
 @pytest.mark.parametrize("kind", [*GATES, "gelu"])
 def test_the_output_keeps_the_dtype(kind):
     """Kills a gate in float32 that promotes a bfloat16 branch."""
-    mlp = MLP(kind, 5, 7, bias=True, std=0.8, out_std=0.8, rngs=nnx.Rngs(0))
+    mlp = MLP(kind, 5, 7, bias=True, std=0.8, out_std=0.8, rngs=quick_rngs())
     assert mlp(jnp.ones((3, 5), jnp.bfloat16)).dtype == jnp.bfloat16
 
 

@@ -4,11 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.s4d import S4D, Discrete, s4d_conv, s4d_kernel, s4d_prefill, s4d_step
 from jaxzoo.layers.shift_ssm import shift_conv, shift_prefill, shift_step
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.pallas_kernels.shared import full, slow
 
 B, D, N, W = 2, 3, 4, 5
@@ -117,7 +116,7 @@ def test_s4d_prefill_of_4096_inputs_in_little_memory():
 @pytest.mark.parametrize("spectrum", ["lin", "inv"])
 def test_initialisation(spectrum):
     """Kills another spectrum, a step out of its range, a C of variance 2."""
-    s4d = S4D(300, d_state=6, spectrum=spectrum, dt_min=0.01, dt_max=0.5, rngs=nnx.Rngs(0))
+    s4d = S4D(300, d_state=6, spectrum=spectrum, dt_min=0.01, dt_max=0.5, rngs=quick_rngs())
     imag = [0, np.pi, 2 * np.pi] if spectrum == "lin" else [6 / np.pi * (6 / n - 1) for n in (1, 3, 5)]
     np.testing.assert_allclose(s4d.imag[...], np.tile(imag, (300, 1)), rtol=1e-6)
     np.testing.assert_allclose(-np.exp(s4d.log_neg_real[...]), -0.5, rtol=1e-6)
@@ -135,7 +134,7 @@ def test_initialisation(spectrum):
 @pytest.mark.parametrize("discretization", ["bilinear", "zoh"])
 def test_discretization(discretization):
     """Kills the other rule, a dt that scales C, a sign: the definition of both rules, as matrices of one channel."""
-    s4d, p = moved(S4D(D, d_state=2 * N, dt_min=0.1, dt_max=1.0, rngs=nnx.Rngs(0)))
+    s4d, p = moved(S4D(D, d_state=2 * N, dt_min=0.1, dt_max=1.0, rngs=quick_rngs()))
     found = s4d(discretization)
     b, c = (p[name][..., 0] + 1j * p[name][..., 1] for name in ("b", "c"))
     for d in range(D):

@@ -48,7 +48,7 @@ class Batches:
         raise NotImplementedError
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_window_of_all_tokens_leaves_the_model_as_it_was():
     """Kills: a projection of another layer or another head, a norm or MLP that is not taken over."""
     config, old = model()

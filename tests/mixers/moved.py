@@ -4,6 +4,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from jaxzoo.testing import QUICK_PRNG
+
 
 def moved(make):
     """The module with noise on every parameter, and its parameters in float64, by dotted path.
@@ -32,9 +34,14 @@ def moved(make):
     return nnx.merge(definition, jax.tree.unflatten(tree, [jax.device_put(leaf) for leaf in noisy])), flat
 
 
+def quick_rngs(seed=0):
+    """`nnx.Rngs` of a generator whose programs compile quickly."""
+    return nnx.Rngs(jax.random.key(seed, impl=QUICK_PRNG))
+
+
 def moved_mixer(config):
     """`moved` of the config's mixer."""
-    return moved(lambda: config.build(rngs=nnx.Rngs(jax.random.key(0, impl="unsafe_rbg"))))
+    return moved(lambda: config.build(rngs=quick_rngs()))
 
 
 def assert_computes(mixer, x, expected, tolerance=1e-5):

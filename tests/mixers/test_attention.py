@@ -11,7 +11,9 @@ from flax import nnx
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig, AttentionState
 from jaxzoo.mixers.base import Inherited, state_bytes
+from tests.mixers.moved import quick_rngs
 from tests.mixers.refused import assert_refused
+from tests.pallas_kernels.shared import full
 
 T = 11
 SLOPES = {1: [2**-8], 3: [2**-4, 2**-8, 2**-2], 4: [2**-2, 2**-4, 2**-6, 2**-8]}
@@ -62,7 +64,7 @@ def make(**fields: Any) -> Attention:
         "qkv_bias": True,
         "out_bias": True,
     }
-    mixer = Attention(AttentionConfig(**(defaults | fields)), rngs=nnx.Rngs(0))
+    mixer = Attention(AttentionConfig(**(defaults | fields)), rngs=quick_rngs())
     rng = np.random.default_rng(1)
     random = jax.tree.map(lambda leaf: np.float32(0.4 * rng.normal(size=leaf.shape)), nnx.state(mixer, nnx.Param))
     nnx.update(mixer, random)
@@ -83,13 +85,13 @@ def stand_at(mixer: Attention, x: np.ndarray, starts: tuple[int, ...], capacity:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"n_heads": 1, "head_dim": None},
+        full({"n_heads": 1, "head_dim": None}),
         {"n_heads": 3, "head_dim": None, "qkv_bias": False, "out_bias": False},
         {"n_heads": 4, "n_kv_heads": 2, "positions": "rotary"},
         {"n_heads": 3, "positions": "rotary", "rotary_fraction": 1 / 3, "rotary_base": 100.0},
-        {"n_heads": 4, "n_kv_heads": 2, "positions": "xpos", "xpos_scale_base": 16},
+        full({"n_heads": 4, "n_kv_heads": 2, "positions": "xpos", "xpos_scale_base": 16}),
         {"n_heads": 3, "positions": "xpos", "rotary_fraction": 2 / 3, "xpos_scale_base": 30.0},
-        {"n_heads": 4, "n_kv_heads": 1, "positions": "alibi"},
+        full({"n_heads": 4, "n_kv_heads": 1, "positions": "alibi"}),
         {"n_heads": 3, "positions": "alibi"},
     ],
 )
@@ -152,8 +154,8 @@ def test_cache_dtype_is_the_callers() -> None:
 
 def test_state_bytes_against_the_paper() -> None:
     """Based, eq. 10: 2 d N entries. Ours adds the position, and has fewer where heads are grouped."""
-    whole = Attention(AttentionConfig(d_model=12, n_heads=3), rngs=nnx.Rngs(0))
-    grouped = Attention(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1), rngs=nnx.Rngs(0))
+    whole = Attention(AttentionConfig(d_model=12, n_heads=3), rngs=quick_rngs())
+    grouped = Attention(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1), rngs=quick_rngs())
     assert state_bytes(whole, capacity=16) == 4 * (2 * 12 * 16) + 4
     assert state_bytes(grouped, capacity=16) == 4 * (2 * 12 * 16) // 3 + 4
 
@@ -196,7 +198,7 @@ def test_an_unresolved_config_waits_for_its_model() -> None:
     """Kills: rules about head widths applied before the model width is known."""
     config = AttentionConfig(n_heads=2, positions="rotary", rotary_fraction=0.5)
     with pytest.raises(ValueError, match=r"d_model=None must be known to build the mixer"):
-        Attention(config, rngs=nnx.Rngs(0))
+        Attention(config, rngs=quick_rngs())
     model = Inherited(d_model=16, max_length=32, init_std=0.1, out_init_std=0.0)
     config = config.inherit(model)
     assert config.rotated_channels == 4

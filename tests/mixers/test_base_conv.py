@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
-from tests.mixers.moved import moved_mixer
+from tests.mixers.moved import moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full, slow
 
@@ -83,7 +82,7 @@ def test_parameters_of_each_form():
     """Kills a bias that a form does not have: b2 exists for short filters and in the paper's form alone."""
     for filter in FILTERS:
         for form in FORMS:
-            mixer = BaseConv(make(filter, form), rngs=nnx.Rngs(0))
+            mixer = BaseConv(make(filter, form), rngs=quick_rngs())
             assert hasattr(mixer, "conv_bias") == (filter == "short" or form == "paper")
 
 
@@ -122,7 +121,7 @@ def test_initial_long_taps(form, options, std):
     """Kills an initialisation that ignores form or field: 1/sqrt(100 taps) for the paper's form, 1 as
     published."""
     config = BaseConvConfig(d_model=64, filter="long", n_taps=100, form=form, **options)
-    taps = np.asarray(BaseConv(config, rngs=nnx.Rngs(0)).taps[...])
+    taps = np.asarray(BaseConv(config, rngs=quick_rngs()).taps[...])
     assert taps.shape == (100, 64)
     np.testing.assert_allclose(taps.std(), std, rtol=0.05)
 
@@ -131,11 +130,11 @@ def test_initial_implicit_filter():
     """Kills one initialisation for all forms: the release resets the MLP to N(0, init_std), the others are
     uniform."""
     config = BaseConvConfig(d_model=400, filter="implicit", n_taps=9, form="release", init_std=0.02)
-    released = BaseConv(config, rngs=nnx.Rngs(0)).implicit_filter
+    released = BaseConv(config, rngs=quick_rngs()).implicit_filter
     np.testing.assert_allclose(np.asarray(released.kernel_2[...]).std(), 0.02, rtol=0.05)
     assert not released.bias_1[...].any()
     assert not released.bias_2[...].any()
-    listed = BaseConv(dataclasses.replace(config, form="listing"), rngs=nnx.Rngs(0)).implicit_filter
+    listed = BaseConv(dataclasses.replace(config, form="listing"), rngs=quick_rngs()).implicit_filter
     for values in (listed.kernel_2, listed.bias_2):
         np.testing.assert_allclose(np.asarray(values[...]).std(), 0.25 / np.sqrt(3), rtol=0.1)
         assert np.abs(values[...]).max() <= 0.25
@@ -146,7 +145,7 @@ def test_initial_implicit_filter():
 def test_decay_of_an_implicit_filter(form, decays):
     """Kills: a `filter_decay` that a weight of the MLP does not hear of, or that reaches projection or biases."""
     config = BaseConvConfig(d_model=D, filter="implicit", n_taps=TAPS, form=form, filter_decay=decays)
-    mixer = BaseConv(config, rngs=nnx.Rngs(0))
+    mixer = BaseConv(config, rngs=quick_rngs())
     network = mixer.implicit_filter
     assert [traits_of(kernel).decay for kernel in (network.kernel_1, network.kernel_2)] == [decays] * 2
     others = (mixer.projection.kernel, mixer.projection.bias, network.bias_1, network.bias_2)
@@ -178,6 +177,6 @@ def test_config_errors():
 def test_unresolved_sizes_are_refused():
     """Kills a filter of 0 taps, and a mixer of width 0."""
     with pytest.raises(ValueError, match="n_taps=None must be known for a long filter"):
-        BaseConv(BaseConvConfig(d_model=4, filter="long"), rngs=nnx.Rngs(0))
+        BaseConv(BaseConvConfig(d_model=4, filter="long"), rngs=quick_rngs())
     with pytest.raises(ValueError, match="d_model=None must be known to build the mixer"):
-        BaseConv(BaseConvConfig(), rngs=nnx.Rngs(0))
+        BaseConv(BaseConvConfig(), rngs=quick_rngs())

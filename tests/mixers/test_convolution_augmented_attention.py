@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.head_conv import head_conv
 from jaxzoo.mixers import (
@@ -16,7 +15,7 @@ from jaxzoo.mixers import (
     ConvolutionAugmentedAttentionConfig,
     state_bytes,
 )
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 9
@@ -111,9 +110,9 @@ def test_equation(options):
 def test_delta_filters_are_plain_attention(filters):
     """Kills an initial filter that already looks back."""
     config = {"d_model": D, "n_heads": 3, "positions": "rotary"}
-    plain = Attention(AttentionConfig(**config), rngs=nnx.Rngs(0))
+    plain = Attention(AttentionConfig(**config), rngs=quick_rngs())
     mixer = ConvolutionAugmentedAttention(
-        ConvolutionAugmentedAttentionConfig(**config, filters=filters, filter_init="delta"), rngs=nnx.Rngs(0)
+        ConvolutionAugmentedAttentionConfig(**config, filters=filters, filter_init="delta"), rngs=quick_rngs()
     )
     x = jax.random.normal(jax.random.key(0), (2, T, D))
     np.testing.assert_allclose(mixer(x), plain(x), rtol=0, atol=1e-6)
@@ -123,7 +122,7 @@ def test_delta_filters_are_plain_attention(filters):
 def test_uniform_taps_have_their_scale(filters):
     """Kills a fan-in that counts heads, and an initialisation that nothing reads."""
     config = ConvolutionAugmentedAttentionConfig(d_model=64, n_heads=16, n_taps=16, filters=filters)
-    mixer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
+    mixer = ConvolutionAugmentedAttention(config, rngs=quick_rngs())
     taps = np.abs(np.asarray(mixer.head_filters.keys[...]))
     assert 0.24 < taps.max() <= 0.25
 
@@ -143,7 +142,7 @@ def test_a_filter_ends_at_its_document():
 def test_state_and_flops_by_hand():
     """Kills histories of what has no filter, or of the model's width. d = 12, 3 heads of 4, 10 slots, 2 of 3 parts."""
     config = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filter_keys=False)
-    mixer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
+    mixer = ConvolutionAugmentedAttention(config, rngs=quick_rngs())
     assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 2 * 4 * 12) + 4
     assert config.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 2 * 5 * 12
     mixing = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="mixing")
@@ -152,7 +151,7 @@ def test_state_and_flops_by_hand():
     assert maps.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 9 * 100
     unit_rows = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, normalize=True)
     assert unit_rows.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 12 * 9
-    mixer = ConvolutionAugmentedAttention(unit_rows, rngs=nnx.Rngs(0))
+    mixer = ConvolutionAugmentedAttention(unit_rows, rngs=quick_rngs())
     assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 4 * 12) + 4
 
 

@@ -1,11 +1,10 @@
 """Gated DeltaNet against its recurrence in float64, head by head; its initialisation."""
 
 import numpy as np
-from flax import nnx
 
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.linear.gated_delta_net import GatedDeltaNet, GatedDeltaNetConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, delta_heads, inputs, rms, silu, softplus
 
 D = 8
@@ -15,7 +14,7 @@ def test_equation():
     """Kills: a decay after the read, of another head or without its bias, value heads that are interleaved with the
     wrong keys, a gate before the norm; in parallel, and streamed."""
     config = GatedDeltaNetConfig(d_model=D, n_heads=2, n_value_heads=4, key_width=6, value_width=20, n_taps=3)
-    mixer, p = moved(GatedDeltaNet(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved(GatedDeltaNet(config, rngs=quick_rngs()))
     x = inputs(D)
     log_decay = -np.exp(p["a_log"]) * softplus(x @ p["decay_proj.kernel"] + p["dt_bias"])
     o = delta_heads(config, p, x, log_decay[..., None])
@@ -25,7 +24,7 @@ def test_equation():
 
 def test_initialisation():
     """Kills decays out of the range of Mamba-2, and weight decay of what the public code does not decay."""
-    mixer = GatedDeltaNet(GatedDeltaNetConfig(d_model=500, n_heads=500), rngs=nnx.Rngs(0))
+    mixer = GatedDeltaNet(GatedDeltaNetConfig(d_model=500, n_heads=500), rngs=quick_rngs())
     rate, delta = np.exp(np.asarray(mixer.a_log[...])), softplus(np.asarray(mixer.dt_bias[...], np.float64))
     assert rate.min() > 0
     assert 15.5 < rate.max() <= 16

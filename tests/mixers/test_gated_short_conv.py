@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.conv.gated_short_conv import GatedShortConv, GatedShortConvConfig
-from tests.mixers.moved import moved_mixer
+from tests.mixers.moved import moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D = 5
@@ -53,7 +52,7 @@ def test_equation_7(options):
 def test_released_shapes():
     """Kills a default expansion of 4 for each branch: the released models have 4 d channels for both, and no
     bias after the convolution."""
-    mixer = GatedShortConv(GatedShortConvConfig(d_model=8, out_init_std=0.5), rngs=nnx.Rngs(0))
+    mixer = GatedShortConv(GatedShortConvConfig(d_model=8, out_init_std=0.5), rngs=quick_rngs())
     assert mixer.in_proj.kernel.shape == (8, 32)
     assert mixer.out_proj.kernel.shape == (16, 8)
     assert mixer.taps.shape == (3, 16)

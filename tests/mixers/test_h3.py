@@ -5,12 +5,11 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.h3 import H3, H3Config
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 13
@@ -72,7 +71,7 @@ def test_equation(options):
 def test_initialisation():
     """Kills a shift SSM that does not start as a register, skips that start at 1, decay of the systems' A, B and
     step."""
-    mixer = H3(H3Config(d_model=400, d_state=16, dt_min=0.01, dt_max=0.02, spectrum="inv"), rngs=nnx.Rngs(0))
+    mixer = H3(H3Config(d_model=400, d_state=16, dt_min=0.01, dt_max=0.02, spectrum="inv"), rngs=quick_rngs())
     np.testing.assert_array_equal(mixer.shift_b[...], np.eye(16)[:, :1] * np.ones(400))
     c = np.abs(np.asarray(mixer.shift_c[...]))
     assert 0.2499 < c.max() <= 0.25  # 1 / sqrt(16)
@@ -88,7 +87,7 @@ def test_initialisation():
 def test_state_and_flops_by_hand():
     """Kills a state that forgets the products or the register: 3 heads of 2 x 2 products, 4 pairs each, 8 keys of 6."""
     config = H3Config(d_model=6, d_state=8, head_dim=2)
-    mixer = H3(config, rngs=nnx.Rngs(0))
+    mixer = H3(config, rngs=quick_rngs())
     assert state_bytes(mixer) == state_bytes(mixer, dtype=jnp.bfloat16) == 4 * (3 * 4 * 4 * 2 + 8 * 6)
     assert config.papers_state_size(100) == 6 * 8
     long = 200 * (5 * np.log2(200) + 3) / 100  # transforms of 200 points for 100 tokens

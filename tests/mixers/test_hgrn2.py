@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.linear.hgrn2 import HGRN2, HGRN2Config
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, inputs, rms, sigmoid, silu
 
 D = 8
@@ -37,7 +36,7 @@ def test_equation(options):
     """Kills: keys that do not follow the decay, a bound of another layer, a norm per head, a logarithm of 0 in the
     first layer; in parallel, and streamed."""
     config = HGRN2Config(d_model=D, n_heads=2, **options)
-    mixer, p = moved_but_bounds(HGRN2(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved_but_bounds(HGRN2(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
 

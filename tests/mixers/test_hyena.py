@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.conv.hyena import Hyena, HyenaConfig
 from tests.layers.test_hyena_filter import filter_truth
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, TAPS = 5, 11
@@ -70,7 +69,7 @@ def test_equation(options):
 @pytest.mark.slow
 def test_no_tokens():
     """Kills a reshape of nothing, and a filter of no taps."""
-    mixer = Hyena(HyenaConfig.tiny(), rngs=nnx.Rngs(0))
+    mixer = Hyena(HyenaConfig.tiny(), rngs=quick_rngs())
     assert mixer(jnp.zeros((2, 0, 5))).shape == (2, 0, 5)
     y, state = mixer.prefill(jnp.zeros((2, 0, 5)), mixer.init_state(2))
     assert y.shape == (2, 0, 5)
@@ -83,7 +82,7 @@ def test_initialisation_and_traits():
     init_std, as many taps as somebody guessed."""
     config = HyenaConfig(d_model=128, order=3, init_std=0.03, out_init_std=0.01)
     mixer = Hyena(
-        config.inherit(Inherited(d_model=128, max_length=40, init_std=0.5, out_init_std=0.5)), rngs=nnx.Rngs(0)
+        config.inherit(Inherited(d_model=128, max_length=40, init_std=0.5, out_init_std=0.5)), rngs=quick_rngs()
     )
     assert mixer.filter.positions.shape == (40, 3)
     bias = np.asarray(mixer.filter_bias[...])
@@ -103,7 +102,7 @@ def test_initialisation_and_traits():
 @pytest.mark.slow
 def test_finite_at_16k():
     """Kills a window or a sum that overflows at length, in float32 and bfloat16."""
-    mixer = Hyena(HyenaConfig(d_model=2, n_taps=16384), rngs=nnx.Rngs(0))
+    mixer = Hyena(HyenaConfig(d_model=2, n_taps=16384), rngs=quick_rngs())
     x = jax.random.normal(jax.random.key(0), (1, 16384, 2))
     for dtype in (jnp.float32, jnp.bfloat16):
         value, gradient = jax.jit(jax.value_and_grad(lambda x: jnp.square(mixer(x).astype(jnp.float32)).sum()))(
@@ -118,7 +117,7 @@ def test_state_and_flops_by_hand():
     """Kills: a history a tap too long, filters counted by the order, a projection that is left out; d = 10, order 3."""
     for form, n_filters in (("paper", 3), ("release", 2)):
         config = HyenaConfig(d_model=10, order=3, form=form, n_taps=64)
-        assert state_bytes(Hyena(config, rngs=nnx.Rngs(0))) == 4 * (2 * 40 + n_filters * 63 * 10)
+        assert state_bytes(Hyena(config, rngs=quick_rngs())) == 4 * (2 * 40 + n_filters * 63 * 10)
         long = 15 * (5 * np.log2(15) + 3) / 8
         assert config.flops_per_token(8) == pytest.approx(2 * 10 * 50 + 40 * 6 + n_filters * 10 * long)
 
@@ -148,4 +147,4 @@ def test_config_errors():
 def test_unknown_sizes_are_refused():
     """Kills a filter of 0 taps."""
     with pytest.raises(ValueError, match="n_taps=None must be known to build the mixer"):
-        Hyena(HyenaConfig(d_model=4), rngs=nnx.Rngs(0))
+        Hyena(HyenaConfig(d_model=4), rngs=quick_rngs())

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers import Context
 from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv, InputDependentConvConfig
-from tests.mixers.moved import moved_mixer
+from tests.mixers.moved import moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.ops.test_input_dependent_filters import counts_truth
 
@@ -88,11 +87,11 @@ def test_the_programmatic_filter_sees_later_tokens(pairs):
 def test_tokens_of_the_programmatic_filter():
     """Kills a filter of no comparisons where nobody gave the ids, and ids that the other filter asks for."""
     x = jnp.asarray(draw()[0], jnp.float32)
-    programmatic = InputDependentConv(InputDependentConvConfig(d_model=D), rngs=nnx.Rngs(0))
+    programmatic = InputDependentConv(InputDependentConvConfig(d_model=D), rngs=quick_rngs())
     with pytest.raises(ValueError, match="InputDependentConv reads token ids, and got none"):
         programmatic(x)
     options = {"filter": "autocorrelation"}
-    assert InputDependentConv(InputDependentConvConfig(d_model=D, **options), rngs=nnx.Rngs(0))(x).shape == x.shape
+    assert InputDependentConv(InputDependentConvConfig(d_model=D, **options), rngs=quick_rngs())(x).shape == x.shape
 
 
 @pytest.mark.slow

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.mixers import Context, LandmarkCAT, LandmarkCATConfig, state_bytes
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 19
@@ -132,12 +131,12 @@ def test_a_row_that_runs_past_the_cache():
 @pytest.mark.parametrize("block_size", [8, 64])
 def test_rho_starts_as_in_proposition_2(block_size):
     """Kills: another start than e^(-1/B), taps without their sum of 1, and a carry of another power."""
-    mixer = LandmarkCAT(LandmarkCATConfig(d_model=4, n_heads=2, block_size=block_size), rngs=nnx.Rngs(0))
+    mixer = LandmarkCAT(LandmarkCATConfig(d_model=4, n_heads=2, block_size=block_size), rngs=quick_rngs())
     taps, carry = mixer._long_filter()
     rho = np.exp(-1 / block_size)
     np.testing.assert_allclose(taps, np.repeat((1 - rho) * rho ** np.arange(block_size)[:, None], 2, axis=1), rtol=1e-5)
     np.testing.assert_allclose(carry, np.full(2, np.exp(-1)), rtol=1e-6)
-    assert not hasattr(LandmarkCAT(LandmarkCATConfig(d_model=4, learn_rho=False), rngs=nnx.Rngs(0)), "log_rate")
+    assert not hasattr(LandmarkCAT(LandmarkCATConfig(d_model=4, learn_rho=False), rngs=quick_rngs()), "log_rate")
 
 
 def test_state_and_flops_by_hand():
@@ -145,7 +144,7 @@ def test_state_and_flops_by_hand():
     d = 12, 3 heads of 4: four kernels; 3 taps of keys and values; at 64 tokens 15 landmarks that can be met, made of 60
     keys, own and retrieved blocks of 4. At 3 tokens there is one block of 3."""
     config = LandmarkCATConfig(d_model=12, n_heads=3, block_size=4)
-    assert state_bytes(LandmarkCAT(config, rngs=nnx.Rngs(0)), capacity=11) == 4 * (24 * 12 + 3 * 12 + 4 * 12) + 4
+    assert state_bytes(LandmarkCAT(config, rngs=quick_rngs()), capacity=11) == 4 * (24 * 12 + 3 * 12 + 4 * 12) + 4
     shared = 2 * 4 * 12**2 + 2 * 3 * 24
     assert config.flops_per_token(64) == shared + 2 * 12 * 15 + 2 * 12 * 60 / 64 + 4 * 12 * (4 + 4)
     assert config.flops_per_token(3) == shared + 4 * 12 * 3

@@ -15,7 +15,7 @@ from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.mixers.linear.linear_attention import LinearAttention, LinearAttentionConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D = 6
@@ -174,7 +174,7 @@ def test_signed_weights_are_normalised_all_the_same():
     """Kills a signed map that is left without its denominator: with one token the output is the value, whatever the
     sign of the weight."""
     config = LinearAttentionConfig(d_model=D, init_std=0.6, n_heads=2, feature_map="identity")
-    mixer = LinearAttention(config, rngs=nnx.Rngs(0))
+    mixer = LinearAttention(config, rngs=quick_rngs())
     x = jax.random.normal(jax.random.key(0), (16, 1, D))
     signs = jnp.sign((mixer.q_proj(x) * mixer.k_proj(x)).reshape(16, 2, 16).sum(-1))
     assert set(np.unique(signs)) == {-1, 1}
@@ -188,8 +188,8 @@ def test_both_taylor_maps_are_the_mixer_of_their_own(name, decay):
     """Kills a pair of equal products that counts once in the distinct form, and another scale than the kernels': the
     same parameters in `TaylorLinearAttention` give the same numbers, from 153 and 273 features for k = 16."""
     options = {"d_model": D, "init_std": 0.6, "n_heads": 2, "decay": decay, "output_scaling": True}
-    mixer = LinearAttention(LinearAttentionConfig(feature_map=name, **options), rngs=nnx.Rngs(0))
-    own = TaylorLinearAttention(TaylorLinearAttentionConfig(**options), rngs=nnx.Rngs(1))
+    mixer = LinearAttention(LinearAttentionConfig(feature_map=name, **options), rngs=quick_rngs())
+    own = TaylorLinearAttention(TaylorLinearAttentionConfig(**options), rngs=quick_rngs(1))
     nnx.update(own, nnx.state(mixer, nnx.Param))
     x = jax.random.normal(jax.random.key(0), (2, 150, D))
     np.testing.assert_allclose(mixer(x), own(x), rtol=0, atol=1e-5 * jnp.abs(own(x)).max())
@@ -200,14 +200,14 @@ def test_rebased_is_the_published_combination():
     """Kills a norm that is left out, one without its parameters, and parameters that decay."""
     config = LinearAttentionConfig.rebased(d_model=D, n_heads=2, feature_dim=4)
     assert (config.feature_map, config.qk_norm, config.qk_affine) == ("rebased", "all_heads", "scale_and_shift")
-    features = LinearAttention(config, rngs=nnx.Rngs(0)).features
+    features = LinearAttention(config, rngs=quick_rngs()).features
     values = nnx.to_pure_dict(nnx.state(features))
     assert values.keys() == {"q_scale", "k_scale", "q_shift", "k_shift"}
     for name, value in values.items():
         np.testing.assert_array_equal(value, np.full(8, name.endswith("scale")))
         assert not traits_of(getattr(features, name)).decay
     per_head = LinearAttentionConfig(d_model=D, n_heads=2, feature_dim=4, qk_norm="head", qk_affine="scale")
-    assert LinearAttention(per_head, rngs=nnx.Rngs(0)).features.q_scale.shape == (4,)
+    assert LinearAttention(per_head, rngs=quick_rngs()).features.q_scale.shape == (4,)
 
 
 @pytest.mark.full
@@ -242,7 +242,7 @@ def test_all_poly_starts_as_it_is_told(poly_init, bound, deviation):
 def test_the_matrices_of_all_poly_learn_or_not(learned):
     """Kills matrices that an optimizer moves although they are given, or leaves although they are learned."""
     config = LinearAttentionConfig(d_model=D, feature_map="all_poly", poly_learned=learned)
-    mixer = LinearAttention(config, rngs=nnx.Rngs(0))
+    mixer = LinearAttention(config, rngs=quick_rngs())
     assert ("features" in nnx.state(mixer, nnx.Param)) == learned
     assert ("features" in nnx.state(mixer, Buffer)) != learned
 
@@ -253,7 +253,7 @@ def test_the_matrices_of_all_poly_learn_or_not(learned):
 def test_no_weight_at_all_gives_zero(name):
     """Kills 0 / 0, in the output and in gradients: inputs of zero have no feature above 0."""
     model = Inherited(d_model=D, max_length=8, init_std=0.6, out_init_std=0.6)
-    mixer = LinearAttentionConfig(feature_map=name).inherit(model).build(rngs=nnx.Rngs(0))
+    mixer = LinearAttentionConfig(feature_map=name).inherit(model).build(rngs=quick_rngs())
     y, gradient = jax.jit(jax.value_and_grad(lambda x: mixer(x).sum()))(np.zeros((1, 3, D), np.float32))
     assert y == 0
     assert np.isfinite(gradient).all()
@@ -263,7 +263,7 @@ def test_no_weight_at_all_gives_zero(name):
 @pytest.mark.parametrize("name", ["exp", "performer"])
 def test_long_queries_do_not_overflow(name):
     """Kills an exponential of a query as it stands: 100 times larger queries, and short keys."""
-    mixer = LinearAttention(LinearAttentionConfig(d_model=D, feature_map=name), rngs=nnx.Rngs(0))
+    mixer = LinearAttention(LinearAttentionConfig(d_model=D, feature_map=name), rngs=quick_rngs())
     mixer.q_proj.kernel[...] = mixer.q_proj.kernel[...] * 1e5
     x = jax.random.normal(jax.random.key(0), (2, 9, D))
     assert np.abs(mixer.q_proj(x)).max() > 500
@@ -306,7 +306,7 @@ def test_blocks_are_orthogonal_and_rows_gaussian():
 def test_random_features_do_not_learn():
     """Kills random features among the parameters, and mixers that share theirs."""
     config = LinearAttentionConfig(d_model=D, feature_map="performer", n_features=7)
-    mixer, other = (LinearAttention(config, rngs=nnx.Rngs(seed)) for seed in (0, 1))
+    mixer, other = (LinearAttention(config, rngs=quick_rngs(seed)) for seed in (0, 1))
     drawn, others = (each.features.random_features for each in (mixer, other))
     assert isinstance(drawn, Buffer)
     assert drawn.shape == (7, 16)
@@ -340,10 +340,10 @@ def test_state_size_against_the_paper(options, features, position):
     one = LinearAttentionConfig(d_model=64, **options)
     assert one.width_of_features == features
     assert one.papers_state_size(100) == 65 * features
-    assert state_bytes(one.build(rngs=nnx.Rngs(0))) == 4 * 65 * features + position
-    four = LinearAttentionConfig(d_model=64, n_heads=4, **options).build(rngs=nnx.Rngs(0))
+    assert state_bytes(one.build(rngs=quick_rngs())) == 4 * 65 * features + position
+    four = LinearAttentionConfig(d_model=64, n_heads=4, **options).build(rngs=quick_rngs())
     assert state_bytes(four, dtype=jnp.bfloat16) == 4 * (64 + 4) * features + position
-    sums = LinearAttentionConfig(d_model=64, n_heads=4, normalize=False, **options).build(rngs=nnx.Rngs(0))
+    sums = LinearAttentionConfig(d_model=64, n_heads=4, normalize=False, **options).build(rngs=quick_rngs())
     assert state_bytes(sums) == 4 * 64 * features + position
 
 
@@ -379,7 +379,7 @@ def test_flops():
 def test_flops_match_what_the_compiler_counts(feature_map, causal):
     """Kills a matmul that is counted and not done: XLA counts elementwise work as well, here up to 5 %."""
     config = LinearAttentionConfig(d_model=128, n_heads=4, feature_map=feature_map, causal=causal)
-    mixer = config.build(rngs=nnx.Rngs(0))
+    mixer = config.build(rngs=quick_rngs())
     analysis = jax.jit(mixer.__call__).lower(jnp.ones((2, 64, 128))).compile().cost_analysis()
     assert analysis is not None
     assert 0.99 < analysis["flops"] / 128 / config.flops_per_token(64) < 1.05
@@ -411,7 +411,7 @@ def test_config_errors():
 def test_what_cannot_be_built_or_streamed_is_refused():
     """Kills a cosformer of unknown length, and a stream of a mixer that sees the future."""
     with pytest.raises(ValueError, match="n_positions=None must be known for cosformer; set it"):
-        LinearAttentionConfig(d_model=D, feature_map="cosformer").build(rngs=nnx.Rngs(0))
-    mixer = LinearAttentionConfig(d_model=D, causal=False).build(rngs=nnx.Rngs(0))
+        LinearAttentionConfig(d_model=D, feature_map="cosformer").build(rngs=quick_rngs())
+    mixer = LinearAttentionConfig(d_model=D, causal=False).build(rngs=quick_rngs())
     with pytest.raises(ValueError, match="causal=False does not stream"):
         mixer.init_state(1)

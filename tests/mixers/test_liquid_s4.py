@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4, LiquidS4Config
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 5, 13
@@ -103,7 +102,7 @@ def test_the_kernels_are_parts_of_the_recurrence():
 def test_a_long_sequence_is_finite():
     """Kills products of 16384 factors that overflow at the published initialisation, for inputs of a normalised layer,
     in values and gradients."""
-    mixer = LiquidS4(LiquidS4Config(d_model=2, d_state=8), rngs=nnx.Rngs(0))
+    mixer = LiquidS4(LiquidS4Config(d_model=2, d_state=8), rngs=quick_rngs())
     u = jax.random.normal(jax.random.key(0), (1, 16384, 2))
     gradient = jax.jit(jax.grad(lambda u: jnp.square(mixer(u)).sum()))(u)
     assert np.isfinite(gradient).all()
@@ -115,9 +114,9 @@ def test_state_and_flops_by_hand():
     """Kills a state of real numbers only, or without the inputs of products: d = 6, 4 pairs a channel, order 3."""
     recurrence = LiquidS4Config(d_model=6, d_state=8)
     kb, pb = (LiquidS4Config(d_model=6, d_state=8, liquid=liquid, order=3) for liquid in ("kb", "pb"))
-    assert state_bytes(LiquidS4(recurrence, rngs=nnx.Rngs(0))) == 4 * 6 * 4 * 2
+    assert state_bytes(LiquidS4(recurrence, rngs=quick_rngs())) == 4 * 6 * 4 * 2
     for config in (kb, pb):
-        mixer = LiquidS4(config, rngs=nnx.Rngs(0))
+        mixer = LiquidS4(config, rngs=quick_rngs())
         assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 6 * 4 * 2 + 2 * 2 * 6
     assert recurrence.flops_per_token(100) == 4 * 36 + 16 * 6 * 4
     long = 200 * (5 * np.log2(200) + 3) / 100  # transforms of 200 points for 100 tokens

@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers import Context
 from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.conv.long_conv import LongConv, LongConvConfig, initial_window
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
@@ -55,7 +54,7 @@ def test_kernel_dropout():
     """Kills: dropout that falls on inputs or differs between rows, taps that are not scaled up, a skip that is dropped,
     a share exchanged for its complement. Impulses at the first token show the filter through the linear output."""
     config = LongConvConfig(d_model=50, n_taps=60, squash=0.0, kernel_dropout=0.2, output="linear")
-    mixer = LongConv(config, rngs=nnx.Rngs(0))
+    mixer = LongConv(config, rngs=quick_rngs())
     mixer.kernel[...] = 5 + jnp.abs(mixer.kernel[...])  # GELU keeps 5 and more, and no tap is near 0
     mixer.skip[...] = jnp.full_like(mixer.skip[...], 6.0)
     mixer.out_proj.kernel[...] = jnp.eye(50)
@@ -78,7 +77,7 @@ def test_initialisation_and_traits():
     """Kills: a kernel of the wrong scale or decayed, or with the learning rate of all, an output projection deaf to
     out_init_std, as many taps as somebody guessed."""
     model = Inherited(d_model=64, max_length=80, init_std=0.5, out_init_std=0.01)
-    mixer = LongConv(LongConvConfig(n_channels=2).inherit(model), rngs=nnx.Rngs(0))
+    mixer = LongConv(LongConvConfig(n_channels=2).inherit(model), rngs=quick_rngs())
     assert mixer.kernel.shape == (80, 2, 64)
     np.testing.assert_allclose(np.asarray(mixer.kernel[...]).std(), 0.002, rtol=0.05)
     np.testing.assert_allclose(np.asarray(mixer.skip[...]).std(), 1, rtol=0.2)
@@ -86,7 +85,7 @@ def test_initialisation_and_traits():
     assert mixer.out_proj.kernel.shape == (128, 128)
     kernel, skip = traits_of(mixer.kernel), traits_of(mixer.skip)
     assert (kernel.decay, kernel.learning_rate_scale, skip.decay, skip.learning_rate_scale) == (False, 1 / 16, False, 1)
-    decaying = LongConv(LongConvConfig(kernel_init="decay").inherit(model), rngs=nnx.Rngs(0))
+    decaying = LongConv(LongConvConfig(kernel_init="decay").inherit(model), rngs=quick_rngs())
     ratio = np.asarray(decaying.kernel[...])[:, 0] / initial_window(80, 64)
     np.testing.assert_allclose(ratio.std(), 0.02, rtol=0.05)
 
@@ -100,7 +99,7 @@ def test_initial_window():
 def test_state_and_flops_by_hand():
     """Kills a history for every filter, and a GLU that costs nothing; d = 10, 2 channels."""
     config = LongConvConfig(d_model=10, n_taps=64, n_channels=2)
-    assert state_bytes(LongConv(config, rngs=nnx.Rngs(0))) == 4 * 63 * 10
+    assert state_bytes(LongConv(config, rngs=quick_rngs())) == 4 * 63 * 10
     long = 15 * (5 * np.log2(15) + 3) / 8
     assert config.flops_per_token(8) == pytest.approx(20 * long + 2 * 20 * 20)
 

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.mamba import Mamba, MambaConfig
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
@@ -87,7 +87,7 @@ def test_initialisation():
     for layer, bound in ((mixer.in_proj, 500**-0.5), (mixer.x_proj, 1000**-0.5), (mixer.out_proj, 0.5 * 1000**-0.5)):
         kernel = np.abs(np.asarray(layer.kernel[...]))
         assert 0.99 * bound < kernel.max() <= bound
-    normal = Mamba(dataclasses.replace(config, projection_init="normal"), rngs=nnx.Rngs(0))
+    normal = Mamba(dataclasses.replace(config, projection_init="normal"), rngs=quick_rngs())
     for layer, std in ((normal.in_proj, 0.02), (normal.x_proj, 0.02), (normal.out_proj, 0.01)):
         np.testing.assert_allclose(np.std(np.asarray(layer.kernel[...])), std, rtol=0.05)
     for name in ("a_log", "skip", "dt_bias", "conv_bias"):
@@ -101,7 +101,7 @@ def test_state_and_flops_by_hand():
     """Kills a state without the convolution, or of the model's width: d = 6, inner 12, 4 numbers a channel, 3
     inputs."""
     config = MambaConfig(d_model=6, d_state=4, dt_rank=2)
-    mixer = Mamba(config, rngs=nnx.Rngs(0))
+    mixer = Mamba(config, rngs=quick_rngs())
     assert state_bytes(mixer) == 4 * (12 * 4 + 3 * 12)
     assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 12 * 4 + 2 * 3 * 12
     assert config.papers_state_size(100) == 2 * 6 * 4

@@ -5,14 +5,13 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import jaxzoo
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.mamba2 import Mamba2, Mamba2Config
 from jaxzoo.models import LanguageModel, LanguageModelConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, conv, inputs, rms, silu, softplus
 from tests.mixers.refused import assert_refused
 from tests.ops.test_log_linear_attention import log_linear
@@ -74,7 +73,7 @@ def test_equation(options):
     """Kills: B for C, another group's B, delta missing in the write, a skip of the wrong channels, a norm over all
     groups, a gate in the wrong order; in parallel, and streamed."""
     config = Mamba2Config(d_model=D, **options)
-    mixer, p = moved(Mamba2(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved(Mamba2(config, rngs=quick_rngs()))
     u = inputs(D)
     check(mixer, truth(config, p, u), u)
 
@@ -82,7 +81,7 @@ def test_equation(options):
 @pytest.mark.full
 def test_initialisation():
     """Kills rates out of [1, 16], a skip that is not 1, and weight decay of what the public code does not decay."""
-    mixer = Mamba2(Mamba2Config(d_model=300, head_dim=1), rngs=nnx.Rngs(0))
+    mixer = Mamba2(Mamba2Config(d_model=300, head_dim=1), rngs=quick_rngs())
     rate = np.exp(np.asarray(mixer.a_log[...]))
     assert 1 <= rate.min() < 1.5
     assert 15.5 < rate.max() <= 16.001
@@ -96,20 +95,20 @@ def test_initialisation():
 def test_state_and_flops_by_hand():
     """Kills a state without the convolution, or of the model's width: inner 12, 4 heads of 3, 2 groups of 5."""
     config = Mamba2Config(d_model=6, d_state=5, head_dim=3, n_groups=2)
-    mixer = Mamba2(config, rngs=nnx.Rngs(0))
+    mixer = Mamba2(config, rngs=quick_rngs())
     assert state_bytes(mixer) == 4 * (4 * 5 * 3 + 3 * 32)
     assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 60 + 2 * 3 * 32
     projections = 2 * 6 * (12 + 32 + 4 + 12)
     assert config.flops_per_token(10) == projections + 32 * 2 * 4 + 2 * 10 * (5 * 4 + 12) + 4 * 5 * 12
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_what_levels_show():
     """Kills: scores of another value than the token's, or none, where the past is read by levels."""
     config = LanguageModelConfig(
         pattern=(Mamba2Config(d_state=3, head_dim=4, n_levels=3),), d_model=D, n_layers=1, mlp="none", vocab_size=11
     )
-    model = LanguageModel(config, rngs=nnx.Rngs(0))
+    model = LanguageModel(config, rngs=quick_rngs())
     tokens = np.arange(18, dtype=np.int32).reshape(2, 9) % 11
     names = ("log_decay", "scores")
     _, seen = jaxzoo.capture(model, *(f"layers.0.mixer.{name}" for name in names))(tokens)

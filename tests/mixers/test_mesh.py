@@ -19,6 +19,7 @@ from jaxzoo.mixers import (
     TaylorLinearAttentionConfig,
 )
 from jaxzoo.sharding import MeshConfig, make_mesh
+from tests.mixers.moved import quick_rngs
 from tests.pallas_kernels.shared import MARKERS, PLATFORMS, assert_close, full, needs_eight_devices, slow
 
 pytestmark = needs_eight_devices
@@ -30,12 +31,12 @@ MESHES = {
 HEADS = {"d_model": 64, "n_heads": 4, "head_dim": 16}
 MIXERS = {
     "taylor": lambda **heads: TaylorLinearAttention(
-        TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=nnx.Rngs(0)
+        TaylorLinearAttentionConfig(**HEADS, **heads, feature_dim=8, decay=True), rngs=quick_rngs()
     ),
-    "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads), rngs=nnx.Rngs(0)),
-    "landmark": lambda **heads: LandmarkCAT(LandmarkCATConfig(**HEADS, **heads, block_size=4), rngs=nnx.Rngs(0)),
+    "attention": lambda **heads: Attention(AttentionConfig(**HEADS, **heads), rngs=quick_rngs()),
+    "landmark": lambda **heads: LandmarkCAT(LandmarkCATConfig(**HEADS, **heads, block_size=4), rngs=quick_rngs()),
     "window": lambda **heads: SlidingWindowAttention(
-        SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=nnx.Rngs(0)
+        SlidingWindowAttentionConfig(**HEADS, **heads, window=9), rngs=quick_rngs()
     ),
 }
 

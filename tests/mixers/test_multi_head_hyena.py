@@ -14,7 +14,7 @@ from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.conv.hyena import HyenaConfig
 from jaxzoo.mixers.conv.multi_head_hyena import MultiHeadHyena, MultiHeadHyenaConfig
 from tests.layers.test_hyena_filter import filter_truth
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
@@ -56,7 +56,7 @@ def test_heads_of_one_channel_are_hyena():
     """Kills columns or channels in another order than Hyena's: the parameters are carried over as they are."""
     sizes = {"d_model": D, "n_taps": TAPS, "filter_network": NETWORK}
     hyena, _ = moved_mixer(HyenaConfig(form="release", **sizes))
-    mixer = MultiHeadHyena(MultiHeadHyenaConfig(n_heads=D, **sizes), rngs=nnx.Rngs(0))
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig(n_heads=D, **sizes), rngs=quick_rngs())
     for part in ("in_proj", "short_conv", "filter", "out_proj"):
         setattr(mixer, part, getattr(hyena, part))
     mixer.filter_bias = nnx.Param(hyena.filter_bias[:, 0])
@@ -68,7 +68,7 @@ def test_heads_of_one_channel_are_hyena():
 @pytest.mark.full
 def test_no_tokens():
     """Kills a reshape of nothing, and a scan over no channel."""
-    mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=nnx.Rngs(0))
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=quick_rngs())
     assert mixer(jnp.zeros((2, 0, 6))).shape == (2, 0, 6)
     y, state = mixer.prefill(jnp.zeros((2, 0, 6)), mixer.init_state(2))
     assert y.shape == (2, 0, 6)
@@ -78,7 +78,7 @@ def test_no_tokens():
 @pytest.mark.full
 def test_bias_of_each_head():
     """Kills a skip for each channel, or one that is decayed."""
-    mixer = MultiHeadHyena(MultiHeadHyenaConfig(d_model=400, n_heads=200, n_taps=8), rngs=nnx.Rngs(0))
+    mixer = MultiHeadHyena(MultiHeadHyenaConfig(d_model=400, n_heads=200, n_taps=8), rngs=quick_rngs())
     bias = np.asarray(mixer.filter_bias[...])
     assert bias.shape == (200,)
     assert abs(bias.std() - 1) < 0.15
@@ -89,7 +89,7 @@ def test_bias_of_each_head():
 def test_state_and_flops_by_hand():
     """Kills: a state of products instead of keys and values, products counted as channels; d = 12, 3 heads."""
     config = MultiHeadHyenaConfig(d_model=12, n_heads=3, n_taps=64)
-    assert state_bytes(MultiHeadHyena(config, rngs=nnx.Rngs(0))) == 4 * (2 * 36 + 2 * 63 * 12)
+    assert state_bytes(MultiHeadHyena(config, rngs=quick_rngs())) == 4 * (2 * 36 + 2 * 63 * 12)
     long = 15 * (5 * np.log2(15) + 3) / 8
     assert config.flops_per_token(8) == pytest.approx(2 * 12 * 48 + 36 * 6 + 48 * (long + 3))
 

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.ret_net import RetNet, RetNetConfig
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 9
@@ -87,7 +86,7 @@ def test_the_chunk_changes_no_number():
     """Kills: Zoology's chunks of 8, 32 and 128 taken for other mixers."""
     x = jax.random.normal(jax.random.key(0), (1, 150, D))
     outputs = [
-        RetNet(RetNetConfig(d_model=D, n_heads=2, chunk_size=size), rngs=nnx.Rngs(0))(x) for size in (8, 32, 128)
+        RetNet(RetNetConfig(d_model=D, n_heads=2, chunk_size=size), rngs=quick_rngs())(x) for size in (8, 32, 128)
     ]
     for y in outputs[1:]:
         np.testing.assert_allclose(y, outputs[0], rtol=0, atol=1e-5 * np.abs(y).max())
@@ -96,7 +95,7 @@ def test_the_chunk_changes_no_number():
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong heads: 2 heads of 6 x 10 float32 and a position; d = 12, values 20, chunks of 8."""
     config = RetNetConfig(d_model=12, n_heads=2, value_width=20, chunk_size=8)
-    assert state_bytes(RetNet(config, rngs=nnx.Rngs(0))) == 4 * (2 * 6 * 10) + 4
+    assert state_bytes(RetNet(config, rngs=quick_rngs())) == 4 * (2 * 6 * 10) + 4
     assert config.flops_per_token(100) == 2 * 12 * (24 + 60) + 2 * 8 * 32 + 4 * 6 * 20
 
 

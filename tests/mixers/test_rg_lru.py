@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.ssm.rg_lru import RGLRU, RGLRUConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, conv, inputs, sigmoid, softplus
 
 D = 6
@@ -38,7 +37,7 @@ def test_equation(form):
     """Kills: gates of another block, r for i, a missing square root, a first token that is scaled or that every chunk
     has, a skipped bias; in parallel, and streamed."""
     config = RGLRUConfig(d_model=D, inner_width=8, n_heads=2, n_taps=3, decay_constant=1.5, form=form)
-    mixer, p = moved(RGLRU(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved(RGLRU(config, rngs=quick_rngs()))
     u = inputs(D)
     check(mixer, truth(config, p, u), u)
 
@@ -46,7 +45,7 @@ def test_equation(form):
 @pytest.mark.parametrize("form", ["paper", "release"])
 def test_initial_decays(form):
     """Kills a decay out of [0.9, 0.999]: of a^8 and uniform (paper), of a with a uniform square (release)."""
-    mixer = RGLRU(RGLRUConfig(d_model=8, inner_width=2000, n_heads=400, form=form), rngs=nnx.Rngs(0))
+    mixer = RGLRU(RGLRUConfig(d_model=8, inner_width=2000, n_heads=400, form=form), rngs=quick_rngs())
     rate = softplus(np.asarray(mixer.log_decay_rate[...], np.float64))
     decay = np.exp(-8 * rate) if form == "paper" else np.exp(-rate)
     assert 0.8999 < decay.min() < 0.901

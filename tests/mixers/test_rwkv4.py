@@ -5,12 +5,11 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix, RWKV4TimeMixConfig
 from jaxzoo.mixers.linear.rwkv4_channel_mix import RWKV4ChannelMix, RWKV4ChannelMixConfig
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
@@ -65,8 +64,8 @@ def test_equation(config, truth):
 def test_initial_values_by_hand():
     """Kills: values of another layer or channel. Channel 3 of 6 in layer 1 of 3: 1 - l/L = 2/3 and D = 1/2."""
     place = {"layer_index": 1, "n_layers": 3}
-    time = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, **place), rngs=nnx.Rngs(0))
-    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(d_model=D, **place), rngs=nnx.Rngs(0))
+    time = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, **place), rngs=quick_rngs())
+    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(d_model=D, **place), rngs=quick_rngs())
     key = 0.5 ** (2 / 3)
     for mixer, name, expected in (
         (time, "time_mix_key", key),
@@ -80,7 +79,7 @@ def test_initial_values_by_hand():
         np.testing.assert_allclose(getattr(mixer, name)[3], expected, rtol=1e-6, err_msg=name)
     np.testing.assert_allclose(time.time_first[...] - np.log(0.3), [0, 0.5, -0.5, 0, 0.5, -0.5], atol=1e-6)
     first, last = (
-        RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, layer_index=i, n_layers=3), rngs=nnx.Rngs(0)) for i in (0, 2)
+        RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D, layer_index=i, n_layers=3), rngs=quick_rngs()) for i in (0, 2)
     )
     np.testing.assert_allclose(first.time_decay[...], -5 + 8 * (np.arange(6) / 5) ** 0.7, rtol=1e-6)
     np.testing.assert_allclose(last.time_decay[...], -5 + 8 * (np.arange(6) / 5) ** 2, rtol=1e-6)
@@ -90,25 +89,25 @@ def test_initial_values_by_hand():
 def test_projections_of_the_release():
     """Kills: a projection that starts at 0 where another should, an orthogonal matrix of the wrong scale."""
     options = {"d_model": D, "projections": "release"}
-    time = RWKV4TimeMix(RWKV4TimeMixConfig(**options), rngs=nnx.Rngs(0))
-    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(**options), rngs=nnx.Rngs(0))
+    time = RWKV4TimeMix(RWKV4TimeMixConfig(**options), rngs=quick_rngs())
+    channel = RWKV4ChannelMix(RWKV4ChannelMixConfig(**options), rngs=quick_rngs())
     for layer in (time.key, time.receptance, time.output, channel.receptance, channel.value):
         assert not layer.kernel[...].any()
     for layer, square in ((time.value, 1), (channel.key, 4)):
         kernel = np.asarray(layer.kernel[...], np.float64)
         np.testing.assert_allclose(kernel @ kernel.T, square * np.eye(D), atol=1e-5)
-    normal = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D), rngs=nnx.Rngs(0))
+    normal = RWKV4TimeMix(RWKV4TimeMixConfig(d_model=D), rngs=quick_rngs())
     assert 0.01 < np.std(normal.key.kernel[...]) < 0.03
 
 
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong width: one input and three float32 numbers a channel; d = 6, 10 channels, 24 units."""
     time = RWKV4TimeMixConfig(d_model=D, value_width=10)
-    assert state_bytes(RWKV4TimeMix(time, rngs=nnx.Rngs(0))) == 4 * (6 + 3 * 10)
-    assert state_bytes(RWKV4TimeMix(time, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16) == 2 * 6 + 4 * 30
+    assert state_bytes(RWKV4TimeMix(time, rngs=quick_rngs())) == 4 * (6 + 3 * 10)
+    assert state_bytes(RWKV4TimeMix(time, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6 + 4 * 30
     assert time.flops_per_token(100) == 2 * 4 * 60 + 2 * 6 * 10
     channel = RWKV4ChannelMixConfig(d_model=D)
-    assert state_bytes(RWKV4ChannelMix(channel, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16) == 2 * 6
+    assert state_bytes(RWKV4ChannelMix(channel, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6
     assert channel.flops_per_token(100) == 2 * (6 * 24 + 24 * 6 + 6 * 6)
 
 

@@ -5,11 +5,10 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.rwkv5 import RWKV5TimeMix, RWKV5TimeMixConfig
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
@@ -58,7 +57,7 @@ def test_equation(options):
 def test_initial_values_by_hand():
     """Kills: values of another layer, channel or head. Channel 3 of 6 in layer 1 of 3: 1 - l/L = 2/3 and D = 1/2."""
     config = RWKV5TimeMixConfig(d_model=D, n_heads=2, layer_index=1, n_layers=3)
-    mixer = RWKV5TimeMix(config, rngs=nnx.Rngs(0))
+    mixer = RWKV5TimeMix(config, rngs=quick_rngs())
     key = 0.5 ** (2 / 3)
     for name, expected in (
         ("time_mix_key", key),
@@ -77,7 +76,7 @@ def test_initial_values_by_hand():
 def test_projections_of_the_release():
     """Kills: a projection that starts at 0 where another should, an orthogonal matrix of the wrong scale."""
     config = RWKV5TimeMixConfig(d_model=D, value_width=9, projections="release")
-    mixer = RWKV5TimeMix(config, rngs=nnx.Rngs(0))
+    mixer = RWKV5TimeMix(config, rngs=quick_rngs())
     assert not mixer.output.kernel[...].any()
     for layer in (mixer.key, mixer.value, mixer.receptance, mixer.gate):
         kernel = np.asarray(layer.kernel[...], np.float64)
@@ -87,7 +86,7 @@ def test_projections_of_the_release():
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong heads: one input and 3 heads of 5 x 5 float32; d = 6, chunks of 64."""
     config = RWKV5TimeMixConfig(d_model=D, n_heads=3, value_width=15)
-    assert state_bytes(RWKV5TimeMix(config, rngs=nnx.Rngs(0)), dtype=jnp.bfloat16) == 2 * 6 + 4 * 3 * 25
+    assert state_bytes(RWKV5TimeMix(config, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6 + 4 * 3 * 25
     assert config.flops_per_token(100) == 2 * 5 * 90 + 2 * 64 * 30 + 4 * 75 + 6 * 15
 
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.linear.rwkv6 import RWKV6TimeMix, RWKV6TimeMixConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, inputs, silu
 
 D = 6
@@ -39,7 +38,7 @@ def test_equation():
     """Kills: the shift of another projection, a low-rank map of the wrong input, a decay before the read, a bonus that
     is written, another head's columns; in parallel, and streamed."""
     config = RWKV6TimeMixConfig(d_model=D, n_heads=2, value_width=8, key_width=4, shift_rank=2, decay_rank=3)
-    mixer, p = moved(RWKV6TimeMix(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved(RWKV6TimeMix(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
 
@@ -47,7 +46,7 @@ def test_equation():
 def test_initialisation():
     """Kills a share of the token for one of the token before, and a depth that nothing reads."""
     config = RWKV6TimeMixConfig(d_model=8, layer_index=1, n_layers=3)
-    mixer = RWKV6TimeMix(config, rngs=nnx.Rngs(0))
+    mixer = RWKV6TimeMix(config, rngs=quick_rngs())
     share = 1 - (np.arange(8) / 8) ** (2 / 3)
     half = 1 - (np.arange(8) / 8) ** (1 / 3)
     expected = [share, share, share - 0.3 * 0.5, half, half]

@@ -8,7 +8,7 @@ from flax import nnx
 from jaxzoo.mixers.linear.rwkv7 import RWKV7TimeMix, RWKV7TimeMixConfig
 from jaxzoo.mixers.linear.rwkv7_channel_mix import RWKV7ChannelMix, RWKV7ChannelMixConfig
 from jaxzoo.models import LanguageModelConfig
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 from tests.mixers.recurrent_truth import check, inputs, sigmoid
 from tests.models.hybrids import make_model, random_tokens
 
@@ -50,7 +50,7 @@ def test_equation():
     """Kills: a removal after the decay, by the unscaled or the written key, a transposed state, a rate of another head,
     a bonus inside the norm; in parallel, and streamed."""
     config = RWKV7TimeMixConfig(d_model=D, n_heads=2, decay_rank=2, rate_rank=3, gate_rank=4)
-    mixer, p = moved(RWKV7TimeMix(config, rngs=nnx.Rngs(0)))
+    mixer, p = moved(RWKV7TimeMix(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
 
@@ -131,7 +131,7 @@ def test_gradient_of_the_value_residual():
 
 def test_equation_of_the_channel_mix():
     """Kills a share of the token for one of the token before, and a missing square."""
-    mixer, p = moved(RWKV7ChannelMix(RWKV7ChannelMixConfig(d_model=D, hidden_width=7), rngs=nnx.Rngs(0)))
+    mixer, p = moved(RWKV7ChannelMix(RWKV7ChannelMixConfig(d_model=D, hidden_width=7), rngs=quick_rngs()))
     x = inputs(D)
     hidden = np.maximum((x + to_last(x) * p["shift"]) @ p["key.kernel"], 0) ** 2
     check(mixer, hidden @ p["value.kernel"], x)
@@ -140,7 +140,7 @@ def test_equation_of_the_channel_mix():
 def test_initialisation():
     """Kills maps that do not start at their bias, and a depth that nothing reads: layer 1 of 3, 2 heads of 4."""
     config = RWKV7TimeMixConfig(d_model=8, n_heads=2, layer_index=1, n_layers=3, decay_rank=2)
-    mixer, i = RWKV7TimeMix(config, rngs=nnx.Rngs(0)), np.arange(8)
+    mixer, i = RWKV7TimeMix(config, rngs=quick_rngs()), np.arange(8)
     np.testing.assert_array_equal(mixer.decay.down.kernel[...], 0)
     zigzag = np.tile([-1, -1 / 9, 1 / 9, 1], 2)
     base = -6 + 6 * (i / 7) ** (1 + 0.5**0.3)

@@ -11,7 +11,7 @@ from flax import nnx
 from jaxzoo.layers.variables import Buffer
 from jaxzoo.mixers.attention.scatter_brain import ScatterBrain, ScatterBrainConfig
 from jaxzoo.mixers.base import Context, state_bytes
-from tests.mixers.moved import assert_computes, moved_mixer
+from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 41
@@ -137,11 +137,11 @@ def test_more_features_come_nearer_to_attention():
     """Kills features that are not those of exp(q.k / sqrt(k)): 32 times the features take the error of the mean weight
     to about a sixth; the window is a single token."""
     x, errors = jnp.asarray(inputs(1, 64), jnp.float32), []
-    exact = ScatterBrain(ScatterBrainConfig(d_model=D, window=64, init_std=0.3), rngs=nnx.Rngs(0))
+    exact = ScatterBrain(ScatterBrainConfig(d_model=D, window=64, init_std=0.3), rngs=quick_rngs())
     parameters = nnx.state(exact, nnx.Param)
     for n_features in (64, 2048):
         config = ScatterBrainConfig(d_model=D, window=1, n_features=n_features, init_std=0.3)
-        mixer = ScatterBrain(config, rngs=nnx.Rngs(1))
+        mixer = ScatterBrain(config, rngs=quick_rngs(1))
         nnx.update(mixer, parameters)
         errors.append(float(jnp.abs(mixer(x) - exact(x)).mean()))
     assert errors[1] < 0.4 * errors[0]
@@ -149,7 +149,7 @@ def test_more_features_come_nearer_to_attention():
 
 def test_features_are_a_buffer():
     """Kills random features that the optimizer moves, and a map that is not paired."""
-    mixer = ScatterBrain(ScatterBrainConfig(d_model=12, n_heads=2, n_features=10), rngs=nnx.Rngs(0))
+    mixer = ScatterBrain(ScatterBrainConfig(d_model=12, n_heads=2, n_features=10), rngs=quick_rngs())
     assert isinstance(mixer.random_features, Buffer)
     assert mixer.random_features[...].shape == (5, 6)
 
@@ -159,7 +159,7 @@ def test_state_and_flops_by_hand():
     and a position. d = 12: four kernels 12 x 12; at 48 tokens blocks of 16 meet 32 keys, twice; features of q and k,
     2 x 2 x 12 x 10; chunks of 48: 2 heads, scores of 10 features with 7 sums; state written and read."""
     config = ScatterBrainConfig(d_model=12, n_heads=2, window=7, n_features=10)
-    assert state_bytes(ScatterBrain(config, rngs=nnx.Rngs(0))) == 4 * (2 * 7 * 12 + (12 + 2) * 10) + 4
+    assert state_bytes(ScatterBrain(config, rngs=quick_rngs())) == 4 * (2 * 7 * 12 + (12 + 2) * 10) + 4
     near, far = 8 * 144 + 4 * 12 * 32, 4 * 12 * 10 + 2 * 2 * (48 * (10 + 7) + 2 * 10 * 7)
     assert config.flops_per_token(48) == near + far
     assert config.flops_per_token(7) == 8 * 144 + 4 * 12 * 7

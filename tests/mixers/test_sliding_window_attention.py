@@ -16,6 +16,7 @@ from jaxzoo.mixers.attention.sliding_window_attention import (
 )
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig
 from jaxzoo.mixers.base import state_bytes
+from tests.mixers.moved import quick_rngs
 from tests.mixers.refused import assert_refused
 
 WINDOW = 5
@@ -26,8 +27,8 @@ ROTARY = {"rotary_fraction": 2 / 3, "rotary_base": 10.0}
 def make(positions: str = "rotary") -> tuple[SlidingWindowAttention, Attention]:
     """The mixer, and full attention with the same parameters, random and large."""
     fields: dict[str, Any] = {**FIELDS, **ROTARY, "positions": positions}
-    mixer = SlidingWindowAttention(SlidingWindowAttentionConfig(**fields, window=WINDOW), rngs=nnx.Rngs(0))
-    full = Attention(AttentionConfig(**fields), rngs=nnx.Rngs(0))
+    mixer = SlidingWindowAttention(SlidingWindowAttentionConfig(**fields, window=WINDOW), rngs=quick_rngs())
+    full = Attention(AttentionConfig(**fields), rngs=quick_rngs())
     params, rng = nnx.state(mixer, nnx.Param), np.random.default_rng(1)
     random = jax.tree.map(lambda leaf: np.float32(0.4 * rng.normal(size=leaf.shape)), params)
     for each in (mixer, full):
@@ -100,9 +101,9 @@ def test_rows_at_different_positions() -> None:
 def test_state_bytes_against_the_paper() -> None:
     """Based, eq. 11: 2 d w entries. Ours adds the position, and has fewer where heads are grouped."""
     whole = SlidingWindowAttentionConfig(d_model=12, n_heads=2, window=7)
-    assert state_bytes(SlidingWindowAttention(whole, rngs=nnx.Rngs(0))) == 4 * (2 * 12 * 7) + 4
+    assert state_bytes(SlidingWindowAttention(whole, rngs=quick_rngs())) == 4 * (2 * 12 * 7) + 4
     grouped = SlidingWindowAttentionConfig(d_model=12, n_heads=2, n_kv_heads=1, window=7)
-    assert state_bytes(SlidingWindowAttention(grouped, rngs=nnx.Rngs(0))) == 4 * (2 * 12 * 7) // 2 + 4
+    assert state_bytes(SlidingWindowAttention(grouped, rngs=quick_rngs())) == 4 * (2 * 12 * 7) // 2 + 4
 
 
 def test_flops_by_hand() -> None:

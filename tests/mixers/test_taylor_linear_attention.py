@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
-from tests.mixers.moved import assert_computes
+from tests.mixers.moved import assert_computes, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D = 6
@@ -56,7 +55,7 @@ def test_equation(options):
     scaling of the wrong head, and config fields that reach no code (each set off its default in some
     case)."""
     config = TaylorLinearAttentionConfig(d_model=D, init_std=0.8, **options)
-    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    mixer = TaylorLinearAttention(config, rngs=quick_rngs())
     x = np.random.default_rng(0).normal(size=(2, 7, D)).astype(np.float32)
     expected = truth(config, mixer, x.astype(np.float64))
     assert_computes(mixer, x, expected)
@@ -67,7 +66,7 @@ def test_chunk_size_reaches_the_op():
     10)."""
     for chunk_size, makes_features in ((None, False), (4, True)):
         config = TaylorLinearAttentionConfig(d_model=D, feature_dim=10, chunk_size=chunk_size)
-        mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+        mixer = TaylorLinearAttention(config, rngs=quick_rngs())
         program = str(jax.make_jaxpr(mixer.__call__)(jnp.ones((1, 9, D))))
         assert ("f32[1,1,66," in program) == makes_features
 
@@ -76,17 +75,17 @@ def test_state_size_against_the_paper():
     """Kills features counted twice: Based, App. E.2, eq. 9, gives (d + 1)(1 + 3 d'/2 + d'^2/2) entries, 153 *
     65 for d = 64 and d' = 16; more heads add a denominator each, and the state stays float32."""
     config = TaylorLinearAttentionConfig(d_model=64)
-    one = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    one = TaylorLinearAttention(config, rngs=quick_rngs())
     assert state_bytes(one) == 4 * (64 + 1) * 153
     config = TaylorLinearAttentionConfig(d_model=64, n_heads=4, n_kv_heads=2)
-    four = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    four = TaylorLinearAttention(config, rngs=quick_rngs())
     assert state_bytes(four, dtype=jnp.bfloat16) == 4 * (64 + 4) * 153
 
 
 def test_output_projection_has_its_own_init():
     """Kills an output projection that is drawn like the others."""
     config = TaylorLinearAttentionConfig(d_model=32, init_std=0.02, out_init_std=0.3)
-    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    mixer = TaylorLinearAttention(config, rngs=quick_rngs())
     np.testing.assert_allclose(np.asarray(mixer.out_proj.kernel[...]).std(), 0.3, rtol=0.1)
     np.testing.assert_allclose(np.asarray(mixer.v_proj.kernel[...]).std(), 0.02, rtol=0.1)
 
@@ -94,7 +93,7 @@ def test_output_projection_has_its_own_init():
 def test_decay_of_the_released_config():
     """Kills a decay whose exponent is fixed, or counted from the last head."""
     config = TaylorLinearAttentionConfig(d_model=8, n_heads=2, feature_dim=2, decay=True, decay_const=-3)
-    mixer = TaylorLinearAttention(config, rngs=nnx.Rngs(0))
+    mixer = TaylorLinearAttention(config, rngs=quick_rngs())
     state = jax.tree.map(jnp.ones_like, mixer.init_state(1))
     zero = jax.tree.map(jnp.zeros_like, state)
     x_t = jax.random.normal(jax.random.key(0), (1, 8))

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxzoo.mixers import Attention, AttentionConfig, WindowedLinearAttention, WindowedLinearAttentionConfig
+from tests.mixers.moved import quick_rngs
 from tests.mixers.refused import assert_refused
 
 FIELDS: dict[str, Any] = {"d_model": 12, "n_heads": 4, "n_kv_heads": 2, "head_dim": 6, "qkv_bias": True}
@@ -17,7 +18,7 @@ FIELDS |= {"out_bias": True, "qk_norm": "rms", "positions": "rotary", "rotary_fr
 
 def make(**fields: Any) -> WindowedLinearAttention:
     """A mixer with random, large parameters."""
-    mixer = WindowedLinearAttention(WindowedLinearAttentionConfig(**fields), rngs=nnx.Rngs(0))
+    mixer = WindowedLinearAttention(WindowedLinearAttentionConfig(**fields), rngs=quick_rngs())
     rng = np.random.default_rng(1)
     nnx.update(mixer, jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), nnx.state(mixer, nnx.Param)))
     return mixer
@@ -31,7 +32,7 @@ def inputs(*shape: int) -> np.ndarray:
 def test_a_window_of_all_tokens_is_attention(feature_map):
     """Kills: projections, norms or rotations that are not those of `Attention`, features of tokens in the window."""
     mixer = make(**FIELDS, window=9, feature_map=feature_map, feature_dim=3)
-    full = Attention(AttentionConfig(**FIELDS), rngs=nnx.Rngs(3))
+    full = Attention(AttentionConfig(**FIELDS), rngs=quick_rngs(3))
     theirs = dict(nnx.to_flat_state(nnx.state(mixer, nnx.Param)))
     own = {path: theirs[path] for path, _ in nnx.to_flat_state(nnx.state(full, nnx.Param))}
     nnx.update(full, nnx.from_flat_state(own))

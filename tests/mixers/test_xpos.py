@@ -16,7 +16,7 @@ from jaxzoo.mixers import (
     SelectiveAttentionConfig,
     SlidingWindowAttentionConfig,
 )
-from tests.mixers.moved import moved, moved_mixer
+from tests.mixers.moved import moved, moved_mixer, quick_rngs
 
 T = 12
 XPOS = {"d_model": 8, "n_heads": 2, "positions": "xpos", "xpos_scale_base": 16.0, "qkv_bias": True}
@@ -31,19 +31,14 @@ def inputs(b, t):
     [
         SlidingWindowAttentionConfig(**XPOS, window=T),
         *(
-            pytest.param(config, marks=pytest.mark.full)
+            pytest.param(config, marks=pytest.mark.slow)
             for config in (
                 BlockedWindowAttentionConfig(**XPOS, block_size=T),
                 BigBirdConfig(**XPOS, block_size=T),
                 SelectiveAttentionConfig(**XPOS, selection="full"),
+                LandmarkCATConfig(**XPOS, block_size=T, filter_keys=False, filter_values=False),
+                LandmarkCATConfig(**XPOS, block_size=T // 2, filter_keys=False, filter_values=False),
             )
-        ),
-        *(
-            pytest.param(
-                LandmarkCATConfig(**XPOS, block_size=size, filter_keys=False, filter_values=False),
-                marks=pytest.mark.slow,
-            )
-            for size in (T, T // 2)
         ),
     ],
     ids=lambda config: type(config).__name__,
@@ -52,7 +47,7 @@ def test_all_exact_mixers_have_the_same_scores(config):
     """Kills: a mixer that gives queries the factors of keys, or takes positions of its own: where everything is seen,
     all of them are attention, which has a test in float64."""
     full, _ = moved_mixer(AttentionConfig(**XPOS))
-    mixer = config.build(rngs=nnx.Rngs(0))
+    mixer = config.build(rngs=quick_rngs())
     nnx.update(mixer, nnx.state(full, nnx.Param))
     x = inputs(2, T)
     expected = jax.jit(full)(x)
@@ -75,7 +70,7 @@ def test_a_stream_anywhere_in_the_range(start):
     longer by up to 2^58. Once the window is full of tokens, a stream gives the outputs of those tokens alone."""
     window = 6
     mixer, _ = moved(
-        SlidingWindowAttentionConfig(**{**XPOS, "xpos_scale_base": 512.0}, window=window).build(rngs=nnx.Rngs(0))
+        SlidingWindowAttentionConfig(**{**XPOS, "xpos_scale_base": 512.0}, window=window).build(rngs=quick_rngs())
     )
     x = inputs(1, 20)
     expected = jax.jit(mixer)(x)
@@ -92,7 +87,7 @@ def test_a_stream_anywhere_in_the_range(start):
 @pytest.mark.full
 def test_a_stream_beyond_the_range_is_nan():
     """Kills: scores that quietly stop to fade. At a base of 16 the last position is 1026."""
-    mixer, _ = moved(SlidingWindowAttentionConfig(**XPOS, window=4).build(rngs=nnx.Rngs(0)))
+    mixer, _ = moved(SlidingWindowAttentionConfig(**XPOS, window=4).build(rngs=quick_rngs()))
     x = inputs(1, 1030)
     y, state = jax.jit(mixer.prefill)(x[:, :1027], mixer.init_state(1))
     assert np.isfinite(y).all()

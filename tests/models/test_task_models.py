@@ -160,8 +160,7 @@ def test_pairs_are_read_one_by_one_like_all_at_once():
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("config", [autoencoder(), pair_reader(vocab_size=7 * 12)])
+@pytest.mark.parametrize("config", [full(autoencoder()), slow(pair_reader(vocab_size=7 * 12))])
 def test_loss_in_chunks(config):
     """Kills a chunked head that takes padding rows for answers, or ids for values."""
     model, tokens = make_model(config), random_tokens(config)
@@ -233,7 +232,8 @@ def three_steps(config, devices):
         return losses, first, jax.tree.map(np.asarray, state.buffers)
 
 
-@pytest.mark.parametrize("name", [full("continuous"), slow("compression")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["continuous", "compression"])
 def test_training_on_a_mesh_equals_one_device(name):
     """Kills: a last token of each device's own part, a table that is shared out and read as if it were whole, a table
     that is updated."""

@@ -83,7 +83,7 @@ def assert_close(found, expected, tolerance):
         (LONG, "token", False, 1),
         (LONG, "channel", True, 1),
         (LONG, "channel", True, 3),
-        full(130, "none", True, 2),
+        slow(130, "none", True, 2),
         full(130, "head", False, 1),
         full(LONG, "token", False, 2),
         *(slow(130, decay, decay == "head", 1) for decay in ("none", "head")),

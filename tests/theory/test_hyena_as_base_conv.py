@@ -4,14 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig
 from jaxzoo.mixers import BaseConvConfig, HyenaConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.mixers.conv.hyena import Hyena
 from jaxzoo.theory.hyena_as_base_conv import apply, to_base_conv, to_hyena
-from tests.mixers.moved import moved
+from tests.mixers.moved import moved, quick_rngs
 
 D, TAPS = 4, 11
 NETWORK = HyenaFilterConfig(emb_dim=5, width=6, sine_frequency=2.0)
@@ -40,7 +39,7 @@ def assert_equal(first, second, *lengths):
 def test_hyena_is_base_conv(options):
     """Kills: gates or filters in another order, a filter without its bias, a forgotten short convolution or bias, a
     first long convolution of the release; with L + 3 layers of width (L + 1) d, at most the 5 L of the proposition."""
-    hyena, _ = moved(Hyena(HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options), rngs=nnx.Rngs(0)))
+    hyena, _ = moved(Hyena(HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options), rngs=quick_rngs()))
     layers = to_base_conv(hyena)
     order = hyena.config.order
     assert all(isinstance(layer, BaseConv) and layer.config.form == "paper" for layer in layers)
@@ -53,7 +52,7 @@ def test_hyena_is_base_conv(options):
 def test_stacked_hyenas():
     """Kills remains of one layer's projections in the next: two Hyenas are 2 (L + 3) layers."""
     config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK)
-    first, second = (moved(Hyena(config, rngs=nnx.Rngs(seed)))[0] for seed in (0, 1))
+    first, second = (moved(Hyena(config, rngs=quick_rngs(seed)))[0] for seed in (0, 1))
     layers = [*to_base_conv(first), *to_base_conv(second)]
     assert_equal(lambda u: apply(layers, u), lambda u: second(first(u)), 30)
 
@@ -63,7 +62,7 @@ def test_base_conv_is_hyena(n_taps):
     """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
     bias."""
     filter = "short" if n_taps == 3 else "long"
-    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=nnx.Rngs(0)))
+    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=quick_rngs()))
     base_conv.conv_bias[...] = jnp.zeros(D)
     hyena = to_hyena(base_conv)
     assert isinstance(hyena, Hyena)
@@ -82,6 +81,6 @@ def test_base_conv_is_hyena(n_taps):
 )
 def test_what_a_hyena_cannot_be(options, message):
     """Kills a Hyena that is another function: with a residual, a SiLU or a b2."""
-    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, **options), rngs=nnx.Rngs(0)))
+    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, **options), rngs=quick_rngs()))
     with pytest.raises(ValueError, match=message):
         to_hyena(base_conv)

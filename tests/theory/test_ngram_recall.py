@@ -116,12 +116,10 @@ def test_theorem_1_any_embeddings(n_gram, delay):
         assert found.max() < smallest_distance(embeddings) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_gram", "length", "delay"),
-    [
-        pytest.param(2, 4094, "value", marks=pytest.mark.full),
-        pytest.param(1, 4095, "key", marks=pytest.mark.slow),
-    ],
+    [(2, 4094, "value"), (1, 4095, "key")],
 )
 def test_theorem_1_at_4096(n_gram, length, delay):
     """Kills what fails on long sequences only, or in a language model only: a norm that undoes another length, a

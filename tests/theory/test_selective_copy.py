@@ -37,7 +37,7 @@ def told(task, model, *, n, seed=0):
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("length", "n_signals"),
-    [(32, 32), pytest.param(40, 2, marks=pytest.mark.slow), pytest.param(300, 24, marks=pytest.mark.full)],
+    [(32, 32), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((40, 2), (300, 24)))],
 )
 def test_copies_by_itself(name, length, n_signals):
     """Kills a said word that is said again, an order of the last signals first, a filter off by one, noise that wins,

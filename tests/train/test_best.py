@@ -87,7 +87,7 @@ def test_they_stay_whenever_the_run_is_broken_off(losses, mqar_file, run, tmp_pa
     assert kept(tmp_path / "r") == [4, 6, 9]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     """Kills: the newest given for the best, a damaged best one that ends the command, a run without validations that
     ends it by a riddle."""

@@ -136,7 +136,8 @@ def test_no_array_holds_all_logits(tiny_config, default_compilation):
     assert temporaries[1] < logits / 2
 
 
-@pytest.mark.parametrize("sizes", [full({"data": 2, "fsdp": 2, "tensor": 2}), slow({"data": 1, "fsdp": 8})])
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 1, "fsdp": 8}])
 @needs_eight_devices
 def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):
     """Kills: a gradient of the head that the devices sum up once a chunk, or a table that they gather once a chunk."""
