@@ -92,8 +92,7 @@ def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
     """Layer 1: a head that delays keys into the third block, one that delays values."""
     c, width = n_tokens, max(n_tokens + n_tokens % 2, MIN_ROTATED)
     config = AttentionConfig(d_model=3 * c, n_heads=2, head_dim=width, positions="rotary", qkv_bias=True)
-    layer = zeros(config)
-    assert isinstance(layer, Attention)
+    layer = zeros(Attention, config)
     frequencies = config.rotary_base ** (-2 * np.arange(width // 2) / width)
     amplitude = sharpness / _gap(frequencies, max_length) * width**0.5
     queries = np.concatenate([np.ones(width // 2), np.zeros(width // 2)])
@@ -115,8 +114,7 @@ def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
 def _lookup(n_tokens: int, sharpness: float) -> Attention:
     """Layer 2: third blocks are compared, second blocks returned in the first."""
     c = n_tokens
-    layer = zeros(AttentionConfig(d_model=3 * c, n_heads=1, head_dim=c))
-    assert isinstance(layer, Attention)
+    layer = zeros(Attention, AttentionConfig(d_model=3 * c, n_heads=1, head_dim=c))
     first, second, third = np.eye(3 * c).reshape(3 * c, 3, c).transpose(1, 0, 2)
     write(layer.q_proj.kernel, third)
     write(layer.k_proj.kernel, sharpness * c**0.5 * third)

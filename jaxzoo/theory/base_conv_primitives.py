@@ -37,9 +37,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
-from jaxzoo.theory.parameters import write, zeros
+from jaxzoo.theory.parameters import base_conv
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,17 +153,10 @@ def _mixer(layer: Layer, index: int, n_layers: int) -> BaseConv:
     """Layer `index` of `n_layers`: the data in the first d channels, layer i's gates in those from (i + 1) d on."""
     n_taps, d = layer.taps.shape
     width = (n_layers + 1) * d
-    mixer = zeros(BaseConvConfig(d_model=width, filter="long", n_taps=n_taps, form="paper"))
-    assert isinstance(mixer, BaseConv)
-    assert mixer.projection.bias is not None
     data, passed = np.arange(d), np.arange(width) >= d
     kernel, taps = np.zeros((width, width)), impulses(n_taps, width, 0)
     kernel[(index + 1) * d + data, data] = 1
     if layer.weight is not None:
         kernel[:d, :d] = layer.weight
     taps[:, :d] = layer.taps
-    write(mixer.projection.kernel, kernel)
-    write(mixer.projection.bias, passed.astype(float))
-    write(mixer.taps, taps)
-    write(mixer.conv_bias, np.where(passed, 0, layer.bias))
-    return mixer
+    return base_conv(kernel, passed.astype(float), taps, np.where(passed, 0, layer.bias))

@@ -24,9 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.array_typing import Array, Float
-from jaxzoo.mixers import BaseConvConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
-from jaxzoo.theory.parameters import write, zeros
+from jaxzoo.theory.parameters import base_conv
 
 
 class Gate(NamedTuple):
@@ -260,11 +259,4 @@ def _products(n_products: int, n_kept: int, width: int) -> BaseConv:
 
 def _layer(kernel: np.ndarray, *, bias: np.ndarray, tap: float, conv_bias: float) -> BaseConv:
     width = len(kernel)
-    mixer = zeros(BaseConvConfig(d_model=width, filter="long", n_taps=1, form="paper"))
-    assert isinstance(mixer, BaseConv)
-    assert mixer.projection.bias is not None
-    write(mixer.projection.kernel, kernel)
-    write(mixer.projection.bias, bias)
-    write(mixer.taps, np.full((1, width), tap))
-    write(mixer.conv_bias, np.full(width, conv_bias))
-    return mixer
+    return base_conv(kernel, bias, np.full((1, width), tap), np.full(width, conv_bias))

@@ -27,11 +27,11 @@ import numpy as np
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.layers.hyena_filter import HyenaFilterConfig, decay_window
-from jaxzoo.mixers import BaseConvConfig, HyenaConfig
+from jaxzoo.mixers import HyenaConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.mixers.conv.hyena import Hyena
 from jaxzoo.theory.base_conv_primitives import impulses
-from jaxzoo.theory.parameters import write, zeros
+from jaxzoo.theory.parameters import base_conv, write, zeros
 
 
 def to_base_conv(hyena: Hyena) -> list[BaseConv]:
@@ -48,8 +48,8 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
     out_bias[:d] = hyena.out_proj.bias[...]
     short = np.asarray(hyena.short_conv.taps[...]), np.asarray(hyena.short_conv.bias[...])
     layers = [
-        _layer(in_kernel, np.asarray(hyena.in_proj.bias[...]), nothing, np.ones(wide)),
-        _layer(np.zeros((wide, wide)), np.ones(wide), *short),
+        base_conv(in_kernel, np.asarray(hyena.in_proj.bias[...]), nothing, np.ones(wide)),
+        base_conv(np.zeros((wide, wide)), np.ones(wide), *short),
     ]
     filters = _filters(hyena)
     if config.form == "release":
@@ -58,8 +58,8 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
         kernel, bias, taps = np.zeros((wide, wide)), np.ones(wide), impulses(len(filter), wide, 0)
         kernel[n * d : (n + 1) * d, last] = np.eye(d)
         bias[last], taps[:, last] = 0, filter
-        layers.append(_layer(kernel, bias, taps, np.zeros(wide)))
-    return [*layers, _layer(out_kernel, out_bias, nothing, np.ones(wide))]
+        layers.append(base_conv(kernel, bias, taps, np.zeros(wide)))
+    return [*layers, base_conv(out_kernel, out_bias, nothing, np.ones(wide))]
 
 
 def apply(layers: list[BaseConv], u: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
@@ -86,8 +86,7 @@ def to_hyena(base_conv: BaseConv) -> Hyena:
     d, n_taps = config.width, config.filter_length
     emb_dim = max(n_taps + 1 - n_taps % 2, 3)
     network = HyenaFilterConfig(emb_dim=emb_dim, width=n_taps, n_inner=0, sine_frequency=1.0)
-    hyena = zeros(HyenaConfig(d_model=d, n_taps=n_taps, form="release", n_short_taps=1, filter_network=network))
-    assert isinstance(hyena, Hyena)
+    hyena = zeros(Hyena, HyenaConfig(d_model=d, n_taps=n_taps, form="release", n_short_taps=1, filter_network=network))
     assert hyena.in_proj.bias is not None
     assert base_conv.projection.bias is not None
     identity, gate = np.eye(d), np.asarray(base_conv.projection.kernel[...])
@@ -108,15 +107,3 @@ def _filters(hyena: Hyena) -> list[np.ndarray]:
     taps = np.array(hyena.filter(config.filter_length)).reshape(-1, config.width, config.n_filters)
     taps[0] += hyena.filter_bias[...]
     return list(taps.transpose(2, 0, 1))
-
-
-def _layer(kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias: np.ndarray) -> BaseConv:
-    """`(u kernel + bias) . (taps * u + conv_bias)`."""
-    layer = zeros(BaseConvConfig(d_model=len(bias), filter="long", n_taps=len(taps), form="paper"))
-    assert isinstance(layer, BaseConv)
-    assert layer.projection.bias is not None
-    write(layer.projection.kernel, kernel)
-    write(layer.projection.bias, bias)
-    write(layer.taps, taps)
-    write(layer.conv_bias, conv_bias)
-    return layer

@@ -117,8 +117,7 @@ def _layer(c: int, blocks: int, n_shifts: int, kernel: Literal["key", "value"], 
             taps="correlations",
             correlate="projection",
         )
-    layer = zeros(config)
-    assert isinstance(layer, InputDependentConv)
+    layer = zeros(InputDependentConv, config)
     if filter == "autocorrelation":
         projection = np.zeros((blocks, c, blocks, c))
         projection[0, :, 0] = projection[2, :, 0] = np.eye(c)

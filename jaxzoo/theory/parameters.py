@@ -1,19 +1,33 @@
 """Setting the parameters of a module by hand."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from jaxzoo.mixers import BaseConv, BaseConvConfig
 from jaxzoo.mixers.base import Mixer, MixerConfig
 
+AnyMixer = TypeVar("AnyMixer", bound=Mixer)
 
-def zeros(config: MixerConfig) -> Mixer:
+
+def zeros(kind: type[AnyMixer], config: MixerConfig) -> AnyMixer:
     """The mixer of `config` with all parameters 0."""
-    definition, parameters = nnx.split(nnx.eval_shape(lambda: config.build(rngs=nnx.Rngs(0))))
+    definition, parameters = nnx.split(nnx.eval_shape(lambda: kind(config, rngs=nnx.Rngs(0))))
     return nnx.merge(definition, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parameters))
+
+
+def base_conv(kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias: np.ndarray) -> BaseConv:
+    """`(u kernel + bias) . (taps * u + conv_bias)`."""
+    layer = zeros(BaseConv, BaseConvConfig(d_model=len(bias), filter="long", n_taps=len(taps), form="paper"))
+    assert layer.projection.bias is not None
+    write(layer.projection.kernel, kernel)
+    write(layer.projection.bias, bias)
+    write(layer.taps, taps)
+    write(layer.conv_bias, conv_bias)
+    return layer
 
 
 def write(parameter: nnx.Variable[Any], value: np.ndarray) -> None:

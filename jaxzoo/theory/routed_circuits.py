@@ -262,13 +262,12 @@ def _stack(layers: _Layers) -> tuple[nnx.GraphDef, nnx.State]:
     """The definition of a layer, and the parameters of all, stacked."""
     n, width = len(layers.kernels), layers.width
     n_taps = 1 + max(int(lags.max()) for lags in layers.lags)
-    mixer = zeros(BaseConvConfig(d_model=width, filter="long", n_taps=n_taps, form="paper"))
+    mixer = zeros(BaseConv, BaseConvConfig(d_model=width, filter="long", n_taps=n_taps, form="paper"))
     taps = np.zeros((n, n_taps, width), np.float32)
     for i, lags in enumerate(layers.lags):
         has_tap = np.flatnonzero(lags >= 0)
         taps[i, lags[has_tap], has_tap] = 1
     passed = (np.arange(width) >= DATA).astype(np.float32)
-    assert isinstance(mixer, BaseConv)
     assert mixer.projection.bias is not None
     graph, parameters = nnx.split(mixer)
     values = {

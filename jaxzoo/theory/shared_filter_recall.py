@@ -68,10 +68,8 @@ def build(vocab_size: int, n_distances: int, *, error: float = 1e-6, seed: int =
     w = width(vocab_size, n_distances, error)
     codes = np.random.default_rng(seed).choice([-1.0, 1.0], (vocab_size, w))
     codes[FILLER] = 0
-    bind = zeros(BaseConvConfig(d_model=2 * w, n_taps=2))
-    fetch = zeros(InputDependentConvConfig(d_model=2 * w, ignored_token=FILLER))
-    assert isinstance(bind, BaseConv)
-    assert isinstance(fetch, InputDependentConv)
+    bind = zeros(BaseConv, BaseConvConfig(d_model=2 * w, n_taps=2))
+    fetch = zeros(InputDependentConv, InputDependentConvConfig(d_model=2 * w, ignored_token=FILLER))
     assert bind.projection.bias is not None
     first = np.arange(2 * w) < w
     nothing, identity = np.zeros((w, w)), np.eye(w)
