@@ -69,7 +69,5 @@ experiment = Experiment(
     claims=CLAIMS,
     made_up=made_up,
     draw=_draw,
-    missing=(
-        "Mamba-2, which the released configurations have and the paper has not: there is no such mixer here yet.",
-    ),
+    missing=("Mamba-2, which the released configurations have and the paper has not.",),
 )
