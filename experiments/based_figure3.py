@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.based_models import FEATURE_MAPS, Sizes, scales
 from experiments.frontier import by_state, finish_by_state, leads, more_recalls_more, size_curve
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, learned
+from jaxzoo.sweep.figure import accuracy_label
 from jaxzoo.sweep.results import SCORE
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
 
@@ -224,8 +225,8 @@ def _draw(results: Results) -> "Figure":
     for series, name in enumerate(MAPS):
         size_curve(axes[0, 0], results, label=name, series=series, metric=metric, model=name)
         size_curve(axes[1, 0], results, label=name, series=series, metric=metric, size="n_parameters", model=name)
-    finish_by_state(axes[0, 0])
-    axes[1, 0].set(xlabel="parameters", ylabel="accuracy, best run")
+    finish_by_state(axes[0, 0], results)
+    axes[1, 0].set(xlabel="parameters", ylabel=accuracy_label(results))
     plain_log_ticks(axes[1, 0], "x")
     add_legend(figure)
     return figure

@@ -18,7 +18,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import ConvolutionAugmentedAttentionConfig
 from jaxzoo.models import LanguageModelConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
-from jaxzoo.sweep.figure import curve
+from jaxzoo.sweep.figure import accuracy_label, curve
 from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
 
@@ -135,7 +135,7 @@ def draw(results: Results) -> "Figure":
         place.set_title(f"model width {width}", fontsize=TITLE_POINTS)
         place.set(xlabel="signals of a prompt")
         plain_log_ticks(place, "x", signals)
-    axes[0].set(ylabel="accuracy, best run", ylim=(-0.03, 1.03))
+    axes[0].set(ylabel=accuracy_label(results), ylim=(-0.03, 1.03))
     add_legend(figure)
     return figure
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxzoo.sweep import Finding, Missing, Results
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import curve, guessing
+from jaxzoo.sweep.figure import accuracy_label, curve, guessing
 from jaxzoo.sweep.results import OVER, SCORE, Row
 from pallas_kernels.figure import add_legend, panels, plain_log_ticks
 
@@ -118,14 +118,14 @@ def draw_by_state(results: Results, models: Iterable[str], *, title: str) -> "Fi
     for series, model in enumerate(models):
         size_curve(axes[0], results, label=model, series=series, model=model)
     guessing(axes[0], results.rows)
-    finish_by_state(axes[0])
+    finish_by_state(axes[0], results)
     add_legend(figure)
     return figure
 
 
-def finish_by_state(panel: "Axes") -> None:
+def finish_by_state(panel: "Axes", results: Results) -> None:
     """Labels and limits of a panel with curves over the state."""
-    panel.set(xlabel="state of a sequence, bytes", ylabel="accuracy, best run", ylim=(-0.02, 1.02))
+    panel.set(xlabel="state of a sequence, bytes", ylabel=accuracy_label(results), ylim=(-0.02, 1.02))
     plain_log_ticks(panel, "x")
 
 

@@ -34,6 +34,12 @@ class Mark(NamedTuple):
         return f"runs:{self.metric}:{','.join(self.runs)}"
 
 
+def accuracy_label(results: Results) -> str:
+    """Label of the y-axis: the statistic of `curve`, by whether points have several seeds."""
+    seeds = {row["point"].get("seed") for row in results.rows}
+    return "accuracy, mean of the seeds" if len(seeds) > 1 else "accuracy, best run"
+
+
 def curve(
     panel: "Axes",
     results: Results,

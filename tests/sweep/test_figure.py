@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import Mark, curve
+from jaxzoo.sweep.figure import Mark, accuracy_label, curve
 from jaxzoo.sweep.inline_svg import Label, inline
 from pallas_kernels.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
@@ -120,3 +120,12 @@ def test_the_legend_shows_line_and_marker():
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["attention", "hyena"]
     assert [line.get_marker() for line in legend.get_lines()] == ["o", "s"]
+
+
+@pytest.mark.full
+def test_the_label_names_the_statistic():
+    """Kills a mean of seeds that is called the best run."""
+    one, two = ({"point": {"model": "m", "seed": seed}} for seed in (0, 1))
+    assert accuracy_label(Results([one, one])) == "accuracy, best run"
+    assert accuracy_label(Results([{"point": {"model": "m"}}])) == "accuracy, best run"
+    assert accuracy_label(Results([one, two])) == "accuracy, mean of the seeds"
