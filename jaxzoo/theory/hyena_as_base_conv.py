@@ -46,7 +46,9 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
     assert hyena.in_proj.bias is not None
     assert hyena.out_proj.bias is not None
     out_bias[:d] = hyena.out_proj.bias[...]
-    short = np.asarray(hyena.short_conv.taps[...]), np.asarray(hyena.short_conv.bias[...])
+    short_bias = hyena.short_conv.bias
+    assert short_bias is not None
+    short = np.asarray(hyena.short_conv.taps[...]), np.asarray(short_bias[...])
     layers = [
         base_conv(in_kernel, np.asarray(hyena.in_proj.bias[...]), nothing, np.ones(wide)),
         base_conv(np.zeros((wide, wide)), np.ones(wide), *short),

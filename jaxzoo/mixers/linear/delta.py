@@ -27,7 +27,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.checked import NonNegativeFloat, PositiveInt
 from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.linear import linear
-from jaxzoo.layers.silu_conv import SiluConv
+from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.mixers.base import Capabilities, Context, Mixer, MixerConfig
 from jaxzoo.ops.delta_rule import CHUNK, delta_rule, delta_rule_step
 
@@ -129,7 +129,7 @@ class DeltaMixer(Mixer):
         self.beta_proj: nnx.Linear = linear(d, config.heads, axes=axes, std=std, rngs=rngs)
         inner = 2 * config.keys + config.values
         plain, biased = config.plain_channels, config.conv_bias
-        self.conv: SiluConv = SiluConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
+        self.conv: ShortConv = ShortConv(inner, config.n_taps, bias=biased, n_plain=plain, axis="heads", rngs=rngs)
         self.out_proj: nnx.Linear = linear(config.values, d, axes=("heads", "embed"), std=config.out_std, rngs=rngs)
         self.config = config
 

@@ -41,7 +41,7 @@ from jaxzoo.layers.causal_conv import conv_flops, empty_history
 from jaxzoo.layers.gated_norm import GatedNorm
 from jaxzoo.layers.linear import linear
 from jaxzoo.layers.probe import show, show_scores
-from jaxzoo.layers.silu_conv import SiluConv
+from jaxzoo.layers.short_conv import ShortConv
 from jaxzoo.layers.time_step import a_log_parameter, dt_bias_parameter, time_step
 from jaxzoo.layers.variables import along_last, parameter
 from jaxzoo.mixers.base import About, Capabilities, Context, Mixer, MixerConfig
@@ -172,7 +172,9 @@ class Mamba2(Mixer):
         d, inner, heads = config.width, config.inner, config.heads
         width, bias = inner + config.convolved + heads * (1 + config.n_levels), config.proj_bias
         self.in_proj: nnx.Linear = linear(d, width, axes=("embed", "heads"), std=config.std, bias=bias, rngs=rngs)
-        self.conv: SiluConv = SiluConv(config.convolved, config.n_taps, bias=config.conv_bias, axis="heads", rngs=rngs)
+        self.conv: ShortConv = ShortConv(
+            config.convolved, config.n_taps, bias=config.conv_bias, n_plain=0, axis="heads", rngs=rngs
+        )
         self.a_log: nnx.Param[jax.Array] = a_log_parameter(heads, low=1.0, high=16.0, rngs=rngs)
         self.dt_bias: nnx.Param[jax.Array] = dt_bias_parameter(heads, rngs=rngs)
         self.skip: nnx.Param[jax.Array] = parameter(
