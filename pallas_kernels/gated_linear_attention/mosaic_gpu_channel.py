@@ -118,7 +118,7 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
 
         loads = tuple(copy(*x) for x in at.items())
         ring = Ring(loads, lambda x: index(x) * CHUNK, jnp.int32(g.n), STAGES, r.full, None, lag=BUFFERS)
-        chunk = Chunk(r, warpgroup, [r.parts_s.at[warpgroup, i] for i in range(2)], interpret)
+        chunk = Chunk(r, warpgroup, [r.parts_s.at[warpgroup, i] for i in range(2)], None, interpret)
         chunk.write_indices()
 
         def prepared(position):
@@ -186,7 +186,7 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
         found["last"] = jax.ShapeDtypeStruct((g.b, g.h, g.columns, g.rows, CHUNK, CHUNK), jnp.float32)
     scratch = {"keys_s": tile(STAGES), "values_s": tile(STAGES, g.columns), "decay_s": float_tile(STAGES)}
     scratch |= {"state_s": tile(g.columns), "parts_s": tile(2, 2), "sums_s": tile(), "weighted_s": tile(BUFFERS)}
-    scratch |= level_scratch(2, interpret, levels=0)
+    scratch |= level_scratch(2, interpret, levels=False)
     scratch["full"] = plgpu.Barrier(num_arrivals=2 + g.columns, num_barriers=STAGES)
     scratch |= {x: plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS) for x in ("ready", "taken")}
     values_of_head = g.parts * g.columns

@@ -18,7 +18,8 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
 
     def body(r):
         stream = Stream(r, g, *ARRAYS)
-        chunk = Chunk(r, stream.warpgroup, [r.parts_s.at[stream.warpgroup, i] for i in range(2)], interpret)
+        parts = [r.parts_s.at[stream.warpgroup, i] for i in range(2)]
+        chunk = Chunk(r, stream.warpgroup, parts, r.operand_s.at[stream.warpgroup], interpret)
         stream.load(0)
         chunk.write_indices()
         pl.when(stream.warpgroup == 0)(chunk.write_levels)
@@ -38,7 +39,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
             stream.wait()
             chunk.turn = position
             chunk.split(decay)
-            scores = chunk.scores(q, k, decay, reverse=reverse)
+            scores = chunk.scores(q, k, reverse=reverse)
             own = stream.own(read)
             own[...] = (load(own) * (chunk.until() if reverse else chunk.since())).astype(jnp.bfloat16)
             chunk.store(scores)
@@ -65,8 +66,8 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
         lax.fori_loop(0, stream.count, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    scratch = g.scratch(*ARRAYS) | level_scratch(WARPGROUPS, interpret)
-    scratch |= {"parts_s": tile(WARPGROUPS, 2), "out_s": tile(g.places * g.columns)}
+    scratch = g.scratch(*ARRAYS) | level_scratch(WARPGROUPS, interpret, levels=True)
+    scratch |= {"parts_s": tile(WARPGROUPS, 2), "operand_s": tile(WARPGROUPS), "out_s": tile(g.places * g.columns)}
     return launch(
         name, body, dict(zip(ARRAYS, (q, k, v, decay, states), strict=True)),
         {"out": jax.ShapeDtypeStruct(v.shape, v.dtype)}, scratch,

@@ -1,6 +1,6 @@
 """Hopper kernel: gradients of queries, keys and log decays per channel, all chunks at once.
 
-With H_ij = dY_i.V_j below the diagonal and V_i.dY_j above it, S before and dS after the chunk, and the names of
+With H_ij = dY_i.V_j below the diagonal, V_i.dY_j on and above it, S before and dS after the chunk, and the names of
 `mosaic_gpu_levels.py`,
 
     dQ, dK = sum over sizes exp(E) * (H_size M) + exp(a) * (dY S^T), exp(a_c - a) * (V dS^T)
@@ -18,6 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import PIECE, Geometry, state_row
 from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     CHUNK,
+    LEVELS,
     Chunk,
     as_operand,
     float_tile,
@@ -25,7 +26,7 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     load,
     tile,
 )
-from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch, rows_to
+from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
 
 KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 
@@ -34,7 +35,8 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
     """dq, dk in bfloat16 and ddecay in float32, tiles (b, n 64, h k / 64, 64); all arguments are tiles.
 
     One warpgroup of a thread block takes `PIECE` chunks in turn, 64 channels of the keys. Log decays take the place of
-    states, and H that of v, when they have been read; results that of what they are gradients of.
+    states, H that of v and operands of products that of dy when they have been read, results that of what they are
+    gradients of.
     """
 
     def body(r):
@@ -58,55 +60,65 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
                     plgpu.copy_gmem_to_smem(source, getattr(r, f"{name}_s").at[i], r.full)
 
         fetch(0)
-        constants = Chunk(r, 0, (), interpret)
+        constants = Chunk(r, 0, (), None, interpret)
         constants.write_indices()
         constants.write_levels()
         ones = plgpu.layout_cast(jnp.ones((CHUNK, CHUNK), jnp.bfloat16), WGMMA)
 
         def step(position, _):
             plgpu.barrier_wait(r.full)
-            # A zero that the compiler does not know: descriptors of tiles would be computed before the loop, and hold
-            # 60 registers through it.
-            zero = r.index_s[0, lax.rem(position, jnp.int32(2)), 0]
-            states, dstates, values, douts = (
-                [x.at[i + zero] for i in range(g.columns)] for x in (r.states_s, r.dstates_s, r.v_s, r.dy_s)
-            )
-            q, k, decay, slopes = r.q_s.at[zero], r.k_s.at[zero], r.decay_s.at[zero], values[0]
-            chunk = Chunk(r, zero, (states[0], dstates[0]), interpret)
-            chunk.turn, chunk.zero = position, zero
+
+            def tiles(*names):
+                """Of arrays, at a zero that the compiler does not know: it would compute descriptors and addresses long
+                before their use, and hold 60 registers until then."""
+                zero = r.index_s[0, lax.rem(position, jnp.int32(2)), 0]
+                arrays = (getattr(r, f"{name}_s") for name in names)
+                return tuple([x.at[i + zero] for i in range(x.shape[0])] for x in arrays)
+
+            states, dstates, values, douts, (decay,) = tiles(*STATES, *VALUES, "decay")
+            chunk = Chunk(r, 0, (states[0], dstates[0]), douts[0], interpret)
+            chunk.turn = position
 
             def pull(sums, mask, x):
                 """The sums, mask x added to the first; the others are sums from here on, not what is left to add."""
                 chunk.store(x)
                 return chunk.mma.update(sums, lambda acc, *_: chunk.add(acc, (mask, chunk.operand)))
 
-            same = sum((load(x) * load(y)).sum(axis=1) for x, y in zip(values, douts, strict=True))
-            chunk.store(sum(load(x) * load(y) for x, y in zip(states, dstates, strict=True)))
-            dlog = chunk.product(ones, chunk.operand)
-            dq = chunk.products(*zip(douts, states, strict=True))
-            dk = chunk.products(*zip(values, dstates, strict=True))
             below = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(douts, values, strict=True)))
             above = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(values, douts, strict=True)))
-            plgpu.commit_smem()
-            slopes[...] = jnp.where(chunk.j < chunk.i, below, above).astype(jnp.bfloat16)
+            slope = jnp.where(chunk.j < chunk.i, below, above).astype(jnp.bfloat16)
+            around = sum(load(x) * load(y) for x, y in zip(states, dstates, strict=True)).astype(jnp.bfloat16)
+            dq = chunk.products(*zip(douts, states, strict=True))
+            dk = chunk.products(*zip(values, dstates, strict=True))
+            chunk.store(around)
+            values[0][...] = slope
             chunk.split(decay)
-            factor = chunk.until()
-            dlog, dk = dlog * factor, dk * factor
-            factor = chunk.since()
-            dlog, dq = dlog * factor, dq * factor
+            dlog = chunk.product(ones, chunk.operand) * chunk.factor(ones)
+            states, dstates, (slopes, *_), douts, (q,), (k,), (decay,) = tiles(*STATES, *VALUES, *KEYS)
+            chunk.parts, chunk.operand = (states[0], dstates[0]), douts[0]
+            dk = dk * chunk.until()
+            dlog, dq, dk = pull((dlog, dq, dk), as_operand(chunk.j < chunk.i), load(k) * dk)
+            dq = dq * chunk.since()
             sums = pull((dlog, dq, dk), as_operand(chunk.j >= chunk.i), load(q) * dq)
-            dlog, dq, dk = pull(sums, as_operand(chunk.j < chunk.i), load(k) * dk)
-            same = rows_to(same)
-            dq, dk = dq + same * load(k), dk + same * load(q)
-            for level, (size, x, factor) in enumerate(chunk.levels(q, k, decay)):
+            same = plgpu.load(slopes, layout=WGMMA) * as_operand(chunk.i == chunk.j)
+
+            def add_same(dlog, dq, dk):
+                del dlog
+                chunk.add(dq, (same, k))
+                chunk.add(dk, (same, q))
+
+            sums = chunk.mma.update(sums, add_same)
+
+            def add(level, sums):
+                dlog, dq, dk = sums
+                x, factor = chunk.level(level, q, k)
                 chunk.store(x * factor)
                 found = chunk.product(plgpu.load(slopes, layout=WGMMA) * chunk.pairs(level), chunk.operand)
                 slope, found = found * load(chunk.operand), found * factor
-                dq, dk = dq + found * chunk.rows(size, second=True), dk + found * chunk.rows(size, second=False)
-                if size == 1:
-                    dlog = dlog + slope * chunk.rows(size, second=True)
-                else:
-                    dlog, dq, dk = pull((dlog, dq, dk), chunk.sums_within(level, transposed=True), slope)
+                dq, dk = dq + found * chunk.rows(level, second=True), dk + found * chunk.rows(level, second=False)
+                return pull((dlog, dq, dk), chunk.sums_within(level, transposed=True), slope)
+
+            dlog, dq, dk = lax.fori_loop(1, LEVELS, add, add(0, sums))
             q[...], k[...], decay[...] = dq.astype(jnp.bfloat16), dk.astype(jnp.bfloat16), dlog
             plgpu.commit_smem()
             for name, x in (("dq", q), ("dk", k), ("ddecay", decay)):
@@ -119,10 +131,8 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
 
     scratch = {"q_s": tile(1), "k_s": tile(1), "decay_s": float_tile(1)}
     scratch |= {f"{name}_s": tile(g.columns) for name in (*VALUES, *STATES)}
-    if g.columns == 1:
-        scratch["pairs_s"] = tile()
     # Two blocks of at most 113 KiB fit into a multiprocessor.
-    scratch |= level_scratch(1, interpret, levels=3 if g.columns == 1 else 0)
+    scratch |= level_scratch(1, interpret, levels=g.columns == 1)
     scratch["full"] = plgpu.Barrier(num_arrivals=3 + 4 * g.columns)
     shape = (*decay.shape[:2], g.h * g.rows, CHUNK)
     out = {"dq": jax.ShapeDtypeStruct(shape, q.dtype), "dk": jax.ShapeDtypeStruct(shape, q.dtype)}

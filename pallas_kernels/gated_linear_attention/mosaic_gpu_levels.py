@@ -7,10 +7,11 @@ tokens, and a token is a query or a key of its block by that digit:
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
-Here the sums are products of tensor cores: E = L g, L of 0 and 1 (`within`), which shared memory holds for all sizes
-but 1, where E is g or 0. Log decays are two bfloat16 numbers, 16 bits together: a weight e^-x is off by at most
-2^-17 x e^-x, less than the rounding of its operand. The cotangents of E return by L^T, rounded to bfloat16: no two of
-them cancel but in the gradient itself.
+Here the sums are products of tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all
+sizes but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
+before the loop over chunks, and holds them in registers. Log decays are two bfloat16 numbers, 16 bits together: a
+weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The cotangents of E return by L^T,
+rounded to bfloat16: no two of them cancel but in the gradient itself.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
 
 CHUNK = 64
-SIZES = (1, 2, 4, 8, 16, 32)
+LEVELS = 6
 LOG2_E = np.float32(1 / np.log(2))
 FLOATS = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))  # (., 64) float32 tiles
 
@@ -38,11 +39,11 @@ def float_tile(*slots):
     return plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.float32, transforms=FLOATS)
 
 
-def level_scratch(warpgroups: int, interpret, *, levels: int = 5):
-    """Scratch of `Chunk`, but for its `parts`; levels: how many L have a place."""
-    found = {"operand_s": tile(warpgroups), "index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
+def level_scratch(warpgroups: int, interpret, *, levels: bool):
+    """Scratch of `Chunk`, but for its tiles; levels: whether L of sizes above 1 has a place."""
+    found: dict[str, Any] = {"index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
     if levels:
-        found["levels_s"] = tile(levels)
+        found["levels_s"] = tile(LEVELS - 1)
     return found if interpret is None else found | {"staging": tile(warpgroups)}
 
 
@@ -54,12 +55,10 @@ def load(ref):
 class Chunk:
     """Sums and products of a warpgroup. parts: its two tiles for log decays; operand: for what products read."""
 
-    def __init__(self, r, warpgroup, parts, interpret):
-        self.r, self.warpgroup, self.parts, self.operand = r, warpgroup, parts, r.operand_s.at[warpgroup]
+    def __init__(self, r, warpgroup, parts, operand, interpret):
+        self.r, self.warpgroup, self.parts, self.operand = r, warpgroup, parts, operand
         self.mma = Mma(None if interpret is None else (r.staging,), warpgroup)
         self.turn: Any = jnp.int32(0)
-        self.zero: Any = 0
-        self.stored = r.levels_s.shape[0] if hasattr(r, "levels_s") else 0
 
     def write_indices(self):
         """Writes 0 .. 63 twice, before `i` and `j` are read."""
@@ -68,33 +67,32 @@ class Chunk:
         plgpu.commit_smem()
 
     def write_levels(self):
-        """Writes L of the smallest sizes but 1, as many as have a place, and the levels of pairs if they have one."""
-        for level in range(self.stored):
-            self.r.levels_s[level] = self._sums_within(SIZES[level + 1])
-        if hasattr(self.r, "pairs_s"):
-            apart = [jnp.where((self.i ^ self.j) >= size, 1.0, 0.0) for size in SIZES]
-            self.r.pairs_s[...] = (sum(apart) - 1.0).astype(jnp.bfloat16)
-        plgpu.commit_smem()
+        """Writes L of all levels but the first, if they have a place."""
 
-    def sums_within(self, level: int, *, transposed: bool = False):
-        """L of a level that is not the first: a tile, or registers where it has no place."""
-        if level > self.stored:
-            return self._sums_within(SIZES[level], transposed=transposed)
-        tile = self.r.levels_s.at[level - 1 + self.zero]
+        def write(level, _):
+            self.r.levels_s[level - 1] = self._sums_within(level)
+
+        if hasattr(self.r, "levels_s"):
+            lax.fori_loop(1, LEVELS, write, None)
+            plgpu.commit_smem()
+
+    def sums_within(self, level, *, transposed: bool = False):
+        """L of a level: a tile, or registers where it has no place, as for a first level that is an `int`."""
+        if isinstance(level, int) or not hasattr(self.r, "levels_s"):
+            return self._sums_within(level, transposed=transposed)
+        tile = self.r.levels_s.at[level - 1]
         return tile.transpose((1, 0)) if transposed else tile
 
-    def _sums_within(self, size: int, *, transposed: bool = False):
+    def _sums_within(self, level, *, transposed: bool = False):
         i, j = (self.j, self.i) if transposed else (self.i, self.j)
+        size = jnp.int32(1) << level
         return as_operand(((i ^ j) < size) & ((j <= i) == ((i & size) != 0)))
 
-    def pairs(self, level: int):
-        """1 where that level is the one of a pair, else 0, bfloat16; from `pairs_s`, the levels of all pairs, if there
-        is place for it."""
-        if not hasattr(self.r, "pairs_s"):
-            apart = self.i ^ self.j
-            return as_operand((apart >= SIZES[level]) & (apart < 2 * SIZES[level]))
-        other = plgpu.load(self.r.pairs_s, layout=WGMMA) - jnp.bfloat16(level)
-        return jnp.maximum(jnp.bfloat16(1) - other * other, jnp.bfloat16(0))
+    def pairs(self, level):
+        """1 where that level is the one of a pair, else 0, bfloat16."""
+        size = jnp.int32(1) << level
+        apart = self.i ^ self.j
+        return as_operand((apart >= size) & (apart < 2 * size))
 
     @property
     def _index(self):
@@ -110,15 +108,15 @@ class Chunk:
     def j(self):
         return columns_to(plgpu.load(self._index, layout=PER_COLUMN))
 
-    def rows(self, size: int, *, second: bool):
-        """1 in the rows of the queries of blocks of 2 size tokens, or of the keys, else 0. Times it is less work than
-        a choice, above all of bfloat16."""
+    def rows(self, level, *, second: bool):
+        """1 in the rows of the queries of blocks of a level, or of the keys, else 0. Times it is less work than a
+        choice, above all of bfloat16."""
         row = plgpu.load(self._index, layout=PER_ROW)
-        return rows_to(jnp.where((row & size) != 0, float(second), float(not second)))
+        return rows_to(jnp.where((row & (jnp.int32(1) << level)) != 0, float(second), float(not second)))
 
-    def only(self, x, size: int, *, second: bool):
+    def only(self, x, level, *, second: bool):
         """A bfloat16 tile with zeros in the other rows."""
-        return x * self.rows(size, second=second).astype(jnp.bfloat16)
+        return x * self.rows(level, second=second).astype(jnp.bfloat16)
 
     def store(self, x):
         """Writes a tile for the next product, when all warps have left the one before."""
@@ -163,32 +161,29 @@ class Chunk:
         """exp of the sum of log decays after each token."""
         return self.factor(as_operand(self.j > self.i))
 
-    def levels(self, q, k, decay):
-        """For each size: it, the queries and keys of its blocks (64, 64) bfloat16, and exp(E)."""
-        for level, size in enumerate(SIZES):
-            if size == 1:
-                factor = jnp.exp2(load(decay) * (self.rows(size, second=True) * LOG2_E))
-            else:
-                factor = self.factor(self.sums_within(level))
-            x = sum(self.only(plgpu.load(x, layout=WGMMA), size, second=x is q) for x in (q, k))
-            yield size, x.astype(jnp.float32), factor
+    def level(self, level, q, k):
+        """Queries and keys of its blocks (64, 64) float32, and exp(E)."""
+        factor = self.factor(self.sums_within(level))
+        x = sum(self.only(plgpu.load(x, layout=WGMMA), level, second=x is q) for x in (q, k))
+        return x.astype(jnp.float32), factor
 
-    def scores(self, q, k, decay, *, reverse: bool):
+    def scores(self, q, k, *, reverse: bool):
         """P (64, 64) float32, in reverse its transpose.
 
         Queries are zeros among the keys and keys among the queries, so that a product adds nothing to the pairs of
-        smaller sizes; what it adds to those of greater ones is taken away before theirs. Every product adds to the last
-        one: were the results joined by choices, ptxas would keep them all in registers until the end.
+        smaller sizes; what it adds to those of greater ones is taken away before theirs.
         """
         rows, columns = (k, q) if reverse else (q, k)
-        found = self.product(rows, columns.transpose((1, 0)))
-        for size, x, factor in self.levels(q, k, decay):
+
+        def add(level, found):
+            x, factor = self.level(level, q, k)
             operand = (x * factor).astype(jnp.bfloat16)
-            self.store(self.only(operand, size, second=reverse))
-            pair = self.only(operand, size, second=not reverse), self.operand.transpose((1, 0))
-            near = jnp.where((self.i ^ self.j) < size, found, 0.0)
-            (found,) = self.mma.update((near,), lambda acc, pair=pair: self.add(acc, pair))
-        return found
+            self.store(self.only(operand, level, second=reverse))
+            pair = self.only(operand, level, second=not reverse), self.operand.transpose((1, 0))
+            near = jnp.where((self.i ^ self.j) < (jnp.int32(1) << level), found, 0.0)
+            return self.mma.update((near,), lambda acc: self.add(acc, pair))[0]
+
+        return lax.fori_loop(1, LEVELS, add, add(0, self.product(rows, columns.transpose((1, 0)))))
 
 
 def as_operand(mask):
