@@ -16,16 +16,15 @@ own. Few programs are compiled for a mixer, and their results are cached: `strea
 
 import dataclasses
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.extend.random import define_prng_impl
 
 from jaxzoo.mixers.base import Context, Inherited, Mixer, MixerConfig, state_bytes
+from jaxzoo.quick_prng import QUICK_PRNG
 from jaxzoo.tasks.contract import check_task as check_task
 
 BATCH, LENGTH = 3, 13
@@ -45,31 +44,6 @@ N_TOKENS = 13
 """Token ids that the inputs hold are below."""
 MAX_LENGTH = 40
 """Taps of long filters, and capacity of growing states: more than any check feeds."""
-
-
-def mixed(x: jax.Array) -> jax.Array:
-    """A hash of 32-bit integers: multiplications and shifts, which XLA fuses."""
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
-    return x ^ (x >> np.uint32(16))
-
-
-def counted(key: jax.Array, shape: tuple[int, ...], first: int) -> jax.Array:
-    """Hashes of the key and of each place of an array of this shape, counted from `first`."""
-    places = jnp.arange(math.prod(shape), dtype=np.uint32).reshape(shape)
-    return mixed(mixed(places + np.uint32(first)) ^ key[0])
-
-
-QUICK_PRNG = define_prng_impl(
-    key_shape=(1,),
-    seed=lambda seed: jnp.asarray(seed, np.uint32)[None],
-    split=lambda key, shape: counted(key, shape, 1 << 30)[..., None],
-    random_bits=lambda key, bit_width, shape: counted(key, shape, 1).astype(f"uint{bit_width}"),
-    fold_in=lambda key, data: mixed(key ^ mixed(jnp.asarray(data, np.uint32) + np.uint32(1 << 31))),
-    name="quick",
-    tag="quick",
-)
-"""Draws small arrays for tests: programs that draw by it compile in a third of the time that JAX's own take."""
 
 
 def check_mixer(config: MixerConfig) -> None:

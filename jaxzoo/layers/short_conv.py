@@ -19,7 +19,8 @@ class ShortConv(nnx.Module):
       width: number of channels.
       n_taps: taps of a channel's filter, the newest token's among them.
       bias: whether there is one.
-      n_plain: the channels after this one pass through a SiLU (Mamba, Mamba-2, delta rules); None: none do.
+      n_plain: so many channels, the first ones, pass through no SiLU; the others do (Mamba-2, delta rules). None: no
+        channel passes through one.
       axis: logical axis of the channels.
       rngs: stream `params`.
     """

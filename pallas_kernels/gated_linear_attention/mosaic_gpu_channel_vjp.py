@@ -80,7 +80,8 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
             chunk.turn = position
 
             def pull(sums, mask, x):
-                """The sums, mask x added to the first; the others are sums from here on, not what is left to add."""
+                """`sums` with mask x added to the first. The others pass through, so that they are added up here: ptxas
+                would keep their summands in registers instead."""
                 chunk.store(x)
                 return chunk.mma.update(sums, lambda acc, *_: chunk.add(acc, (mask, chunk.operand)))
 

@@ -10,8 +10,8 @@ tokens, and a token is a query or a key of its block by that digit:
 Here the sums are products of tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all
 sizes but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
 before the loop over chunks, and holds them in registers. Log decays are two bfloat16 numbers, 16 bits together: a
-weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The cotangents of E return by L^T,
-rounded to bfloat16: no two of them cancel but in the gradient itself.
+weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The gradient multiplies the
+cotangents of E, rounded to bfloat16, by L^T: a sum over the pairs around each token, without pairs that would cancel.
 """
 
 from typing import Any
@@ -170,8 +170,8 @@ class Chunk:
     def scores(self, q, k, *, reverse: bool):
         """P (64, 64) float32, in reverse its transpose.
 
-        Queries are zeros among the keys and keys among the queries, so that a product adds nothing to the pairs of
-        smaller sizes; what it adds to those of greater ones is taken away before theirs.
+        Queries are zeros among the keys and keys among the queries, so that the product of a level adds nothing to
+        pairs of smaller sizes. It does add to pairs of larger sizes: each level first sets its own pairs to zero.
         """
         rows, columns = (k, q) if reverse else (q, k)
 

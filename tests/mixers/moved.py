@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from jaxzoo.testing import QUICK_PRNG
+from jaxzoo.quick_prng import QUICK_PRNG
 
 
 def moved(make):

@@ -109,7 +109,7 @@ class RWKVMixer(Mixer):
 
 
 class RWKVHeads(RWKVMixer):
-    """A time mix with a matrix a head as its sums and a group norm after them; abstract.
+    """A time mix with one matrix per head as its sums and a group norm after them; abstract.
 
     `norm_scale` and `norm_bias` (h v,).
     """
