@@ -111,7 +111,7 @@ class Program:
         self.body = launch.regions[0]
         self._used = {name for x in walk(launch.regions[0]) for name in x.operands}
         self._index = {id(x): i for i, x in enumerate(self.loops)}
-        self._counts: dict[int, bool] = {}
+        self._counted: dict[int, list[Operation]] = {}
 
     def run(self, thread: int, place: int, grid: list[int], block: list[int]) -> Tally:
         """Tally of one thread of a block."""
@@ -126,9 +126,7 @@ class Program:
 
     def _run(self, operations: list[Operation], values: Values, times: float, tally: Tally) -> None:
         """Adds what happens when `operations` run `times` times."""
-        for operation in operations:
-            if not self._matters(operation):
-                continue
+        for operation in self._relevant(operations):
             if operation.name == "scf.for":
                 self._loop(operation, values, times, tally)
                 continue
@@ -138,7 +136,7 @@ class Program:
                 self._run(region, values, times, tally)
 
     def _loop(self, operation: Operation, values: Values, times: float, tally: Tally) -> None:
-        index, inside = self._index[id(operation)], any(map(self._matters, operation.regions[0]))
+        index, inside = self._index[id(operation)], self._relevant(operation.regions[0])
         low, high, step = (values.of(name) for name in operation.operands[:3])
         if low is None or high is None or not step:
             tally.trips[index] = math.nan
@@ -150,12 +148,15 @@ class Program:
             at = values.with_counter(operation.arguments[0], low + i * step)
             self._run(operation.regions[0], at, times * count * weight, tally)
 
-    def _matters(self, operation: Operation) -> bool:
-        """Whether it is, or has in it, something that is counted."""
-        if id(operation) not in self._counts:
-            inner = any(self._matters(x) for region in operation.regions for x in region)
-            self._counts[id(operation)] = inner or operation.name == "scf.for" or self._loads(operation)
-        return self._counts[id(operation)]
+    def _relevant(self, operations: list[Operation]) -> list[Operation]:
+        """Those of a region that are, or have in them, something that is counted: a few of thousands."""
+        if id(operations) not in self._counted:
+            self._counted[id(operations)] = [x for x in operations if self._counts(x)]
+        return self._counted[id(operations)]
+
+    def _counts(self, operation: Operation) -> bool:
+        inner = any(self._relevant(region) for region in operation.regions)
+        return inner or operation.name == "scf.for" or self._loads(operation)
 
     def _loads(self, operation: Operation) -> bool:
         """Whether it brings something; a store in Pallas also loads what was there, which nobody uses."""
