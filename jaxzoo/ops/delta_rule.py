@@ -20,10 +20,10 @@ generalized form has the same system with other signs. One triangular solve per 
 formed, so that keys that repeat, or are not normalized, cost no digits.
 
 A scan takes one chunk after another. On a GPU the systems of all chunks are solved at once, each for every state before
-it, and what chunks make of a state, affine maps, is put together by an associative scan: in a program for an H100 (b4
-t8192 h16 k64 v64, bfloat16, decay per token) 64 launches forward and 145 with backward, where the scan over chunks
-takes 2,184 and 8,337, at 1.8 and 1.5 times its bytes. TPUs take the scan: their compiler needs minutes for so many
-systems.
+it, and what chunks make of a state, affine maps, is put together in groups (`states_before_affine`): in a program for
+an H100 (b4 t8192 h16 k64 v64, bfloat16, decay per token) 52 launches forward and 113 with backward, where the scan
+over chunks takes 2,184 and 8,337, at 1.7 and 1.3 times its bytes. TPUs take the scan: their compiler needs minutes for
+so many systems.
 
 Memory: the scan over chunks keeps its inputs and one state per chunk; everything within a chunk is computed again in
 the backward pass, where the solve costs one more solve. On a GPU all of it exists at once for chunks whose states have
@@ -46,17 +46,16 @@ from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
     PIECE,
     decayed_scores,
-    sum_from_start,
-    sum_to_end,
+    sums_to_borders,
 )
 from pallas_kernels.gated_linear_attention.xla import cut
-from pallas_kernels.xla_chunks import chunks_at_once, product
+from pallas_kernels.xla_chunks import chunks_at_once, product, states_before_affine
 
 CHUNK = 64
 """Tokens per chunk, unless the caller says otherwise."""
 CHANNEL_CHUNK = 32
-"""The same with a decay per channel. Forward and backward pass on two CPU cores at 2048 tokens and 4 heads of 64, in ms
-of CPU time: 212 with 32 tokens, 303 with 64."""
+"""The same with a decay per channel, except on a GPU. Forward and backward pass on two CPU cores at 2048 tokens and 4
+heads of 64, in ms of CPU time: 212 with 32 tokens, 303 with 64."""
 
 
 class Removal(NamedTuple):
@@ -119,7 +118,8 @@ def delta_rule(
     if (beta is None) == (removal is None):
         raise ValueError("delta_rule: exactly one of beta (delta rule) and removal (generalized form) must be given")
     if chunk_size is None:
-        chunk_size = CHANNEL_CHUNK if log_decay is not None and log_decay.ndim == 4 else CHUNK
+        by_channel = log_decay is not None and log_decay.ndim == 4
+        chunk_size = CHANNEL_CHUNK if by_channel and not may_run_on("cuda") else CHUNK
     b, _, h, k_dim = k.shape
     empty = jnp.zeros((b, h, k_dim, v.shape[3]), jnp.float32)
     if log_decay is not None:
@@ -196,7 +196,7 @@ def _scan(tokens: _Tokens, segment_ids: Array | None, state: Array, *, chunk_siz
     if may_run_on("cuda"):
         numbers = state.size * (v_dim + state.shape[2]) // v_dim
         if tokens.log_decay is not None and tokens.log_decay.shape[-1] > 1:
-            numbers *= 4  # scores with a decay per channel take four times the memory
+            numbers *= 2  # scores with a decay per channel take twice the memory
         at_once = chunks_at_once(-(-t // size), numbers)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
@@ -256,24 +256,15 @@ def _chunks(state: Array, tokens: _Tokens, starts: Array | None, *, precision: l
     system = _system(tokens, starts, precision)
     k_dim, v_dim = state.shape[2:]
     x = _solve(system.lower, jnp.concatenate([system.known, system.reads], axis=-1))
-    made = (
-        _columns(system.writes, x, precision)
-        + system.kept[..., None] * np.eye(k_dim, v_dim + k_dim, v_dim, np.float32)[None, None]
-    )
+    made = _columns(system.writes, x, precision)
     if system.added is not None:
         made = made + jnp.pad(system.added, [(0, 0)] * 3 + [(0, k_dim)])
-
-    def joined(earlier: Array, later: Array) -> Array:
-        """Two stretches as one; of each a state of its own and a transition, side by side: (b, n, h, k, v + k)."""
-        after = jnp.einsum("bnhij,bnhjk->bnhik", later[..., v_dim:], earlier, precision=lax.Precision.HIGHEST)
-        return after + jnp.where((np.arange(v_dim + k_dim) < v_dim)[None, None, None, None], later, 0.0)
-
-    made = made.reshape(b, -1, *made.shape[1:])
-    first = joined(jnp.pad(state, [(0, 0)] * 3 + [(0, k_dim)])[:, None], made[:, :1])
-    after = lax.associative_scan(joined, jnp.concatenate([first, made[:, 1:]], axis=1), axis=1)[..., :v_dim]
-    before = jnp.concatenate([state[:, None], after[:, :-1]], axis=1).reshape(rows, *state.shape[1:])
+    kept = jnp.broadcast_to(system.kept, made.shape[:3])
+    kept, made = (x.reshape(b, -1, *x.shape[1:]) for x in (kept, made))
+    before, after = states_before_affine(kept, made[..., v_dim:], made[..., :v_dim], state)
+    before = before.reshape(rows, *state.shape[1:])
     x = x[..., :v_dim] + _rows(x[..., v_dim:], before, precision)
-    return _outputs(system, before, x, precision), after[:, -1]
+    return _outputs(system, before, x, precision), after
 
 
 def _rows(x: Array, state: Array, precision: lax.Precision) -> Array:
@@ -300,11 +291,17 @@ def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> 
     if begun is not None:
         meet = meet & (begun[..., :, None] == begun[..., None, :])
     strict = meet & jnp.asarray(np.tri(c, k=-1, dtype=bool))[None, None]
-    scores = functools.partial(decayed_scores, log_decay=log_decay, precision=precision)
+
+    def scores(rows: tuple[Array, ...], columns: Array) -> Array | list[Array]:
+        """All rows with the same decays: those per channel fill memory on an accelerator, and are made once."""
+        one = lambda x: decayed_scores(x, columns, log_decay, precision=precision)  # noqa: E731
+        by_channel = log_decay is not None and log_decay.shape[-1] > 1
+        return jax.vmap(one)(jnp.stack(rows)) if by_channel and not may_run_on("cpu") else [one(x) for x in rows]
+
     masked = lambda x, mask: jnp.where(mask, x, 0.0)  # noqa: E731
 
     no_decay = jnp.zeros((1, 1, c, 1)) if log_decay is None else log_decay
-    reads, writes = jnp.exp(sum_from_start(no_decay)), jnp.exp(sum_to_end(no_decay))
+    reads, writes = (jnp.exp(x) for x in sums_to_borders(no_decay))
     kept = reads[:, :, -1]
     earlier = jnp.concatenate([jnp.ones_like(reads[:, :, :1]), reads[:, :, :-1]], axis=2)
     if begun is not None:
@@ -315,15 +312,18 @@ def _system(tokens: _Tokens, starts: Array | None, precision: lax.Precision) -> 
 
     if beta is not None:
         z = beta[..., None] * k
-        lower, within = masked(scores(k, z), strict), masked(scores(q, z), meet)
+        replaced, read = scores((k, q), z)
+        lower, within = masked(replaced, strict), masked(read, meet)
         return _System(lower, v, -k * reads, q * reads, within, z * writes, kept, None, None)
 
     u, z = removal
     # u reads the state before the decay of its own token: its row is that of one token ago.
     row_ago = jnp.concatenate([u[:, :, 1:], jnp.zeros_like(u[:, :, :1])], axis=2)
     shifted = lambda x: masked(jnp.pad(x, ((0, 0), (0, 0), (1, 0), (0, 0)))[:, :, :-1], strict)  # noqa: E731
-    lower, within = -shifted(scores(row_ago, z)), masked(scores(q, z), meet)
-    known, own = (_rows(x, v, precision) for x in (shifted(scores(row_ago, k)), masked(scores(q, k), meet)))
+    removed, read = scores((row_ago, q), z)
+    lower, within = -shifted(removed), masked(read, meet)
+    removed, read = scores((row_ago, q), k)
+    known, own = (_rows(x, v, precision) for x in (shifted(removed), masked(read, meet)))
     added = _columns(k * writes, v, precision)
     return _System(lower, known, u * earlier, q * reads, within, z * writes, kept, own, added)
 

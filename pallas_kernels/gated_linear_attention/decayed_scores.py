@@ -6,12 +6,12 @@ No exponent is positive, and no sum is a difference of two sums, which would rou
 A decay per token and head is a factor of the score. A decay per channel of the keys is not, and splitting it into a
 part of i and a part of j would give one of them a positive exponent, unless j is before a border and i is not: then one
 part is the sum from j to the border and the other that from the border to i. So the chunk is cut into short
-pieces, whose pairs have a sum of their own for every channel. Then two neighbours are joined, and the results
-again, until the chunk is whole: each time the border between the two serves all pairs of tokens across it.
+pieces, whose pairs have a sum of their own for every channel. On a CPU two neighbours are joined, and the results
+again, until the chunk is whole: each time the border between the two serves all pairs of tokens across it. On an
+accelerator, where that is many small kernels, the border before each piece serves its pairs with all earlier tokens.
 
-Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`. Within
-pieces of channel decays they would be (PIECE, PIECE, k) numbers per piece in memory: an accelerator adds them up
-distance by distance instead, which its compiler fuses with the sums over channels.
+Sums are matrix products with a triangle of ones: on a CPU they are several times faster than `jnp.cumsum`. Channel
+decays of an accelerator are added up by selection instead, which its compiler fuses with what reads the sums.
 """
 
 import jax
@@ -22,9 +22,9 @@ from jax import lax
 from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.xla_chunks import product
 
-PIECE, PIECE_ON_CPU = 16, 8
-"""Least tokens of a piece: the length of the chunk over a power of two. A short sequence is one chunk of whole
-`PIECE`s."""
+PIECE, SHORT = 16, 8
+"""A short sequence is one chunk of whole `PIECE`s; pieces with sums of their own have at least `SHORT` tokens: the
+length of the chunk over a power of two."""
 
 
 def decayed_scores(
@@ -49,11 +49,12 @@ def decayed_scores(
         return _products(rows, columns, precision)
     if log_decay.shape[-1] == 1:
         return _products(rows, columns, precision) * jnp.exp(_between(log_decay)[:, :, 0])
-    on_cpu = may_run_on("cpu")
-    piece = _piece(rows.shape[2], PIECE_ON_CPU if on_cpu else PIECE)
+    piece = _piece(rows.shape[2])
     rows, columns, decay = (_pieces(x, piece) for x in (rows, columns, log_decay))
-    scores = (_near if on_cpu else _near_by_distance)(rows, columns, decay)
-    before, after = sum_from_start(decay), sum_to_end(decay)
+    if not may_run_on("cpu"):
+        return _at_once(rows, columns, decay, precision)
+    scores = _near(rows, columns, decay)
+    before, after = sums_to_borders(decay)
     while scores.shape[2] > 1:
         queries = rows[:, :, 1::2] * jnp.exp(before[:, :, 1::2])
         keys = columns[:, :, 0::2] * jnp.exp(after[:, :, 0::2])
@@ -67,23 +68,22 @@ def decayed_scores(
     return scores[:, :, 0]
 
 
-def sum_from_start(x: jax.Array) -> jax.Array:
-    """Sums over the tokens (axis -2) from the first to each one, both included."""
-    return _triangle_product(np.tri(x.shape[-2], dtype=np.float32), x)
-
-
-def sum_to_end(x: jax.Array) -> jax.Array:
-    """Sums over the tokens (axis -2) after each one."""
-    return _triangle_product(np.tri(x.shape[-2], k=-1, dtype=np.float32).T, x)
+def sums_to_borders(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums over the tokens (axis -2) from the first to each one, both included; and over those after each one."""
+    if x.shape[-1] > 1 and not may_run_on("cpu"):
+        return _piece_by_piece(x)
+    c = x.shape[-2]
+    to_first, to_last = np.tri(c, dtype=np.float32), np.tri(c, k=-1, dtype=np.float32).T
+    return _triangle_product(to_first, x), _triangle_product(to_last, x)
 
 
 def _products(rows: jax.Array, columns: jax.Array, precision: lax.Precision) -> jax.Array:
     return product("bhik,bhjk->bhij", rows, columns, precision=precision)
 
 
-def _piece(c: int, least: int) -> int:
+def _piece(c: int) -> int:
     """Tokens of a piece of a chunk of c."""
-    while c % 2 == 0 and c // 2 >= least:
+    while c % 2 == 0 and c // 2 >= SHORT:
         c //= 2
     return c
 
@@ -103,23 +103,42 @@ def _near(rows: jax.Array, columns: jax.Array, log_decay: jax.Array) -> jax.Arra
     return (jnp.exp(_between(log_decay)) * rows[..., :, None] * columns[..., None, :]).sum(3)
 
 
-def _near_by_distance(rows: jax.Array, columns: jax.Array, log_decay: jax.Array) -> jax.Array:
-    """The same for each distance i - j in turn."""
-    c = rows.shape[3]
-    total, scores = jnp.zeros_like(log_decay), []
-    for distance in range(c):
-        if distance:
-            total = total + _shifted(log_decay, distance - 1)
-        scores.append((rows * _shifted(columns, distance) * jnp.exp(total)).sum(-1))
-    # Row i has distances c - 1 to 0, then c zeros: a stride that is one shorter aligns them by column.
-    by_row = jnp.stack(scores[::-1], axis=-1)
-    flat = jnp.pad(by_row, [(0, 0)] * 4 + [(0, c)]).reshape(*by_row.shape[:3], 2 * c * c)
-    return flat[..., c - 1 : c - 1 + c * (2 * c - 1)].reshape(*by_row.shape[:3], c, 2 * c - 1)[..., :c]
+def _at_once(rows: jax.Array, columns: jax.Array, log_decay: jax.Array, precision: lax.Precision) -> jax.Array:
+    """`decayed_scores` of pieces (b, h, n, p, k). In few large kernels: each key is decayed to the border before every
+    later piece, and there is one product per piece with all keys."""
+    n, p = rows.shape[2:4]
+    i, j = np.indices((p, p))[..., None]
+    inside = sum(_selected(log_decay[:, :, :, m, None, None], (j < m) & (m <= i)) for m in range(p))
+    near = (rows[..., :, None, :] * columns[..., None, :, :] * jnp.exp(inside)).sum(-1)
+
+    before, after = _sums(log_decay, np.less_equal), _sums(log_decay, np.greater)
+    i, j, m = np.indices((n, n, n))
+    lies_between = ((j < m) & (m < i)).reshape(n * n, n).astype(np.float32)
+    between = _triangle_product(lies_between, log_decay.sum(3)).reshape(*log_decay.shape[:2], n, n, -1)
+    across_pieces = _selected(jnp.exp(between), (j < i)[:, :, :1])
+    keys = (columns * jnp.exp(after))[:, :, None] * across_pieces[:, :, :, :, None]
+    across = product("bhipk,bhijqk->bhipjq", rows * jnp.exp(before), keys, precision=precision)
+    scores = jnp.where(np.eye(n, dtype=bool)[None, None, :, None, :, None], near[:, :, :, :, None], across)
+    return scores.reshape(*scores.shape[:2], n * p, n * p)
 
 
-def _shifted(x: jax.Array, tokens: int) -> jax.Array:
-    """Entry i of axis -2 becomes entry i - tokens; zeros at the front."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 2) + [(tokens, 0), (0, 0)])[..., : x.shape[-2], :]
+def _piece_by_piece(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`sums_to_borders` of channel decays, of sums that `_at_once` has too."""
+    pieces = _pieces(x, _piece(x.shape[2]))
+    whole = pieces.sum(3)
+    before = _sums(pieces, np.less_equal) + _sums(whole, np.less)[:, :, :, None]
+    after = _sums(pieces, np.greater) + _sums(whole, np.greater)[:, :, :, None]
+    return before.reshape(x.shape), after.reshape(x.shape)
+
+
+def _sums(x: jax.Array, chosen: np.ufunc) -> jax.Array:
+    """The sum over the tokens m (axis -2) with `chosen(m, i)`, for each token i."""
+    token = np.arange(x.shape[-2])
+    return _selected(x[..., None, :], chosen(token[:, None], token)[..., None]).sum(-3)
+
+
+def _selected(x: jax.Array, where: np.ndarray) -> jax.Array:
+    return jnp.where(where.reshape((1,) * (x.ndim - where.ndim) + where.shape), x, 0.0)
 
 
 def _between(x: jax.Array) -> jax.Array:

@@ -21,8 +21,7 @@ from pallas_kernels.dispatch import may_run_on
 from pallas_kernels.gated_linear_attention.decayed_scores import (
     PIECE,
     decayed_scores,
-    sum_from_start,
-    sum_to_end,
+    sums_to_borders,
 )
 from pallas_kernels.xla_chunks import chunks_at_once, product, states_before
 
@@ -172,4 +171,5 @@ def _factors(log_decay, c: int):
     """Decays to each token from the start of its chunk, from it to the end, and of the whole: (b or 1, h or 1, c,
     k or 1), the last without c."""
     decay = jnp.zeros((1, 1, c, 1)) if log_decay is None else log_decay.swapaxes(1, 2)
-    return jnp.exp(sum_from_start(decay)), jnp.exp(sum_to_end(decay)), jnp.exp(decay.sum(2))
+    reads, writes = (jnp.exp(x) for x in sums_to_borders(decay))
+    return reads, writes, jnp.exp(decay.sum(2))

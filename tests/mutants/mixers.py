@@ -35,8 +35,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="decay applied twice to what a chunk reads",
         path=LINEAR,
-        old="return jnp.exp(sum_from_start(decay))",
-        new="return jnp.exp(2 * sum_from_start(decay))",
+        old="(jnp.exp(x) for x in sums_to_borders",
+        new="(jnp.exp(2 * x) for x in sums_to_borders",
         tests=LINEAR_TESTS,
     ),
     Mutant(
@@ -96,10 +96,17 @@ MUTANTS: list[Mutant] = [
         tests=LINEAR_TESTS,
     ),
     Mutant(
-        name="scores by distance: the decay of one token more",
+        name="scores at once: the decay of one token more",
         path="pallas_kernels/gated_linear_attention/decayed_scores.py",
-        old="total = total + _shifted(log_decay, distance - 1)",
-        new="total = total + _shifted(log_decay, distance)",
+        old="(j < m) & (m <= i)",
+        new="(j <= m) & (m <= i)",
+        tests=LINEAR_TESTS,
+    ),
+    Mutant(
+        name="scores at once: the decay of one piece more",
+        path="pallas_kernels/gated_linear_attention/decayed_scores.py",
+        old="(j < m) & (m < i)",
+        new="(j < m) & (m <= i)",
         tests=LINEAR_TESTS,
     ),
     Mutant(

@@ -11,8 +11,8 @@ MUTANTS: list[Mutant] = [
         f"{TESTS}/test_delta_rule.py",
         (
             "delta rule: a token does not see itself",
-            "masked(scores(k, z), strict), masked(scores(q, z), meet)",
-            "masked(scores(k, z), strict), masked(scores(q, z), strict)",
+            "masked(replaced, strict), masked(read, meet)",
+            "masked(replaced, strict), masked(read, strict)",
         ),
         (
             "delta rule: decay missing in the carry",
@@ -41,18 +41,20 @@ MUTANTS: list[Mutant] = [
         ),
     ),
     *planted(
-        f"{OPS}/delta_rule.py",
+        "pallas_kernels/xla_chunks.py",
         f"{TESTS}/test_delta_rule.py::test_many_chunks_at_once",
         (
-            "delta rule at once: two stretches in reverse order",
-            "later[..., v_dim:], earlier, precision",
-            "earlier[..., v_dim:], later, precision",
+            "delta rule at once: chunks of a group in reverse order",
+            "_matmul(made[:, :, i, ..., v:] + diagonal[:, :, i, ..., v:], places[-1])",
+            "_matmul(places[-1][..., v:], made[:, :, i] + diagonal[:, :, i])",
         ),
         (
-            "delta rule at once: the first state missing",
-            "[state[:, None], after[:, :-1]]",
-            "[0 * state[:, None], after[:, :-1]]",
+            "delta rule at once: groups in reverse order",
+            "_matmul(groups[:, reach:, ..., v:], groups[:, :-reach])",
+            "_matmul(groups[:, :-reach, ..., v:], groups[:, reach:])",
         ),
+        ("delta rule at once: the first state missing", "jnp.pad(state, ", "jnp.pad(0 * state, "),
+        ("delta rule at once: gradient of transitions not transposed", ".swapaxes(-1, -2), d_before", ", d_before"),
     ),
     *planted(
         f"{OPS}/delta_rule.py",
@@ -77,8 +79,8 @@ MUTANTS: list[Mutant] = [
         f"{TESTS}/test_delta_rule.py",
         (
             "decay of a key's own token applied between pieces",
-            "np.tri(x.shape[-2], k=-1, dtype=np.float32).T",
-            "np.tri(x.shape[-2], dtype=np.float32).T",
+            "np.tri(c, k=-1, dtype=np.float32).T",
+            "np.tri(c, dtype=np.float32).T",
         ),
         (
             "decay of the earlier of two pieces missing where they are joined",

@@ -141,8 +141,9 @@ def test_values_and_gradients_of_one_document(form, decay):
 def test_many_chunks_at_once(form, decay, at_once, monkeypatch):
     """The form of GPUs. Kills: transitions in the wrong order, a state before the first chunk that later chunks
     do not see, a transition across the border of a document, groups of chunks that do not follow each other."""
-    per_chunk = B * H * K * (K + V) * (4 if decay == "channel" else 1)
+    per_chunk = B * H * K * (K + V) * (2 if decay == "channel" else 1)
     monkeypatch.setattr(xla_chunks, "STATES_AT_ONCE", at_once * per_chunk)
+    monkeypatch.setattr(xla_chunks, "GROUP", 2)
     inputs, state = problem(77, form, decay, seed=4)
     ids = np.stack([np.repeat([3, 1, 2], [1, 31, 45]), np.repeat([5, 4], [41, 36])]).astype(np.int32)
     check(inputs, state, ids, chunk_size=16, platform="cuda")
