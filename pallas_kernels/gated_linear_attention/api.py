@@ -111,14 +111,15 @@ def gated_linear_attention(
         y, state = xla.forward(q, k, v, decays, initial_state)
     else:
         may_run = may_run_on if implementation else may_run_by_default
-        options = Options(return_state, save_states="mosaic_tpu" in names and may_run("tpu"))
+        save = next((x for x in KERNELS if x in names and may_run(str(BACKENDS[x].platform))), None)
+        options = Options(return_state, save_states=save)
         y, state = _attend(q, k, v, decays, initial_state, names, problem, options)
     return (y, state) if return_state else y
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7))
 def _attend(q, k, v, log_decay, state, names, problem, options):
-    options = options._replace(save_states=False)
+    options = options._replace(save_states=None)
     return run(BACKENDS, "forward", names, problem, q, k, v, log_decay, state, options=options)[:2]
 
 

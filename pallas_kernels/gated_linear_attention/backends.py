@@ -7,8 +7,7 @@
 
 t >= 1; q, k (b, t, g, k), v and y (b, t, h, v), g dividing h; log_decay (b, t, h) or (b, t, h, k) float32, at most 0;
 state (b, h, k, v) float32, None means zeros; dstate None likewise. Documents are log decays of `xla.RESET`.
-saved are the states of `mosaic_tpu_layout.border_shape`, which mosaic_tpu saves where options.save_states; other
-implementations return zeros there.
+saved are the states that the kernel options.save_states saves (`saved_shape`); other implementations return zeros.
 """
 
 from collections.abc import Callable
@@ -28,8 +27,8 @@ class Options(NamedTuple):
     """Everything static about a call but its shapes."""
 
     return_state: bool
-    save_states: bool
-    """Whether `backward` follows, and may be that of mosaic_tpu."""
+    save_states: str | None
+    """The kernel whose `backward` may follow and reads states that its `forward` saves."""
 
 
 def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], str | None]:
@@ -45,14 +44,26 @@ def _kernel(objection: Callable[[Problem], str | None]) -> Callable[[Problem], s
 
 def _xla_forward(q, k, v, log_decay, state, options):
     y, last = xla.forward(q, k, v, log_decay, state)
-    return y, last if options.return_state else None, _no_states(q, v, log_decay) if options.save_states else None
+    return y, last if options.return_state else None, _no_states(q, v, log_decay, options)
 
 
-def _no_states(q, v, log_decay):
-    """Zeros in place of what mosaic_tpu saves."""
+def _no_states(q, v, log_decay, options):
+    """Zeros in place of what a kernel saves, or None."""
+    if options.save_states is None:
+        return None
     (b, t, h, v_dim), (g, k_dim) = v.shape, q.shape[2:]
     problem = Problem(b=b, t=t, h=h, g=g, k=k_dim, v=v_dim, dtype=v.dtype, channel=log_decay.ndim == 4)
-    return jnp.zeros(mosaic_tpu_layout.border_shape(problem), v.dtype)
+    return jnp.zeros(saved_shape(problem, options.save_states), v.dtype)
+
+
+def saved_shape(p: Problem, kernel: str) -> tuple[int, ...]:
+    """Shape of the states that a kernel saves, in the dtype of the inputs.
+
+    mosaic_gpu: tiles of 64 keys and values, of every chunk of 128 tokens or, with decays per channel, of 64.
+    """
+    if kernel == "mosaic_tpu":
+        return mosaic_tpu_layout.border_shape(p)
+    return (p.b * p.h * -(-p.t // (64 if p.channel else 128)) * p.k * p.v // 64, 64)
 
 
 def _xla_backward(q, k, v, log_decay, state, saved, dy, dstate, options):
@@ -60,13 +71,16 @@ def _xla_backward(q, k, v, log_decay, state, saved, dy, dstate, options):
 
 
 def _mosaic_tpu_forward(q, k, v, log_decay, state, options, *, interpret=False):
-    kernels = mosaic_tpu_channel if log_decay.ndim == 4 else mosaic_tpu
-    return kernels.forward(q, k, v, log_decay, state, **options._asdict(), interpret=interpret)
+    kernels, save = mosaic_tpu_channel if log_decay.ndim == 4 else mosaic_tpu, options.save_states == "mosaic_tpu"
+    y, last, saved = kernels.forward(
+        q, k, v, log_decay, state, return_state=options.return_state, save_states=save, interpret=interpret
+    )
+    return y, last, saved if save else _no_states(q, v, log_decay, options)
 
 
 def _mosaic_tpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=False):
     operands, kernels = (q, k, v, log_decay, state), mosaic_tpu_channel if log_decay.ndim == 4 else mosaic_tpu
-    if saved is None:
+    if options.save_states != "mosaic_tpu":
         saved = kernels.forward(*operands, return_state=False, save_states=True, interpret=interpret)[2]
     return kernels.backward(*operands, saved, dy, dstate, interpret=interpret)
 
@@ -80,13 +94,16 @@ def _mosaic_gpu_objection(p: Problem) -> str | None:
 
 
 def _mosaic_gpu_forward(q, k, v, log_decay, state, options, *, interpret=None):
-    kernels = _mosaic_gpu_kernels(log_decay)
-    y, last = kernels.forward(q, k, v, log_decay, state, return_state=options.return_state, interpret=interpret)
-    return y, last, _no_states(q, v, log_decay) if options.save_states else None
+    save = options.save_states == "mosaic_gpu"
+    y, last, saved = _mosaic_gpu_kernels(log_decay).forward(
+        q, k, v, log_decay, state, return_state=options.return_state, save_states=save, interpret=interpret
+    )
+    return y, last, saved if save else _no_states(q, v, log_decay, options)
 
 
 def _mosaic_gpu_backward(q, k, v, log_decay, state, saved, dy, dstate, options, *, interpret=None):
-    return _mosaic_gpu_kernels(log_decay).backward(q, k, v, log_decay, state, dy, dstate, interpret=interpret)
+    saved = saved if options.save_states == "mosaic_gpu" else None
+    return _mosaic_gpu_kernels(log_decay).backward(q, k, v, log_decay, state, saved, dy, dstate, interpret=interpret)
 
 
 def _mosaic_gpu_kernels(log_decay):

@@ -1,28 +1,25 @@
-"""Gated linear attention on Hopper, decays per token and head: one Mosaic GPU kernel, run four times.
+"""Gated linear attention on Hopper, decays per token and head: a scan, and the gradients of all chunks at once.
 
-    out_i = sum_{j<=i} exp(a_i - a_j) (x_i.y_j) u_j + exp(a_i) S^T x_i
-    S <- exp(a_c) S + sum_j exp(a_c - a_j) y_j u_j^T
+    y_i = sum_{j<=i} exp(a_i - a_j) (q_i.k_j) v_j + exp(a_i) S^T q_i
+    S <- exp(a_c) S + sum_j exp(a_c - a_j) k_j v_j^T
 
-for a chunk of c = 64 tokens, its sums a of log decays, and S before it; in reverse with i and j exchanged, S after it:
+for a chunk of c = 64 tokens, its sums a of log decays, and S before it. One thread block scans a batch row and head, a
+warpgroup for every 64 columns of v; both compute the scores. All tiles are (64, 64). The state is a float32
+accumulator, of which wgmma reads a rounded copy.
 
-    y  = scan(q, k, v)              dv = reverse scan(k, q, dy)         S is dS
-    dq = scan(dy, v, k)             dk = reverse scan(v, dy, q)         S are the transposes of S and of dS
+Backward, two scans without outputs write, in bfloat16, S before every `PAIR` chunks and its cotangent dS after them,
 
-because a cotangent weighs tokens as an output does. One thread block scans a batch row and head, a warpgroup for every
-64 columns of u; both compute the scores. All tiles are (64, 64). The state is a float32 accumulator, of which wgmma
-reads a rounded copy.
+    dS <- exp(a_c) dS + sum_i exp(a_i) q_i dy_i^T
+
+in reverse. Then `mosaic_gpu_vjp.py` makes the gradients of all pairs of chunks at once.
 
 Pallas' own barriers are off. What a chunk stores to shared memory, wgmma read in the chunk before: its products are
 awaited before `commit_smem` of the output, which is a barrier, as is the wait for the copy of an output before the
-next is staged. A slot of the ring is loaded again after the first `commit_smem` of the next chunk.
-
-A log decay weighs the pairs of a token before it and one from it on, so that its gradient is the sum of q.dq - k.dk
-over the later tokens, which a scan computes as `dots` before it rounds dq and dk. Terms within a chunk cancel but for
-their last bits, because both kernels round the same weights; those between chunks do not: so the sums restart every
-`BORDER` chunks from <S, dS>, which the scans of dq and dk write there.
+next is staged. Weighted tiles take turns in two places, because a scan without outputs has one `commit_smem` per chunk.
+A slot of the ring is loaded again after the first `commit_smem` of the next chunk.
 """
 
-import functools
+import dataclasses
 from typing import Any
 
 import jax
@@ -32,228 +29,213 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.decays import log2_from_start
+from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import Geometry, state_row
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_vjp import PAIR, between, gradients
 from pallas_kernels.mosaic_gpu_ring import Ring
-from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, launch, rows_to
+from pallas_kernels.mosaic_gpu_tiles import PER_ROW, WGMMA, Mma, launch, rows_to
 
-CHUNK = 64
-BORDER = 4
-"""Chunks between the states that are written for the gradient of decays; with 16 its error grows from 0.6 % to 2 %."""
 SHARED_BYTES = 225 * 2**10
 TILE_BYTES = 2 * CHUNK * CHUNK
 
 
-def forward(q, k, v, log_decay, state, *, return_state, interpret=None):
-    """y, and the last state or None; arrays as `backends.py` says."""
-    found = _scan("forward", q, k, v, _log2(log_decay), state, last=return_state, interpret=interpret)
-    return found["out"], found.get("last")
+def forward(q, k, v, log_decay, state, *, return_state, save_states, interpret=None):
+    """y, the last state or None, and the states for `backward` or None; arrays as `backends.py` says."""
+    g, tiles, log2 = _tiles(q, v, log_decay, PAIR if save_states else 1)
+    found = _scan(
+        "forward", tiles(k), tiles(v), log2, state, g,
+        x=tiles(q), save=save_states, last=return_state, interpret=interpret,
+    )  # fmt: skip
+    return found["out"].reshape(g.b, -1, *v.shape[2:])[:, : v.shape[1]], found.get("last"), found.get("states")
 
 
-def backward(q, k, v, log_decay, state, dy, dstate, *, interpret=None):
-    """Gradients of q, k, v, log_decay and state, None where that is."""
-    (b, t, h, _), log2 = v.shape, _log2(log_decay)
-    turned = lambda x: None if x is None else x.swapaxes(2, 3)  # noqa: E731
-    options: dict[str, Any] = {"interpret": interpret}
-    dq = _scan("dq", dy, v, k, log2, turned(state), dots=q, borders=True, **options)
-    dk = _scan("dk", v, dy, q, log2, turned(dstate), dots=k, borders=True, reverse=True, **options)
-    dv = _scan("dv", k, q, dy, log2, dstate, last=state is not None, reverse=True, **options)
+def backward(q, k, v, log_decay, state, saved, dy, dstate, *, interpret=None):
+    """Gradients of q, k, v, log_decay and state, None where that is; saved: the states, or None."""
+    (b, t, h, _), (g, tiles, log2) = v.shape, _tiles(q, v, log_decay, PAIR)
+    queries, keys, values, dout = map(tiles, (q, k, v, dy))
+    if saved is None:
+        saved = _scan("states", keys, values, log2, state, g, save=True, interpret=interpret)["states"]
+    reverse = _scan(
+        "cotangents", queries, dout, log2, dstate, g,
+        save=True, last=state is not None, reverse=True, interpret=interpret,
+    )  # fmt: skip
+    pairs = dataclasses.replace(g, n=g.n // PAIR)
+    found = gradients(queries, keys, values, dout, log2, saved, reverse["states"], pairs, interpret=interpret)
 
-    def shared(x, like):
-        """Sums over the heads that share one."""
-        x = x.reshape(b, t, like.shape[2], -1, like.shape[3])
+    def tokens(x, like):
+        """(b, t, heads, width), sums over the heads that share one."""
+        x = x.reshape(b, -1, like.shape[2], h // like.shape[2], like.shape[3])[:, :t]
         return x[:, :, :, 0] if x.shape[3] == 1 else x.astype(jnp.float32).sum(3).astype(like.dtype)
 
-    by_token = (dq["dots"] - dk["dots"]).sum(2)
-    by_token = jnp.pad(by_token, ((0, 0), (0, 0), (0, -by_token.shape[2] % (BORDER * CHUNK))))
-    later = (dq["borders"] * dk["borders"]).sum((3, 4, 5, 6))  # (b, h, borders): <S, dS>
-    sums = lax.cumsum(by_token.reshape(*later.shape, -1), axis=3, reverse=True) + later[..., None]
-    dlog_decay = sums.reshape(b, h, -1)[:, :, :t].swapaxes(1, 2)
-    return shared(dq["out"], q), shared(dk["out"], k), dv["out"], dlog_decay, dv.get("last")
+    dq, dk, dv = (tokens(found[name], like) for name, like in (("dq", q), ("dk", k), ("dv", v)))
+    by_pair = lambda x: x.reshape(b, h, pairs.n, -1)  # noqa: E731
+    slope, written = by_pair(found["slopes"][:, :, 0]), by_pair(found["slopes"][:, :, 1])
+    written = jnp.pad(written[..., :-1], ((0, 0), (0, 0), (0, 0), (1, 0)))
+    within = lax.cumsum(slope, axis=3, reverse=True) + lax.cumsum(written, axis=3)
+    dlog_decay = within + by_pair(found["around"]).sum(3, keepdims=True)
+    return dq, dk, dv, dlog_decay.reshape(b, h, -1)[:, :, :t].swapaxes(1, 2), reverse.get("last")
 
 
-def _log2(log_decay):
-    """(b, t, h) -> `log2_from_start`, (b, h, t')."""
-    return log2_from_start(log_decay, CHUNK, -(-log_decay.shape[1] // CHUNK) * CHUNK).swapaxes(1, 2)
+def _tiles(q, v, log_decay, multiple: int):
+    """The sizes, a multiple of chunks; (b, t, heads, width) -> (b, n 64, heads width / 64, 64), zeros after the last
+    token; and log decays as `log2_from_start`, (b, h, n 64)."""
+    (b, t, h, v_dim), (groups, k_dim) = v.shape, q.shape[2:]
+    n = -(-t // (CHUNK * multiple)) * multiple
+
+    def tiles(x):
+        x = jnp.pad(x, ((0, 0), (0, n * CHUNK - t), (0, 0), (0, 0))) if n * CHUNK > t else x
+        return x.reshape(b, n * CHUNK, -1, CHUNK)
+
+    g = Geometry(b, h, n, k_dim // CHUNK, v_dim // CHUNK, sharing=h // groups, parts=1)
+    return g, tiles, log2_from_start(log_decay, CHUNK, n * CHUNK).swapaxes(1, 2)
 
 
 def _scan(
-    name, x, y, u, log2, start, *, dots=None, borders=False, last=False, reverse=False, interpret=None
+    name, keys, values, log2, start, g: Geometry, *, x=None, save=False, last=False, reverse=False, interpret=None
 ) -> dict[str, jax.Array]:
-    """The equation of the module docstring, for each of the h heads of log2 (b, h, t').
+    """The equations of the module docstring.
 
     Args:
-      x, y: (b, t, heads, k), heads dividing h; u: (b, t, heads, v).
+      keys, values: tiles, in reverse q and dy; x: tiles of q, or None: no outputs.
+      log2: (b, h, n 64).
       start: S before the scan (b, h, k, v), or None for zeros.
-      dots: (b, t, heads, v), of whose rows the scalar products with those of out are returned.
-      borders, last: whether S is returned at the later end of every `BORDER` chunks, and after the scan.
-      reverse: from the last chunk to the first, j >= i.
+      save, last: whether the states around pairs of chunks are returned, and S after the scan.
+      reverse: from the last chunk to the first.
       interpret: `plgpu.InterpretGPUParams` to run on a CPU.
 
     Returns:
-      out (b, t, h, v) of the dtype of u, dots (b, h, v / 64, t'), borders (b, h, t' / 256, k / 64, v / 64, 64, 64),
-      last (b, h, k, v), what was asked for.
+      out (tiles like values), states (b h n/PAIR k/64 v/64 64, 64) bfloat16, last (b, h, k, v) float32, as asked for.
     """
-    (b, t), (h, padded) = u.shape[:2], log2.shape[1:]
-    rows, columns = x.shape[3] // CHUNK, u.shape[3] // CHUNK
-    given = {"x": x, "y": y, "u": u} | ({} if dots is None else {"z": dots})
-    arrays = {key: _tiles(array, padded) for key, array in given.items()}
-    width = {key: array.shape[3] // CHUNK for key, array in given.items()}
-    sharing = {key: h // array.shape[2] for key, array in given.items()}
+    arrays = {"keys": keys, "values": values} | ({} if x is None else {"x": x})
+    width = {key: g.columns if key == "values" else g.rows for key in arrays}
     each = sum(width.values())
-    stages = min(4, (SHARED_BYTES // TILE_BYTES - columns * (rows + 2)) // each)
-    count = padded // CHUNK
+    stages = min(4, (SHARED_BYTES // TILE_BYTES - g.columns * (g.rows + 3)) // each)
 
     def body(r):
         batch, head = lax.axis_index("b"), lax.axis_index("h")
-        warpgroup = lax.axis_index("warpgroup") if columns > 1 else jnp.int32(0)
-        row = lambda position: (count - 1 - position if reverse else position) * CHUNK  # noqa: E731
+        warpgroup = lax.axis_index("warpgroup") if g.columns > 1 else jnp.int32(0)
+        index = lambda position: g.n - 1 - position if reverse else position  # noqa: E731
         loads = [(r.log2, lambda row: (batch, head, pl.ds(row, CHUNK)), lambda slot: r.log2_s.at[slot])]
         for key in arrays:
             for i in range(width[key]):
-                at = lax.div(head, jnp.int32(sharing[key])) * width[key] + i
-                index = lambda row, at=at: (batch, pl.ds(row, CHUNK), at)  # noqa: E731
-                loads.append((getattr(r, key), index, lambda slot, key=key, i=i: getattr(r, f"{key}_s").at[slot, i]))
-        ring = Ring(tuple(loads), row, jnp.int32(count), stages, r.full, r.empty if columns > 1 else None, lag=1)
+                at = (head if key == "values" else g.of_keys(head)) * width[key] + i
+                where = lambda row, at=at: (batch, pl.ds(row, CHUNK), at)  # noqa: E731
+                loads.append((getattr(r, key), where, lambda slot, key=key, i=i: getattr(r, f"{key}_s").at[slot, i]))
+        empty = r.empty if g.columns > 1 else None
+        ring = Ring(tuple(loads), lambda x: index(x) * CHUNK, jnp.int32(g.n), stages, r.full, empty, lag=1)
         pl.when(warpgroup == 0)(ring.start)
-        index = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
-        r.index_s[warpgroup] = index.astype(jnp.float32)
+        r.index_s[warpgroup] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW).astype(jnp.float32)
         state = tuple(
             plgpu.layout_cast(jnp.zeros((CHUNK, CHUNK), jnp.float32), WGMMA)
             if start is None
             else plgpu.load(r.start.at[batch, head, i, warpgroup], layout=WGMMA, optimized=False)
-            for i in range(rows)
+            for i in range(g.rows)
         )
-        staging = None if interpret is None else (r.staging,)
-        step = functools.partial(_chunk, r, Mma(staging, warpgroup), ring, warpgroup, reverse=reverse)
+        mma = Mma(None if interpret is None else (r.staging,), warpgroup)
 
-        def write_border(position, state):
-            index = lax.div(row(position), jnp.int32(CHUNK))
-
-            @pl.when((lax.rem(index + 1, jnp.int32(BORDER)) == 0) | (index == count - 1))
-            def _():
-                for i, part in enumerate(state):
-                    r.borders[batch, head, lax.div(index, jnp.int32(BORDER)), i, warpgroup] = part
+        def copy_state(position):
+            """Of the state before a pair of chunks, from shared memory."""
+            first = state_row(pairs, batch, head, lax.div(index(position), jnp.int32(PAIR)))
+            for i in range(g.rows):
+                rows = pl.ds(first + (i * g.columns + warpgroup) * CHUNK, CHUNK)
+                plgpu.copy_smem_to_gmem(r.state_s.at[warpgroup, i], r.states.at[rows])
 
         def chunk(position, state):
-            if borders and reverse:
-                write_border(position, state)
-            out, products, state = step(position, state)
-            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            r.out_s[warpgroup] = out.astype(u.dtype)
-            if products is not None:
-                r.dots_s[warpgroup] = products
-            plgpu.commit_smem()
-            at = pl.ds(row(position), CHUNK)
-            plgpu.copy_smem_to_gmem(r.out_s.at[warpgroup], r.out.at[batch, at, head * columns + warpgroup])
-            if products is not None:
-                plgpu.copy_smem_to_gmem(r.dots_s.at[warpgroup], r.dots.at[batch, head, warpgroup, at])
-            if borders and not reverse:
-                write_border(position, state)
+            write = copy_state if save else None
+            out, state = _chunk(r, mma, ring, warpgroup, position, state, write, reverse=reverse)
+            if x is not None:
+                plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+                r.out_s[warpgroup] = out.astype(values.dtype)
+                plgpu.commit_smem()
+                at = batch, pl.ds(position * CHUNK, CHUNK), head * g.columns + warpgroup
+                plgpu.copy_smem_to_gmem(r.out_s.at[warpgroup], r.out.at[at])
             return state
 
-        state = lax.fori_loop(0, count, chunk, state)
+        state = lax.fori_loop(0, g.n, chunk, state)
         pl.when(warpgroup == 0)(ring.drain)
         plgpu.wait_smem_to_gmem(0)
         if last:
             for i, part in enumerate(state):
                 r.last[batch, head, i, warpgroup] = part
 
-    outputs = {"out": jax.ShapeDtypeStruct((b, padded, h * columns, CHUNK), u.dtype)}
-    state_shape = (rows, columns, CHUNK, CHUNK)
-    if dots is not None:
-        outputs["dots"] = jax.ShapeDtypeStruct((b, h, columns, padded), jnp.float32)
-    if borders:
-        outputs["borders"] = jax.ShapeDtypeStruct((b, h, -(-count // BORDER), *state_shape), jnp.float32)
+    pairs = dataclasses.replace(g, n=g.n // PAIR)
+    outputs = {} if x is None else {"out": jax.ShapeDtypeStruct(values.shape, values.dtype)}
+    if save:
+        outputs["states"] = jax.ShapeDtypeStruct((state_row(pairs, g.b, 0, 0), CHUNK), jnp.bfloat16)
     if last:
-        outputs["last"] = jax.ShapeDtypeStruct((b, h, *state_shape), jnp.float32)
-    tile = lambda *slots: plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.bfloat16, transforms=WIDE)  # noqa: E731
+        outputs["last"] = jax.ShapeDtypeStruct((g.b, g.h, g.rows, g.columns, CHUNK, CHUNK), jnp.float32)
     scratch: dict[str, Any] = {f"{key}_s": tile(stages, width[key]) for key in arrays}
-    scratch |= {"log2_s": plgpu.SMEM((stages, CHUNK), jnp.float32), "state_s": tile(columns, rows)}
-    scratch |= {"weighted_s": tile(columns), "out_s": tile(columns)}
-    scratch["index_s"] = plgpu.SMEM((columns, CHUNK), jnp.float32)
+    scratch |= {"log2_s": plgpu.SMEM((stages, CHUNK), jnp.float32), "state_s": tile(g.columns, g.rows)}
+    scratch |= {"weighted_s": tile(g.columns, 2), "out_s": tile(g.columns)}
+    scratch["index_s"] = plgpu.SMEM((g.columns, CHUNK), jnp.float32)
     scratch |= {"full": plgpu.Barrier(num_arrivals=each + 1, num_barriers=stages)}
-    if columns > 1:
+    if g.columns > 1:
         scratch["empty"] = plgpu.Barrier(num_arrivals=1, num_barriers=stages)
-    if dots is not None:
-        scratch["dots_s"] = plgpu.SMEM((columns, CHUNK), jnp.float32)
     if interpret is not None:
-        scratch["staging"] = tile(columns)
+        scratch["staging"] = tile(g.columns)
     if start is not None:
-        start = start.astype(jnp.float32).reshape(b, h, rows, CHUNK, columns, CHUNK).swapaxes(3, 4)
+        start = start.astype(jnp.float32).reshape(g.b, g.h, g.rows, CHUNK, g.columns, CHUNK).swapaxes(3, 4)
     found = launch(
         f"gated_linear_{name}", body, {**arrays, "log2": log2, "start": start}, outputs, scratch,
-        grid={"b": b, "h": h}, warpgroups=columns, auto_barriers=False, interpret=interpret,
+        grid={"b": g.b, "h": g.h}, warpgroups=g.columns, auto_barriers=False, interpret=interpret,
     )  # fmt: skip
-    found["out"] = found["out"].reshape(b, padded, h, u.shape[3])[:, :t]
     if last:
-        found["last"] = found["last"].swapaxes(3, 4).reshape(b, h, rows * CHUNK, columns * CHUNK)
+        found["last"] = found["last"].swapaxes(3, 4).reshape(g.b, g.h, g.rows * CHUNK, g.columns * CHUNK)
     return found
 
 
-def _chunk(r, mma: Mma, ring: Ring, warpgroup, position, state, *, reverse: bool):
-    """out (64, 64) of the warpgroup's columns, their products with the rows of z or None, and the next state."""
+def _chunk(r, mma: Mma, ring: Ring, warpgroup, position, state, write, *, reverse: bool):
+    """out (64, 64) of the warpgroup's columns, or None, and the next state; write(position) copies states, if any."""
     slot = lax.rem(position, jnp.int32(ring.stages))
     plgpu.barrier_wait(r.full.at[slot])
     sums, total = plgpu.load(r.log2_s.at[slot], layout=PER_ROW), r.log2_s[slot, CHUNK - 1]
-    since, until = jnp.exp2(sums), jnp.exp2(total - sums)
-    reads, writes = (until, since) if reverse else (since, until)
-    for i, part in enumerate(state):
-        r.state_s[warpgroup, i] = part.astype(jnp.bfloat16)
-    u = r.u_s.at[slot, warpgroup]
-    weighted = plgpu.load(u, layout=WGMMA).astype(jnp.float32) * rows_to(writes)
-    r.weighted_s[warpgroup] = weighted.astype(jnp.bfloat16)
+    values, weighted = r.values_s.at[slot, warpgroup], r.weighted_s.at[warpgroup, lax.rem(position, jnp.int32(2))]
+    x = plgpu.load(values, layout=WGMMA).astype(jnp.float32) * rows_to(jnp.exp2(sums if reverse else total - sums))
+    weighted[...] = x.astype(jnp.bfloat16)
+    outputs, before_pair = hasattr(r, "x_s"), lax.rem(position, jnp.int32(PAIR)) == 0
+
+    def round_state():
+        if not outputs:  # else the output of the chunk before has waited
+            plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        for i, part in enumerate(state):
+            r.state_s[warpgroup, i] = part.astype(jnp.bfloat16)
+
+    if outputs:
+        round_state()
+    else:
+        pl.when(before_pair)(round_state)
     plgpu.commit_smem()
+    if write is not None:
+        pl.when(before_pair)(lambda: write(position))
 
     @pl.when(warpgroup == 0)
     def _():
         ring.await_free(position)
         ring.refill(position)
 
-    rows = len(state)
-
     def run(scores, past, out):
-        for i in range(rows):
-            plgpu.wgmma(scores, r.x_s.at[slot, i], r.y_s.at[slot, i].transpose((1, 0)))
-        for i in range(rows):
+        for i in range(len(state)):
+            plgpu.wgmma(scores, r.x_s.at[slot, i], r.keys_s.at[slot, i].transpose((1, 0)))
+        for i in range(len(state)):
             plgpu.wgmma(past, r.x_s.at[slot, i], r.state_s.at[warpgroup, i])
-        weights = scores[...] * _between(r.log2_s.at[slot], r.index_s.at[warpgroup], reverse=reverse)
-        mma.registers(out, weights.astype(jnp.bfloat16), u)
-        return out[...] + past[...] * rows_to(reads)
+        weights = scores[...] * between(r.log2_s.at[slot], r.index_s.at[warpgroup])
+        mma.registers(out, weights.astype(jnp.bfloat16), values)
+        return out[...] + past[...] * rows_to(jnp.exp2(sums))
 
-    out = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 3)
+    out = None
+    if outputs:
+        out = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 3)
 
     def add(*parts):
         for i, part in enumerate(parts):
-            plgpu.wgmma(part, r.y_s.at[slot, i].transpose((1, 0)), r.weighted_s.at[warpgroup])
+            plgpu.wgmma(part, r.keys_s.at[slot, i].transpose((1, 0)), weighted)
 
     kept = jnp.exp2(total)
     state = mma.update(tuple(part * kept for part in state), add)
-    products = None
-    if hasattr(r, "z_s"):
-        z = plgpu.load(r.z_s.at[slot, warpgroup], layout=WGMMA)
-        products = (out * z.astype(jnp.float32)).sum(axis=1)
     if ring.empty is not None:
 
         @pl.when(warpgroup == 1)
         def _():
             plgpu.barrier_arrive(ring.empty.at[slot])
 
-    return out, products, state
-
-
-def _between(log2, index, *, reverse: bool):
-    """exp(a_i - a_j) for rows i and columns j <= i; in reverse exp(a_j - a_i) for j >= i; else 0.
-
-    The indices come from shared memory: computed ones would hold registers through the loop.
-    """
-    row = rows_to(plgpu.load(log2, layout=PER_ROW))
-    column = columns_to(plgpu.load(log2, layout=PER_COLUMN))
-    i, j = rows_to(plgpu.load(index, layout=PER_ROW)), columns_to(plgpu.load(index, layout=PER_COLUMN))
-    exponent, met = (column - row, j >= i) if reverse else (row - column, i >= j)
-    return jnp.exp2(jnp.where(met, exponent, -jnp.inf))
-
-
-def _tiles(x, padded: int):
-    """(b, t, heads, width) -> (b, padded, heads * width / 64, 64), zeros after the last token."""
-    b, t, heads, width = x.shape
-    x = jnp.pad(x, ((0, 0), (0, padded - t), (0, 0), (0, 0))) if padded > t else x
-    return x.reshape(b, padded, heads * width // CHUNK, CHUNK)
+    return out, state

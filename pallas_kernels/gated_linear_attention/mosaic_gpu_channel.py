@@ -42,21 +42,23 @@ from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
 STAGES, BUFFERS = 3, 2
 
 
-def forward(q, k, v, log_decay, state, *, return_state, interpret=None):
+def forward(q, k, v, log_decay, state, *, return_state, save_states, interpret=None):
     """As `mosaic_gpu.forward`, of log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     keys, values, decay = tiles(k), tiles(v), tiles(log_decay)
     states, last = _states("forward", keys, values, decay, state, g, last=return_state, interpret=interpret)
     name = "gated_linear_channel_output"
     y = outputs(name, tiles(q), keys, values, decay, states, g, reverse=False, interpret=interpret)
-    return _tokens(y, v), last
+    return _tokens(y, v), last, states if save_states else None
 
 
-def backward(q, k, v, log_decay, state, dy, dstate, *, interpret=None):
+def backward(q, k, v, log_decay, state, saved, dy, dstate, *, interpret=None):
     """As `mosaic_gpu.backward`, of log_decay (b, t, h, k)."""
     g, tiles = _tiles(q, v)
     queries, keys, values, decay, dout = map(tiles, (q, k, v, log_decay, dy))
-    states, _ = _states("forward", keys, values, decay, state, g, last=False, interpret=interpret)
+    states = saved
+    if saved is None:
+        states, _ = _states("forward", keys, values, decay, state, g, last=False, interpret=interpret)
     dstates, dinitial = _states(
         "reverse", queries, dout, decay, dstate, g, last=state is not None, reverse=True, interpret=interpret
     )

@@ -241,7 +241,7 @@ class GatedCase(KernelCase):
         q, k, v, dy = (jnp.asarray(x, self.dtype) for x in arrays[:4])
         decay, state, dstate = (jnp.asarray(x, jnp.float32) for x in arrays[4:])
         backend, how = gated_backends.BACKENDS[self.implementation], interpretation(self.implementation, variant)
-        options = gated_backends.Options(return_state=True, save_states=self.implementation == "mosaic_tpu")
+        options = gated_backends.Options(return_state=True, save_states=self.implementation)
 
         def run(q, k, v, decay, state, dy, dstate):
             tokens = (q, k, v, decay, state)

@@ -41,10 +41,10 @@ MUTANTS: list[Mutant] = [
         tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
     ),
     Mutant(
-        name="gated, Hopper: the reverse scan reads with the factors of the forward one",
+        name="gated, Hopper: the reverse scan writes with the factors of the forward one",
         path=f"{GATED}/mosaic_gpu.py",
-        old="(until, since) if reverse else (since, until)",
-        new="(since, until)",
+        old="sums if reverse else total - sums",
+        new="total - sums",
         tests=(f"{GATED_TESTS}/test_mosaic_gpu.py",),
     ),
     Mutant(

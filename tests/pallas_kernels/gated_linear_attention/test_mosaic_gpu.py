@@ -22,8 +22,8 @@ def measured(call: Call):
     operands = q, k, v, log_decay, state[0] if state else None
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     kernels = mosaic_gpu_channel if call.channel else mosaic_gpu
-    y, last = kernels.forward(*operands, return_state=True, interpret=interpret)
-    gradients = kernels.backward(*operands, dy, dstate, interpret=interpret)
+    y, last, saved = kernels.forward(*operands, return_state=True, save_states=call.documents, interpret=interpret)
+    gradients = kernels.backward(*operands, saved, dy, dstate, interpret=interpret)
     return (y, last), gradients[: len(operands) - (not state)]
 
 
@@ -31,8 +31,8 @@ def measured(call: Call):
     "call",
     [
         Call(t=150, b=1, h=1, g=1, k=64, v=64, documents=True, dtype="bfloat16"),
-        full(Call(t=90, b=1, h=2, g=1, k=128, v=64, state=False, dtype="bfloat16")),
-        slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, decay=60.0, dtype="bfloat16")),
+        full(Call(t=90, b=1, h=2, g=1, k=128, v=64, decay=0.1, dtype="bfloat16")),
+        slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, state=False, decay=60.0, dtype="bfloat16")),
         slow(Call(t=1100, b=1, h=1, g=1, k=64, v=64, decay=0.1, dtype="bfloat16")),
         full(Call(t=70, b=1, h=1, g=1, k=64, v=64, channel=True, decay=0.1, dtype="bfloat16")),
         slow(Call(t=90, b=1, h=2, g=1, k=128, v=64, channel=True, state=False, dtype="bfloat16")),
@@ -43,8 +43,9 @@ def measured(call: Call):
 )
 def test_values_and_gradients(call):
     """Kills: a mask or a factor of the other direction; a state that is not decayed; columns of the wrong warpgroup;
-    sums of the gradient of decays that do not start from <S, dS>. Per channel also: pairs of a level that are missing,
-    counted twice, or weighted by the sums of another; parts of wide values that share no keys or decays."""
+    pairs across the middle of 128 tokens; a gradient of decays without <S, dS>; states saved, and computed again. Per
+    channel also: pairs of a level that are missing, counted twice, or weighted by the sums of another; parts of wide
+    values that share no keys or decays."""
     found, expected = measured(call), truth(call)
     assert found[0][0].dtype == jnp.bfloat16
     assert_close(found[0], expected[0], 1e-2)
