@@ -131,6 +131,13 @@ MUTANTS: list[Mutant] = [
         tests=("tests/ops/test_diagonal_scan.py::test_one_a_for_all_tokens",),
     ),
     Mutant(
+        name="states before groups of tokens: a group keeps all of the state",
+        path="jaxzoo/ops/diagonal_scan.py",
+        old="states.append(a_i * states[-1] + b_i)",
+        new="states.append(states[-1] + b_i)",
+        tests=("tests/ops/test_diagonal_scan.py::test_values_and_gradients",),
+    ),
+    Mutant(
         name="bonus of the token written into the state",
         path="jaxzoo/ops/bonus_linear_attention.py",
         old="_write(before.s, k[:, -1], v[:, -1], log_decay[:, -1])",

@@ -97,6 +97,7 @@ def test_values_and_gradients(kind, packed, by, monkeypatch):
     CPU, and as elsewhere."""
     if by == "tree":
         monkeypatch.setattr(op.lax, "platform_dependent", lambda *arrays, cpu, default: default(*arrays))
+        monkeypatch.setattr(op, "GROUP", 3)
     t = 2 * CHUNK + 19
     inputs = problem(t, kind)
     ids = np.stack([np.repeat([3, 1, 2], [1, CHUNK - 1, t - CHUNK]), np.repeat([5, 4], [CHUNK + 9, t - CHUNK - 9])])
