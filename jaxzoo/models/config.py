@@ -1,6 +1,7 @@
 """Configuration of a language model."""
 
 import dataclasses
+import functools
 import math
 from typing import Annotated, Literal
 
@@ -105,13 +106,13 @@ class LanguageModelConfig(Checked):
             self.require("pattern", made or not mixer.capabilities.needs_values, rule, remedy)
             made = made or mixer.capabilities.makes_values
 
-    @property
+    @functools.cached_property
     def layers(self) -> tuple[MixerConfig, ...]:
         """The mixer of every layer, its open fields filled with this model's."""
         repeats = -(-self.n_layers // len(self.period))
         return (self.period * repeats)[: self.n_layers]
 
-    @property
+    @functools.cached_property
     def period(self) -> tuple[MixerConfig, ...]:
         """The mixers of the pattern, as many as there are layers at most, likewise filled.
 
