@@ -184,6 +184,7 @@ def test_ctrl_c_is_one_line(tmp_path, ctrl_c):
     assert not (tmp_path / "out" / "work" / "claims").exists()
 
 
+@pytest.mark.full
 def test_demo_pile(tmp_path, capsys):
     """Kills: another format than the Pile's, a document in two files or none, bytes that change."""
     for name in ("one", "two"):

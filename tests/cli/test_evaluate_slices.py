@@ -103,6 +103,7 @@ def test_two_runs_against_the_slow_search(runs, measured, tmp_path, capsys):
     assert str(tmp_path) not in (tmp_path / "out" / "recall.json").read_text()
 
 
+@pytest.mark.full
 def test_all_tokens_have_the_loss_of_the_run(runs, measured, capsys):
     """Kills: another model path than validation's; slices of training that nobody counted."""
     last = json.loads((runs["run"] / "metrics.jsonl").read_text().splitlines()[-1])
@@ -124,6 +125,7 @@ def test_overridden_fields_hold_for_all_runs(measured):
     assert found["models"][1]["slices"]["repeated bigrams"]["tokens"] < whole
 
 
+@pytest.mark.full
 def test_counts_on_disk_of_the_run_s_own_tokens(runs, tmp_path, capsys):
     """Kills: counts of another tokenizer's ids, of pairs the other way round, or that nobody reads."""
     config = read_run(runs["run"])[1]

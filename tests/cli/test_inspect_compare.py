@@ -81,6 +81,7 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
         assert error.count("\n") == 1, error
 
 
+@pytest.mark.slow
 def test_a_loaded_model_generates_ids_without_a_tokenizer(run):
     """Kills a load of recall runs that asks for a tokenizer; greedy ids are those of the logits."""
     loaded = jaxzoo.load(run)

@@ -90,7 +90,7 @@ def test_both_stages_and_on_after_a_stop(source, tmp_path, capsys):
     assert "the transfer is complete" in capsys.readouterr().err
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_transfer_alone(tmp_path, capsys):
     """Kills: a stage that is left out but made, an origin that does not say where the run is from, a lost tokenizer."""
     source, out = make_run(tmp_path / "source", (ATTENTION,)), tmp_path / "out"

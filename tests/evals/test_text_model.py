@@ -107,6 +107,7 @@ def test_whole_texts_are_scored_window_by_window(model):
     assert asked.requests == (0, 0)
 
 
+@pytest.mark.full
 def test_continuations_are_the_greedy_ones(model):
     """Kills: rows given to others, ids that the tokenizer lacks, text after end-of-text or beyond the limit, an empty
     prompt that fails, rows that fill up a batch and answer."""
@@ -127,6 +128,7 @@ def test_a_continuation_ends_before_its_stop_string(model):
     assert text_model(model).continuations(["abc.h", "d"], max_tokens=20, stops=(stop, ",,"))[0] == cut
 
 
+@pytest.mark.full
 def test_a_long_prompt_keeps_its_end(model):
     """Kills: a prompt that leaves no room for what is generated, and one that is cut in silence."""
     asked = text_model(model)

@@ -37,6 +37,7 @@ class Recalls(nnx.Module):
         return jnp.where(seen.any(-1, keepdims=True), jnp.log(38.0) * jax.nn.one_hot(value, 48), 0.0)
 
 
+@pytest.mark.full
 def test_perplexities_of_known_models():
     """Kills: perplexities of other tokens, in bits, over the padded vocabulary, or errors of tokens."""
 
@@ -46,6 +47,7 @@ def test_perplexities_of_known_models():
     assert found["filler"] == pytest.approx(40, rel=1e-5)
 
 
+@pytest.mark.full
 def test_no_place_for_fillers():
     """Kills: a perplexity of no token."""
     task = MQARConfig(vocab_size=40, length=36, n_pairs=9)

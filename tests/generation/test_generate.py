@@ -99,6 +99,7 @@ def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
     assert min(len(set(tokens.tolist())) for tokens in new) > 1, "a constant text shows nothing: choose another seed"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("make", "rows"),
     [pytest.param(fixed, range(7), marks=pytest.mark.slow), (growing, (2, 3))],
@@ -142,7 +143,7 @@ def test_states_after_chunks_equal_those_of_one_prefill():
                 )  # sums in another order
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_blocks_do_not_change_the_text():
     """Kills: draws keyed by the step of a block, state that is lost between blocks, a token at a border."""
     model, prompts = growing(), some_prompts(3, 8, 21)

@@ -67,7 +67,7 @@ def test_scores_are_the_weights_of_the_equations(model, captured):
         np.testing.assert_allclose(seen[f"layers.{layer}.mixer.scores"], expected, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_influence_and_states_are_those_of_the_mixer(model, captured):
     """Kills a mix-up of input and output tokens, of rows, of the order of states."""
     _, seen = captured
@@ -87,7 +87,7 @@ def test_influence_and_states_are_those_of_the_mixer(model, captured):
             np.testing.assert_allclose(leaf[:, cut - 1], after, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_replacement_reaches_everything_after_it(model, captured):
     """Kills a replacement of the wrong layer, one that is recorded but not used, and gradients that pass it by."""
     logits, seen = captured

@@ -12,7 +12,18 @@ from tests.pallas_kernels.shared import full, slow
 
 CORE = ("based", "llama-yarn-tied")
 """Between them: stacks and single layers, split and renamed tensors, taps, a tied head."""
-SLOW = ("gpt_neox-sequential", "llama-biases", "qwen2-windows", "recurrent_gemma-biases", "transformer_pp-odd")
+SLOW = (
+    "gpt_neox-sequential",
+    "llama-biases",
+    "qwen2-windows",
+    "recurrent_gemma-biases",
+    "transformer_pp-odd",
+    "qwen3",
+    "qwen2",
+    "mistral",
+    "transformer_pp",
+    "gpt_neox-parallel",
+)
 """Other fields of families that a folder in full has."""
 FOLDERS = [name if name in CORE else slow(name) if name in SLOW else full(name) for name in published.NAMES]
 

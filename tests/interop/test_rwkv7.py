@@ -112,7 +112,7 @@ def truth(tensors, tokens, head_eps=64e-5):
     return np.array(logits)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_folder_of_the_authors(tmp_path):
     """Kills: a low-rank map transposed or of another letter, shares of the shifts in another order, values of another
     layer, another eps of the heads; a file that does not come back bit for bit."""

@@ -99,7 +99,7 @@ def test_s4d_kernel_of_16384_taps_in_little_memory():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_s4d_prefill_of_4096_inputs_in_little_memory():
     """Kills a state for every token, in the gradient too: 4096 inputs of 16 channels are 0.25 MiB, their states of 32
     complex numbers would be 16 MiB."""

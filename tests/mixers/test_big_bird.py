@@ -94,7 +94,7 @@ def test_documents_have_blocks_of_their_own():
     close(jax.jit(mixer)(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_rows_at_different_positions_and_an_overrun():
     """Kills: one place in its block for all rows, and the clamped write of a row that runs past the cache."""
     mixer, p = make(block_size=4, positions="none", n_global_blocks=1, n_window_blocks=1, n_random_blocks=1)

@@ -58,7 +58,7 @@ def close(found, expected):
     [
         {"block_size": 5, **GROUPED},
         {"block_size": 4, "n_heads": 2, "positions": "rotary", "rotary_base": 10.0},
-        *(pytest.param({"block_size": size}, marks=pytest.mark.full) for size in (1, T, 40)),
+        *(pytest.param({"block_size": size}, marks=pytest.mark.slow) for size in (1, T, 40)),
     ],
 )
 def test_equation(fields, look_back):
@@ -82,6 +82,7 @@ def test_documents_have_blocks_of_their_own(look_back):
     close(mixer(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look_back", [slow(False), full(True)])
 def test_rows_stand_at_different_places_of_a_block(look_back):
     """Kills one block border for the whole batch, and slots of the block before that are taken for the new one's."""

@@ -28,6 +28,7 @@ from jaxzoo.testing import (
 )
 from tests.mixers.cases import CASES, SLOW, TINY
 from tests.mixers.moved import quick_rngs
+from tests.pallas_kernels.shared import full, slow
 
 
 def cases(**promised):
@@ -144,8 +145,23 @@ def test_what_a_mixer_does_not_honour_is_refused_by_name():
                 mixer(x)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("case", sorted(TINY))
+IN_BFLOAT16 = {
+    f"{name}-tiny"
+    for name in (
+        "Attention",
+        "BaseConv",
+        "GatedDeltaNet",
+        "Hyena",
+        "Mamba2",
+        "RGLRU",
+        "RWKV7TimeMix",
+        "TaylorLinearAttention",
+    )
+}
+"""One of each family in full."""
+
+
+@pytest.mark.parametrize("case", [full(case) if case in IN_BFLOAT16 else slow(case) for case in sorted(TINY)])
 def test_bfloat16_stays_close(case):
     """Kills sums in bfloat16: the relative L2 error stays within 3 % (three roundings of 2^-8 a layer, the largest
     seen over all cases about 1.2 %), and the output has the dtype of the input."""

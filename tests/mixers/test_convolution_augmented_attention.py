@@ -105,7 +105,7 @@ def test_equation(options):
     assert_computes(mixer, x, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", ["head", "mixing", "maps"])
 def test_delta_filters_are_plain_attention(filters):
     """Kills an initial filter that already looks back."""
@@ -127,7 +127,7 @@ def test_uniform_taps_have_their_scale(filters):
     assert 0.24 < taps.max() <= 0.25
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_filter_ends_at_its_document():
     """Kills inputs of the document before, which attention cannot see but a filter could: each alone."""
     rng = np.random.default_rng(0)
@@ -177,7 +177,7 @@ def test_head_conv_refuses():
         head_conv(x, jnp.ones((2, 3)), jnp.ones((1, 3, 3, 2)))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(70, 3), (70, 3, 3)])
 def test_a_long_filter_is_the_same_convolution(shape):
     """Kills a loop over the taps that is turned around, ends early, or forgets documents or the history: value and

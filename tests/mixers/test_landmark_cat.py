@@ -113,7 +113,7 @@ def test_documents_have_blocks_of_their_own():
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_row_that_runs_past_the_cache():
     """Kills the clamped write of a row beyond its slots, and one row's overrun that spoils the other."""
     mixer, p = make(block_size=4, n_heads=2)

@@ -247,6 +247,7 @@ def test_the_matrices_of_all_poly_learn_or_not(learned):
     assert ("features" in nnx.state(mixer, Buffer)) != learned
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["relu", *(pytest.param(n, marks=pytest.mark.full) for n in ("square", "cosformer", "rebased"))]
 )
@@ -259,7 +260,7 @@ def test_no_weight_at_all_gives_zero(name):
     assert np.isfinite(gradient).all()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["exp", "performer"])
 def test_long_queries_do_not_overflow(name):
     """Kills an exponential of a query as it stands: 100 times larger queries, and short keys."""

@@ -49,7 +49,7 @@ def test_formula(options):
         assert_computes(mixer, x, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_kernel_dropout():
     """Kills: dropout that falls on inputs or differs between rows, taps that are not scaled up, a skip that is dropped,
     a share exchanged for its complement. Impulses at the first token show the filter through the linear output."""

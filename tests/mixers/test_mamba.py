@@ -65,7 +65,7 @@ def test_equation(options):
     assert_computes(mixer, u, expected, 2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_initialisation():
     """Kills a delta out of its range, or uniform rather than log-uniform; an A that is not -1 .. -N; a projection of
     another scale; decay of what the public code does not decay. 1000 deltas in [1e-5, 0.1], floored at 1e-4: a quarter

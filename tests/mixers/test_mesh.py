@@ -71,7 +71,7 @@ def on_one_device(mixer):
 
 CASES = list(itertools.product(MIXERS, MESHES))
 CORE = ("taylor", "mixed")
-FULL = (("window", "mixed"), ("attention", "fsdp"))
+FULL = (("attention", "fsdp"),)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_heads_of_one_channel_are_hyena():
     np.testing.assert_allclose(mixer(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_tokens():
     """Kills a reshape of nothing, and a scan over no channel."""
     mixer = MultiHeadHyena(MultiHeadHyenaConfig.tiny(), rngs=quick_rngs())

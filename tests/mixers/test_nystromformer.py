@@ -70,6 +70,7 @@ def test_equation(fields, form):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
+@pytest.mark.full
 def test_gradients():
     """Kills a gradient that is lost in the iterations or the means: directional slopes of the float64 truth."""
     mixer, p = make(n_landmarks=5, n_heads=2, n_taps=3)
@@ -106,6 +107,7 @@ def test_no_array_of_all_pairs():
     assert "300,300" not in program
 
 
+@pytest.mark.full
 def test_no_tokens_and_nothing_that_streams():
     """Kills a mean over nothing, and a promise of causality."""
     for form in ("paper", "release"):

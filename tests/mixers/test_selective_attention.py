@@ -94,6 +94,7 @@ def test_training_explores():
     assert others, "the noise changes the selection"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("n_selected", "form"),
     [
@@ -162,6 +163,7 @@ def streamed(mixer, x, tokens):
     return jnp.concatenate(outputs, axis=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("selection", ["full", "programmatic"])
 def test_full_and_programmatic_selection(selection):
     """Kills: a token that is found in itself, in the future, in another row or in an unwritten slot (id 0), a last

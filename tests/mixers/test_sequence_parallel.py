@@ -107,6 +107,7 @@ def test_parts_of_a_sequence_give_the_numbers_of_the_whole(name, mesh, packed):
     assert_close(found, expected, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 9, *(pytest.param(n, marks=pytest.mark.full) for n in (0, 8, 31, 40))])
 def test_a_halo_over_several_parts(size):
     """Kills: a halo that ends at the neighbour, parts in the wrong order, a history that only the first part gets."""
@@ -177,6 +178,7 @@ SAID = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
@@ -194,7 +196,7 @@ def test_what_devices_say_does_not_grow_with_the_sequence(name):
     assert max(sizes[1024]) < activations
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_attention_gathers_keys_and_values_alone():
     """Kills queries, scores or outputs that travel, and a test above that does not see what does."""
     config = AttentionConfig(d_model=32, n_heads=4, n_kv_heads=1, head_dim=8)

@@ -59,7 +59,7 @@ def test_each_token_sees_its_window(t: int, positions: str) -> None:
     np.testing.assert_allclose(jax.jit(mixer)(x), window_by_window(full, x), atol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_far_from_the_start() -> None:
     """Kills: float32 angles and slots that lose count at position 100,000, and rows that share a position."""
     mixer, full = make()

@@ -28,6 +28,7 @@ def inputs(*shape: int) -> np.ndarray:
     return np.random.default_rng(2).normal(size=shape).astype(np.float32)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("feature_map", [pytest.param("none", marks=pytest.mark.full), "taylor"])
 def test_a_window_of_all_tokens_is_attention(feature_map):
     """Kills: projections, norms or rotations that are not those of `Attention`, features of tokens in the window."""

@@ -78,6 +78,7 @@ def test_losses_are_weighted_and_summed_over_layers():
     np.testing.assert_allclose([sum(terms), again["size"]], [losses["size"]] * 2, rtol=1e-5)
 
 
+@pytest.mark.full
 def test_every_layer_has_noise_of_its_own():
     """Kills a key that repeats share, noise without a key, and noise that the key does not fix."""
     pattern = (SignedTokensConfig(noise=0.1),)
@@ -121,6 +122,7 @@ def test_a_term_without_a_weight_is_refused(monkeypatch):
         model.features_with_losses(random_tokens(model.config))
 
 
+@pytest.mark.full
 def test_buffers_are_variables_of_their_own():
     """Kills a buffer among the parameters, one that is lost on the way, and layers that share one."""
     config = hybrid_config(**SIGNED)
@@ -149,6 +151,7 @@ def test_variables_of_other_kinds_are_named(monkeypatch):
         make_blueprint(hybrid_config(pattern=(SignedTokensConfig(),), n_layers=1))
 
 
+@pytest.mark.full
 def test_unstacked_equals_scanned():
     """Kills a layer out of its order, or a repeat's slice of another repeat."""
     config = hybrid_config(pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=5)

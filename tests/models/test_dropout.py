@@ -18,6 +18,7 @@ def test_dropout_keeps_the_expectation():
     np.testing.assert_allclose(np.unique(dropped), [-2.5, 0, 0.625, 3.75])
 
 
+@pytest.mark.slow
 def test_dropout_is_off_without_a_key():
     """Kills dropout at evaluation, and a key that is ignored in training."""
     pattern = (GatedShortConvConfig(),)

@@ -66,7 +66,7 @@ compile."""
     [
         pytest.param({}, 5, marks=pytest.mark.slow),
         ({**PAIR, "max_positions": 12, "mlp": "identity"}, 2),
-        ({**PAIR, "tie_embeddings": False, "norm": "rms", "embed_norm": True}, 2),
+        pytest.param({**PAIR, "tie_embeddings": False, "norm": "rms", "embed_norm": True}, 2, marks=pytest.mark.full),
     ],
 )
 def test_scanned_layers_equal_the_layers_one_by_one(fields, width):
@@ -123,7 +123,7 @@ def test_prefill_cut_anywhere_and_steps_equal_the_full_pass():
         np.testing.assert_array_equal(state.position, [LENGTH, LENGTH])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_rows_may_stand_at_different_positions():
     """Kills a position, or a cache slot, that all rows of a batch share."""
     config = hybrid_config(pattern=STREAMED, n_layers=4, max_positions=12)
@@ -170,7 +170,7 @@ def test_remat_changes_neither_values_nor_gradients():
             np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_states_through_groups_of_periods():
     """Kills states of a period that come back in the place of another's."""
     config = hybrid_config(pattern=(TaylorLinearAttentionConfig(n_heads=2, feature_dim=3),), n_layers=5)
@@ -278,6 +278,7 @@ def test_a_mixer_that_sees_the_future_cannot_stream():
         model.init_state(2)
 
 
+@pytest.mark.full
 def test_more_tokens_than_learned_positions():
     """Kills a position beyond the table that takes another row: the call raises, a step gives NaN."""
     model = make_model(hybrid_config(pattern=(GatedShortConvConfig(),), n_layers=1, max_positions=12))

@@ -75,6 +75,7 @@ def test_based_360m_folds_into_two_scans():
     assert second.period[0] == first.period[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "time_mix", [RWKV4TimeMixConfig(), pytest.param(RWKV5TimeMixConfig(n_heads=2), marks=pytest.mark.slow)]
 )

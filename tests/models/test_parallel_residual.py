@@ -102,7 +102,7 @@ def test_logits_in_all_ways_to_run():
         np.testing.assert_allclose(found[..., :13], expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_logits_layer_by_layer():
     """Kills a layer that reads another one's variables where nothing is scanned."""
     model = make_model(config_of())
@@ -152,7 +152,7 @@ def _moved(parameters, direction, step):
     return jax.tree.map(lambda x, d: np.asarray(x) + np.float32(step) * d, parameters, direction)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["mixer.out_proj", "mlp.down_proj"])
 def test_dropout_reaches_both_branches(silent):
     """Kills a branch without a mask: with the other branch silent, two keys still give two outputs."""

@@ -49,6 +49,7 @@ def pair_reader(**fields) -> LanguageModelConfig:
     return hybrid_config(**{"pattern": PATTERN, "n_layers": 2, "vocab_size": size, "pair_values": N_VALUES, **fields})
 
 
+@pytest.mark.full
 def test_an_autoencoder_sees_its_last_token_alone():
     """Kills: features of other positions that reach the head, a decoder after the final norm, or before a stack; its
     equation is asked for in tests/layers."""
@@ -66,6 +67,7 @@ def test_an_autoencoder_sees_its_last_token_alone():
     assert float(np.abs(np.diff(np.asarray(seen["decoded"]), axis=1)).max()) > 0.1
 
 
+@pytest.mark.full
 def test_an_autoencoder_refuses_streams_and_packed_documents():
     """Kills: a stream that decodes each token from itself, documents that are decoded from the last one's end."""
     model, tokens = make_model(autoencoder()), jnp.zeros((1, 3), jnp.int32)
@@ -152,7 +154,7 @@ def full_and_stream(model, tokens):
     return model(tokens), jnp.concatenate([head, *steps], axis=1)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_pairs_are_read_one_by_one_like_all_at_once():
     """Kills a stream that embeds or answers otherwise."""
     config = pair_reader()
@@ -160,6 +162,7 @@ def test_pairs_are_read_one_by_one_like_all_at_once():
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [full(autoencoder()), slow(pair_reader(vocab_size=7 * 12))])
 def test_loss_in_chunks(config):
     """Kills a chunked head that takes padding rows for answers, or ids for values."""
@@ -172,7 +175,7 @@ def test_loss_in_chunks(config):
     np.testing.assert_array_equal(parts.hits, whole.hits)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_inspection_knows_who_answers():
     """Kills: the id of a pair in the place of its name, a pair that is not found by its value; an autoencoder whose
     answers are looked for at the position that they are of."""

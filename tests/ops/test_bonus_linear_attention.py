@@ -9,6 +9,7 @@ import pytest
 
 from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
 from jaxzoo.ops.linear_attention import CHUNK, PIECE
+from tests.pallas_kernels.shared import full
 
 B, H, K, V = 2, 3, 5, 4
 LONG = 2 * CHUNK + PIECE + 3
@@ -58,7 +59,7 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max(initial=1.0))
 
 
-@pytest.mark.parametrize(("decay", "packed"), [("constant", False), ("token", True)])
+@pytest.mark.parametrize(("decay", "packed"), [full("constant", False), ("token", True)])
 def test_values_and_gradients(decay, packed):
     """Kills: a token that reads itself twice or not at all, a decay before the first read, decays of the wrong token, a
     document that reads the last token of the one before, a last token that is not written; a state without gradient."""
@@ -112,6 +113,7 @@ def test_two_tokens_by_hand():
     np.testing.assert_allclose(state.ravel(), [41.25 / 2 + 15], rtol=1e-6)
 
 
+@pytest.mark.full
 def test_extreme_decays():
     """Kills: a division by a decay: channels that forget all (e^-1000), much, and nothing, side by side."""
     q, k, v, _, bonus, state = problem(LONG)
@@ -128,7 +130,7 @@ def test_extreme_decays():
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_bfloat16():
     """Kills: sums and states in bfloat16. Inputs and output are rounded, to 2^-9 each, and so is the past's part of the
     output before the token's own joins it."""

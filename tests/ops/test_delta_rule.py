@@ -103,7 +103,7 @@ def documents(t):
 @pytest.mark.parametrize(
     ("form", "decay"),
     [
-        ("delta", "token"),
+        full("delta", "token"),
         ("general", "channel"),
         *(slow(*form) for form in (("delta", "none"), ("delta", "channel"), ("general", "none"), ("general", "token"))),
     ],
@@ -133,7 +133,7 @@ def test_values_and_gradients_of_one_document(form, decay):
     ("form", "decay", "at_once"),
     [
         ("delta", "token", 8),
-        ("general", "channel", 2),
+        full("general", "channel", 2),
         *(slow(*form, 8) for form in (("delta", "none"), ("delta", "channel"))),
         *(slow("general", decay, 8) for decay in ("none", "token", "channel")),
     ],
@@ -173,7 +173,7 @@ def extreme(kind):
     ("kind", "platform"),
     [
         ("decay", "cpu"),
-        ("repeated", "cuda"),
+        full("repeated", "cuda"),
         full("unnormalized", "cpu"),
         *(slow(*case) for case in (("repeated", "cpu"), ("decay", "cuda"), ("unnormalized", "cuda"))),
     ],
@@ -222,6 +222,7 @@ def test_as_users_compile(default_compilation):
         assert np.linalg.norm(found - last) < tolerance * np.linalg.norm(last)
 
 
+@pytest.mark.slow
 def test_memory_of_a_long_sequence():
     """Kills: a backward pass that keeps a state, or the pieces of a chunk, for every token: at 16384 tokens of 4 heads
     of 16 inputs and gradients are 4 MiB each; states of all tokens would be 64 MiB."""

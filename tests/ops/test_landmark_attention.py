@@ -9,16 +9,16 @@ import pytest
 
 from jaxzoo.ops.landmark_attention import BEST, Retrieval, landmark_attention, landmark_attention_from
 from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
+from tests.pallas_kernels.shared import full, slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
 TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
 CARRY = np.array([0.6, -0.3])
 SOFT = Retrieval(gate="softmax")
-CASES = [(20, 3, BEST), (20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
-CASES += [pytest.param(*case, BEST, marks=pytest.mark.full) for case in ((1, 3), (9, 1))]
-CASES += [pytest.param(t, 3, BEST, marks=pytest.mark.slow) for t in (5, 9)]
+CASES = [(20, 3, BEST), full(20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
+CASES += [slow(*case, BEST) for case in ((1, 3), (9, 1), (5, 3), (9, 3))]
 MORE = (SOFT, Retrieval(n_blocks=20), Retrieval(n_blocks=2), Retrieval(chunk_size=4))
-CASES += [pytest.param(20, 3, x, marks=pytest.mark.slow) for x in MORE]
+CASES += [slow(20, 3, x) for x in MORE]
 
 
 def inputs(t, size=3, dtype=np.float32, scale=2.0):
@@ -209,6 +209,7 @@ def test_the_earliest_of_equal_blocks():
     np.testing.assert_allclose(y, [0, 0, 0, 1 / 4, 2 / 5, 3 / 6, 2 / 4, 4 / 5, 6 / 6], rtol=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16])
 def test_extreme_scores(dtype):
     """Kills a softmax, or a gate, without its shift: scores of about 1e4 stay finite."""

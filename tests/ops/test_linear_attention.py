@@ -80,8 +80,8 @@ def assert_close(found, expected, tolerance):
     ("t", "decay", "packed", "at_once"),
     [
         (130, "none", True, 1),
-        (LONG, "token", False, 1),
-        (LONG, "channel", True, 1),
+        full(LONG, "token", False, 1),
+        full(LONG, "channel", True, 1),
         (LONG, "channel", True, 3),
         slow(130, "none", True, 2),
         full(130, "head", False, 1),
@@ -146,7 +146,7 @@ def test_short_sequences_and_steps():
         assert_close(last, tuple(np.asarray(x)[t - 1] for x in states) if t else state, 1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-4, 60.0])
+@pytest.mark.parametrize("scale", [full(1e-4), 60.0])
 def test_extreme_decays(scale):
     """Kills: an exponential of a positive sum (inf), and sums whose difference rounds a decay of 1 away beside one of
     e^-60: the decays of every third token are scaled, the others are near 1."""
@@ -212,7 +212,7 @@ def test_weights_that_are_squares():
         np.testing.assert_allclose(y[:, 20:], np.einsum("bhij,bjhv->bihv", weights / total, v)[:, 20:], atol=0.05)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_memory_of_a_long_sequence():
     """Kills: a (t, t) matrix, and a backward pass that keeps a state, or the pieces of a chunk, for every token: at
     16384 tokens of width 16 inputs and gradients are 4 MiB each, states would be 16 MiB a head."""
@@ -235,6 +235,7 @@ def test_a_norm_after_a_single_chunk(default_compilation):
     np.testing.assert_allclose(scaled, y / np.sqrt(np.square(y).mean(-1, keepdims=True) + 1e-5), atol=1e-4)
 
 
+@pytest.mark.full
 def test_rows_of_a_large_batch_are_those_of_a_small_one(default_compilation):
     """Kills: a fusion of the quotient with the matmuls of the only chunk, which gives other numbers, or NaN, at these
     sizes."""

@@ -60,8 +60,8 @@ def with_gradients(function, *inputs):
     return run(*map(jnp.asarray, inputs))
 
 
-CORE = ("blocks and one before", "a window after a past", "one block, short past")
-FULL = ("one query", "one block, long past")
+CORE = ("a window after a past", "one block, short past")
+FULL = ("blocks and one before", "one query", "one block, long past")
 
 
 @pytest.mark.parametrize("name", [x if x in CORE else full(x) if x in FULL else slow(x) for x in CASES])

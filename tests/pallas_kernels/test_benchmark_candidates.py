@@ -39,7 +39,7 @@ def outputs_and_truth(work, candidate, op=taylor, seed=3):
     return actual, checks.expected(candidate.truth or op.truth, work, inputs, rows)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_taylor_truth_is_the_quadratic_form():
     """Blocks, and the state between them, against the whole (t, t) form, values and gradients."""
     work = TAYLOR.workload("x", LONG, "forward_backward")
@@ -101,7 +101,7 @@ def test_checked_rows_are_those_of_the_whole_batch():
     np.testing.assert_allclose(checks.expected(taylor.truth, work, inputs, np.array([1]))[0], whole[1:], rtol=1e-9)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(("t", "width"), [(37, 1), (37, 5), (768, None), (768, 600)])
 def test_softmax_truth_is_attention(t, width):
     q, k, v = (jax.random.normal(jax.random.key(i), (2, t, g, 8)) for i, g in enumerate((4, 2, 2)))
@@ -132,6 +132,7 @@ def window_workload(kind, *, t=96, g=2):
     )
 
 
+@pytest.mark.slow
 def test_window_candidates_pass_their_check():
     candidate = next(c for c in window.candidates("cpu") if c.name == "jax_nn")
     actual, truth = outputs_and_truth(window_workload("forward_backward"), candidate, window)

@@ -329,7 +329,7 @@ print(len(source), len(source[0]["text"]) > 0, "tensorflow" in sys.modules)
     assert done.stdout.split()[-2:] == ["True", "False"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_commands_share_a_build(built, config, tmp_path):
     """Kills: a command that removes, or makes again, the work of another one; bytes that depend on who makes a shard,
     such as the order of fields, which protobuf gives each process."""

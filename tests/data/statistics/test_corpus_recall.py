@@ -76,7 +76,7 @@ def test_bins_hold_every_distance_once():
         assert (bins.share * (bins.last - bins.first + 1)).sum() == pytest.approx(1)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_workers_change_nothing(data, tmp_path):
     """The pictures too, byte by byte."""
     cut = Cut(data.path, "train", LENGTH, (2,), 20)

@@ -86,7 +86,7 @@ def test_known_ids(gpt2):
     assert (gpt2.vocab_size, gpt2.end_of_text) == (50257, 50256)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ids_of_source_files(gpt2):
     """Kills: what goes wrong in long text alone, and a batch whose texts are mixed up."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[::40]

@@ -117,7 +117,7 @@ def command(data: Path, bpe: Path, out: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "jaxzoo.data.tokenize", *words]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_three_workers_make_what_one_makes(data, bpe, tokens, tmp_path):
     """Kills: bytes that depend on who made them or when; and a door whose workers begin the command again."""
     done = subprocess.run(command(data, bpe, tmp_path / "out", "--workers", "3"), capture_output=True, text=True)

@@ -41,6 +41,7 @@ def test_values_and_gradients(t, window):
     check(HEADS(t=t, window=min(window, t)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("t", "window", "past", "start"),
     [(140, 20, 19, [0, 19]), slow(1, 64, 63, None), slow(200, 200, 199, [3, 160]), slow(130, 128, 64, [64, 0])],
@@ -57,19 +58,20 @@ def test_heads(h, d):
     check(Call(t=150, window=40, b=1, h=h, g=h, k=d, v=d))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [full(64), slow(200)])
 def test_bfloat16(window):
     """Kills bfloat16 sums or softmax: weights, their cotangents and the results round by 2e-3 each."""
     check(TWO_HEADS(t=260, window=window, dtype=jnp.bfloat16), tolerances=(4e-3, 4e-3))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_large_scores():
     """Kills exponentials before the maximum is known."""
     check(TWO_HEADS(t=150, window=64, size=6.0))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vmap():
     """Kills a grid axis, or a start of a row, that is another one's under vmap."""
     call, past, start = TWO_HEADS(t=140, window=20), 19, jnp.array([[0, 19], [7, 3]], jnp.int32)

@@ -59,7 +59,7 @@ def test_against_numpy(call):
     assert_close(gradients, expected_gradients, 1e-12)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_token_by_token():
     """Kills a reference and a step that disagree, from the first token on: float64, three rounds of the ring."""
     call = Call(t=17, window=5)

@@ -73,6 +73,7 @@ def test_equals_the_truth(layout, kv_heads):
     check(make_mesh(shape), axes, call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [full(9), *map(slow, (1, 3, 4, 8, 14, 40))])
 def test_parts_shorter_than_the_halo(window):
     """Kills a halo that ends at the nearest part: parts of 3 tokens, 0 to all of the parts before."""
@@ -85,7 +86,7 @@ def test_segments_across_parts():
     check(make_mesh((8,)), {"sequence_axis": "x"}, Call(t=40, b=2, h=2, g=2, window=8, segments=True))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ambient_mesh_and_no_tokens():
     """Kills a mesh that must be passed, and a division by the tokens of a part."""
     call = Call(t=24, b=1, h=2, g=2, window=5)

@@ -15,7 +15,7 @@ check = functools.partial(check_contract, splash_tpu)
 @pytest.mark.parametrize(
     "call",
     [
-        Call(t=200, window=64, b=2, h=4, g=2, k=64, v=64, segments=True),
+        full(Call(t=200, window=64, b=2, h=4, g=2, k=64, v=64, segments=True)),
         full(Call(t=1, window=1, b=1, h=1, g=1, k=8, v=16)),
         pytest.param(Call(t=300, window=200, b=1, h=2, g=2, k=128, v=128, scale=0.3), marks=pytest.mark.slow),
         pytest.param(Call(t=513, window=16, b=1, h=2, g=1, k=96, v=64), marks=pytest.mark.slow),
@@ -27,18 +27,18 @@ def test_values_and_gradients(call):
     check(call)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_tokens_before_some_of_which_do_not_exist():
     """Kills an offset of the mask by a token, and slots seen before they are written; rows at three positions."""
     check(Call(t=140, window=20, b=3, h=2, g=1, k=8, v=8), past=19, start=[0, 7, 19])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_segments():
     check(Call(t=150, window=40, h=2, g=2, k=8, v=8, segments=True))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_bfloat16():
     """Kills bfloat16 sums or softmax: inputs are bfloat16 numbers; the scaled queries, weights, their cotangents and
     the results round by 2e-3 each, and 0.25 is exact."""

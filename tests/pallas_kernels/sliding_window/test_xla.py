@@ -79,6 +79,7 @@ def test_steps_of_the_loop(setting, n_blocks, monkeypatch):
     check(call)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "window"),
     [
@@ -97,7 +98,7 @@ def test_blocks_of_a_wide_window(setting, window, monkeypatch):
 @pytest.mark.parametrize(
     ("setting", "t"),
     [
-        ("segments", 70),
+        full("segments", 70),
         slow("plain", 200),
         full("segments", 33),
         *(slow(x, t) for x in ("plain", "segments") for t in (32, 70)),
@@ -225,7 +226,7 @@ def test_bfloat16(cache):
     assert_close(gradients, expected_gradients, 8e-3)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_narrow_cache_does_not_show_where_calls_were_cut():
     """Kills a call that uses its own keys unrounded (1e-3 off) where later ones read them from the cache."""
     call = Call(t=9, window=5, cache=True)

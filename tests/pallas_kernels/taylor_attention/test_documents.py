@@ -139,7 +139,7 @@ def test_reference_equals_recurrence():
     assert_close(runs[0], runs[1], 1e-13)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_bfloat16():
     """Kills masks that change the dtype of sums or outputs: the bounds of `test_xla.test_bfloat16`."""
     call = GRID["decay_grouped"]
@@ -151,7 +151,7 @@ def test_bfloat16():
     assert_close(gradients, exact[1:], 2**-8)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vmap_and_checkpoint():
     """Kills ids that are not batched, or lost when the forward pass runs again."""
     call = GRID["decay_grouped"]
@@ -212,6 +212,7 @@ def test_errors():
         sharded_taylor_attention(q, k, v, **options)
 
 
+@pytest.mark.full
 @needs_eight_devices
 def test_sharded_equals_one_device():
     """Kills ids of other rows than those of a device; heads are shared out too, and an axis is left over."""

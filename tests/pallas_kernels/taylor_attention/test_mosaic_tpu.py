@@ -88,6 +88,7 @@ def test_what_lies_beyond_the_array_does_not_leak(t, decay):
     check((1, t, 2, 16, 64), jnp.float32, interpret=NAN_MEMORY, decay=decay)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [full(True), slow(False)])
 def test_bfloat16(decay):
     """Kills: an accumulator or a carried state of bfloat16. v has a mean, as after any trained projection."""

@@ -56,7 +56,7 @@ def test_pairs_equal_recurrence(t, size, normalize):
     assert_close(runs[0], runs[1], 1e-13)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [reference.quadratic, reference.recurrence])
 def test_constant_inputs(run):
     """Kills a mean that is not the mean: s_ij = 30 throughout, weights 481, and state sums of equal terms."""

@@ -70,7 +70,7 @@ def test_equals_one_device(layout, kv_heads):
     assert_close(value_and_gradients(sharded, placed, cotangents, decay), expected, 1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_state_in_and_ambient_mesh():
     """Kills a start that is wrong only without an initial state, and a mesh that must be passed."""
     call = Call(t=24, b=1, h=2, g=2, state=False)

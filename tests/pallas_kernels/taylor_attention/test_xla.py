@@ -25,8 +25,8 @@ GRID = {
     "raw": Call(t=0, g=1, normalize=False, scale=0.8, decay=True),
     "stateless": Call(t=0, state=False),
 }
-CORE = [("raw", 65), ("stateless", 64)]
-FULL = [("plain", 0), ("decay_grouped", 513)]
+CORE = [("raw", 65)]
+FULL = [("stateless", 64), ("plain", 0), ("decay_grouped", 513)]
 REST = [(setting, t) for setting in GRID for t in LENGTHS if (setting, t) not in (*CORE, *FULL)]
 
 
@@ -117,7 +117,7 @@ def test_constant_inputs():
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_only_the_output_or_only_the_state_matters():
     """Kills gradients that are right only if both are used."""
     call = Call(t=70, decay=True)
@@ -133,6 +133,7 @@ def test_only_the_output_or_only_the_state_matters():
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-4 * max(1.0, float(jnp.abs(y).max())))
 
 
+@pytest.mark.full
 def test_extreme_decay():
     """Kills powers that overflow: a head that forgets at once returns its own value, with finite gradients."""
     call = Call(t=40, h=2, g=2)
@@ -150,6 +151,7 @@ def test_extreme_decay():
     assert all(np.isfinite(x).all() for x in gradient)
 
 
+@pytest.mark.full
 def test_bfloat16():
     """Kills bfloat16 sums: on inputs that bfloat16 holds, states are float32-exact, and outputs and gradients
     differ by the rounding of y (2^-9 each, in the result and in dy.y) alone; twice that is the bound."""
@@ -227,6 +229,7 @@ def test_error_growth_over_16k_tokens(kind, dtype):
     assert all(errors[name] <= bounds[name] for name in bounds), errors
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_states():
     """Kills a stored state per chunk, features or scores of the whole sequence, forward or backward."""
     call = Call(t=512, h=1, g=1, k=6, v=2, state=False)
