@@ -89,7 +89,6 @@ def model_truth(config, blocks, others, tokens):
     return norm(residual, others, "final_norm") @ others["embedding"].T
 
 
-@pytest.mark.full
 def test_value_residual_of_a_model():
     """Kills: a share of the layer's own values for the share of the first layer's, values of another layer than the
     first, of another token when streamed, or of the whole sequence where a prompt continues; a scan that loses them."""

@@ -79,7 +79,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/mixers/linear/rwkv7.py",
         old="values = values + (context.first_values - values) * share",
         new="values = context.first_values + (values - context.first_values) * share",
-        tests=("tests/mixers/test_rwkv7.py",),
+        tests=("tests/mixers/test_rwkv7.py::test_value_residual_of_a_model",),
     ),
     Mutant(
         name="permutations composed in the other order",
