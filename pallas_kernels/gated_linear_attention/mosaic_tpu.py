@@ -21,7 +21,9 @@ the last to the first, recomputes the states of a block from the one before it, 
 takes its chunks in reverse. Everything is read and written once; scores are computed with keys on the sublanes.
 
 Matmuls go to the matrix units in the order of the program, so what does not wait for the state is written for all heads
-of a chunk before what does. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as operands.
+of a chunk before what does. To spread a column (c, 1) over the lanes is slower than an exponential: a is spread once,
+and e, w and D are exponentials of that. bfloat16: one pass, float32 accumulation; P, G and the state are rounded as
+operands.
 """
 
 import jax.numpy as jnp
@@ -91,7 +93,8 @@ def backward(q, k, v, log_decay, state, borders, dy, dstate, *, chunk=CHUNK, int
 class _Chunk:
     """One chunk of a block: its tokens, and its decays by pack and head.
 
-    rows (heads, c) and columns (c, heads): a; since (c, heads): e; until (c, heads): w; whole (1, heads): exp(a_c).
+    rows (heads, c) and columns (c, heads): a; last (1, heads): a_c; `since`, `until` and `whole`: e, w and exp(a_c)
+    over the values of a pack.
     """
 
     def __init__(self, refs, g: Geometry, n: int):
@@ -99,8 +102,7 @@ class _Chunk:
         self.at = slice(n * g.chunk, (n + 1) * g.chunk)
         self.rows = refs["log2"][0, 0, :, self.at]
         self.columns = self.rows.T
-        last = self.columns[-1:]
-        self.since, self.until, self.whole = jnp.exp2(self.columns), jnp.exp2(last - self.columns), jnp.exp2(last)
+        self.last = self.columns[-1:]
 
     def keys(self, name: str, pack: int):
         return self.refs[name][0, self.at, self.g.key_lanes(pack)]
@@ -127,16 +129,22 @@ class _Chunk:
         return jnp.exp2(jnp.where(met, exponent, -jnp.inf))
 
     def over_values(self, factors, pack: int):
-        """factors (rows, heads) -> (rows, values of the pack), to multiply with."""
+        """factors (rows, heads) -> (rows, values of the pack)."""
         parts = [factors[:, head : head + 1] for head, _ in self.heads(pack)]
         if len(parts) == 1:
-            return parts[0]
+            return jnp.broadcast_to(parts[0], (len(factors), self.g.state[1]))
         lane = lax.broadcasted_iota(jnp.int32, (len(factors), self.g.state[1]), 1)
         return jnp.where(lane < self.g.v, *parts)
 
-    def weighted(self, name: str, factors, pack: int):
-        """The values of a pack times factors (c, heads), float32."""
-        return self.values(name, pack).astype(jnp.float32) * self.over_values(factors, pack)
+    def since(self, pack: int):
+        # Exponentials of what is broadcast over the lanes, not the reverse: one broadcast, the slow part, serves all.
+        return jnp.exp2(self.over_values(self.columns, pack))
+
+    def until(self, pack: int):
+        return jnp.exp2(self.over_values(self.last, pack) - self.over_values(self.columns, pack))
+
+    def whole(self, pack: int):
+        return jnp.exp2(self.over_values(self.last, pack))
 
     def added(self, keys, values):
         """keys^T values, in the blocks of a head's own keys."""
@@ -149,8 +157,8 @@ class _Chunk:
 
     def after(self, state, pack: int):
         """The state after the chunk."""
-        new = self.added(self.keys("k", pack), self.weighted("v", self.until, pack))
-        return self.over_values(self.whole, pack) * state + new
+        new = self.added(self.keys("k", pack), self.values("v", pack).astype(jnp.float32) * self.until(pack))
+        return self.whole(pack) * state + new
 
     def per_head(self, x, pack: int):
         """Sums of x (c, values) over the values of each head, [(c, 1)]."""
@@ -208,7 +216,7 @@ def _attend(chunk: _Chunk, weights):
         v = chunk.values("v", pack)
         within = sum(matmul(weights[head], chunk.value_head(v, i)) for head, i in chunk.heads(pack))
         state = refs["carry"][pack]
-        past = matmul(chunk.keys("q", pack), state.astype(g.dtype)) * chunk.over_values(chunk.since, pack)
+        past = matmul(chunk.keys("q", pack), state.astype(g.dtype)) * chunk.since(pack)
         refs["carry"][pack] = chunk.after(state, pack)
         refs["y"][0, chunk.at, g.value_lanes(pack)] = (within + past).astype(g.dtype)
 
@@ -248,33 +256,41 @@ def _slopes(chunk: _Chunk):
     return found
 
 
+def _around(chunk: _Chunk, pack: int):
+    """What the states around the chunk give: dq, dk, dv; by head, what they add to dg as sums to the end of the chunk,
+    (c, 1), and at its end, (1, 1). Carries dS to the start of the chunk."""
+    g, refs = chunk.g, chunk.refs
+    q, k = chunk.keys("q", pack), chunk.keys("k", pack)
+    v, dy = (chunk.values(name, pack).astype(jnp.float32) for name in ("v", "dy"))
+    since_dy, until_v = chunk.since(pack) * dy, chunk.until(pack) * v
+    state, dstate = refs["states"][chunk.n, pack], refs["carry"][pack]
+    low, dlow = state.astype(g.dtype), dstate.astype(g.dtype)
+    dq = matmul_nt(since_dy.astype(g.dtype), low)
+    dk = matmul_nt(until_v.astype(g.dtype), dlow)
+    later = matmul(k, dlow)
+    written = until_v * later
+    pairs = since_dy * matmul(q, low) - written
+    kept = chunk.whole(pack) * dstate
+    refs["carry"][pack] = kept + chunk.added(q, since_dy)
+    ends = written.sum(0, keepdims=True) + (kept * state).sum(0, keepdims=True)
+    return dq, dk, later * chunk.until(pack), pairs, ends
+
+
 def _pull_back(chunk: _Chunk, slopes):
     """dq, dk, dv, the numbers of which dg is the sum to the end of the chunk, and dS before the chunk."""
     g, refs = chunk.g, chunk.refs
     columns, ends, totals = [], [], {}
-    for pack in range(g.packs):
-        q, k = chunk.keys("q", pack), chunk.keys("k", pack)
-        dy = chunk.values("dy", pack)
-        since_dy, until_v = (chunk.weighted(*x, pack) for x in (("dy", chunk.since), ("v", chunk.until)))
-        state, dstate = refs["states"][chunk.n, pack], refs["carry"][pack]
-        whole = chunk.over_values(chunk.whole, pack)
-        low, dlow = state.astype(g.dtype), dstate.astype(g.dtype)
-        dq = matmul_nt(since_dy.astype(g.dtype), low)
-        dk = matmul_nt(until_v.astype(g.dtype), dlow)
-        later = matmul(k, dlow)
-        dv = later * chunk.over_values(chunk.until, pack)
+    for pack, around in enumerate([_around(chunk, pack) for pack in range(g.packs)]):
+        q, k, dy = chunk.keys("q", pack), chunk.keys("k", pack), chunk.values("dy", pack)
+        dq, dk, dv, pairs, last = around
+        sums = chunk.per_head(pairs, pack)
         for head, i in chunk.heads(pack):
-            weights, slope, _, _ = slopes[head]
+            weights, slope, _, by_key = slopes[head]
             dq += matmul(slope, chunk.key_head(k, i), ((0,), (0,)))
             dk += matmul(slope, chunk.key_head(q, i))
             dv += matmul(weights, chunk.value_head(dy, i))
-        reads = chunk.per_head(since_dy * matmul(q, low), pack)
-        writes = chunk.per_head(until_v * later, pack)
-        kept = (whole * state * dstate).sum(0, keepdims=True)
-        for (head, i), read, written in zip(chunk.heads(pack), reads, writes, strict=True):
-            columns.append(read - slopes[head][3] - written)
-            ends.append(written.sum(0, keepdims=True) + chunk.value_head(kept, i).sum(1, keepdims=True))
-        refs["carry"][pack] = whole * dstate + chunk.added(q, since_dy)
+            columns.append(sums[i] - by_key)
+        ends += chunk.per_head(last, pack)
         refs["dv"][0, chunk.at, g.value_lanes(pack)] = dv.astype(g.dtype)
         lanes = g.key_lanes(pack)
         before = totals.get(lanes.start)
