@@ -15,7 +15,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="gated, TPU: pairs around a chunk left out of the gradient of decays",
         path=f"{GATED}/mosaic_tpu.py",
-        old="written.sum(0, keepdims=True) + chunk.value_head(kept, i).sum(1, keepdims=True)",
+        old="written.sum(0, keepdims=True) + (kept * state).sum(0, keepdims=True)",
         new="written.sum(0, keepdims=True)",
         tests=(f"{GATED_TESTS}/test_mosaic_tpu.py",),
     ),
