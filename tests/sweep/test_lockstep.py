@@ -79,7 +79,7 @@ def test_every_mixer_together_is_apart(name, alone):
     np.testing.assert_allclose(together, apart, rtol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_ends_leaves_the_others_alone(alone):
     """Kills: an early stop that ends, or shifts, the others."""
     configs, expected = alone
@@ -89,7 +89,7 @@ def test_a_run_that_ends_leaves_the_others_alone(alone):
     np.testing.assert_allclose(third, expected[2], rtol=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_run_that_diverges_leaves_the_others_alone(alone):
     """Kills: NaN that spreads from one lane to all."""
     configs, expected = alone

@@ -112,7 +112,7 @@ def test_what_was_measured_is_not_taken_over(tmp_path):
     assert other.reuse(measured.directory) == 0
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_vectorized_runs_give_the_same_results(made, tmp_path):
     """Kills: lanes whose validations, curves or early ends are those of a neighbour."""
     sweep = open_small(tmp_path, MODELS='("attention",)')

@@ -51,7 +51,7 @@ SETS = (0, "train"), (1, "train"), (0, "test")
 
 def n_of(config) -> int:
     """Examples of a batch; those of texts are made one by one."""
-    return 200 if isinstance(config, TextTask) else N
+    return 80 if isinstance(config, TextTask) else N
 
 
 def chance(config) -> float | None:

@@ -126,7 +126,7 @@ def test_rows_of_metrics(written, tmp_path, monkeypatch, capfd):
     assert len(capfd.readouterr().err.splitlines()) == 2
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_old_checkpoint_that_cannot_be_removed(tmp_path, monkeypatch, mqar_file, run, capfd):
     """Kills: a run that ends because of a checkpoint that nobody needs."""
 

@@ -125,7 +125,7 @@ def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
     assert not (folder / "model.safetensors").exists()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_there_and_back_through_the_command_lines(text_file, run, tmp_path, capfd):
     """Kills: an imported run that says something else than the one exported, that loses its tokenizer, or that is
     resumed with a random optimizer; a run begun with a file that has other parameters."""

@@ -77,6 +77,7 @@ def on_one_device(tiny_config):
     return functools.cache(lambda name: curve(with_mixer(tiny_config, name), {"data": 1}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mesh"),
     [
