@@ -163,6 +163,7 @@ def test_a_model_that_knows_nothing(runs):
         assert score.standard_error == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.full
 def test_one_line_for_a_mistake(runs, capsys, tmp_path):
     """Kills: a traceback, or numbers of two texts in one table."""
     for flags, message in [

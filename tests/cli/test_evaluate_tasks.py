@@ -98,6 +98,7 @@ def test_config_fields_are_flags(trained_run, data, tmp_path):
     assert report["results"]["fda"]["n"] == 2
 
 
+@pytest.mark.full
 def test_a_stopped_evaluation_is_resumed(trained_run, data, tmp_path, capsys, monkeypatch):
     """Kills: a finished task that is asked again or lost, requests that are counted once more, results of another
     limit, of other data or of a damaged file that are taken over."""

@@ -265,7 +265,7 @@ def test_one_line_where_memory_ends(mqar_file, run, at_step, capsys):
     assert capsys.readouterr().err.startswith("error: out of memory; try a smaller --train.batch-size")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_defect_in_mid_run_is_no_refusal(mqar_file, run, at_step):
     """Kills: status 2, which says that nothing was written, and the traceback of a user's own mixer lost."""
 

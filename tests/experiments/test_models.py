@@ -43,6 +43,7 @@ def test_all_models_are_small_and_listed():
     assert make.table("text") in readme
 
 
+@pytest.mark.full
 def test_a_shipped_model_recalls():
     """Kills: an array that is rounded wrongly, transposed, or of another model; a stated accuracy that is made up."""
     loaded = load(make.PLACE / "mqar-based")

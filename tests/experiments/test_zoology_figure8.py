@@ -47,7 +47,7 @@ def test_perplexities_of_known_models():
     assert found["filler"] == pytest.approx(40, rel=1e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_no_place_for_fillers():
     """Kills: a perplexity of no token."""
     task = MQARConfig(vocab_size=40, length=36, n_pairs=9)

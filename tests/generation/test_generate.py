@@ -99,7 +99,7 @@ def test_greedy_tokens_are_the_argmax_of_the_full_pass(name):
     assert min(len(set(tokens.tolist())) for tokens in new) > 1, "a constant text shows nothing: choose another seed"
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "rows"),
     [pytest.param(fixed, range(7), marks=pytest.mark.slow), (growing, (2, 3))],

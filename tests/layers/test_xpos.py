@@ -54,7 +54,7 @@ def test_scores_depend_on_the_distance_alone(start, interleaved):
     np.testing.assert_allclose(found[seen], expected[seen], rtol=0, atol=2e-5)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_whole_range():
     """Kills: infinities or lost pairs at the ends. A query at the last position and keys from 0 on."""
     places = np.array([0, 1000, 16_430, 30_000, LAST - 512, LAST])

@@ -70,7 +70,7 @@ def test_equation(fields, form):
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_gradients():
     """Kills a gradient that is lost in the iterations or the means: directional slopes of the float64 truth."""
     mixer, p = make(n_landmarks=5, n_heads=2, n_taps=3)

@@ -74,7 +74,7 @@ def test_documents():
     close(jax.jit(mixer)(jnp.asarray(x, jnp.float32), Context(segment_ids=ids))[0], expected)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_gradients():
     """Kills a gradient that is lost with a shift, or that passes it twice: finite differences of the float64 truth, in
     two directions for each parameter and the inputs, in float32 to 1e-3."""

@@ -122,7 +122,7 @@ def test_a_term_without_a_weight_is_refused(monkeypatch):
         model.features_with_losses(random_tokens(model.config))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_buffers_are_variables_of_their_own():
     """Kills a buffer among the parameters, one that is lost on the way, and layers that share one."""
     config = hybrid_config(**SIGNED)
@@ -151,7 +151,7 @@ def test_variables_of_other_kinds_are_named(monkeypatch):
         make_blueprint(hybrid_config(pattern=(SignedTokensConfig(),), n_layers=1))
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_unstacked_equals_scanned():
     """Kills a layer out of its order, or a repeat's slice of another repeat."""
     config = hybrid_config(pattern=(AttentionConfig(n_heads=2), GatedShortConvConfig()), n_layers=5)

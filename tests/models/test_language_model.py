@@ -241,6 +241,7 @@ def test_a_token_outside_the_vocabulary_gives_nan():
     np.testing.assert_array_equal(logits[5], expected[5])
 
 
+@pytest.mark.full
 def test_bfloat16_rounds_branches_and_nothing_else():
     """Kills parameters, residual or logits that follow the compute dtype, and a dtype that is ignored."""
     config = hybrid_config(**PAIR, dtype="bfloat16")

@@ -37,7 +37,7 @@ def test_every_parameter_names_its_logical_axes(tie_embeddings):
         assert len(set(named)) == len(named), path
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_every_parameter_gets_a_gradient():
     """Kills a parameter that the forward pass leaves out, in any repeat of a scanned period."""
     pattern = (AttentionConfig(n_heads=2), GatedShortConvConfig())

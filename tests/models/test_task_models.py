@@ -49,7 +49,7 @@ def pair_reader(**fields) -> LanguageModelConfig:
     return hybrid_config(**{"pattern": PATTERN, "n_layers": 2, "vocab_size": size, "pair_values": N_VALUES, **fields})
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_autoencoder_sees_its_last_token_alone():
     """Kills: features of other positions that reach the head, a decoder after the final norm, or before a stack; its
     equation is asked for in tests/layers."""
@@ -67,7 +67,7 @@ def test_an_autoencoder_sees_its_last_token_alone():
     assert float(np.abs(np.diff(np.asarray(seen["decoded"]), axis=1)).max()) > 0.1
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_autoencoder_refuses_streams_and_packed_documents():
     """Kills: a stream that decodes each token from itself, documents that are decoded from the last one's end."""
     model, tokens = make_model(autoencoder()), jnp.zeros((1, 3), jnp.int32)

@@ -61,7 +61,7 @@ def with_gradients(function, *inputs):
 
 
 CORE = ("a window after a past", "one block, short past")
-FULL = ("blocks and one before", "one query", "one block, long past")
+FULL = ("blocks and one before",)
 
 
 @pytest.mark.parametrize("name", [x if x in CORE else full(x) if x in FULL else slow(x) for x in CASES])

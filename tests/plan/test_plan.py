@@ -71,6 +71,7 @@ def test_logits_of_a_part_of_the_sequence(topology, chunk, targets):
     assert parts.mesh["sequence"] == 4
 
 
+@pytest.mark.full
 def test_gradients_cross_the_mesh(plan):
     """Kills collectives of the wrong axes: data parallel devices sum gradients, fsdp gathers parameters."""
     sent = {}

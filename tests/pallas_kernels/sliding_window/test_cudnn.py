@@ -109,7 +109,7 @@ def objection(p):
     return BACKENDS["cudnn"].objection(p) or BACKENDS["cudnn"].target_objection(p, "some device")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_without_a_gpu():
     """Kills a choice of cuDNN by a program that is compiled ahead of time, which cannot ask what it serves."""
     attend = functools.partial(sliding_window_attention, window=9, implementation="cudnn")

@@ -30,7 +30,7 @@ def run_process(mode, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_values_and_states():
     """Kills wrong masks, decay, head sharing, state layouts, blocks of values: one token to several ragged chunks."""
     found = run_process("interpret", TRITON_INTERPRET="1")

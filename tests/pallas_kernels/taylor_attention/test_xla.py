@@ -26,7 +26,7 @@ GRID = {
     "stateless": Call(t=0, state=False),
 }
 CORE = [("raw", 65)]
-FULL = [("stateless", 64), ("plain", 0), ("decay_grouped", 513)]
+FULL = [("decay_grouped", 513)]
 REST = [(setting, t) for setting in GRID for t in LENGTHS if (setting, t) not in (*CORE, *FULL)]
 
 
