@@ -153,7 +153,6 @@ def test_one_kernel_backward():
     check(200, 127, segments=True, start=[70], run=3)
 
 
-@pytest.mark.full
 @interpreted
 def test_two_kernels_backward():
     """Kills the same in dq and in dk and dv: a past that is no whole number of blocks, a query head with a neighbour's
