@@ -188,8 +188,7 @@ def _before(a: Array, b: Array, state: Array) -> Array:
     """The states before each of n steps `h -> a h + b` (n, ...): before groups of them, then within the groups."""
     n, group = len(a), min(len(a), GROUP)
     rest = [(0, -n % group)] + [(0, 0)] * (a.ndim - 1)
-    a, b = jnp.pad(a, rest, constant_values=1.0), jnp.pad(b, rest)
-    a, b = (x.reshape(-1, group, *x.shape[1:]) for x in (a, b))
+    a, b = (jnp.pad(x, rest).reshape(-1, group, *x.shape[1:]) for x in (a, b))
     steps = [(a[:, i], b[:, i]) for i in range(group)]
     h = state[None] if n <= GROUP else _before(*functools.reduce(_compose, steps), state)
     states = [h]

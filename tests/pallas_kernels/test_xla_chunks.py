@@ -25,6 +25,36 @@ def test_states_before(reverse):
         np.testing.assert_allclose(last["s"][row], carry, rtol=1e-5, atol=1e-6)
 
 
+def test_states_before_affine():
+    """Kills: groups that are joined with too few, or the wrong ones, of those before; a chunk that is missing of the
+    last group and has an effect; a gradient of any input that is lost or transposed. 23 chunks are six groups."""
+    rng = np.random.default_rng(0)
+    shapes = (2, 23, 1, 2), (2, 23, 1, 2, 2), (2, 23, 1, 2, 3), (2, 1, 2, 3)
+    inputs = [rng.uniform(-0.6, 0.6, size=shape) for shape in shapes]
+    cotangents = [rng.normal(size=shape) for shape in shapes[2:]]
+
+    def one_by_one(kept, change, own, state):
+        def chunk(state, now):
+            kept, change, own = now
+            return kept[..., None] * state + change @ state + own, state
+
+        last, before = jax.lax.scan(chunk, state, tuple(x.swapaxes(0, 1) for x in (kept, change, own)))
+        return before.swapaxes(0, 1), last
+
+    def values_and_gradients(function, dtype):
+        @jax.jit
+        def run(inputs, cotangents):
+            found, pull_back = jax.vjp(function, *inputs)
+            return *found, *pull_back(tuple(cotangents))
+
+        return jax.tree.map(np.asarray, run(*jax.tree.map(dtype, (inputs, cotangents))))
+
+    with jax.enable_x64(True):
+        expected = values_and_gradients(one_by_one, np.float64)
+    for x, y in zip(values_and_gradients(xla_chunks.states_before_affine, np.float32), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-5 * np.abs(y).max())
+
+
 @needs_eight_devices
 def test_a_device_of_a_mesh_has_the_memory_of_one():
     """Kills: chunks for the memory of all devices in a program of one, or of one where all share the arrays."""
