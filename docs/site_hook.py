@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # the examples of tasks are generated once
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -27,7 +28,7 @@ API = {
     "Mixer contract": ("jaxzoo.mixers.base", "jaxzoo.testing"),
     "Operations": (
         *(f"jaxzoo.ops.{file.stem}" for file in sorted((ROOT / "jaxzoo/ops").glob("[a-z]*.py"))),
-        *("pallas_kernels.taylor_attention.api", "pallas_kernels.sliding_window.api"),
+        *tuple(f"pallas_kernels.{op}.api" for op in ("taylor_attention", "sliding_window", "gated_linear_attention")),
     ),
     "Models": ("jaxzoo.models.config", "jaxzoo.models.language_model", "jaxzoo.models.accounting"),
     "Configuration": ("jaxzoo.config", "jaxzoo.checked"),

@@ -62,6 +62,7 @@ def check_mixer(config: MixerConfig) -> None:
     check_dependence(config)
     if promised.streams:
         check_streams(config)
+        check_call(config)
         check_gradients(config)
     if promised.segments and promised.causal:
         check_documents(config)
@@ -116,10 +117,15 @@ def mixer_of(config: MixerConfig) -> Mixer:
 
 
 def inputs(config: MixerConfig, length: int = LENGTH, seed: int = 2) -> Stream:
-    """Random tokens."""
+    """Random tokens; shorter inputs begin longer ones, up to the longest that a check feeds."""
     rng = np.random.default_rng(seed)
-    x = rng.normal(size=(BATCH, length, config.width)).astype(np.float32)
-    return Stream(x, rng.integers(N_TOKENS, size=(BATCH, length), dtype=np.int32))
+
+    def more(n: int) -> Stream:
+        x = rng.normal(size=(BATCH, n, config.width)).astype(np.float32)
+        return Stream(x, rng.integers(N_TOKENS, size=(BATCH, n), dtype=np.int32))
+
+    parts = zip(more(LENGTH), more(max(WARM)), strict=True)
+    return Stream(*(np.concatenate(each, axis=1)[:, :length] for each in parts))
 
 
 def in_turn(mixer: Mixer, stream: Stream, state: Any) -> tuple[Any, Any]:
@@ -251,8 +257,7 @@ def batch(config: MixerConfig) -> tuple[Stream, np.ndarray, dict[str, tuple[np.n
 @functools.cache
 def training(config: MixerConfig) -> dict[str, Any]:
     """Outputs, losses, and gradients of parameters and inputs of the call, with segment ids where they are honoured;
-    outputs of the call without, unless those of `prefill` are the same test; outputs and gradients of two calls of
-    `prefill`."""
+    outputs of the call without, unless those of `step` are the same test."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
     promised, stream = config.capabilities, inputs(config)
     everything, ids, cotangents = batch(config)
@@ -277,13 +282,12 @@ def training(config: MixerConfig) -> dict[str, Any]:
     if not promised.streams or type(mixer_of(config)).with_losses is not Mixer.with_losses:
         plain = jax.jit(lambda params, stream: nnx.merge(graph, params, others)(stream.x, stream.context))
         found["call"] = np.asarray(plain(params, stream))
-    if promised.streams:
-        found["cut"] = two_prefills(config)
     return found
 
 
 def two_prefills(config: MixerConfig) -> tuple[Any, Any]:
-    """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both."""
+    """Outputs of two calls of `prefill`, the second from the state of the first, and the gradients of both; they fill a
+    state of their capacity."""
     graph, params, others = nnx.split(mixer_of(config), nnx.Param, ...)
 
     @jax.jit
@@ -377,10 +381,16 @@ def check_documents(config: MixerConfig) -> None:
     assert np.abs(found["y"][Rows.whole] - y).max() > 1e-3, "the documents do differ from one long one"
 
 
+def check_call(config: MixerConfig, lengths: tuple[int, ...] = LENGTHS) -> None:
+    """The call gives the outputs of `step`."""
+    stepped = streams(config, lengths)["steps"][:, :LENGTH]
+    assert_close(training(config)["y"][Rows.whole], stepped, config.capabilities.prefill_tolerance, "outputs")
+
+
 def check_gradients(config: MixerConfig) -> None:
     """The call and its gradients equal those of two calls of `prefill`."""
     found, tolerance = training(config), config.capabilities.prefill_tolerance
-    y, gradients = found["cut"]
+    y, gradients = two_prefills(config)
     assert_close(found["y"][Rows.whole, : 2 * HALF], y, tolerance, "outputs")
     dparams, dx = found["gradients"]["whole"]
     assert_close(gradients, (dparams, dx[Rows.whole, : 2 * HALF]), 1e-4)

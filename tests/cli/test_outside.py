@@ -36,7 +36,7 @@ def test_a_mixer_of_a_file_trains_and_is_evaluated(folder, capsys):
     check_mixer(import_file(Path("moving_average.py")).MovingAverageConfig.tiny())
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_mixer_of_an_installed_package_is_known_by_name(folder, monkeypatch, capsys):
     """Kills entry points that are not read, and runs of installed classes that need --config."""
     (folder / "moving_average.py").rename(folder / "averages_of_mine.py")

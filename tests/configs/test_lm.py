@@ -142,16 +142,12 @@ def is_step(before, after) -> bool:
     return shapes[0] == shapes[1] and numbers == dict.fromkeys(numbers, ((), jnp.float32)) and "loss" in numbers
 
 
-CORE = "zoology_base_conv_attention_166m"
-FULL = ("based_360m",)
+FULL = ("zoology_base_conv_attention_166m", "based_360m")
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[] if name == CORE else [pytest.mark.full if name in FULL else pytest.mark.slow])
-        for name in ROWS
-    ],
+    [pytest.param(name, marks=pytest.mark.full if name in FULL else pytest.mark.slow) for name in ROWS],
 )
 def test_one_sharded_step(name):
     """Kills a row that cannot be trained: a batch that the mesh cannot share out, a mixer that fails at its width, in

@@ -1,10 +1,12 @@
 """The k-mer baseline: counts by hand, a problem that it solves, one that it cannot, and the interval of a share."""
 
 import numpy as np
+import pytest
 
 from jaxzoo.evals.kmer_model import kmer_features, predict, wilson_interval
 
 
+@pytest.mark.full
 def test_features_and_fit():
     """Kills: k-mers in another order or across N, a fit that has not converged, features scaled by the test set."""
     np.testing.assert_allclose(kmer_features(["AACNT"], 2)[0, [0, 1]], [8, 8])

@@ -120,6 +120,7 @@ def test_continuations_are_the_greedy_ones(model):
     assert text_model(model).continuations(prompts, max_tokens=20) == truths
 
 
+@pytest.mark.full
 def test_a_continuation_ends_before_its_stop_string(model):
     """Kills: a stop string that is kept, or found only where a token begins with it."""
     whole = text_model(model).continuations(["abc.h"], max_tokens=20)[0]
@@ -128,7 +129,7 @@ def test_a_continuation_ends_before_its_stop_string(model):
     assert text_model(model).continuations(["abc.h", "d"], max_tokens=20, stops=(stop, ",,"))[0] == cut
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_long_prompt_keeps_its_end(model):
     """Kills: a prompt that leaves no room for what is generated, and one that is cut in silence."""
     asked = text_model(model)

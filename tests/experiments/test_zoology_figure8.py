@@ -12,6 +12,7 @@ from jaxzoo.tasks.mqar import MQARConfig
 TASK = MQARConfig(vocab_size=40, length=36, n_pairs=6)
 
 
+@pytest.mark.full
 def test_each_pair_stands_twice_and_fillers_elsewhere():
     """Kills: a value that is missing, misplaced, overwritten, or scored at its first appearance."""
     batch = jax.device_get(sequences(TASK, np.arange(5)))

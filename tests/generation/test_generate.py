@@ -54,7 +54,7 @@ MODELS = {
         for cls in (*MIXERS.values(), SignedTokensConfig)
         if cls.tiny().capabilities.streams
     },
-    "hybrid": functools.partial(hybrid_config, pattern=ALL_FIVE[2:], n_layers=7),
+    "hybrid": functools.partial(hybrid_config, pattern=ALL_FIVE[2:], n_layers=3),
     "learned positions": functools.partial(tiny_config, GatedShortConvConfig(d_model=8), max_positions=50),
     "alibi": functools.partial(tiny_config, AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi")),
 }
@@ -154,6 +154,7 @@ def test_blocks_do_not_change_the_text():
         np.testing.assert_array_equal(np.concatenate(found), expected)
 
 
+@pytest.mark.full
 def test_a_text_can_be_taken_up_again():
     """Kills: draws that depend on where the prompt ends: a text so far, as a prompt, goes on as it would have."""
     model, prompts = growing(), some_prompts(3, 8, 21)
@@ -214,7 +215,7 @@ def counted_compilations():
     return read_chunk._cache_size() + decode_block._cache_size() + first_rows._cache_size()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_few_programs_serve_all_lengths():
     """Kills: a compilation for each prompt length, number of tokens, seed, or setting of the sampling."""
     model = one_layer()

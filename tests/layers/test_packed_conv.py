@@ -67,11 +67,10 @@ def relative_l2(actual, expected):
 
 
 def layouts_and_widths():
-    """Each form of the op is core; each other layout with one width, and 400 taps, are full; other pairs are slow."""
+    """Each form of the op is core; each other layout with one width is full; other pairs are slow."""
     odd = MAX_DIRECT_TAPS + 1
     core = [("long", odd), ("odd", 3), ("last block cut", 40)]
     more = [("nothing", 3), ("one token", odd), ("less than a block", 400), ("starts at midpoints", odd)]
-    more.append(("long", 400))
     pairs = [(name, w) for name in LAYOUTS for w in WIDTHS]
     return [pair if pair in core else full(*pair) if pair in more else slow(*pair) for pair in pairs]
 

@@ -35,6 +35,7 @@ def test_rotary_matches_float64(start: int, channels: int, base: float) -> None:
     np.testing.assert_array_equal(y[..., channels:], x[..., channels:])
 
 
+@pytest.mark.full
 def test_shared_positions_serve_all_rows() -> None:
     """Kills: a leading axis of 1 that reaches the first row only."""
     x = jax.random.normal(jax.random.key(1), (3, 5, 2, 6))

@@ -102,6 +102,7 @@ def test_transfer_lowers_the_error_and_changes_new_mixers_alone(mixer):
     np.testing.assert_array_equal(made.variables.params["embedding"], done.variables.params["embedding"])
 
 
+@pytest.mark.full
 def test_refusals():
     """Kills: a layer that does not exist, a model without attention, or an attention whose parts would be lost."""
     config, _ = model()

@@ -34,13 +34,13 @@ EXTRA = [
     TaylorLinearAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, feature_dim=2, chunk_size=5, decay=True),
     LinearAttentionConfig(d_model=6, n_heads=2, feature_dim=3, causal=False),
     BaseConvConfig(d_model=5, filter="implicit", form="listing"),
-    BigBirdConfig(d_model=6, n_heads=3, block_size=4, n_window_blocks=1, n_random_blocks=1),
-    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=4),
     SelectiveAttentionConfig(d_model=6, n_heads=2, selection="random", probability=0.6),
     Mamba2Config(d_model=6, d_state=3, head_dim=3, n_groups=2, n_taps=3, n_levels=4),
 ]
 """Settings with code of their own, besides every `tiny()`."""
 MORE = [
+    BlockedWindowAttentionConfig(d_model=6, n_heads=2, block_size=4),
+    BigBirdConfig(d_model=6, n_heads=3, block_size=4, n_window_blocks=1, n_random_blocks=1),
     AttentionConfig(d_model=12, n_heads=6, n_kv_heads=2, positions="alibi"),
     SlidingWindowAttentionConfig(d_model=8, n_heads=4, n_kv_heads=2, window=5),
     LandmarkCATConfig(

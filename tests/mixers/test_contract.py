@@ -14,6 +14,7 @@ from jaxzoo.testing import (
     Rows,
     Stream,
     assert_close,
+    check_call,
     check_dependence,
     check_documents,
     check_gradients,
@@ -30,15 +31,32 @@ from tests.mixers.cases import CASES, SLOW, TINY
 from tests.mixers.moved import quick_rngs
 from tests.pallas_kernels.shared import full, slow
 
+FAMILIES = {
+    f"{name}-tiny"
+    for name in (
+        "Attention",
+        "BaseConv",
+        "GatedDeltaNet",
+        "Hyena",
+        "Mamba2",
+        "RGLRU",
+        "RWKV7TimeMix",
+        "TaylorLinearAttention",
+    )
+}
+"""One mixer of each family."""
 
-def cases(**promised):
-    """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow."""
+
+def cases(one_of_each_family=False, **promised):
+    """Parametrises by the cases with these capabilities; those that are no mixer's `tiny()` are full, or slow, and so
+    are, if asked, all but one of each family."""
     chosen = [
         name
         for name, config in CASES.items()
         if all(getattr(config.capabilities, field) == value for field, value in promised.items())
     ]
-    marks = {name: pytest.mark.slow if name in SLOW else pytest.mark.full for name in chosen if name not in TINY}
+    core = TINY & FAMILIES if one_of_each_family else TINY
+    marks = {name: pytest.mark.slow if name in SLOW else pytest.mark.full for name in chosen if name not in core}
     return pytest.mark.parametrize(
         "case", [pytest.param(name, marks=[marks[name]] if name in marks else []) for name in chosen]
     )
@@ -83,9 +101,15 @@ def test_packed_documents_equal_the_documents_alone(case):
 
 
 @STREAMING
+def test_call_equals_steps(case):
+    """Kills a training form that disagrees with the streaming forms."""
+    check_call(CASES[case], NUMBERS)
+
+
+@cases(one_of_each_family=True, streams=True)
 def test_call_and_gradients_equal_those_of_two_prefills(case):
-    """Kills a training form that disagrees with the streaming forms; a state that stops gradients, or carries wrong
-    ones: two halves must give one pass's gradients. They fill a state of their capacity, which must be exact."""
+    """Kills a state that stops gradients, or carries wrong ones: two halves must give one pass's gradients. They fill a
+    state of their capacity, which must be exact."""
     check_gradients(CASES[case])
 
 
@@ -145,23 +169,7 @@ def test_what_a_mixer_does_not_honour_is_refused_by_name():
                 mixer(x)
 
 
-IN_BFLOAT16 = {
-    f"{name}-tiny"
-    for name in (
-        "Attention",
-        "BaseConv",
-        "GatedDeltaNet",
-        "Hyena",
-        "Mamba2",
-        "RGLRU",
-        "RWKV7TimeMix",
-        "TaylorLinearAttention",
-    )
-}
-"""One of each family in full."""
-
-
-@pytest.mark.parametrize("case", [full(case) if case in IN_BFLOAT16 else slow(case) for case in sorted(TINY)])
+@pytest.mark.parametrize("case", [full(case) if case in FAMILIES else slow(case) for case in sorted(TINY)])
 def test_bfloat16_stays_close(case):
     """Kills sums in bfloat16: the relative L2 error stays within 3 % (three roundings of 2^-8 a layer, the largest
     seen over all cases about 1.2 %), and the output has the dtype of the input."""

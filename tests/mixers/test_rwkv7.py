@@ -89,6 +89,7 @@ def model_truth(config, blocks, others, tokens):
     return norm(residual, others, "final_norm") @ others["embedding"].T
 
 
+@pytest.mark.full
 def test_value_residual_of_a_model():
     """Kills: a share of the layer's own values for the share of the first layer's, values of another layer than the
     first, of another token when streamed, or of the whole sequence where a prompt continues; a scan that loses them."""
@@ -137,6 +138,7 @@ def test_equation_of_the_channel_mix():
     check(mixer, hidden @ p["value.kernel"], x)
 
 
+@pytest.mark.full
 def test_initialisation():
     """Kills maps that do not start at their bias, and a depth that nothing reads: layer 1 of 3, 2 heads of 4."""
     config = RWKV7TimeMixConfig(d_model=8, n_heads=2, layer_index=1, n_layers=3, decay_rank=2)

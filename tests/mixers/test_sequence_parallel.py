@@ -183,8 +183,7 @@ SAID = {
     "name",
     [
         "window",
-        pytest.param("short_conv", marks=pytest.mark.full),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("taylor", "mamba")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("taylor", "mamba", "short_conv")),
     ],
 )
 def test_what_devices_say_does_not_grow_with_the_sequence(name):

@@ -29,7 +29,7 @@ def inputs(b, t):
 @pytest.mark.parametrize(
     "config",
     [
-        SlidingWindowAttentionConfig(**XPOS, window=T),
+        pytest.param(SlidingWindowAttentionConfig(**XPOS, window=T), marks=pytest.mark.full),
         *(
             pytest.param(config, marks=pytest.mark.slow)
             for config in (

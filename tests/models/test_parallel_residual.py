@@ -12,6 +12,7 @@ from flax import nnx
 from jaxzoo.mixers import AttentionConfig
 from jaxzoo.models import LanguageModel
 from tests.models.hybrids import LENGTH, hybrid_config, make_model, random_tokens
+from tests.pallas_kernels.shared import full, slow
 
 HEADS, D = 2, 8
 ERF = np.vectorize(math.erf)
@@ -92,6 +93,7 @@ def streamed(model, tokens, cut):
     return jnp.concatenate([head, tail.swapaxes(0, 1)], axis=1)
 
 
+@pytest.mark.full
 def test_logits_in_all_ways_to_run():
     """Kills an MLP that reads what the mixer has added, a norm that both share, a branch that is added twice; all at
     once and streamed."""
@@ -122,9 +124,7 @@ def test_packed_documents():
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize(
-    "remat", ["nothing", *(pytest.param(remat, marks=pytest.mark.full) for remat in ("projections", "period"))]
-)
+@pytest.mark.parametrize("remat", [full("nothing"), *map(slow, ("projections", "period"))])
 def test_gradients(remat):
     """Kills a gradient that flows through one of the two branches alone, and what remat would lose: the derivative
     along a random direction of all parameters, by differences of the float64 model."""

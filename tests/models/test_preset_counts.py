@@ -249,6 +249,7 @@ def test_what_the_tables_print_can_be_had(preset, count):
     assert count_parameters(preset(as_printed=True)) == count
 
 
+@pytest.mark.full
 def test_a_preset_runs():
     """Kills sizes that do not fit together in a model that runs: at initialisation the loss is that of guessing."""
     config = presets.mqar_based(d_model=32, length=16)

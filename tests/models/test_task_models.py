@@ -87,6 +87,7 @@ def test_an_autoencoder_refuses_streams_and_packed_documents():
     assert "no stream" in describe(autoencoder()).splitlines()[-4]
 
 
+@pytest.mark.full
 def test_pairs_are_embedded_by_frozen_tables():
     """Kills: key and value in the other order, a value off by one, a value in the place of none, a head of another
     table, a projection left out, answers among the padding; an id outside of the pairs that gives another one."""

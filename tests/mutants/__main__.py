@@ -1,6 +1,7 @@
 """`python -m tests.mutants [WORD ...]`: plants bugs in a copy of the repository and reports those that survive.
 
-With words, only the bugs whose names or paths contain one of them. Exit status 1 if a bug survives the core tests.
+With words, only the bugs whose names or paths contain one of them. Exit status 1 if a bug survives the core tests, or
+the full ones where its entry says so.
 """
 
 import os
@@ -24,11 +25,12 @@ def copy_repository(target: Path) -> None:
 
 
 def is_killed(mutant: Mutant, root: Path) -> bool:
-    """Whether a core test fails with the bug in `root`, which is restored afterwards."""
+    """Whether a test fails with the bug in `root`, which is restored afterwards."""
     file = root / mutant.path
     original = file.read_text()
     file.write_text(mutant.mutate(root))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
+    command += ["-m", "not slow and not parity and not gpu and not tpu"] if mutant.full else []
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         run = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)

@@ -16,6 +16,7 @@ class Mutant:
         old: text that occurs exactly once in the file.
         new: its replacement.
         tests: core tests of the affected package: folders, files or test ids, relative to the repository root.
+        full: whether only a test of the tier *full* among them kills it.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
+    full: bool = False
 
     def mutate(self, root: Path = ROOT) -> str:
         """Text of the file with the bug. Raises ValueError unless `old` occurs exactly once."""

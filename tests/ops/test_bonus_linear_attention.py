@@ -9,7 +9,7 @@ import pytest
 
 from jaxzoo.ops.bonus_linear_attention import bonus_linear_attention, bonus_linear_attention_step
 from jaxzoo.ops.linear_attention import CHUNK, PIECE
-from tests.pallas_kernels.shared import full
+from tests.pallas_kernels.shared import slow
 
 B, H, K, V = 2, 3, 5, 4
 LONG = 2 * CHUNK + PIECE + 3
@@ -59,7 +59,7 @@ def assert_close(found, expected, tolerance):
         np.testing.assert_allclose(x, y, rtol=0, atol=tolerance * np.abs(y).max(initial=1.0))
 
 
-@pytest.mark.parametrize(("decay", "packed"), [full("constant", False), ("token", True)])
+@pytest.mark.parametrize(("decay", "packed"), [slow("constant", False), ("token", True)])
 def test_values_and_gradients(decay, packed):
     """Kills: a token that reads itself twice or not at all, a decay before the first read, decays of the wrong token, a
     document that reads the last token of the one before, a last token that is not written; a state without gradient."""

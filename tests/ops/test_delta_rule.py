@@ -119,7 +119,7 @@ def test_values_and_gradients_of_packed_documents(form, decay):
     ("form", "decay"),
     [
         ("delta", "channel"),
-        full("general", "token"),
+        slow("general", "token"),
         *(slow(*form) for form in (("delta", "none"), ("delta", "token"), ("general", "channel"), ("general", "none"))),
     ],
 )
@@ -133,7 +133,7 @@ def test_values_and_gradients_of_one_document(form, decay):
     ("form", "decay", "at_once"),
     [
         ("delta", "token", 8),
-        full("general", "channel", 2),
+        slow("general", "channel", 2),
         *(slow(*form, 8) for form in (("delta", "none"), ("delta", "channel"))),
         *(slow("general", decay, 8) for decay in ("none", "token", "channel")),
     ],
@@ -173,7 +173,7 @@ def extreme(kind):
     ("kind", "platform"),
     [
         ("decay", "cpu"),
-        full("repeated", "cuda"),
+        slow("repeated", "cuda"),
         full("unnormalized", "cpu"),
         *(slow(*case) for case in (("repeated", "cpu"), ("decay", "cuda"), ("unnormalized", "cuda"))),
     ],
@@ -241,7 +241,7 @@ def test_memory_of_a_long_sequence():
 @pytest.mark.parametrize(
     ("form", "decay", "packed"),
     [
-        ("delta", "token", True),
+        full("delta", "token", True),
         slow("delta", "none", False),
         slow("general", "channel", True),
     ],

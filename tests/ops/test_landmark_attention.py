@@ -15,7 +15,7 @@ B, H, G, K, V = 2, 4, 2, 5, 3
 TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
 CARRY = np.array([0.6, -0.3])
 SOFT = Retrieval(gate="softmax")
-CASES = [(20, 3, BEST), full(20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
+CASES = [(20, 3, BEST), slow(20, 3, Retrieval(gate="softmax", n_blocks=2, chunk_size=4))]
 CASES += [slow(*case, BEST) for case in ((1, 3), (9, 1), (5, 3), (9, 3))]
 MORE = (SOFT, Retrieval(n_blocks=20), Retrieval(n_blocks=2), Retrieval(chunk_size=4))
 CASES += [slow(20, 3, x) for x in MORE]
@@ -103,6 +103,7 @@ def test_definition(t, size, retrieval):
     close(gradients, true_gradients, 1e-4)
 
 
+@pytest.mark.full
 def test_contents_are_the_queries_and_keys_unless_given(default_compilation):
     """Kills: a default that reads something else."""
     (q, k, v, long_filter, _), _ = inputs(20)
@@ -209,8 +210,8 @@ def test_the_earliest_of_equal_blocks():
     np.testing.assert_allclose(y, [0, 0, 0, 1 / 4, 2 / 5, 3 / 6, 2 / 4, 4 / 5, 6 / 6], rtol=1e-6)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("dtype", [pytest.param(jnp.float32, marks=pytest.mark.slow), jnp.bfloat16])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_extreme_scores(dtype):
     """Kills a softmax, or a gate, without its shift: scores of about 1e4 stay finite."""
     args, dy = inputs(20, dtype=dtype, scale=1e4)

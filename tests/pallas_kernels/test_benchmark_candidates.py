@@ -25,7 +25,7 @@ from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.specs import TINY
 from pallas_kernels.taylor_attention.workloads import GROUPS, TAYLOR
 from pallas_kernels.workload import Workload
-from tests.pallas_kernels.shared import full, relative_l2
+from tests.pallas_kernels.shared import full, relative_l2, slow
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="torch is no dependency; its adapters are checked where it is")
@@ -61,9 +61,9 @@ def test_taylor_truth_is_the_quadratic_form():
 @pytest.mark.parametrize(
     ("name", "kind", "count"),
     [
-        ("naive", "forward_backward", 4),
-        *(full(name, "forward_backward", 4) for name in ("xla", "softmax")),
-        *(full(name, "forward", 1) for name in ("naive", "softmax")),
+        full("naive", "forward_backward", 4),
+        *(slow(name, "forward_backward", 4) for name in ("xla", "softmax")),
+        *(slow(name, "forward", 1) for name in ("naive", "softmax")),
     ],
 )
 def test_candidates_pass_their_check(name, kind, count):

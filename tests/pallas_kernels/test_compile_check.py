@@ -311,7 +311,7 @@ def test_a_spilling_kernel_is_refused():
     assert entry.kernels[0].registers == 255
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_copy_on_a_tpu_is_refused():
     """Kills temporaries that are not measured: keys of one head repeated for 16."""
     needs("v5e")

@@ -116,6 +116,7 @@ def test_accumulation_counts_every_part(plan, topology):
     assert reduced(parts) == pytest.approx(2 * reduced(plan), rel=0.01)
 
 
+@pytest.mark.full
 def test_saved_and_loaded(plan, tmp_path):
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan

@@ -50,6 +50,7 @@ def losses_beside(lanes_of, configs, stop_second_at: int = STEPS, steps: int = S
     return losses
 
 
+@pytest.mark.full
 def test_apart_is_alone_bit_for_bit(alone):
     """Kills: a rate or seed that reaches the wrong run, a batch that is drawn twice, buffers that two runs share."""
     configs, expected = alone
@@ -58,6 +59,7 @@ def test_apart_is_alone_bit_for_bit(alone):
     np.testing.assert_array_equal(losses_beside(SequentialRuns, configs), expected)
 
 
+@pytest.mark.full
 def test_together_is_alone(alone):
     """Kills: the same in the vectorised step, lanes that mix (clipping by a norm over all runs), metrics of another
     lane where a run has ended."""

@@ -146,6 +146,7 @@ class Interrupted(Queue):
         self.steps.add(news["step"])
 
 
+@pytest.mark.full
 def test_a_run_that_was_stopped_goes_on_where_it_was(made, tmp_path, capsys):
     """Kills: half-finished runs that begin again, end with other numbers than those of an unbroken run, or count as
     finished; a report that needs all of them."""

@@ -106,6 +106,7 @@ def test_slots_follow_the_law_of_the_gap():
         assert_same_law(*(np.bincount(drawn[:, pair], minlength=6) for drawn in (slots, reference)))
 
 
+@pytest.mark.full
 def test_fillers_are_any_token():
     """Kills fillers of one third of the vocabulary, or without 0, or over a query."""
     tokens, positions, _ = make(LAWS, 12_000, 3)

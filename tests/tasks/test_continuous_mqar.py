@@ -63,6 +63,7 @@ def test_the_oracle_reads_the_worked_example():
     np.testing.assert_array_equal(config.copied(tokens), [[1, 7, -1, -1]])
 
 
+@pytest.mark.full
 def test_guessing_is_one_over_the_pairs():
     """Kills a guess that takes a token for its value: the value at one earlier position is right once in n_pairs."""
     assert guessing_line(preset(8, 2, n_keys=64, n_values=64)) == pytest.approx(1 / 8, abs=0.03)

@@ -85,6 +85,7 @@ def test_no_letter_gives_the_answer_away():
     assert max(letters) <= CONFIGS["paper"].letters == 5
 
 
+@pytest.mark.full
 def test_slots_follow_the_law_of_the_gap():
     """Kills an exponent off by one, slots of another width, and a law that starts elsewhere."""
     config = NGramRecallConfig(vocab_size=64, length=29, n_pairs=3, n_queries=1)

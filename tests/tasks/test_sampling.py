@@ -38,6 +38,7 @@ def test_distinct_tuples_are_equally_likely(n, size):
     assert_law(counts, np.ones(len(tuples)))
 
 
+@pytest.mark.full
 def test_distinct_draw_does_not_depend_on_its_neighbours():
     """Kills a redraw whose rounds or bits are shared by the batch: lanes finish after different rounds."""
     keys = jax.random.split(jax.random.key(3), 40)

@@ -49,6 +49,7 @@ def test_at_4096():
     assert accuracies(task, model, n=2) == (1, 1)
 
 
+@pytest.mark.full
 def test_no_match_needs_the_opening():
     """Kills an opening that does nothing: without its bias all matches are right, and no "no match"."""
     task = task_of(2, 32)

@@ -23,7 +23,7 @@ CONFIG = """
     import dataclasses
     from jaxzoo.config import ExperimentConfig, OptimizerConfig, TrainConfig
     from jaxzoo.data.text_data import TextDataConfig
-    from jaxzoo.mixers import BaseConvConfig, TaylorLinearAttentionConfig
+    from jaxzoo.mixers import BaseConvConfig
     from jaxzoo.models import LanguageModelConfig
     from jaxzoo.tasks.mqar import MQARConfig
     from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
@@ -42,8 +42,8 @@ CONFIG = """
     def config():
         return ExperimentConfig(
             model=LanguageModelConfig(
-                pattern=(BaseConvConfig(), TaylorLinearAttentionConfig(feature_dim=3)),
-                d_model=8, vocab_size=257, max_length=16, mlp_width=8, residual_dropout=0.2,
+                pattern=(BaseConvConfig(),),
+                d_model=8, n_layers=2, vocab_size=257, max_length=16, mlp_width=8, residual_dropout=0.2,
             ),
             data=DATA,
             optimizer=OptimizerConfig(learning_rate=1e-2),

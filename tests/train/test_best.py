@@ -56,8 +56,8 @@ def test_order():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (("--train.keep-best", "2"), [4, 6, 9]),
-        pytest.param(("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9], marks=pytest.mark.full),
+        pytest.param(("--train.keep-best", "2"), [4, 6, 9], marks=pytest.mark.full),
+        pytest.param(("--train.keep-best", "1", "--train.best-metric", "valid/accuracy"), [9], marks=pytest.mark.slow),
         pytest.param((), [9], marks=pytest.mark.slow),
     ],
 )

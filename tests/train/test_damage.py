@@ -118,8 +118,8 @@ def bits(state) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def saved(tiny_config, tmp_path_factory) -> Saved:
-    return Saved(tiny_config, tmp_path_factory.mktemp("saved"))
+def saved(small_config, tmp_path_factory) -> Saved:
+    return Saved(small_config, tmp_path_factory.mktemp("saved"))
 
 
 @pytest.fixture

@@ -212,7 +212,7 @@ def test_errors():
         sharded_taylor_attention(q, k, v, **options)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @needs_eight_devices
 def test_sharded_equals_one_device():
     """Kills ids of other rows than those of a device; heads are shared out too, and an axis is left over."""

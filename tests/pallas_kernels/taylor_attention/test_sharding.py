@@ -107,7 +107,7 @@ def test_batch_and_heads_need_no_communication(layout):
     assert communication(make_mesh(shape), axes, spec) == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_sequence_passes_only_states():
     """Kills an exchange of tokens: 8 parts exchange states of (15, 4) and (15,) at distances 1, 2, 4 and once
     more, and as much backward; tokens of a part are 512 * 4."""
