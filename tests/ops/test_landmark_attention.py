@@ -9,7 +9,7 @@ import pytest
 
 from jaxzoo.ops.landmark_attention import BEST, Retrieval, landmark_attention, landmark_attention_from
 from jaxzoo.ops.landmarks import LongFilter, extend_landmarks
-from tests.pallas_kernels.shared import full, slow
+from tests.pallas_kernels.shared import slow
 
 B, H, G, K, V = 2, 4, 2, 5, 3
 TAPS = {3: np.array([[0.9, -0.5], [0.4, 1.2], [-0.7, 0.8]]), 1: np.array([[0.8, -1.1]])}
