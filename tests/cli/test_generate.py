@@ -169,7 +169,7 @@ def test_a_run_must_be_named(capsys):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"n_layers": 1}, "is of another model: variable stacks/1/blocks/0/"),
+        ({"n_layers": 1}, "is of another model: variable stacks/0/blocks/0/"),
         ({"tie_embeddings": False}, "variable head has shape None there and (264, 8) by config.json"),
         ({"vocab_size": 300}, "variable embedding has shape (264, 8) there and (304, 8) by config.json"),
         ({"vocab_size": 40}, "LanguageModelConfig.vocab_size=40 must be at least the 257 ids of the tokenizer"),

@@ -61,7 +61,7 @@ MODELS = {
 
 
 SEEDS = {
-    "hybrid": 1,
+    "hybrid": 4,
     "alibi": 5,
     "LinearAttentionConfig": 1,
     "SignedTokensConfig": 9,

@@ -27,11 +27,13 @@ def files(tmp_path, text_file):
     """A run on text with random parameters, and a config of the same model on pairs."""
     pairs = [{"prompt": f"{n} + 1 = ", "response": str(n + 1)} for n in range(64)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    text_file.write_text(text_file.read_text().replace("BaseConvConfig", "AttentionConfig"))
     make_run(configured(text_file), tmp_path / "base", steps=(3,))
     file = tmp_path / "pairs.py"
     data = f"CompletionsConfig(path={str(tmp_path / 'pairs.jsonl')!r}, length=16)"
     own = "from jaxzoo.data.completions import CompletionsConfig\n"
-    file.write_text(own + textwrap.dedent(CONFIG).replace("DATA", data))
+    config = textwrap.dedent(CONFIG).replace("BaseConvConfig", "AttentionConfig").replace("DATA", data)
+    file.write_text(own + config)
     return file
 
 
