@@ -94,7 +94,7 @@ IN_EPOCHS = ("--train.batch-size", "16", "--train.steps", "12", "--train.eval-ev
 """Flags for 4 batches an epoch, or 8; runs that share them share what is compiled."""
 
 
-@pytest.mark.parametrize("data", ["mqar", pytest.param("mixture", marks=pytest.mark.full)])
+@pytest.mark.parametrize("data", ["mqar", pytest.param("mixture", marks=pytest.mark.slow)])
 def test_mqar_run_leaves_what_is_promised_with_pictures(data, request, modules, run, rows, tmp_path, capsys):
     """Kills: rows or files that are missing or misnamed, a config.json that does not give it back, a last
     step without validation or checkpoint; more modules between command line and loss than a reader can follow."""
