@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.cli.runner import GOES_ON, Main, make_main, say
 from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.data.corpus.request import BuildConfig
 
@@ -87,10 +87,4 @@ def _tell_missing(config: BuildConfig, built: "Built") -> None:
             say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")
 
 
-main: Main = make_main(
-    Command,
-    _build,
-    prog="python -m jaxzoo.data.build",
-    interrupted="interrupted; the same command goes on from here",
-    out_of_memory="out of memory; take fewer --workers",
-)
+main: Main = make_main(Command, _build, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory
@@ -90,10 +90,4 @@ def _tell(directory: "TokenDirectory") -> None:
             print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
 
 
-main: Main = make_main(
-    Command,
-    _tokenize,
-    prog="python -m jaxzoo.data.tokenize",
-    interrupted="interrupted; the same command goes on from here",
-    out_of_memory="out of memory; take fewer --workers",
-)
+main: Main = make_main(Command, _tokenize, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

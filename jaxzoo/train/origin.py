@@ -16,7 +16,7 @@ from jaxzoo.train.portable import EXTENSION, read_portable, variables_digest
 from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Which, find_run, first_other_shape, read_merged, shapes_of
+from jaxzoo.train.trained import Which, find_run, read_merged, require_shapes, shapes_of
 
 OPTION = "--init-from"
 
@@ -96,13 +96,8 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
 
 
 def _check(source: Path, shapes: Shapes, abstract: Variables) -> None:
-    other = first_other_shape(shapes, abstract)
-    if other:
-        name, there, here = other
-        raise ValueError(
-            f"{OPTION} {source}: variable {name} has shape {there} there and {here} in this model; set the fields of "
-            "--model to those that it was trained with"
-        )
+    end = "in this model; set the fields of --model to those that it was trained with"
+    require_shapes(shapes, abstract, f"{OPTION} {source}", end)
 
 
 def _warn_of_other_model(there: Json, source: Path, model: LanguageModelConfig) -> None:

@@ -7,7 +7,6 @@ text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.joint
 that do not learn, JSON) and `jaxzoo_version`.
 """
 
-import importlib.metadata
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxzoo import __version__
 from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
@@ -69,7 +69,7 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     import safetensors.numpy
 
     metadata = {
-        "jaxzoo_version": version(),
+        "jaxzoo_version": __version__,
         "config": json.dumps(stored_without_adapters(seal.config)),
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
@@ -191,10 +191,3 @@ def opened(file: Path) -> Any:
 
 def _dotted(name: str) -> str:
     return name.replace("/", ".")
-
-
-def version() -> str:
-    try:
-        return importlib.metadata.version("jaxzoo")
-    except importlib.metadata.PackageNotFoundError:  # run from its source
-        return "unknown"
