@@ -156,7 +156,7 @@ def _load_export(file: Path, tokenizer: Tokenizer | None, adapters: str | Path |
     blueprint = make_blueprint(config.model)
     abstract = Variables(*on_device(blueprint.shapes, jax.devices()[0]))
     require_shapes(header.shapes, abstract, str(file), "by its config")
-    variables, _ = read_portable(file, abstract, lambda header: None)
+    variables = read_portable(file, header, abstract)
     own = config.data.tokenizer() if tokenizer is None else tokenizer
     model = blueprint.model(_adapted(variables, config, adapters))
     return Loaded(model=model, config=config, tokenizer=own, step=header.step, metrics=())

@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,26 +49,20 @@ def _tokenize(command: Command) -> None:
     if work.is_finished:
         print(f"{command.out}: is finished already")
         return
-    began = time.monotonic()
-    with show_progress(_progress(work)):
+    began, before = time.monotonic(), work.progress().tokens
+    with show_progress(lambda seconds: _progress(work, before, seconds)):
         directory = work.run(workers=command.workers)
     print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
     _tell(directory)
 
 
-def _progress(work: "Tokenization") -> Callable[[float], str]:
-    """Line of progress after some seconds."""
-    before = work.progress()
-
-    def line(seconds: float) -> str:
-        now = work.progress()
-        rate = (now.tokens - before.tokens) / seconds
-        text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
-        if now.finished_tokens:
-            text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
-        return text
-
-    return line
+def _progress(work: "Tokenization", before: int, seconds: float) -> str:
+    now = work.progress()
+    rate = (now.tokens - before) / seconds
+    text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
+    if now.finished_tokens:
+        text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
+    return text
 
 
 def _tell(directory: "TokenDirectory") -> None:

@@ -28,7 +28,7 @@ def import_run(file: Path, run: RunDirectory) -> Header:
     config = read_experiment(header.config, file)
     abstract = on_device(make_blueprint(config.model).shapes, jax.devices("cpu")[0])
     require_shapes(header.shapes, abstract, f"{file} is of another model", "by its config")
-    variables, _ = read_portable(file, abstract, lambda header: None)
+    variables = read_portable(file, header, abstract)
     create_imported(
         run, header.config, variables, {"file": str(file.absolute()), "step": header.step}, header.tokenizer
     )

@@ -8,7 +8,6 @@ that do not learn, JSON) and `jaxzoo_version`.
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,20 +123,18 @@ def read_header(file: Path) -> Header:
         ) from None
 
 
-def read_portable(file: Path, abstract: Variables, check: Callable[[Header], None]) -> tuple[Variables, Header]:
+def read_portable(file: Path, header: Header, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
       file: its place.
+      header: its metadata; names and shapes are those of `abstract`.
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
-      check: raises ValueError for a file whose variables are others, before any of them is read.
 
     Raises:
-      ValueError: it is no file of ours, or what `check` raises.
+      ValueError: an array has another dtype.
       OSError: it cannot be read, or holds other numbers than were written.
     """
-    header = read_header(file)
-    check(header)
     import safetensors
 
     with opened(file) as content:
@@ -157,7 +154,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
         raise OSError(
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )
-    return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract), header
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract)
 
 
 def rounded(variables: Variables, traits: Variables) -> Variables:

@@ -18,7 +18,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
-from jaxzoo.train.portable import Header, read_portable
+from jaxzoo.train.portable import read_header, read_portable
 from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
@@ -214,13 +214,11 @@ def read_stored(
 def _read_exported(
     run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
 ) -> tuple[Variables, Seal]:
-    def check_header(header: Header) -> None:
-        if isinstance(step, int) and step != header.step:
-            raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
-        check(header.seal())
-
-    variables, header = read_portable(run.model, abstract, check_header)
-    return variables, header.seal()
+    header = read_header(run.model)
+    if isinstance(step, int) and step != header.step:
+        raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
+    check(header.seal())
+    return read_portable(run.model, header, abstract), header.seal()
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
