@@ -28,7 +28,7 @@ from jaxzoo.sweep import Change, Claim, Experiment, Finding, Results, Scale, gri
 from jaxzoo.sweep.figure import Mark, marked_line
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.tasks.base import TaskConfig
-from jaxzoo.tasks.parity import ParityConfig
+from jaxzoo.tasks.bit_strings import ParityConfig
 from jaxzoo.tasks.permutations import preset
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks

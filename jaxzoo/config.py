@@ -1,7 +1,8 @@
 """All fields of an experiment, as frozen dataclasses; files under `configs/` return one.
 
 Each part stands with its owner (mixers, model, tasks, data, mesh); this file joins them with the optimizer and the
-training loop. Every field is a command-line flag of `python -m jaxzoo.train`.
+training loop. Every field is a command-line flag of `python -m jaxzoo.train`. All configs of data and tasks are
+imported here, so that config.json is read with all of ours known by name.
 """
 
 import dataclasses
@@ -19,57 +20,32 @@ from jaxzoo.checked import (
     Seed,
 )
 from jaxzoo.data.base import DataConfig
-from jaxzoo.data.completions import CompletionsConfig
-from jaxzoo.data.labelled_sequences import LabelledSequencesConfig
-from jaxzoo.data.text_data import TextDataConfig
-from jaxzoo.data.token_data import TokenDataConfig, TokenSourceConfig
-from jaxzoo.models.language_model import LanguageModelConfig
-from jaxzoo.sharding import MeshConfig
-from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig
-from jaxzoo.tasks.compression import CompressionConfig
-from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig
-from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig
-from jaxzoo.tasks.mad import FuzzyRecallConfig, MemorizationConfig, NoisyRecallConfig
-from jaxzoo.tasks.majority import MajorityConfig
-from jaxzoo.tasks.mqar import MQARConfig
-from jaxzoo.tasks.ngram_recall import NGramRecallConfig
-from jaxzoo.tasks.parity import ParityConfig
-from jaxzoo.tasks.permutations import PermutationsConfig
-from jaxzoo.tasks.recall_data import RecallDataConfig
-from jaxzoo.tasks.selective_copy import SelectiveCopyConfig
-from jaxzoo.tasks.text_recall import NeedleConfig, PhoneBookConfig, VariableTrackingConfig
-
-# Data and tasks among them, so that config.json is read with all of ours known by name.
-__all__ = [
-    "CompletionsConfig",
-    "CompositionalMQARConfig",
-    "CompressionConfig",
-    "ContinuousMQARConfig",
-    "ExperimentConfig",
-    "ForgettingMQARConfig",
-    "FuzzyRecallConfig",
-    "LabelledSequencesConfig",
-    "LanguageModelConfig",
-    "MQARConfig",
-    "MajorityConfig",
-    "MemorizationConfig",
-    "MeshConfig",
-    "NGramRecallConfig",
-    "NeedleConfig",
-    "NoisyRecallConfig",
-    "OptimizerConfig",
-    "ParityConfig",
-    "PermutationsConfig",
-    "PhoneBookConfig",
-    "RecallDataConfig",
-    "SelectiveCopyConfig",
-    "TextDataConfig",
-    "TokenDataConfig",
-    "TokenSourceConfig",
-    "TrainConfig",
-    "VariableTrackingConfig",
-]
-
+from jaxzoo.data.completions import CompletionsConfig as CompletionsConfig
+from jaxzoo.data.labelled_sequences import LabelledSequencesConfig as LabelledSequencesConfig
+from jaxzoo.data.text_data import TextDataConfig as TextDataConfig
+from jaxzoo.data.token_data import TokenDataConfig as TokenDataConfig, TokenSourceConfig as TokenSourceConfig
+from jaxzoo.models.language_model import LanguageModelConfig as LanguageModelConfig
+from jaxzoo.sharding import MeshConfig as MeshConfig
+from jaxzoo.tasks.bit_strings import MajorityConfig as MajorityConfig, ParityConfig as ParityConfig
+from jaxzoo.tasks.compositional_mqar import CompositionalMQARConfig as CompositionalMQARConfig
+from jaxzoo.tasks.compression import CompressionConfig as CompressionConfig
+from jaxzoo.tasks.continuous_mqar import ContinuousMQARConfig as ContinuousMQARConfig
+from jaxzoo.tasks.forgetting_mqar import ForgettingMQARConfig as ForgettingMQARConfig
+from jaxzoo.tasks.mad import (
+    FuzzyRecallConfig as FuzzyRecallConfig,
+    MemorizationConfig as MemorizationConfig,
+    NoisyRecallConfig as NoisyRecallConfig,
+)
+from jaxzoo.tasks.mqar import MQARConfig as MQARConfig
+from jaxzoo.tasks.ngram_recall import NGramRecallConfig as NGramRecallConfig
+from jaxzoo.tasks.permutations import PermutationsConfig as PermutationsConfig
+from jaxzoo.tasks.recall_data import RecallDataConfig as RecallDataConfig
+from jaxzoo.tasks.selective_copy import SelectiveCopyConfig as SelectiveCopyConfig
+from jaxzoo.tasks.text_recall import (
+    NeedleConfig as NeedleConfig,
+    PhoneBookConfig as PhoneBookConfig,
+    VariableTrackingConfig as VariableTrackingConfig,
+)
 
 OWN_CONSTANTS: Mapping[str, Mapping[str, float]] = {
     "adamw": {"b1": 0.9, "b2": 0.999, "eps": 1e-8},

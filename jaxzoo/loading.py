@@ -23,11 +23,11 @@ from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.portable import EXTENSION, read_header, read_portable
 from jaxzoo.train.trained import (
     Which,
-    first_other_shape,
     load_variables,
     on_device,
     read_experiment,
     read_run,
+    require_shapes,
     stored_tokenizer,
 )
 
@@ -155,13 +155,8 @@ def _load_export(file: Path, tokenizer: Tokenizer | None, adapters: str | Path |
     config = read_experiment(header.config, file)
     blueprint = make_blueprint(config.model)
     abstract = Variables(*on_device(blueprint.shapes, jax.devices()[0]))
-
-    def check(_: Any) -> None:
-        other = first_other_shape(header.shapes, abstract)
-        if other:
-            raise ValueError(f"{file}: variable {other[0]} has shape {other[1]} there and {other[2]} by its config")
-
-    variables, _ = read_portable(file, abstract, check)
+    require_shapes(header.shapes, abstract, str(file), "by its config")
+    variables = read_portable(file, header, abstract)
     own = config.data.tokenizer() if tokenizer is None else tokenizer
     model = blueprint.model(_adapted(variables, config, adapters))
     return Loaded(model=model, config=config, tokenizer=own, step=header.step, metrics=())

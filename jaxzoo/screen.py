@@ -1,9 +1,13 @@
-"""Standard output and warnings that survive a closed pipe or a full disk."""
+"""Standard output and warnings that survive a closed pipe or a full disk, and errors that end a command."""
 
 import contextlib
 import os
 import sys
 from typing import TextIO
+
+
+class Failure(Exception):
+    """Ends a command with one line and status 1."""
 
 
 class Screen:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Failure, Main, make_main, say, use_compilation_cache
+from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 from jaxzoo.json_files import read_json
 from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
@@ -16,7 +16,6 @@ from jaxzoo.whole_files import write_json
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
     from jaxzoo.data.labelled_sequences import LabelledSequences, LabelledSequencesConfig
-    from jaxzoo.train.origin import CheckpointPlace
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,9 @@ class Command(Checked):
 
 def _classify(command: Command) -> None:
     from jaxzoo.config_io import to_json
+    from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace
+    from jaxzoo.train.restore import NewestCheckpoint
     from jaxzoo.train.trained import read_run
 
     place = CheckpointPlace.parse(str(command.run))
@@ -73,8 +74,17 @@ def _classify(command: Command) -> None:
     if command.resume:
         directory.check_same(to_json(config))
     use_compilation_cache()
-    _train(config, directory, None if command.from_scratch or command.resume else place, command)
-    if _is_finished(directory, command.steps):
+    run_experiment(
+        config,
+        directory,
+        name=f"classification of {command.data}",
+        resume=command.resume,
+        overwrite=command.overwrite,
+        screen=Screen(sys.stdout),
+        init_from=None if command.from_scratch or command.resume else place,
+    )
+    newest = directory.newest_checkpoint
+    if newest.is_file() and read_json(newest, NewestCheckpoint).newest == command.steps:
         _report(config, directory, command)
     else:
         say("stopped; continue with the same command and --resume")
@@ -114,32 +124,6 @@ def _experiment(pretrained: "ExperimentConfig", command: Command) -> "Experiment
     )
 
 
-def _train(
-    config: "ExperimentConfig", directory: RunDirectory, place: "CheckpointPlace | None", command: Command
-) -> None:
-    from jaxzoo.train.experiment import TrainingError, run_experiment
-
-    try:
-        run_experiment(
-            config,
-            directory,
-            name=f"classification of {command.data}",
-            resume=command.resume,
-            overwrite=command.overwrite,
-            screen=Screen(sys.stdout),
-            init_from=place,
-        )
-    except TrainingError as error:
-        raise Failure(str(error)) from error
-
-
-def _is_finished(directory: RunDirectory, steps: int) -> bool:
-    from jaxzoo.train.restore import NewestCheckpoint
-
-    newest = directory.newest_checkpoint
-    return newest.is_file() and read_json(newest, NewestCheckpoint).newest == steps
-
-
 def _report(config: "ExperimentConfig", directory: RunDirectory, command: Command) -> None:
     """Scores the test split by the checkpoint with the best validation, and by the baselines."""
     import jax
@@ -177,7 +161,6 @@ def _report(config: "ExperimentConfig", directory: RunDirectory, command: Comman
 main: Main = make_main(
     Command,
     _classify,
-    prog="python -m jaxzoo.classify",
     interrupted="interrupted before training began; nothing was written",
     out_of_memory="out of memory; try a smaller --batch-size or --length",
 )

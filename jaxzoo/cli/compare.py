@@ -23,8 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(argv: Sequence[str]) -> None:
-    places, rest = _places(argv)
-    options, flags = _options().parse_known_args(rest)
+    first = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
+    places = [Path(word).expanduser() for word in argv[:first]]
+    options, flags = _options().parse_known_args(argv[first:])
     if len(places) < 2 or len(set(places)) < len(places):
         raise UsageError("give two different runs or more, such as runs/mqar-based runs/mqar-attention; see --help")
     out = options.out and output_file("--out", options.out)
@@ -50,12 +51,6 @@ def _compare(argv: Sequence[str]) -> None:
         draw(scored, picture)
         say(f"written to {picture}")
     print(table(scored))
-
-
-def _places(argv: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The runs in front, and the words from the first option on."""
-    first = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
-    return [Path(word).expanduser() for word in argv[:first]], list(argv[first:])
 
 
 def _options() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +30,7 @@ def add_config_options(parser: argparse.ArgumentParser, mixers: Sequence[str] = 
     """Adds the options that choose a configuration, and --help, to those of a command."""
     parser.add_argument("-h", "--help", action="store_true", help="show this help; with --config, all fields too")
     config = "Python file that defines `config`, a value or a function; or a packaged one by name, such as mqar/based"
-    parser.add_argument("--config", metavar="FILE", type=packaged.find_config, help=config)
+    parser.add_argument("--config", metavar="FILE", type=partial(packaged.find, kind="configs"), help=config)
     parser.add_argument("--name", type=normal_name, metavar="NAME", help="one configuration of a FILE with several")
     names = ", ".join(mixers) or "with --config FILE, --help lists them"
     mixer = f"mixer of a FILE that leaves it open, such as configs/mqar/zoo.py: your_file.py:YourMixer, or {names}"
@@ -59,9 +60,12 @@ def read_config(
       UsageError: a mistake in either, or in the file.
     """
     if options.help:
-        print(make_parser(_mixer_names() if options.config else ()).format_help())
         if options.config is None:
+            print(make_parser(()).format_help())
             raise SystemExit(0)
+        from jaxzoo.mixers import MIXERS  # which imports JAX
+
+        print(make_parser(sorted(MIXERS)).format_help())
     if options.config is None:
         raise UsageError("--config FILE is required, such as --config configs/mqar/based.py; see --help")
     config = load_config(Path(options.config), name=options.name, mixer=options.mixer, task=options.task)
@@ -121,12 +125,6 @@ def load_config(
             "in a dict `configs`"
         )
     return config
-
-
-def _mixer_names() -> list[str]:
-    from jaxzoo.mixers import MIXERS  # which imports JAX
-
-    return sorted(MIXERS)
 
 
 def normal_name(text: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,5 @@ def _count(command: Command) -> None:
 
 
 main: Main = make_main(
-    Command,
-    _count,
-    prog="python -m jaxzoo.data.bigrams",
-    interrupted="interrupted; the same command goes on from here",
-    out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers",
+    Command, _count, interrupted=GOES_ON, out_of_memory="out of memory; try a smaller --memory-mb or fewer --workers"
 )

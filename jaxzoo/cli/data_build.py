@@ -1,13 +1,12 @@
 """`python -m jaxzoo.data.build`: a corpus on disk as a tensorflow-datasets directory."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import Main, make_main, say
+from jaxzoo.cli.runner import GOES_ON, Main, make_main, say
 from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.data.corpus.request import BuildConfig
 
@@ -40,24 +39,19 @@ def _build(command: Command) -> None:
     build = Build(BuildConfig(**fields), command.out)
     if not (command.allow_low_disk or build.is_finished):
         build.check_disk()
-    with show_progress(_progress(build)):
+    before = build.progress().bytes
+    with show_progress(lambda seconds: _progress(build, before, seconds)):
         built = build.run(workers=command.workers, skip_bad=command.skip_bad)
     _tell(built)
     _tell_missing(build.config, built)
 
 
-def _progress(build: "Build") -> Callable[[float], str]:
-    """Line of progress after some seconds."""
-    before = build.progress()
-
-    def line(seconds: float) -> str:
-        done = build.progress()
-        return (
-            f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
-            f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before.bytes) / 1e6 / seconds:,.1f} MB/s"
-        )
-
-    return line
+def _progress(build: "Build", before: int, seconds: float) -> str:
+    done = build.progress()
+    return (
+        f"{done.files:,} of {build.n_files:,} files, {done.documents:,} documents, "
+        f"{done.bytes / 1e9:,.3f} GB of text, {(done.bytes - before) / 1e6 / seconds:,.1f} MB/s"
+    )
 
 
 def _tell(built: "Built") -> None:
@@ -87,10 +81,4 @@ def _tell_missing(config: BuildConfig, built: "Built") -> None:
             say(f"warning: no file has the sequence {missing[0]!r} ({len(missing)} of those named are missing)")
 
 
-main: Main = make_main(
-    Command,
-    _build,
-    prog="python -m jaxzoo.data.build",
-    interrupted="interrupted; the same command goes on from here",
-    out_of_memory="out of memory; take fewer --workers",
-)
+main: Main = make_main(Command, _build, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

@@ -31,8 +31,4 @@ def _write(command: Command) -> None:
         print(f"{command.out / file}  {(command.out / file).stat().st_size:,} bytes of zst; {counts}")
 
 
-main: Main = make_main(
-    Command,
-    _write,
-    prog="python -m jaxzoo.data.demo_pile",
-)
+main: Main = make_main(Command, _write)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,9 +52,4 @@ def _count(command: Command) -> None:
     print(f"{read_table(out)}{'written' if is_new else 'was written before'}: {out}")
 
 
-main: Main = make_main(
-    Command,
-    _count,
-    prog="python -m jaxzoo.data.recall_statistics",
-    interrupted="interrupted; the same command goes on from here",
-)
+main: Main = make_main(Command, _count, interrupted=GOES_ON)

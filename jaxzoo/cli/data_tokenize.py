@@ -2,14 +2,13 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.checked import Checked, PositiveInt
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import Main, make_main
+from jaxzoo.cli.runner import GOES_ON, Main, make_main
 
 if TYPE_CHECKING:
     from jaxzoo.data.tokens.token_shards import TokenDirectory
@@ -50,26 +49,20 @@ def _tokenize(command: Command) -> None:
     if work.is_finished:
         print(f"{command.out}: is finished already")
         return
-    began = time.monotonic()
-    with show_progress(_progress(work)):
+    began, before = time.monotonic(), work.progress().tokens
+    with show_progress(lambda seconds: _progress(work, before, seconds)):
         directory = work.run(workers=command.workers)
     print(f"{command.out}: {directory.fingerprint}, in {time.monotonic() - began:,.1f} s")
     _tell(directory)
 
 
-def _progress(work: "Tokenization") -> Callable[[float], str]:
-    """Line of progress after some seconds."""
-    before = work.progress()
-
-    def line(seconds: float) -> str:
-        now = work.progress()
-        rate = (now.tokens - before.tokens) / seconds
-        text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
-        if now.finished_tokens:
-            text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
-        return text
-
-    return line
+def _progress(work: "Tokenization", before: int, seconds: float) -> str:
+    now = work.progress()
+    rate = (now.tokens - before) / seconds
+    text = f"{now.shards:,} of {work.n_shards:,} shards, {now.tokens:,} tokens, {rate:,.0f} tokens/s"
+    if now.finished_tokens:
+        text += f", {rate * now.bytes / now.finished_tokens / 1e6:,.1f} MB/s"
+    return text
 
 
 def _tell(directory: "TokenDirectory") -> None:
@@ -90,10 +83,4 @@ def _tell(directory: "TokenDirectory") -> None:
             print(f"    {repaired:,} of its documents are not UTF-8: U+FFFD stands for what is not")
 
 
-main: Main = make_main(
-    Command,
-    _tokenize,
-    prog="python -m jaxzoo.data.tokenize",
-    interrupted="interrupted; the same command goes on from here",
-    out_of_memory="out of memory; take fewer --workers",
-)
+main: Main = make_main(Command, _tokenize, interrupted=GOES_ON, out_of_memory="out of memory; take fewer --workers")

@@ -76,7 +76,6 @@ def _place(command: Command) -> Path:
 main: Main = make_main(
     Command,
     _learn,
-    prog="python -m jaxzoo.data.train_tokenizer",
     interrupted="interrupted; nothing was written",
     out_of_memory="out of memory; take fewer --max-bytes",
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.config_file import import_file
-from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, which_checkpoint
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive, which_checkpoint
 from jaxzoo.cli.runner import run, use_compilation_cache
 from jaxzoo.data.statistics.bigram_counts import THRESHOLD
 
@@ -122,8 +122,8 @@ def _options() -> argparse.ArgumentParser:
         "(for recall tasks, objects with text and value); default: fetched from the hub by lm_eval"
     )
     add("--data", metavar="DIR", type=Path, help=data)
-    add("--limit", metavar="N", type=int, help="the first N examples of each task; default: all")
-    add("--batch-size", metavar="N", type=int, help="rows of a batch; default: 8")
+    add("--limit", metavar="N", type=positive, help="the first N examples of each task; default: all")
+    add("--batch-size", metavar="N", type=positive, help="rows of a batch; default: 8")
     scorer = "own: the recall tasks without lm_eval, with the same numbers; default: lm_eval if it is installed"
     add("--scorer", choices=("lm_eval", "own"), help=scorer)
     resume = "go on with the evaluation that was stopped: the tasks that --out has are not asked again"

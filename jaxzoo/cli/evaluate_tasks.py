@@ -40,10 +40,6 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     Raises:
       ValueError, OSError: what is wrong, in one line.
     """
-    for name in ("limit", "batch_size"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} {value} must be positive")
     if not options.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
     if options.resume and options.out is None:

@@ -44,7 +44,12 @@ def _export(argv: Sequence[str]) -> None:
     if options.file is not None:
         if options.checkpoint is not None:
             raise UsageError("--checkpoint belongs to --run: a file holds one model")
-        _from_file(Path(options.file).expanduser(), out)
+        from jaxzoo.train.importing import import_run
+        from jaxzoo.train.run_dir import RunDirectory
+
+        header = import_run(Path(options.file).expanduser(), RunDirectory(out.absolute()))
+        arrays = f"the {len(header.shapes)} arrays of {options.file}, trained for {header.step} steps"
+        say(f"{out.absolute()}: a run with {arrays}")
         return
     if out.suffix != EXTENSION and (out.suffix or options.adapters):
         raise UsageError(f"--out {out} must end in {EXTENSION}, or, without --adapters, be the name of a folder")
@@ -86,15 +91,6 @@ def _write(directory: Path, step: "Which", out: Path, *, half: bool) -> None:
         folder.write_config(to_json(config))
     n_arrays = len(jax.tree.leaves(variables))
     say(f"{out}: {blueprint.n_params:,} parameters in {n_arrays} arrays, checkpoint {seal.step} of {run.path}")
-
-
-def _from_file(file: Path, out: Path) -> None:
-    from jaxzoo.train.importing import import_run
-    from jaxzoo.train.run_dir import RunDirectory
-
-    directory = RunDirectory(out.absolute())
-    header = import_run(file, directory)
-    say(f"{directory.path}: a run with the {len(header.shapes)} arrays of {file}, trained for {header.step} steps")
 
 
 def _options() -> argparse.ArgumentParser:

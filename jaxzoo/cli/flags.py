@@ -50,6 +50,13 @@ def which_checkpoint(text: str) -> int | Literal["best"]:
     return int(text)
 
 
+def positive(text: str) -> int:
+    """Value of an option that is a positive number."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
+    return int(text)
+
+
 def parse_flags(
     declared: Callable[..., Parsed],
     flags: Sequence[str],

@@ -188,7 +188,6 @@ class Printer:
 main: Main = make_main(
     Command,
     _generate,
-    prog="python -m jaxzoo.generate",
     interrupted="\ninterrupted",
     out_of_memory="out of memory; give fewer prompts at once, or ask for fewer tokens",
 )

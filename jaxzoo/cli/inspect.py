@@ -66,9 +66,4 @@ def _inspect(command: Command) -> None:
     say(f"written to {out}")
 
 
-main: Main = make_main(
-    Command,
-    _inspect,
-    prog="python -m jaxzoo.inspect",
-    out_of_memory="out of memory; take a shorter example",
-)
+main: Main = make_main(Command, _inspect, out_of_memory="out of memory; take a shorter example")

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from jaxzoo.cli.config_file import import_file
 from jaxzoo.cli.flags import ArgumentParser, UsageError, override, which_checkpoint
 from jaxzoo.cli.progress import ProgressLines
-from jaxzoo.cli.runner import Failure, run, say, use_compilation_cache
+from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.json_files import read_json
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Failure, Screen
 from jaxzoo.train.run_dir import RunDirectory
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory
       Failure: training failed, or was stopped before its end.
     """
     from jaxzoo.loading import load
-    from jaxzoo.train.experiment import TrainingError, run_experiment
+    from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace
 
     resume = run.newest_checkpoint.exists()
@@ -190,12 +190,7 @@ def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory
         run.check_same(to_json(config))
     origin = None if resume else CheckpointPlace(first.path, None)
     screen = Screen(sys.stdout)
-    try:
-        run_experiment(
-            config, run, name="finetuning", resume=resume, overwrite=not resume, screen=screen, init_from=origin
-        )
-    except TrainingError as error:
-        raise Failure(str(error)) from error
+    run_experiment(config, run, name="finetuning", resume=resume, overwrite=not resume, screen=screen, init_from=origin)
     step = load(run.path).step
     if step < config.train.steps:
         raise Failure(f"stopped at step {step} of the finetuning; the same command and --resume continue it")

@@ -30,16 +30,6 @@ def find(text: str, kind: Kind) -> str:
     return text
 
 
-def find_config(text: str) -> str:
-    """`find` among the configs, as the type of an option."""
-    return find(text, "configs")
-
-
-def find_experiment(text: str) -> str:
-    """`find` among the experiments, as the type of an option."""
-    return find(text, "experiments")
-
-
 def missing(file: Path, kind: Kind) -> str:
     """` does not exist`, with the way to the packaged file that was perhaps meant."""
     from jaxzoo.config_io import nearest

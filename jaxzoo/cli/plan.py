@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import add_config_options, read_config
-from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file
+from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive
 from jaxzoo.cli.progress import show_progress
-from jaxzoo.cli.runner import Failure, run
-from jaxzoo.screen import Screen
+from jaxzoo.cli.runner import run
+from jaxzoo.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.config import ExperimentConfig
@@ -56,20 +56,17 @@ def _plan(argv: Sequence[str]) -> None:
     from jaxzoo.plan.topology import find_topology
 
     topology = find_topology(options.topology)
-    from jaxzoo.plan.compile import RejectedError, make_plan
+    from jaxzoo.plan.compile import make_plan
     from jaxzoo.plan.report import describe, verdict
     from jaxzoo.plan.search import search
     from jaxzoo.plan.sources import sources_table
 
     screen = Screen(sys.stdout)
     with _dies_at_once(), _progress(screen) as say:
-        try:
-            if options.search:
-                plan = search(config, topology, name=name, most=options.most_compiled, say=say)
-            else:
-                plan = make_plan(config, topology, name=name, say=say)
-        except RejectedError as error:
-            raise Failure(str(error)) from error
+        if options.search:
+            plan = search(config, topology, name=name, most=options.most_compiled, say=say)
+        else:
+            plan = make_plan(config, topology, name=name, say=say)
     screen.say(describe(plan))
     if options.traffic and plan.sources:
         screen.say("\n" + sources_table(list(plan.sources), options.traffic))
@@ -117,10 +114,6 @@ def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentCon
         raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
     if options.save is not None:
         options.save = output_file("--save", options.save)
-    if options.traffic is not None and options.traffic < 1:
-        raise UsageError(f"--traffic {options.traffic} must be positive")
-    if options.most_compiled < 1:
-        raise UsageError(f"--most-compiled {options.most_compiled} must be positive")
     return config
 
 
@@ -136,9 +129,9 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     searched = "try meshes and remat policies, the most promising first, and plan with the fastest that fits"
     parser.add_argument("--search", action="store_true", help=searched)
     most = "largest number of programs that --search compiles; default: 4"
-    parser.add_argument("--most-compiled", type=int, default=4, metavar="N", help=most)
+    parser.add_argument("--most-compiled", type=positive, default=4, metavar="N", help=most)
     moved = "also print which source files move most of the memory traffic, by pass; default of N: 20"
-    parser.add_argument("--traffic", type=int, nargs="?", const=20, metavar="N", help=moved)
+    parser.add_argument("--traffic", type=positive, nargs="?", const=20, metavar="N", help=moved)
     parser.add_argument("--save", type=Path, metavar="FILE", help="write the plan there as JSON")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print saved plans side by side, and nothing else")
     return parser

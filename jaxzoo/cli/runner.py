@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from jaxzoo.cli.flags import parse_flags
-from jaxzoo.screen import Screen, is_muted
+from jaxzoo.screen import Failure, Screen, is_muted
 
 Options = TypeVar("Options")
 
 HALF_LINE = 1000
 """Characters of each end of an error message that are printed; the middle of a longer one is left out."""
-
-
-class Failure(Exception):
-    """Ends the program with one line and status 1."""
 
 
 def run(
@@ -75,18 +71,22 @@ Main: TypeAlias = Callable[[Sequence[str] | None], int]
 """`main` of a command: takes the words of a command line (None: the process's own), returns the exit status."""
 
 
-def make_main(declared: type[Options], work: Callable[[Options], None], *, prog: str, **lines: str) -> Main:
+GOES_ON = "interrupted; the same command goes on from here"
+"""The line after Ctrl-C of commands that continue unfinished work."""
+
+
+def make_main(declared: type[Options], work: Callable[[Options], None], **lines: str) -> Main:
     """Makes the `main` of a command whose options are the fields of a dataclass.
 
     Args:
       declared: the dataclass; its docstring is the description of the help.
-      work: gets the options.
-      prog: name of the program.
+      work: gets the options; its module `jaxzoo.cli.data_build` names the program `python -m jaxzoo.data.build`.
       **lines: `interrupted` and `out_of_memory` of `run`.
 
     Returns:
       `main(argv)`, which returns the exit status; `argv` None: the command line of the process.
     """
+    prog = f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
 
     def main(argv: Sequence[str] | None = None) -> int:
         return run(lambda words: work(parse_flags(declared, words, prog=prog)), argv, **lines)

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.runner import Failure, run
-from jaxzoo.cli.sweep_experiment import open_sweep
-from jaxzoo.cli.sweep_options import parse
+from jaxzoo.cli.runner import run
+from jaxzoo.cli.sweep_options import open_sweep, parse
 from jaxzoo.cli.sweep_report import report
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Failure, Screen
 
 if TYPE_CHECKING:
     from jaxzoo.sweep.cluster import ClusterWorkers
@@ -54,7 +53,7 @@ def _sweep(argv: Sequence[str]) -> None:
 
 def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> None:
     """Measures some steps and prints the cost of the sweep; writes nothing."""
-    from jaxzoo.sweep.experiment import in_words
+    from jaxzoo.sweep.experiment import coordinates
     from jaxzoo.sweep.plan import MEASURE_SECONDS, expected, measure, plan
     from jaxzoo.sweep.workers import as_one_program, find_device
 
@@ -65,7 +64,7 @@ def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> N
     for found in measure(expected(sweep)):
         measured.append(found)
         words = f"compiled in {found.compile_seconds:.1f} s, {1e3 * found.step_seconds:.2f} ms per step"
-        screen.say(f"  {in_words(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
+        screen.say(f"  {coordinates(next(p for p, task in sweep.points if task.id == found.task.id))}: {words}")
     workers, vectorized = options.workers or device.n_workers, as_one_program(options.parallel, device.platform)
     for line in plan(sweep, measured, workers=workers, vectorized=vectorized):
         screen.say(line)
@@ -73,8 +72,7 @@ def _tell_plan(sweep: "Sweep", options: argparse.Namespace, screen: Screen) -> N
 
 def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, screen: Screen) -> None:
     """Makes the missing runs and the report."""
-    from jaxzoo.sweep.board import Board
-    from jaxzoo.sweep.oversee import WorkersError, oversee
+    from jaxzoo.sweep.board import Board, oversee
     from jaxzoo.sweep.plan import expected
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does: the workers save first
@@ -94,10 +92,7 @@ def _make(sweep: "Sweep", argv: Sequence[str], options: argparse.Namespace, scre
     n_left = len(expected(sweep))
     screen.say(f"{sweep.experiment.title}, scale {options.scale}: {len(sweep.tasks)} runs, {n_left} to make")
     screen.say(f"{n_workers} {who}; {directory.path}")
-    try:
-        oversee(sweep, workers, n_workers, Board(screen, n_workers))
-    except WorkersError as error:
-        raise Failure(str(error)) from error
+    oversee(sweep, workers, n_workers, Board(screen, n_workers))
     report([str(directory.path)], None, screen, experiment=options.experiment)
     n_failed = len(directory.failed() & {task.id for task in sweep.tasks})
     if n_failed:

@@ -1,12 +1,19 @@
-"""Flags of `python -m jaxzoo.sweep`."""
+"""Flags of `python -m jaxzoo.sweep`, and the sweep that they name."""
 
 import argparse
 import ast
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jaxzoo.cli import packaged
-from jaxzoo.cli.flags import ArgumentParser, UsageError
+from jaxzoo.cli.config_file import import_file
+from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
+from jaxzoo.config_io import nearest
+
+if TYPE_CHECKING:
+    from jaxzoo.sweep.sweep import Sweep
 
 PROGRAM = "python -m jaxzoo.sweep"
 
@@ -23,7 +30,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """
     flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
-    flags.add_argument("--experiment", metavar="FILE", type=packaged.find_experiment, help=experiment)
+    flags.add_argument("--experiment", metavar="FILE", type=partial(packaged.find, kind="experiments"), help=experiment)
     flags.add_argument(
         "--scale", metavar="NAME", default="laptop", help="its size: smoke, laptop, ...; default: laptop"
     )
@@ -42,7 +49,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default="auto",
         help="how to train runs that share a program: vmapped, or one after the other; auto: vmap on GPU and TPU",
     )
-    flags.add_argument("--workers", type=_positive, metavar="N", help="processes; default: one per core, or per GPU")
+    flags.add_argument("--workers", type=positive, metavar="N", help="processes; default: one per core, or per GPU")
     flags.add_argument(
         "--cluster", metavar="NAME", help="run workers as jobs of submitit: slurm, or local (processes of this machine)"
     )
@@ -71,12 +78,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a positive number")
-    return int(text)
-
-
 def _option(text: str) -> tuple[str, Any]:
     """`gpus_per_node=1` is a number, `partition=gpu` a word, `setup=["module load cuda"]` a list."""
     name, equals, value = text.partition("=")
@@ -86,3 +87,44 @@ def _option(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+
+
+def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":
+    """Opens the `experiment` of a Python file at a scale, with all its runs read.
+
+    Args:
+      file: the Python file.
+      scale: name of the scale.
+      out: directory of the sweep.
+      checked: whether its claims are checked, on made-up rows.
+
+    Raises:
+      UsageError: the file fails, defines no experiment or no such scale, or a point has no valid config.
+    """
+    module = import_file(file, "experiments")
+
+    from jaxzoo.sweep.directory import SweepDirectory
+    from jaxzoo.sweep.experiment import Experiment, Scale
+    from jaxzoo.sweep.sweep import Sweep
+
+    experiment = getattr(module, "experiment", None)
+    if not isinstance(experiment, Experiment):
+        raise UsageError(f"experiment file {file} must define `experiment`, an Experiment")
+    if scale not in experiment.scales:
+        hint = nearest(scale, experiment.scales) or f"; there are {', '.join(experiment.scales)}"
+        raise UsageError(f"--scale: {file} has no scale {scale!r}{hint}")
+    try:
+        made = experiment.scales[scale]()
+        if not isinstance(made, Scale):
+            raise ValueError(f"scale {scale} gives {made!r}; it must be a Scale")
+        sweep = Sweep(experiment, made, SweepDirectory(out.absolute()))
+        n_tasks = len(sweep.tasks)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}") from error
+    except Exception as error:  # of the user's own function
+        raise UsageError(f"{file}: scale {scale}: {type(error).__name__}: {error}") from error
+    if not n_tasks:
+        raise UsageError(f"{file}: scale {scale} has no points")
+    for complaint in sweep.experiment.complaints(sweep.scale) if checked else ():
+        raise UsageError(f"{file}: {complaint}")
+    return sweep

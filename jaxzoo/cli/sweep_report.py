@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.flags import UsageError
-from jaxzoo.cli.sweep_experiment import open_sweep
+from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.screen import Screen
 
 PAGE = "report.html"

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxzoo.cli.runner import run, use_compilation_cache
-from jaxzoo.cli.sweep_experiment import open_sweep
-from jaxzoo.cli.sweep_options import parse
+from jaxzoo.cli.sweep_options import open_sweep, parse
 
 GRACE_SECONDS = 120.0
 """Time to save after a request to stop."""

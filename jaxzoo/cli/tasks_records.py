@@ -153,8 +153,4 @@ def _summary(manifest: Mapping[str, Any], examples: Sequence[Mapping[str, str]])
     )
 
 
-main: Main = make_main(
-    RecordsCommand,
-    _make,
-    prog="python -m jaxzoo.tasks.records",
-)
+main: Main = make_main(RecordsCommand, _make)

@@ -5,17 +5,17 @@ in the middle, or another process of the run did, earlier checkpoints kept; 2: r
 """
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jaxzoo.cli.config_file import add_config_options, read_config
-from jaxzoo.cli.flags import ArgumentParser, UsageError
-from jaxzoo.cli.processes import add_options, check_options, part_of_run
-from jaxzoo.cli.runner import Failure, run, use_compilation_cache
+from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
+from jaxzoo.cli.runner import quieten, run, say, use_compilation_cache
 from jaxzoo.config_io import to_json
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Screen, mute
 from jaxzoo.train.run_dir import RunDirectory, default_run_dir
 
 PROGRAM = "python -m jaxzoo.train"
@@ -45,7 +45,7 @@ def _train(argv: Sequence[str]) -> None:
 
         print(describe(options.config.model, options.config.model.max_length))
         return
-    with part_of_run(options):
+    with _part_of_run(options):
         _train_in(RunDirectory(options.run_dir.absolute()), options)
 
 
@@ -60,7 +60,7 @@ def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
 
     import jax
 
-    from jaxzoo.train.experiment import TrainingError, run_experiment
+    from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
     from jaxzoo.train.origin import CheckpointPlace
 
@@ -70,20 +70,17 @@ def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
     share_one_arena()  # before JAX starts its devices, and their threads
     if jax.devices()[0].platform == "cpu":
         keep_freed_memory()
-    try:
-        run_experiment(
-            options.config,
-            directory,
-            name=str(options.config_file),
-            resume=options.resume,
-            overwrite=options.overwrite,
-            screen=Screen(sys.stdout if is_leader() else None),
-            init_from=init_from,
-            allow_oversize=options.allow_oversize,
-            profile=options.profile,
-        )
-    except TrainingError as error:
-        raise Failure(str(error)) from error
+    run_experiment(
+        options.config,
+        directory,
+        name=str(options.config_file),
+        resume=options.resume,
+        overwrite=options.overwrite,
+        screen=Screen(sys.stdout if is_leader() else None),
+        init_from=init_from,
+        allow_oversize=options.allow_oversize,
+        profile=options.profile,
+    )
 
 
 def parse_command(argv: Sequence[str]) -> argparse.Namespace:
@@ -110,7 +107,7 @@ def parse_command(argv: Sequence[str]) -> argparse.Namespace:
     default = default_run_dir(file.with_stem(options.name or file.stem), options.mixer, options.task)
     options.run_dir = Path(options.run_dir or default).expanduser()
     options.config, options.config_file = config, file
-    check_options(options)
+    _check_process_options(options)
     return options
 
 
@@ -132,5 +129,67 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     profile = "trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
-    add_options(parser)
+    _add_process_options(parser)
     return parser
+
+
+def _add_process_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options to those of a command."""
+    group = parser.add_argument_group("several processes, each started with the same command")
+    group.add_argument(
+        "--distributed", action="store_true", help="take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU"
+    )
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="host of process 0, and a free port there")
+    group.add_argument("--processes", metavar="N", type=positive, help="number of processes")
+    group.add_argument("--process", metavar="I", type=int, help="number of this process, from 0")
+    wait = "how long to wait until all processes have come; default: %(default)s"
+    group.add_argument("--wait", metavar="SECONDS", type=positive, default=300, help=wait)
+
+
+def _check_process_options(options: argparse.Namespace) -> None:
+    """Checks the options that `_add_process_options` has added.
+
+    Raises:
+      UsageError: they do not fit together.
+    """
+    flags = {"--coordinator": options.coordinator, "--processes": options.processes, "--process": options.process}
+    given = [flag for flag, value in flags.items() if value is not None]
+    if options.distributed and given:
+        raise UsageError(f"--distributed and {given[0]} exclude each other: it learns from the cluster what that says")
+    if not given:
+        return
+    if len(given) < 3:
+        missing = next(flag for flag in flags if flag not in given)
+        raise UsageError(f"{missing} is missing: --coordinator, --processes and --process belong together")
+    if not 0 <= options.process < options.processes:
+        rule = f"must be in [0, {options.processes - 1}], for --processes {options.processes}"
+        raise UsageError(f"--process {options.process} {rule}")
+    host, _, port = options.coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--coordinator {options.coordinator!r} must be HOST:PORT, such as node-0:12321")
+
+
+@contextlib.contextmanager
+def _part_of_run(options: argparse.Namespace) -> Iterator[None]:
+    """Inside the block this process is one of those of the run; only process 0 prints errors there.
+
+    Args:
+      options: checked ones.
+
+    Raises:
+      ValueError: the processes cannot meet.
+    """
+    if options.coordinator is None and not options.distributed:
+        yield
+        return
+    from jaxzoo.distributed.agreement import is_leader
+    from jaxzoo.distributed.joining import ProcessPlace, joined
+
+    place = None
+    if options.coordinator is not None:
+        place = ProcessPlace(options.coordinator, options.processes, options.process)
+    quieten()
+    with joined(place, wait=options.wait, say=say):
+        if not is_leader():
+            mute()
+        yield

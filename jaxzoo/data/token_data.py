@@ -19,9 +19,9 @@ from jaxzoo.data.base import Score
 from jaxzoo.data.statistics.markov import markov_baselines
 from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, allow_open_shards, total_of
-from jaxzoo.data.tokens.token_windows import Concatenation, Share, ShuffledText, ShuffledWindows, as_integers, source_of
+from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, ShuffledWindows, as_integers, source_of
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.data.windows import WindowedText, WindowsConfig, require_batch_sizes
+from jaxzoo.data.windows import WindowedText, WindowsConfig
 
 MOST_COUNTED = 2**28
 """Most training tokens, in all, for which baselines are counted: a second or two per 100 million."""
@@ -93,7 +93,6 @@ class TokenData(WindowedText):
     """
 
     def __init__(self, config: TokenDataConfig, *, batch_size: int, valid_batch_size: int):
-        require_batch_sizes("TokenData", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self._directories = [TokenDirectory(Path(source.path).expanduser()) for source in config.mixture]
         splits = ("train", config.valid_split)
         found = [d.splits[split] for d in self._directories for split in splits if split in d.splits]
@@ -106,15 +105,12 @@ class TokenData(WindowedText):
             "it is for the tokenizer dna",
         )
         texts = [_read(config, d, "train", valid=False) for d in self._directories]
-        self._shares = [
-            Share(
-                ShuffledText(
-                    text, length=config.length, seed=(config.seed, i), reverse_complements=config.reverse_complements
-                ),
-                source.weight,
-            )
-            for i, (text, source) in enumerate(zip(texts, config.mixture, strict=True))
+        reverses = config.reverse_complements
+        self._texts = [
+            ShuffledText(text, length=config.length, seed=(config.seed, i), reverse_complements=reverses)
+            for i, text in enumerate(texts)
         ]
+        self._weights = [source.weight for source in config.mixture]
         train = Concatenation(texts)
         super().__init__(
             config,
@@ -125,10 +121,9 @@ class TokenData(WindowedText):
             batch_size=batch_size,
             valid_batch_size=valid_batch_size,
         )
-        total = sum(source.weight for source in config.mixture)
-        parts = []
-        for source, directory, share in zip(config.mixture, self._directories, self._shares, strict=True):
-            steps = share.text.n_windows / batch_size / (source.weight / total)
+        total, parts = sum(self._weights), []
+        for source, directory, text in zip(config.mixture, self._directories, self._texts, strict=True):
+            steps = text.n_windows / batch_size / (source.weight / total)
             mixed = f", {100 * source.weight / total:.3g} % of the rows" if config.sources else ""
             valid = total_of(directory.split(config.valid_split).subsets.values()).tokens
             parts.append(
@@ -152,7 +147,7 @@ class TokenData(WindowedText):
         return super().baselines()
 
     def _windows(self, rows: Sequence[int] | None) -> ShuffledWindows:
-        return ShuffledWindows(self._shares, batch_size=self._batch_size, rows=rows)
+        return ShuffledWindows(self._texts, self._weights, batch_size=self._batch_size, rows=rows)
 
 
 def _read(config: TokenDataConfig, directory: TokenDirectory, split: str, *, valid: bool) -> Concatenation:

@@ -19,6 +19,7 @@ from jaxzoo.plan.memory_traffic import memory_bytes
 from jaxzoo.plan.plan import Memory, Plan, step_work
 from jaxzoo.plan.sources import read_sources
 from jaxzoo.plan.topology import Topology
+from jaxzoo.screen import Failure
 from jaxzoo.sharding import make_mesh, named_sharding
 from jaxzoo.train.checks import check_data, check_sequence_axis
 from jaxzoo.train.session import Program
@@ -38,7 +39,7 @@ benchmarks/results/plans, on two cores."""
 LEAST_SECONDS = 10.0
 
 
-class RejectedError(Exception):
+class RejectedError(Failure):
     """The compiler takes no program of this kind; the message names the kernel where there is one."""
 
 

@@ -1,9 +1,9 @@
 """Plans as text: one in full, with advice how to change it, or several as a table."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from jaxzoo.plan.plan import Plan, find
-from jaxzoo.plan.units import duration, flops, size
 
 COLUMNS = (
     "run", "devices", "mesh", "to save memory", "peak / capacity", "step at best", "bound by", "tokens/s", "MFU",
@@ -21,6 +21,8 @@ REMAT_SAVES = 8
 
 PROJECTIONS_SAVE = 3
 """Growth of the peak from remat period to projections that is allowed for: it was 2.6 times in the same case."""
+
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 PREALLOCATED = 0.75
 """Share of a GPU's memory that JAX takes for itself, unless it is told otherwise."""
@@ -198,3 +200,29 @@ def _to_speed_up(plan: Plan) -> Iterator[str]:
         yield f"a smaller --train.accumulate than {plan.accumulate}: parameters are gathered for each part"
     if rows <= 1 and times.bottleneck == "network":
         yield "fewer devices, or a larger --train.batch-size: one row a device is little work between two exchanges"
+
+
+def scaled(number: float, unit: str) -> str:
+    """Three digits and a power of 1000: `16.4 GB`."""
+    power = min(max(int(math.log10(number)) // 3, 0), len(_PREFIXES) - 1) if number >= 1 else 0
+    value = number / 1000**power
+    digits = f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{digits} {_PREFIXES[power]}{unit}"
+
+
+def size(count: float) -> str:
+    """Bytes."""
+    return scaled(count, "B")
+
+
+def flops(count: float) -> str:
+    """FLOPs."""
+    return scaled(count, "FLOP")
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or parts of one, in three digits."""
+    for unit, length in (("s", 1), ("ms", 1e-3)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"

@@ -14,9 +14,8 @@ from jaxzoo.data.base import Batch
 from jaxzoo.models.blueprint import make_blueprint
 from jaxzoo.plan.compile import RejectedError, make_plan
 from jaxzoo.plan.plan import FORWARD_AGAIN, Plan, step_work
-from jaxzoo.plan.report import mesh_words, saving_words, verdict
+from jaxzoo.plan.report import duration, mesh_words, saving_words, size, verdict
 from jaxzoo.plan.topology import Topology
-from jaxzoo.plan.units import duration, size
 from jaxzoo.sharding import MeshConfig
 
 WIDEST_TENSOR = 8

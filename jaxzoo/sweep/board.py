@@ -1,22 +1,31 @@
-"""Progress of a sweep: live tables on a terminal, plain lines elsewhere."""
+"""The loop that makes a sweep with workers, and its progress: live tables on a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from jaxzoo.screen import Screen
+from jaxzoo.screen import Failure, Screen
 from jaxzoo.sweep.cost import Rates
-from jaxzoo.sweep.experiment import in_words
+from jaxzoo.sweep.experiment import coordinates
+from jaxzoo.sweep.outcome import failed
 from jaxzoo.sweep.queue import is_held, progress_of_all
 from jaxzoo.sweep.results import SCORE
 from jaxzoo.sweep.sweep import Sweep
+from jaxzoo.sweep.workers import LocalWorkers, Worker
 from jaxzoo.train.progress import duration
 
+if TYPE_CHECKING:
+    from jaxzoo.sweep.cluster import ClusterWorkers
+
+LOOK_SECONDS = 1.0
+"""Time between two looks at the workers."""
+MOST_FAILURES = 3
+"""Workers in a row that may fail before they take a run."""
 PLAIN_SECONDS = 15.0
 """Time between two lines where there is no terminal."""
 MOST_RUNNING = 6
@@ -64,7 +73,7 @@ class Board:
         if last:
             self._live.stop()
             self._console.print(table(sweep, state))
-            for line in (summary, *map(_failure, sweep.failures())):
+            for line in (summary, *(f"failed: {failed(failure)}" for failure in sweep.failures())):
                 self.say(line)
         elif self._console.is_terminal:
             self._live.start()
@@ -105,13 +114,9 @@ def _running(sweep: Sweep, state: State) -> list[Text]:
         told = state.running.get(task.id)
         if told and "steps" in told:
             score = f"  accuracy {told['score']:.3f}" if "score" in told else ""
-            lines.append(f"  {in_words(point)}: step {told['step']}/{told['steps']}{score}")
+            lines.append(f"  {coordinates(point)}: step {told['step']}/{told['steps']}{score}")
     more = [f"  and {len(lines) - MOST_RUNNING} more"] if len(lines) > MOST_RUNNING else []
     return [Text(line, no_wrap=True, overflow="ellipsis") for line in lines[:MOST_RUNNING] + more]
-
-
-def _failure(failure: Mapping[str, Any]) -> str:
-    return f"failed: {in_words(failure['point'])}: {failure['error']}"
 
 
 def _summary(sweep: Sweep, state: State, workers: int) -> str:
@@ -137,3 +142,51 @@ def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | No
         told = state.running.get(task.id, {})
         left += seconds * (1 - told["step"] / told["steps"] if "steps" in told else 1)
     return left / workers
+
+
+class WorkersError(Failure):
+    """Workers fail before they make anything; the message is that of the last one."""
+
+
+def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, board: Board) -> None:
+    """Keeps `count` workers running until every run of the sweep has a result or has failed.
+
+    Args:
+      sweep: sweep to make.
+      workers: starts and stops workers.
+      count: workers at once.
+      board: shows progress.
+
+    Raises:
+      WorkersError: workers fail before they make anything.
+      KeyboardInterrupt: passed on after the workers have saved and ended.
+    """
+    running: dict[int, Worker] = {}
+    failures = 0
+    try:
+        while left := _left(sweep):
+            board.show(sweep)
+            free = [number for number in range(min(count, left)) if number not in running]
+            if free:
+                running |= zip(free, workers.start(free), strict=True)
+            time.sleep(LOOK_SECONDS)
+            for number in [number for number, worker in running.items() if worker.ended()]:
+                worker = running.pop(number)
+                error = worker.error_message()
+                had_a_run = any(told["worker"] == worker.name for told in progress_of_all(sweep.directory).values())
+                failures = failures + 1 if error and not had_a_run else 0
+                if error:
+                    board.say(f"a worker ended ({error}); another one continues")
+                if failures >= MOST_FAILURES:
+                    raise WorkersError(f"{failures} workers in a row made nothing; the last one said: {error}")
+    except KeyboardInterrupt:
+        board.say("interrupted: the workers save their runs and end")
+        raise
+    finally:
+        workers.stop(finished=not _left(sweep))
+        sweep.write_rows()
+        board.show(sweep, last=True)
+
+
+def _left(sweep: Sweep) -> int:
+    return sum(map(len, sweep.left()))

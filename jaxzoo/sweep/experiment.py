@@ -22,10 +22,10 @@ def grid(**axes: Sequence[Value]) -> list[Point]:
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def in_words(point: Point) -> str:
-    """`model attention, d_model 64`."""
-    values = {axis: f"{value:g}" if isinstance(value, float) else str(value) for axis, value in point.items()}
-    return ", ".join(f"{axis} {value}" for axis, value in values.items())
+def coordinates(point: Point) -> str:
+    """A point in words, `model hyena, d_model 64`; axes that it has no value on are left out."""
+    known = {axis: f"{value:.4g}" if isinstance(value, float) else value for axis, value in point.items()}
+    return ", ".join(f"{axis} {value}" for axis, value in known.items() if value is not None)
 
 
 @dataclasses.dataclass(frozen=True)

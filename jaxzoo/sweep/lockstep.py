@@ -17,7 +17,7 @@ from jaxzoo.array_typing import Array, Float
 from jaxzoo.data.base import Batch
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.recorder import host_metrics
-from jaxzoo.train.session import PerShape, Session
+from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 from jaxzoo.train.step import Metrics, make_train_step
 
@@ -43,7 +43,7 @@ class SequentialRuns:
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
         self._runs = [Rated(state, jnp.float32(rate)) for state, rate in zip(states, rates, strict=True)]
-        self._step = _compiled(session, _rated_step(session), _shardings(session))
+        self._step = session.updating(_rated_step(session), _shardings(session))
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
         """Makes one step of the active runs on a batch; returns functions that fetch the metrics of each."""
@@ -67,10 +67,10 @@ class VmappedRuns:
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session
-        shardings = jax.tree.map(_with_lanes, _shardings(session))
+        shardings = jax.tree.map(lambda s: NamedSharding(s.mesh, PartitionSpec(None, *s.spec)), _shardings(session))
         lanes = Rated(jax.tree.map(lambda *xs: jnp.stack(xs), *states), jnp.asarray(rates, jnp.float32))
         self._runs = jax.device_put(lanes, shardings)
-        self._step = _compiled(session, jax.vmap(_rated_step(session), in_axes=(0, None)), shardings)
+        self._step = session.updating(jax.vmap(_rated_step(session), in_axes=(0, None)), shardings)
 
     def update(self, batch: Batch, active: Sequence[int]) -> dict[int, Fetch]:
         """Makes one step of all runs on a batch; the metrics of all are fetched at once."""
@@ -96,23 +96,9 @@ def _rated_step(session: Session) -> Callable[[Rated, Batch], tuple[Rated, Metri
     return step
 
 
-def _compiled(session: Session, step: Callable[..., Any], shardings: Rated) -> PerShape:
-    jitted = jax.jit(
-        step,
-        donate_argnums=0,
-        in_shardings=(shardings, session.row_sharding),
-        out_shardings=(shardings, session.everywhere),
-    )
-    return PerShape(jitted, session.config.train.pallas_kernels)
-
-
 def _shardings(session: Session) -> Rated:
     """Shardings of a run; the rate is replicated."""
     return Rated(cast(Any, session.state_shardings), cast(Any, session.everywhere))
-
-
-def _with_lanes(sharding: NamedSharding) -> NamedSharding:
-    return NamedSharding(sharding.mesh, PartitionSpec(None, *sharding.spec))
 
 
 def _lane(fetch_all: Callable[[], Mapping[str, Any]], i: int) -> dict[str, float]:

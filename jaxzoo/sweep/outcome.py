@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.experiment import Point
+from jaxzoo.sweep.experiment import Point, coordinates
 from jaxzoo.sweep.results import BITS, OVER, SCORE, Missing, Results, Row, Score, ranked
 
 Failure = Mapping[str, Any]
@@ -120,12 +120,6 @@ def number(value: Any) -> str:
 def metric(name: str, value: Any) -> str:
     """The value of a metric: an accuracy with three decimals, else as `number`."""
     return f"{value:.3f}" if "accuracy" in name and isinstance(value, int | float) else number(value)
-
-
-def coordinates(point: Mapping[str, Any]) -> str:
-    """A point in words, `model hyena, d_model 64`; axes that it has no value on are left out."""
-    known = {axis: value for axis, value in point.items() if value is not None}
-    return ", ".join(f"{axis} {value if isinstance(value, int) else number(value)}" for axis, value in known.items())
 
 
 def failed(failure: Failure) -> str:

@@ -51,15 +51,11 @@ def measure(tasks: Sequence[Task], seconds: float = MEASURE_SECONDS) -> Iterator
     """Compiles programs, spread over all of them, and runs a few steps of each, until the time is over."""
     programs = list({task.program: task for task in tasks if isinstance(task.config, ExperimentConfig)}.values())
     deadline = time.monotonic() + seconds
-    for i in _spread(len(programs)):
+    # In this order any beginning is spread over all.
+    for i in sorted(range(len(programs)), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1):
         if time.monotonic() > deadline:
             return
         yield _measured(programs[i])
-
-
-def _spread(n: int) -> list[int]:
-    """0 .. n - 1, so ordered that any beginning is spread over all."""
-    return sorted(range(n), key=lambda i: (i * (math.sqrt(5) - 1) / 2) % 1)
 
 
 def _measured(task: Task) -> Measured:

@@ -24,8 +24,6 @@ OVER = (RATE, SEED)
 SCORE = "valid/accuracy"
 BITS = "valid/bits_per_byte"
 """Of text and DNA; the smallest counts as the best, as of every metric whose name ends so."""
-UNSTABLE = 0.2
-"""Largest spread of the seeds of a score that counts as stable."""
 
 
 class Score(NamedTuple):
@@ -36,11 +34,6 @@ class Score(NamedTuple):
     high: float
     rows: Sequence[Mapping[str, Any]]
     """Runs of the seeds, best first."""
-
-    @property
-    def unstable(self) -> bool:
-        """Whether the seeds differ by more than `UNSTABLE`."""
-        return self.high - self.low > UNSTABLE
 
 
 class Missing(LookupError):

@@ -8,7 +8,7 @@ from typing import Any
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.json_files import read_json_lines
 from jaxzoo.sweep.directory import About, SweepDirectory, checked_result
-from jaxzoo.sweep.experiment import Experiment, Point, Scale, in_words
+from jaxzoo.sweep.experiment import Experiment, Point, Scale, coordinates
 from jaxzoo.sweep.results import OVER, RATE, SCORE, SEED, Row
 from jaxzoo.sweep.task import Task
 from jaxzoo.whole_files import write_rows
@@ -34,14 +34,14 @@ class Sweep:
             for axis, value in point.items():
                 if not isinstance(value, str | int | float | None):
                     raise ValueError(
-                        f"point {in_words(point)}: {axis}={value!r} must be text, a number, a flag or None"
+                        f"point {coordinates(point)}: {axis}={value!r} must be text, a number, a flag or None"
                     )
             try:
                 found.append((point, Task.of(self.scale, point)))
             except ValueError as error:
-                raise ValueError(f"point {in_words(point)}: {error}") from error
+                raise ValueError(f"point {coordinates(point)}: {error}") from error
             except Exception as error:  # of the user's own function
-                raise ValueError(f"point {in_words(point)}: {type(error).__name__}: {error}") from error
+                raise ValueError(f"point {coordinates(point)}: {type(error).__name__}: {error}") from error
         return found
 
     @functools.cached_property

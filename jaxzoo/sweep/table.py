@@ -5,12 +5,14 @@ from typing import Any, NamedTuple
 
 from jaxzoo.sweep.claims import Verdict
 from jaxzoo.sweep.outcome import Best, Outcome, failed, metric, number
-from jaxzoo.sweep.results import SEED, UNSTABLE, Score
+from jaxzoo.sweep.results import SEED, Score
 
 SYMBOLS = {"held": "✓", "not held": "✗", "not tested": "○"}
 """Symbols of the verdicts; the word always stands next to its symbol."""
 FACTS = {"steps": "steps", "state_bytes": "state bytes", "n_parameters": "parameters"}
 """Keys of a row that the table shows where any run has them, and their headings."""
+UNSTABLE = 0.2
+"""Largest spread of the accuracies of seeds that has no mark."""
 
 
 class Cell(NamedTuple):

@@ -7,8 +7,8 @@ A new task is one file: a `TaskConfig` with its fields, `slices`, `example`, and
 import abc
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,8 @@ class TaskConfig(Checked, abc.ABC):
     """Tokens; ids are in [0, vocab_size)."""
     length: PositiveInt
     """Tokens in an example."""
+    folded: ClassVar[tuple[str, ...]] = ()
+    """Fields, or properties, that the key of a split depends on: examples of other sizes share no random numbers."""
 
     @property
     @abc.abstractmethod
@@ -67,7 +69,7 @@ class TaskConfig(Checked, abc.ABC):
 
     def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
         """Returns the key of a split, of which the number of an example makes the example's own."""
-        return sampling.stream(key, (), odd)
+        return sampling.stream(key, tuple(getattr(self, field) for field in self.folded), odd)
 
     def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
         """Makes examples; `labelled` has checked its arguments.
@@ -104,6 +106,19 @@ class TaskConfig(Checked, abc.ABC):
         if isinstance(key, int | np.integer):
             key = jax.random.key(int(key), impl="threefry2x32")
         return self.generate(key, numbers.astype(jnp.uint32), split)
+
+
+def by_rows(read: Callable[[list[int], Any], list[int]]) -> Callable[[Any, Any], Int[np.ndarray, "b t"]]:
+    """Makes an oracle, `oracle(tokens, config)`, of a function that solves one example by reading.
+
+    `read(tokens, config)` gives the answer at each position of an example, or -100 where it has nothing to say.
+    """
+
+    @functools.wraps(read)
+    def oracle(tokens: Int[Array | np.ndarray, "b t"], config: TaskConfig) -> Int[np.ndarray, "b t"]:
+        return np.array([read(row, config) for row in np.asarray(tokens).tolist()], np.int32)
+
+    return oracle
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,8 +1,9 @@
-"""Bit strings with one answer for each of their prefixes: what parity and majority have in common.
+"""Parity and majority: whether a bit string has an odd number of ones, or more ones than zeros.
 
-An example is a string of uniform bits, the tokens 0 and 1, and after it the token `END`, at which the answer for the
-whole string is the target. With `cumulative` there is no `END`, and the target at each bit is the answer for the string
-up to this bit.
+Tasks of the released code alone (HazyResearch/zoology, `data/circuits.py`: `parity` and `majority`, and `cumulative_..`
+for `cumulative=True`), not of the papers. An example is a string of uniform bits, the tokens 0 and 1, and after it the
+token `END`, at which the answer for the whole string is the target. With `cumulative` there is no `END`, and the target
+at each bit is the answer for the string up to this bit.
 
 No string is in both splits: the number of places where two ones stand side by side is odd in test and even in train;
 strings are drawn again until it is. Modulo 2 this number is a quadratic form in the bits, of rank 2 m with
@@ -12,6 +13,17 @@ these repeat in any case: of n bits there are `2^n` strings, of which `2^(n - 1)
 splits tell who has learned the rule from who knows the strings by heart only where there are far more strings than
 training examples; else validate at a length that was not trained on. With `cumulative` too it is the whole strings that
 are apart: two of them may begin alike.
+
+    1 1 0 1 0 0 END       with cumulative   1 1 0 1 0 0
+    . . . . . . 1  parity                   1 0 0 1 1 1
+    . . . . . . 0  majority                 1 1 1 1 1 0
+
+| | release | here |
+| --- | --- | --- |
+| bits with `cumulative`, parity | one fewer than `input_seq_len` | `length` |
+| a tie, majority | 0; with `cumulative` 1 | 0 |
+| length | any | at least 4 bits |
+| train and test | drawn from two seeds | disjoint |
 """
 
 import abc
@@ -22,9 +34,9 @@ import jax.numpy as jnp
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
-from jaxzoo.data.base import Batch
+from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import TaskConfig, by_rows
 
 END = 2
 """The token after the bits, which asks."""
@@ -40,16 +52,17 @@ class BitStringConfig(TaskConfig):
     """Tokens in an example, `END` included; at least 4 of them bits."""
     cumulative: bool = False
     """Asks at every bit for the answer up to there, not once after the last bit."""
-
-    def __post_init__(self) -> None:
-        self.require("vocab_size", self.vocab_size == 3, "must be 3: the bits 0 and 1, and the token that asks")
-        rule = "must hold at least 4 bits: all shorter strings of the test split have one answer"
-        self.require("length", self.n_bits >= 4, rule, f"take {self.length - self.n_bits + 4} or more")
+    folded = ("length",)
 
     @property
     def slices(self) -> Mapping[str, int]:
         """Length."""
         return {"length": self.length}
+
+    def __post_init__(self) -> None:
+        self.require("vocab_size", self.vocab_size == 3, "must be 3: the bits 0 and 1, and the token that asks")
+        rule = "must hold at least 4 bits: all shorter strings of the test split have one answer"
+        self.require("length", self.n_bits >= 4, rule, f"take {self.length - self.n_bits + 4} or more")
 
     @property
     def legend(self) -> str:
@@ -65,10 +78,6 @@ class BitStringConfig(TaskConfig):
     def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
         """The answer for each prefix of a string, 0 or 1: the first for its first bit, the last for all of it."""
 
-    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
-        return sampling.stream(key, (self.length,), odd)
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m = 1, or with `cumulative` m = length, in the order of time."""
         bits = sampling.bits(key, self.n_bits, odd)
@@ -77,3 +86,47 @@ class BitStringConfig(TaskConfig):
             return Batch(tokens=bits, positions=positions, targets=answers)
         end = jnp.full((1,), END, jnp.int32)
         return Batch(tokens=jnp.concatenate([bits, end]), positions=positions[-1:], targets=answers[-1:])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParityConfig(BitStringConfig):
+    """Whether the number of ones is odd.
+
+    A state of one bit solves it, `s_t = s_{t-1} xor x_t`. A linear recurrence keeps such a state with a factor of -1 at
+    every 1; one whose factors are all positive cannot solve the task at all lengths in finite precision (Grazzi et al.
+    2024). All bits count: who misses one of them is right in 1/2 of the answers, as is any constant answer.
+    """
+
+    def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
+        """1 where the number of ones up to a bit is odd."""
+        return bits.cumsum() % 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MajorityConfig(BitStringConfig):
+    """Whether more than half of the bits are ones.
+
+    A count solves it, or the mean of the string, as attention with equal weights computes it. The answer to a tie is 0.
+    So 0 is right in 1/2 of the answers for an odd number of bits, and in `1/2 + C(n, n/2) / 2^(n+1)` for an even number
+    n, 0.60 at 16 bits and 0.55 at 64. In long strings, who counts only a share s of the bits is right in
+    `1/2 + arcsin(sqrt(s)) / pi` of the answers, 3/4 for half of the bits.
+    """
+
+    def answers(self, bits: Int[Array, "n"]) -> Int[Array, "n"]:
+        """1 where more than half of the bits up to here are ones."""
+        return (2 * bits.cumsum() > 1 + jnp.arange(bits.size, dtype=jnp.int32)).astype(jnp.int32)
+
+
+@by_rows
+def oracle(example: list[int], config: BitStringConfig) -> list[int]:
+    """Solves the tasks by reading: parity by a state of one bit, majority by counting ones against zeros.
+
+    Shares nothing with the generator.
+    """
+    said, lead, is_odd = [], 0, False
+    for token in example:
+        lead += {0: -1, 1: 1}.get(token, 0)
+        is_odd ^= token == 1
+        asked = config.cumulative or token == END
+        said.append(int(is_odd if isinstance(config, ParityConfig) else lead > 0) if asked else UNLABELLED)
+    return said

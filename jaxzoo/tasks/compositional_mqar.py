@@ -28,25 +28,25 @@ example that lacks one of its values has the law that it would have without the 
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import by_rows
+from jaxzoo.tasks.mqar import SlottedRecallConfig
 
 NEUTRAL = 0
 """Token of empty positions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompositionalMQARConfig(TaskConfig):
+class CompositionalMQARConfig(SlottedRecallConfig):
     """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
@@ -61,6 +61,7 @@ class CompositionalMQARConfig(TaskConfig):
     fillers: Literal["zero", "any"] = "any"
     """Tokens of empty positions after the context: 0, or uniform over all tokens, so that two fillers may be a pair of
     the example and look like a query without a label."""
+    folded = ("length", "n_pairs")
 
     def __post_init__(self) -> None:
         is_square = self.grid_size > 1 and self.grid_size**2 == self.n_pairs
@@ -70,13 +71,7 @@ class CompositionalMQARConfig(TaskConfig):
         self.require("length", self.length >= 6 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must have {self.n_pairs} values in its last third, has {self.n_values}"
         self.require("vocab_size", self.n_values >= self.n_pairs, rule, f"take {3 * self.n_pairs} or more")
-        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the release: 0.01")
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and number of pairs."""
-        return {"length": self.length, "pairs": self.n_pairs}
+        self.require_power("the release: 0.01")
 
     @property
     def legend(self) -> str:
@@ -110,15 +105,6 @@ class CompositionalMQARConfig(TaskConfig):
         """The smallest token that can be a value."""
         return 2 * (self.vocab_size // 3)
 
-    @property
-    def n_values(self) -> int:
-        """Tokens that can be values."""
-        return self.vocab_size - self.first_value
-
-    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
-        return sampling.stream(key, (self.length, self.n_pairs), odd)
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
         not sorted by time."""
@@ -134,12 +120,10 @@ class CompositionalMQARConfig(TaskConfig):
 
         drawn = sampling.distinct(value_rng, n, self.n_values)
         wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
-        order = np.arange(n)
-        order[:2] = 1, 0
-        values = self.first_value + jnp.where(wrong, drawn[order], drawn)
+        values = self.first_value + sampling.first_two_swapped(drawn, wrong)
 
         context = jnp.concatenate([pairs, values[:, None]], axis=1).reshape(-1)
-        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+        slots = self.draw_slots(slot_words, n)
         rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
         if self.fillers == "any":
             rest = sampling.below(filler_words, self.vocab_size)
@@ -151,19 +135,14 @@ class CompositionalMQARConfig(TaskConfig):
         )
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: CompositionalMQARConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: CompositionalMQARConfig) -> list[int]:
     """Solves the task by reading: remembers the value after each pair, and answers every later token that ends one.
 
     Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
     that end a pair of the context, which have no label.
-
-    Returns:
-      int32, -100 where it has nothing to say.
     """
-    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        context = example[: config.context_length]
-        memory = {(a, x): value for a, x, value in zip(context[::3], context[1::3], context[2::3], strict=True)}
-        for position in range(config.context_length + 1, len(example)):
-            predictions[row, position] = memory.get((example[position - 1], example[position]), UNLABELLED)
-    return predictions
+    n = config.context_length
+    memory = {(a, x): value for a, x, value in zip(example[:n:3], example[1:n:3], example[2:n:3], strict=True)}
+    later = [memory.get((example[i - 1], example[i]), UNLABELLED) for i in range(n + 1, len(example))]
+    return [UNLABELLED] * (n + 1) + later

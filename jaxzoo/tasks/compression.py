@@ -45,6 +45,12 @@ class CompressionConfig(TaskConfig):
     """Tokens of noise, those before the compression token."""
     frac_noise: FractionBelowOne = 0.0
     """Probability of noise in the place of a token."""
+    folded = ("length", "vocab_size")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and vocabulary."""
+        return {"length": self.length, "vocabulary": self.vocab_size}
 
     def __post_init__(self) -> None:
         rule = f"must exceed noise_vocab_size={self.noise_vocab_size} by at least 3"
@@ -57,11 +63,6 @@ class CompressionConfig(TaskConfig):
     def n_plain(self) -> int:
         """Tokens that are neither noise nor the compression token: 0 .. n_plain - 1."""
         return self.vocab_size - 1 - self.noise_vocab_size
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and vocabulary."""
-        return {"length": self.length, "vocabulary": self.vocab_size}
 
     @property
     def legend(self) -> str:
@@ -78,10 +79,6 @@ class CompressionConfig(TaskConfig):
     def copied(self, tokens: Int[np.ndarray, "b t"]) -> Int[np.ndarray, "b t"]:
         """No token can be copied: the decoder sees none of them."""
         return np.full(tokens.shape, UNLABELLED)
-
-    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
-        return sampling.stream(key, (self.length, self.vocab_size), odd)
 
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m = t, in the order of time."""

@@ -43,7 +43,7 @@ from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import TaskConfig, by_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,12 @@ class ContinuousMQARConfig(TaskConfig):
     """How many times the pairs are shown."""
     n_values: PositiveInt = 4096
     """Values, as many as there are answers."""
+    folded = ("length", "n_passes")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Number of pairs and number of passes."""
+        return {"pairs": self.n_pairs, "passes": self.n_passes}
 
     def __post_init__(self) -> None:
         parts = self.n_passes + 1
@@ -82,11 +88,6 @@ class ContinuousMQARConfig(TaskConfig):
         return self.vocab_size // (self.n_values + 1)
 
     @property
-    def slices(self) -> Mapping[str, int]:
-        """Number of pairs, and how many times they are shown."""
-        return {"pairs": self.n_pairs, "passes": self.n_passes}
-
-    @property
     def legend(self) -> str:
         """Meaning of the tokens, for the reader of examples."""
         tokens = f"token = key * {self.n_values + 1}, + 1 + value in a pair"
@@ -108,10 +109,6 @@ class ContinuousMQARConfig(TaskConfig):
         """The value of each pair; -1 of a query."""
         return tokens % (self.n_values + 1) - 1
 
-    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
-        return sampling.stream(key, (self.length, self.n_passes), odd)
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; the queries are its last m = n_pairs positions, in the order of time."""
         key_rng, value_rng, order_rng = jax.random.split(key, 3)
@@ -119,9 +116,7 @@ class ContinuousMQARConfig(TaskConfig):
         keys = sampling.distinct(key_rng, n, self.n_keys)
         values = sampling.distinct(value_rng, n, self.n_values)
         wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + values.sum()) % 2 == 1)) != odd
-        swapped = np.arange(n)
-        swapped[:2] = 1, 0
-        keys = jnp.where(wrong, keys[swapped], keys)
+        keys = sampling.first_two_swapped(keys, wrong)
         # The first pass is in the order of the draw; every later part has an order of its own.
         orders = jnp.argsort(jax.random.bits(order_rng, (passes, n), jnp.uint32), axis=1)
         asks = keys * (self.n_values + 1)
@@ -143,21 +138,17 @@ def pair_text(token: int, n_values: int) -> str:
     return f"{key}={value - 1}" if value else f"{key}?"
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: ContinuousMQARConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: ContinuousMQARConfig) -> list[int]:
     """Solves the task by reading: remembers the pairs, and answers every token without a value.
 
     Shares nothing with the generator.
-
-    Returns:
-      int32, -100 at the pairs.
     """
-    said = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        memory: dict[int, int] = {}
-        for position, token in enumerate(example):
-            key, value = divmod(token, config.n_values + 1)
-            if value:
-                memory[key] = value - 1
-            else:
-                said[row, position] = memory[key]
+    memory: dict[int, int] = {}
+    said = []
+    for token in example:
+        key, value = divmod(token, config.n_values + 1)
+        if value:
+            memory[key] = value - 1
+        said.append(UNLABELLED if value else memory[key])
     return said

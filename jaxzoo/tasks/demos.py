@@ -78,7 +78,7 @@ DEMOS = {
         "compositional_mqar.CompositionalMQARConfig",
         {"length": 24, "n_pairs": 4, "vocab_size": 60, "fillers": "zero"},
     ),
-    "parity": Demo("Whether a string of bits has an odd number of ones.", "parity.ParityConfig", {"length": 13}),
+    "parity": Demo("Whether a string of bits has an odd number of ones.", "bit_strings.ParityConfig", {"length": 13}),
     "permutations": Demo(
         "The word problem of a symmetric group: after each permutation, the product of all so far.",
         "permutations.preset",
@@ -121,7 +121,7 @@ DEMOS = {
         {"length": 560, "num_hops": 2},
     ),
     "majority": Demo(
-        "Whether more than half of the bits of a string are ones.", "majority.MajorityConfig", {"length": 14}
+        "Whether more than half of the bits of a string are ones.", "bit_strings.MajorityConfig", {"length": 14}
     ),
 }
 """All tasks by their names on the command line."""

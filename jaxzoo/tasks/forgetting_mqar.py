@@ -27,26 +27,25 @@ without the split, up to O(n_pairs / vocab_size).
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
+from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
+from jaxzoo.checked import PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import by_rows
+from jaxzoo.tasks.mqar import SlottedRecallConfig
 
 NEUTRAL = 0
 """Token of empty positions."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ForgettingMQARConfig(TaskConfig):
+class ForgettingMQARConfig(SlottedRecallConfig):
     """Sizes and distributions of an example; defaults as released. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
@@ -62,6 +61,12 @@ class ForgettingMQARConfig(TaskConfig):
     fillers: Literal["zero", "any"] = "any"
     """Tokens of empty positions after the context: 0, or uniform over all tokens, so that a filler may equal a key and
     look like a query without a label."""
+    folded = ("length", "n_pairs", "n_updates")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length, number of pairs, number of updates."""
+        return {"length": self.length, "pairs": self.n_pairs, "updates": self.n_updates}
 
     def __post_init__(self) -> None:
         self.require("n_pairs", self.n_pairs > 1, "must be at least 2: one key alone would tell train from test")
@@ -72,13 +77,7 @@ class ForgettingMQARConfig(TaskConfig):
         self.require("length", self.length >= least, rule, "raise length, or lower n_pairs or n_updates")
         rule = f"must exceed length={self.length}"
         self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
-        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the release: 0.01")
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length, number of pairs and number of updates."""
-        return {"length": self.length, "pairs": self.n_pairs, "updates": self.n_updates}
+        self.require_power("the release: 0.01")
 
     @property
     def legend(self) -> str:
@@ -97,25 +96,6 @@ class ForgettingMQARConfig(TaskConfig):
         """Positions that can hold a query: `context_length + 2 i` for i below `n_slots`."""
         return (self.length - self.context_length) // 2
 
-    @property
-    def n_keys(self) -> int:
-        """Tokens that can be keys: 1 .. n_keys."""
-        return self.vocab_size // 2 - 1
-
-    @property
-    def first_value(self) -> int:
-        """The smallest token that can be a value."""
-        return self.vocab_size // 2
-
-    @property
-    def n_values(self) -> int:
-        """Tokens that can be values."""
-        return self.vocab_size - self.first_value
-
-    def split_key(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> PRNGKeyArray:
-        """Returns the key of a split and of the sizes, so that examples of other sizes share no random numbers."""
-        return sampling.stream(key, (self.length, self.n_pairs, self.n_updates), odd)
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; pair j of the context is asked for at `positions[:, j]`, so m = n_pairs and positions are
         not sorted by time."""
@@ -131,13 +111,11 @@ class ForgettingMQARConfig(TaskConfig):
         old, new = self.first_value + old, self.first_value + new
 
         wrong = (sampling.is_odd_order(keys) ^ ((keys.sum() + old.sum() + new.sum()) % 2 == 1)) != odd
-        order = np.arange(n)
-        order[:2] = 1, 0
-        keys = jnp.where(wrong, keys[order], keys)
+        keys = sampling.first_two_swapped(keys, wrong)
 
         bound = jnp.concatenate([keys, keys[again]])
         context = jnp.stack([bound, jnp.concatenate([old, new])], axis=1).reshape(-1)
-        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+        slots = self.draw_slots(slot_words, n)
         rest = jnp.full((n_after,), NEUTRAL, jnp.int32)
         if self.fillers == "any":
             rest = sampling.below(filler_words, self.vocab_size)
@@ -148,18 +126,13 @@ class ForgettingMQARConfig(TaskConfig):
         )
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: ForgettingMQARConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: ForgettingMQARConfig) -> list[int]:
     """Solves the task by reading: remembers what followed each key last, and answers every later token that was one.
 
     Shares nothing with the generator. It knows where the context ends; with `fillers="any"` it also answers fillers
     that equal a key, which have no label.
-
-    Returns:
-      int32, -100 where it has nothing to say.
     """
-    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        context, rest = example[: config.context_length], example[config.context_length :]
-        last = dict(zip(context[::2], context[1::2], strict=True))
-        predictions[row, config.context_length :] = [last.get(token, UNLABELLED) for token in rest]
-    return predictions
+    n = config.context_length
+    last = dict(zip(example[:n:2], example[1:n:2], strict=True))
+    return [UNLABELLED] * n + [last.get(token, UNLABELLED) for token in example[n:]]

@@ -22,6 +22,7 @@ Two configs of the same length and number of pairs draw from the same random num
 alike, in the same split.
 """
 
+import abc
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -36,14 +37,61 @@ from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import LARGEST, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import TaskConfig, by_rows
 
 Fillers = Literal["zero", "random", "any"]
 Places = Literal["slots", "anywhere"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MQARConfig(TaskConfig):
+class SlottedRecallConfig(TaskConfig, abc.ABC):
+    """Recall whose queries stand in slots after the context, by the law of the gap.
+
+    Keys are the lower half of the vocabulary but 0, values the upper half.
+    """
+
+    n_pairs: PositiveInt
+    """Keys with a value in the context."""
+    power: PositiveFloat
+    """Exponent a of the gap law a i^(a-1)."""
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of pairs."""
+        return {"length": self.length, "pairs": self.n_pairs}
+
+    @property
+    @abc.abstractmethod
+    def n_slots(self) -> int:
+        """Places that can hold a query."""
+
+    @property
+    def n_keys(self) -> int:
+        """Tokens that can be keys: 1 .. n_keys."""
+        return self.first_value - 1
+
+    @property
+    def first_value(self) -> int:
+        """The smallest token that can be a value."""
+        return self.vocab_size // 2
+
+    @property
+    def n_values(self) -> int:
+        """Tokens that can be values."""
+        return self.vocab_size - self.first_value
+
+    def require_power(self, remedy: str) -> None:
+        """Raises `ValueError` unless every slot can be drawn."""
+        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
+        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", remedy)
+
+    def draw_slots(self, words: UInt[Array, "size"], n: int) -> Int[Array, "n"]:
+        """Draws the slots of `n` queries, from a random word for each slot."""
+        return sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MQARConfig(SlottedRecallConfig):
     """Sizes and distributions of an MQAR example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
@@ -70,33 +118,12 @@ class MQARConfig(TaskConfig):
         self.require("length", self.length >= 4 * self.n_pairs, rule, "raise length or lower n_pairs")
         rule = f"must exceed length={self.length}"
         self.require("vocab_size", self.vocab_size > self.length, rule, "raise vocab_size or lower length")
-        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the papers have 0.1")
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and number of pairs."""
-        return {"length": self.length, "pairs": self.n_pairs}
+        self.require_power("the papers have 0.1")
 
     @property
     def legend(self) -> str:
         """Meaning of the tokens, for the reader of examples."""
         return f"keys 1..{self.n_keys}, values {self.first_value}..{self.vocab_size - 1}; 0: empty"
-
-    @property
-    def n_keys(self) -> int:
-        """Tokens that can be keys: 1 .. n_keys."""
-        return self.vocab_size // 2 - 1
-
-    @property
-    def first_value(self) -> int:
-        """The smallest token that can be a value."""
-        return self.vocab_size // 2
-
-    @property
-    def n_values(self) -> int:
-        """Tokens that can be values."""
-        return self.vocab_size - self.first_value
 
     @property
     def n_slots(self) -> int:
@@ -186,7 +213,7 @@ def preset(
 def _slots(config: MQARConfig, words: UInt[Array, "n"]) -> Int[Array, "m"]:
     """The slot of each pair, by the law of the gap."""
     if config.places == "slots":
-        return sampling.successive(words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.n_pairs)
+        return config.draw_slots(words, config.n_pairs)
     first = 2 * np.arange(config.n_pairs)
     distances = 2.0 * config.n_pairs + np.arange(config.n_slots)[None, :] - first[:, None]
     return sampling.in_turn(words.reshape(distances.shape), distances ** (config.power - 1))
@@ -206,9 +233,7 @@ def _steer(
         offsets = values - config.first_value
         neighbours = jnp.where((offsets ^ 1) < config.n_values, offsets ^ 1, offsets - 1)
         return keys, jnp.where(wrong, config.first_value + neighbours, values)
-    order = np.arange(config.n_pairs)
-    order[:2] = 1, 0
-    return jnp.where(wrong, keys[order], keys), values
+    return sampling.first_two_swapped(keys, wrong), values
 
 
 def _fillers(config: MQARConfig, words: UInt[Array, "n"], keys: Int[Array, "m"]) -> Int[Array, "n"]:
@@ -220,22 +245,14 @@ def _fillers(config: MQARConfig, words: UInt[Array, "n"], keys: Int[Array, "m"])
     return sampling.below_except(words, config.vocab_size, keys)
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: MQARConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: MQARConfig) -> list[int]:
     """Solves the task by reading: remembers the context, and answers every later token that was a key in it.
 
     Shares nothing with the generator and never sees targets; it is right at every labelled position. It knows
     where the context ends; with `fillers="any"` it also answers fillers that equal a key, which have no
     label.
-
-    Returns:
-      int32, -100 where it has nothing to say.
     """
-    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        memory: dict[int, int] = {}
-        for position, token in enumerate(example):
-            if position >= 2 * config.n_pairs:
-                predictions[row, position] = memory.get(token, UNLABELLED)
-            elif position % 2:
-                memory[example[position - 1]] = token
-    return predictions
+    n = 2 * config.n_pairs
+    memory = dict(zip(example[:n:2], example[1:n:2], strict=True))
+    return [UNLABELLED] * n + [memory.get(token, UNLABELLED) for token in example[n:]]

@@ -25,25 +25,25 @@ without the split.
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
-from jaxzoo.checked import LARGEST, NonNegativeInt, PositiveFloat, PositiveInt
+from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
+from jaxzoo.checked import NonNegativeInt, PositiveFloat, PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import by_rows
+from jaxzoo.tasks.mqar import SlottedRecallConfig
 
 NEUTRAL, NO_MATCH, FIRST_KEY = 0, 1, 2
 """Token of empty positions, answer to a gram that the context does not have, smallest token of a gram."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class NGramRecallConfig(TaskConfig):
+class NGramRecallConfig(SlottedRecallConfig):
     """Sizes and distributions of an example. Raises `ValueError` where no such example exists."""
 
     vocab_size: PositiveInt = 8192
@@ -79,13 +79,7 @@ class NGramRecallConfig(TaskConfig):
         rule = f"must make {n_grams} different {self.n_gram}-grams, makes {self.letters}^{self.n_gram}"
         self.require("n_letters", self.letters**self.n_gram >= n_grams, rule, "raise it, or leave it 0")
         self.require("n_letters", self.letters**self.n_gram < 2**31, "must make fewer than 2^31 grams")
-        drawn = (self.power - 1) * math.log(self.length) < math.log(LARGEST)
-        self.require("power", drawn, "must be smaller: in float32 it gives some slots no chance", "the papers have 0.1")
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and number of pairs."""
-        return {"length": self.length, "pairs": self.n_pairs}
+        self.require_power("the papers have 0.1")
 
     @property
     def legend(self) -> str:
@@ -121,16 +115,6 @@ class NGramRecallConfig(TaskConfig):
         """Places that can hold a query; after the last one stands no neutral token where the example ends."""
         return (self.length - self.context_length + 1) // self.slot_width
 
-    @property
-    def first_value(self) -> int:
-        """The smallest token that can be a value."""
-        return self.vocab_size // 2
-
-    @property
-    def n_values(self) -> int:
-        """Tokens that can be values; even."""
-        return self.vocab_size - self.first_value
-
     def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
         """Makes an example; m queries, those with a match first, and positions that are not sorted by time."""
         letter_rng, gram_rng, asked_rng, word_rng = jax.random.split(key, 4)
@@ -151,7 +135,7 @@ class NGramRecallConfig(TaskConfig):
 
         matched = sampling.distinct(asked_rng, self.asked - self.n_unmatched, n)
         asked = jnp.concatenate([matched, n + jnp.arange(self.n_unmatched, dtype=jnp.int32)])
-        slots = sampling.successive(slot_words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), self.asked)
+        slots = self.draw_slots(slot_words, self.asked)
         starts = self.slot_width * slots
         rest = jnp.zeros((n_after,), jnp.int32)
         if self.fillers == "random":
@@ -208,22 +192,18 @@ def mqnar(length: int = 128, n_pairs: int = 8, *, n_gram: int = 2, vocab_size: i
     )
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: NGramRecallConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: NGramRecallConfig) -> list[int]:
     """Solves the task by reading: remembers what follows each gram of the context, and answers each later one.
 
     Shares nothing with the generator. Behind the context it answers wherever the last `n_gram` tokens are all tokens
     of grams.
-
-    Returns:
-      int32, -100 where it has nothing to say.
     """
-    n, width = config.n_gram, config.n_gram + 1
-    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        starts = range(0, config.context_length, width)
-        memory = {tuple(example[start : start + n]): example[start + n] for start in starts}
-        for position in range(config.context_length + n - 1, len(example)):
-            gram = tuple(example[position - n + 1 : position + 1])
-            if all(FIRST_KEY <= token < config.first_value for token in gram):
-                predictions[row, position] = memory.get(gram, NO_MATCH)
-    return predictions
+    n, said = config.n_gram, [UNLABELLED] * len(example)
+    starts = range(0, config.context_length, n + 1)
+    memory = {tuple(example[start : start + n]): example[start + n] for start in starts}
+    for position in range(config.context_length + n - 1, len(example)):
+        gram = tuple(example[position - n + 1 : position + 1])
+        if all(FIRST_KEY <= token < config.first_value for token in gram):
+            said[position] = memory.get(gram, NO_MATCH)
+    return said

@@ -33,13 +33,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import UInt
 
-from jaxzoo.array_typing import Array, Int, PRNGKeyArray
+from jaxzoo.array_typing import Array, Bool, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import Split, TaskConfig
+from jaxzoo.tasks.base import TaskConfig, by_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +53,12 @@ class PermutationsConfig(TaskConfig):
     """Objects that are permuted, 2 to 5: the group S_2 to S_5."""
     moves: Literal["all", "swaps"] = "all"
     """Permutations that occur: all, or the identity and the exchanges of two objects."""
+    folded = ("length", "n_objects", "has_swaps")
+
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and group."""
+        return {"length": self.length, "objects": self.n_objects}
 
     def __post_init__(self) -> None:
         self.require("n_objects", 2 <= self.n_objects <= 5, "must be in [2, 5]")
@@ -62,19 +67,37 @@ class PermutationsConfig(TaskConfig):
         self.require("length", self.length >= 4, "must be at least 4, for test examples of more than one kind")
 
     @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and group."""
-        return {"length": self.length, "objects": self.n_objects}
-
-    @property
     def legend(self) -> str:
         """Meaning of the tokens, for the reader of examples."""
         last = self.vocab_size - 1
         return f"permutations 0..{last} of {self.n_objects} objects in lexicographic order; each asks for the product"
 
-    def generate(self, key: PRNGKeyArray, numbers: UInt[Array, "b"], split: Split) -> Batch:
-        """Makes examples; m = length, in the order of time."""
-        return _generate(self, key, split == "test", numbers)
+    @property
+    def has_swaps(self) -> bool:
+        """Whether the moves are swaps alone."""
+        return self.moves == "swaps"
+
+    def example(self, key: PRNGKeyArray, odd: Bool[Array, ""]) -> Batch:
+        """Makes an example; m = length, in the order of time."""
+        table, swaps = _group(self.n_objects)
+        tokens = jnp.asarray(swaps if self.has_swaps else np.arange(self.vocab_size, dtype=np.int32))
+
+        def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            n_rounds = carry[1]
+            words = jax.random.bits(jax.random.fold_in(key, n_rounds), (self.length,), jnp.uint32)
+            return sampling.below(words, tokens.size), n_rounds + 1
+
+        def is_wrong(carry: tuple[Array, Array]) -> Array:
+            moves, n_rounds = carry
+            pairs = (moves[1:] & moves[:-1] & 1).sum()
+            return (n_rounds == 0) | ((pairs % 2 == 1) != odd)
+
+        start = jnp.zeros(self.length, jnp.int32), jnp.zeros((), jnp.int32)
+        inputs = tokens[jax.lax.while_loop(is_wrong, redraw, start)[0]]
+        products = jnp.asarray(table)
+        compose = lambda earlier, later: products[later, earlier]  # noqa: E731
+        targets = jax.lax.associative_scan(compose, inputs)
+        return Batch(tokens=inputs, positions=jnp.arange(self.length, dtype=jnp.int32), targets=targets)
 
 
 def preset(n_objects: int = 3, length: int = 64, moves: Literal["all", "swaps"] = "all") -> PermutationsConfig:
@@ -94,47 +117,15 @@ def _group(n_objects: int) -> tuple[np.ndarray, np.ndarray]:
     return codes[products @ digits], np.flatnonzero(moved <= 2).astype(np.int32)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _generate(config: PermutationsConfig, key: PRNGKeyArray, odd: Array | bool, numbers: UInt[Array, "b"]) -> Batch:
-    odd = jnp.asarray(odd)
-    key = sampling.stream(key, (config.length, config.n_objects, config.moves == "swaps"), odd)
-    return jax.vmap(lambda number: _example(config, jax.random.fold_in(key, number), odd))(numbers)
+@by_rows
+def oracle(example: list[int], config: PermutationsConfig) -> list[int]:
+    """Solves the task by moving objects: the number of the arrangement after each move.
 
-
-def _example(config: PermutationsConfig, key: PRNGKeyArray, odd: Array) -> Batch:
-    """One example, without the axis of the batch."""
-    table, swaps = _group(config.n_objects)
-    tokens = jnp.asarray(swaps if config.moves == "swaps" else np.arange(config.vocab_size, dtype=np.int32))
-
-    def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        n_rounds = carry[1]
-        words = jax.random.bits(jax.random.fold_in(key, n_rounds), (config.length,), jnp.uint32)
-        return sampling.below(words, tokens.size), n_rounds + 1
-
-    def is_wrong(carry: tuple[Array, Array]) -> Array:
-        moves, n_rounds = carry
-        pairs = (moves[1:] & moves[:-1] & 1).sum()
-        return (n_rounds == 0) | ((pairs % 2 == 1) != odd)
-
-    start = jnp.zeros(config.length, jnp.int32), jnp.zeros((), jnp.int32)
-    inputs = tokens[jax.lax.while_loop(is_wrong, redraw, start)[0]]
-    products = jnp.asarray(table)
-    compose = lambda earlier, later: products[later, earlier]  # noqa: E731
-    targets = jax.lax.associative_scan(compose, inputs)
-    return Batch(tokens=inputs, positions=jnp.arange(config.length, dtype=jnp.int32), targets=targets)
-
-
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: PermutationsConfig) -> Int[np.ndarray, "b t"]:
-    """Solves the task by moving objects. Shares nothing with the generator.
-
-    Returns:
-      int32, the number of the arrangement after each move.
+    Shares nothing with the generator.
     """
-    arrangements = list(itertools.permutations(range(config.n_objects)))
-    predictions = np.zeros(tokens.shape, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        objects = list(range(config.n_objects))
-        for position, token in enumerate(example):
-            objects = [arrangements[token][place] for place in objects]
-            predictions[row, position] = arrangements.index(tuple(objects))
-    return predictions
+    arrangements, objects = list(itertools.permutations(range(config.n_objects))), list(range(config.n_objects))
+    said = []
+    for token in example:
+        objects = [arrangements[token][place] for place in objects]
+        said.append(arrangements.index(tuple(objects)))
+    return said

@@ -72,11 +72,11 @@ class RecallData:
 
     Args:
       config: what to train and validate on.
-      batch_size: examples of a training batch.
+      batch_size: examples of a training batch, positive.
       valid_batch_size: examples of a validation batch; the last of a set may be smaller.
 
     Raises:
-      ValueError: a batch size is not positive, or an entry of `train` does not fill one batch.
+      ValueError: an entry of `train` does not fill one batch.
     """
 
     bytes_per_token: float | None = None
@@ -84,9 +84,6 @@ class RecallData:
     summary: str = ""
 
     def __init__(self, config: RecallDataConfig, batch_size: int, valid_batch_size: int) -> None:
-        for name, size in (("batch_size", batch_size), ("valid_batch_size", valid_batch_size)):
-            if size < 1:
-                raise ValueError(f"RecallData: {name}={size} must be at least 1")
         for i, examples in enumerate(config.train):
             if examples.n_examples < batch_size:
                 rule = f"must be at least batch_size={batch_size}, or they would never be seen"

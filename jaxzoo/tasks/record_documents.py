@@ -17,9 +17,6 @@ cannot be continued by heart either.
     {"text": "Section: admin\\n…\\nVersion: 3.134\\nInstalled-Size: 686\\nDepends: passwd\\nVersion: 3.134",
      "meta": {"pile_set_name": "Debian packages"}}
 
-With several records to a document, each is a block of its own, its name first, and a question names field and record:
-`Version of apt:`.
-
 What makes the answers a matter of recall, and not of knowledge:
 
 - a package, and all that it shares a source with, is on one side: training or evaluation;
@@ -61,8 +58,6 @@ class RecordsConfig(Checked):
     """Training documents; the records of training take turns, so that each is seen in many forms."""
     fields_per_document: PositiveInt = 12
     """Most fields of a record in a document."""
-    records_per_document: PositiveInt = 1
-    """Records in a document; a question about one of several names it."""
     questions: PositiveInt = 8
     """Most fields asked of a document: at the end of one of training, one an example in evaluation."""
     document_bytes: PositiveInt = 640
@@ -104,8 +99,7 @@ class RecordSet:
         is_valid = [_share(config.seed, record.group) < config.valid_fraction for record in usable]
         self.train: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if not valid]
         self.valid: list[Record] = [record for record, valid in zip(usable, is_valid, strict=True) if valid]
-        rule = "must leave records on both sides, and a document's on each"
-        config.require("valid_fraction", min(len(self.train), len(self.valid)) >= config.records_per_document, rule)
+        config.require("valid_fraction", bool(self.train and self.valid), "must leave records on both sides")
         self._train_counts = _value_counts(self.train)
         self._values = {held_out: _values(side) for held_out, side in ((False, self.train), (True, self.valid))}
 
@@ -117,16 +111,15 @@ class RecordSet:
         for index in range(n):
             rng = random.Random(f"{config.seed}/{'valid' if held_out else 'train'}/{index}")
             record = side[index % len(side)]
-            others = self._others(record, side, rng)
             if config.mixed:
-                record, *others = (self._mixed(each, held_out, rng) for each in (record, *others))
-            blocks = self._blocks(record, others, rng)
-            asked = [(i, key) for i, (each, keys) in enumerate(blocks) for key in keys if key in self._askable(each)]
+                record = self._mixed(record, held_out, rng)
+            keys = self._keys(record, rng)
+            asked = [key for key in keys if key in self._askable(record)]
             if rng.random() < config.shuffled:
-                blocks = [(self._shuffled(each, rng), keys) for each, keys in blocks]
-            asked = [(blocks[i][0], key) for i, key in rng.sample(asked, min(config.questions, len(asked)))]
-            answers = [f"{self._question(each, key)} {each.fields[key]}" for each, key in asked]
-            yield {"text": "\n".join([_document(blocks), *answers]), "meta": {"pile_set_name": record.source}}
+                record = _shuffled(record, rng)
+            asked = rng.sample(asked, min(config.questions, len(asked)))
+            text = "\n".join(_line(record, key) for key in (*keys, *asked))
+            yield {"text": text, "meta": {"pile_set_name": record.source}}
 
     def examples(self) -> list[dict[str, str]]:
         """Rows of evaluation, with the fields `doc_id`, `key`, `value` and `text`."""
@@ -135,11 +128,10 @@ class RecordSet:
             rng = random.Random(f"{self._config.seed}/questions/{record.source}/{record.name}")
             keys = [key for key in self._askable(record) if self._is_new(record, key)]
             for key in rng.sample(keys, min(self._config.questions, len(keys))):
-                blocks = self._blocks(record, self._others(record, self.valid, rng), rng, asked=key)
-                document, value = _document(blocks), record.fields[key]
-                is_shown = any(each is record and key in kept for each, kept in blocks)
-                if is_shown and document.lower().count(value.lower()) == 1:
-                    text, doc_id = f"{document}\n{self._question(record, key)}", f"{record.source}/{record.name}"
+                kept, value = self._keys(record, rng, key), record.fields[key]
+                document = "\n".join(_line(record, each) for each in kept)
+                if key in kept and document.lower().count(value.lower()) == 1:
+                    text, doc_id = f"{document}\n{key}:", f"{record.source}/{record.name}"
                     rows.append({"doc_id": doc_id, "key": key, "value": value, "text": text})
         return rows
 
@@ -165,79 +157,43 @@ class RecordSet:
         found = []
         for key, value in record.fields.items():
             counts = self._counts[record.source, key]
-            rare = counts[value] <= max(MAX_SHARE * counts.total(), 1)
-            if rare and low <= len(value.encode()) <= high and not (self._is_name(record, key) and self._has_blocks):
+            if counts[value] <= max(MAX_SHARE * counts.total(), 1) and low <= len(value.encode()) <= high:
                 found.append(key)
         return found
 
     def _is_new(self, record: Record, key: str) -> bool:
         return record.fields[key] not in self._train_counts[record.source, key]
 
-    @property
-    def _has_blocks(self) -> bool:
-        return self._config.records_per_document > 1
-
-    @staticmethod
-    def _is_name(record: Record, key: str) -> bool:
-        return key == next(iter(record.fields))
-
-    def _others(self, record: Record, side: Sequence[Record], rng: random.Random) -> list[Record]:
-        """The other records of a document: of the same source and side, no two of a name."""
-        if not self._has_blocks:
-            return []
-        same_source = {each.name: each for each in side if each.source == record.source}
-        others = [each for name, each in same_source.items() if name != record.name]
-        return rng.sample(others, min(self._config.records_per_document - 1, len(others)))
-
     def _mixed(self, record: Record, held_out: bool, rng: random.Random) -> Record:
-        """A record with the same keys, each with a value from the same side and source; where questions name records,
-        it keeps its name."""
+        """A record with the same keys, each with a value from the same side and source."""
         values = self._values[held_out]
-        fields = {key: rng.choice(values[record.source, key]) for key in record.fields}
-        if self._has_blocks:
-            fields[next(iter(fields))] = record.name
-        return record._replace(name=next(iter(fields.values())), fields=fields)
+        return record._replace(fields={key: rng.choice(values[record.source, key]) for key in record.fields})
 
-    def _shuffled(self, record: Record, rng: random.Random) -> Record:
-        """A record whose values have the characters of each of their words in another order."""
-
-        def word(found: re.Match[str]) -> str:
-            return "".join(rng.sample(found[0], len(found[0])))
-
-        fields = {key: _WORD.sub(word, value) for key, value in record.fields.items()}
-        return record._replace(name=next(iter(fields.values())), fields=fields)
-
-    def _blocks(
-        self, record: Record, others: Sequence[Record], rng: random.Random, asked: str | None = None
-    ) -> list[tuple[Record, list[str]]]:
-        """Records and the keys that the document shows of each, in order; the asked one among them."""
-        room = self._config.document_bytes // (1 + len(others))
-        blocks = [
-            (record, self._keys(record, rng, room, asked)),
-            *((each, self._keys(each, rng, room)) for each in others),
-        ]
-        rng.shuffle(blocks)
-        return blocks
-
-    def _keys(self, record: Record, rng: random.Random, room: int, asked: str | None = None) -> list[str]:
-        name, *rest = record.fields
+    def _keys(self, record: Record, rng: random.Random, asked: str | None = None) -> list[str]:
+        """The keys that a document shows, in order; the asked one among them, where there is room."""
+        room, (name, *rest) = self._config.document_bytes, record.fields
         first = [name] if asked in (None, name) else [name, asked]
         rest = [key for key in rest if key != asked]
         kept: list[str] = []
         for key in [*first, *rng.sample(rest, len(rest))]:
-            size = len(f"{key}: {record.fields[key]}\n".encode())
+            size = len(f"{_line(record, key)}\n".encode())
             if len(kept) < max(self._config.fields_per_document, len(first)) and size <= room:
                 kept.append(key)
                 room -= size
-        order = rng.sample(kept, len(kept))
-        return [name, *(key for key in order if key != name)] if self._has_blocks and name in kept else order
-
-    def _question(self, record: Record, key: str) -> str:
-        return f"{key} of {record.name}:" if self._has_blocks else f"{key}:"
+        return rng.sample(kept, len(kept))
 
 
-def _document(blocks: Sequence[tuple[Record, Sequence[str]]]) -> str:
-    return "\n\n".join("\n".join(f"{key}: {record.fields[key]}" for key in keys) for record, keys in blocks)
+def _line(record: Record, key: str) -> str:
+    return f"{key}: {record.fields[key]}"
+
+
+def _shuffled(record: Record, rng: random.Random) -> Record:
+    """A record whose values have the characters of each of their words in another order."""
+
+    def word(found: re.Match[str]) -> str:
+        return "".join(rng.sample(found[0], len(found[0])))
+
+    return record._replace(fields={key: _WORD.sub(word, value) for key, value in record.fields.items()})
 
 
 def _order(record: Record) -> tuple[str, str, list[tuple[str, str]]]:

@@ -129,6 +129,13 @@ def below_except(words: UInt[Array, "n"], size: int, excluded: Int[Array, "m"]) 
     return ranks + skipped.astype(jnp.int32)
 
 
+def first_two_swapped(items: Int[Array, "n"], wrong: Bool[Array, ""]) -> Int[Array, "n"]:
+    """The items, the first two of them exchanged where `wrong`: an odd permutation becomes an even one."""
+    order = np.arange(items.size)
+    order[:2] = 1, 0
+    return jnp.where(wrong, items[order], items)
+
+
 def is_odd_order(items: Int[Array, "n"]) -> Bool[Array, ""]:
     """True where the different `items` stand in an odd permutation of their sorted order.
 

@@ -27,13 +27,12 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxzoo.array_typing import Array, Bool, Int, PRNGKeyArray
 from jaxzoo.checked import PositiveInt
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.tasks import sampling
-from jaxzoo.tasks.base import TaskConfig
+from jaxzoo.tasks.base import TaskConfig, by_rows
 
 SEPARATOR = 0
 """The token after the prompt."""
@@ -54,6 +53,11 @@ class SelectiveCopyConfig(TaskConfig):
     repeats: Literal["none", "copied", "once"] = "none"
     """Whether a signal may stand in the prompt more than once, and what is copied then."""
 
+    @property
+    def slices(self) -> Mapping[str, int]:
+        """Length and number of signals."""
+        return {"length": self.length, "signals": self.n_signals}
+
     def __post_init__(self) -> None:
         self.require("n_signals", self.n_signals > 1, "must be at least 2: one alone would tell train from test")
         self.require("length", self.prompt_length >= self.n_signals, f"must be at least {2 * self.n_signals}")
@@ -63,11 +67,6 @@ class SelectiveCopyConfig(TaskConfig):
         enough = self.repeats != "none" or self.n_signal_tokens >= self.n_signals
         rule = f"must be at most {self.n_signal_tokens}, the signals of the vocabulary"
         self.require("n_signals", enough, rule, "raise vocab_size, or set repeats='copied'")
-
-    @property
-    def slices(self) -> Mapping[str, int]:
-        """Length and number of signals."""
-        return {"length": self.length, "signals": self.n_signals}
 
     @property
     def legend(self) -> str:
@@ -121,28 +120,21 @@ def _signals(config: SelectiveCopyConfig, key: PRNGKeyArray, odd: jax.Array) -> 
     if config.repeats == "none":
         drawn = sampling.distinct(key, config.n_signals, config.n_signal_tokens)
         wrong = (sampling.is_odd_order(drawn) ^ (drawn.sum() % 2 == 1)) != odd
-        order = np.arange(config.n_signals)
-        order[:2] = 1, 0
-        return config.first_signal + jnp.where(wrong, drawn[order], drawn)
+        return config.first_signal + sampling.first_two_swapped(drawn, wrong)
     words = jax.random.bits(key, (config.n_signals,), jnp.uint32)
     drawn = sampling.below(words, config.n_signal_tokens)
     wrong = (drawn.sum() % 2 == 1) != odd
     return config.first_signal + drawn.at[0].set(jnp.where(wrong, drawn[0] ^ 1, drawn[0]))
 
 
-def oracle(tokens: Int[Array | np.ndarray, "b t"], config: SelectiveCopyConfig) -> Int[np.ndarray, "b t"]:
+@by_rows
+def oracle(example: list[int], config: SelectiveCopyConfig) -> list[int]:
     """Solves the task by reading: takes the signals out of the prompt, and repeats them after the separator.
 
     Shares nothing with the generator.
-
-    Returns:
-      int32, -100 where it has nothing to say.
     """
-    predictions = np.full(tokens.shape, UNLABELLED, np.int32)
-    for row, example in enumerate(np.asarray(tokens).tolist()):
-        prompt = example[: config.prompt_length]
-        signals = [token for token in prompt if token >= config.first_signal]
-        if config.repeats == "once":
-            signals = list(dict.fromkeys(signals))
-        predictions[row, config.prompt_length : config.prompt_length + len(signals)] = signals
-    return predictions
+    n = config.prompt_length
+    signals = [token for token in example[:n] if token >= config.first_signal]
+    if config.repeats == "once":
+        signals = list(dict.fromkeys(signals))
+    return [UNLABELLED] * n + signals + [UNLABELLED] * (len(example) - n - len(signals))

@@ -252,7 +252,7 @@ class VariableTrackingConfig(TextTask):
 
     @property
     def slices(self) -> Mapping[str, int]:
-        """Length, chains and hops."""
+        """Length, chains, hops."""
         return {"length": self.length, "chains": self.num_chains, "hops": self.num_hops}
 
     def text(self, rng: np.random.Generator, n_noise: int) -> Text:

@@ -40,10 +40,10 @@ from flax import nnx
 from jaxzoo.array_typing import Array, Float, Int
 from jaxzoo.mixers import Context, InputDependentConvConfig
 from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv
+from jaxzoo.theory import attention_recall
+from jaxzoo.theory.attention_recall import NOTHING as NOTHING
 from jaxzoo.theory.parameters import write, zeros
 
-NOTHING = -1
-"""The answer to a query without a match."""
 SMALLEST = 1e-5
 """Entries of the output that are more than rounding."""
 
@@ -89,13 +89,9 @@ def encode(
     keys: Int[np.ndarray, "b n"], values: Int[np.ndarray, "b n"], queries: Int[np.ndarray, "b n"], n_tokens: int
 ) -> tuple[Float[Array, "b t d"], Context]:
     """The rows of Remark H.26, `t = 3 n`, and the token ids; those of values, c and on, are not those of keys."""
-    b, n = keys.shape
-    u = np.zeros((b, n, 3, 3, n_tokens), np.float32)
-    row, triple = np.arange(b)[:, None], np.arange(n)[None, :]
-    for role, tokens in enumerate((keys, values, queries)):
-        u[row, triple, role, role, tokens] = 1
-    ids = np.stack([keys, values + n_tokens, queries], axis=2).reshape(b, 3 * n)
-    return jnp.asarray(u.reshape(b, 3 * n, 3 * n_tokens)), Context(tokens=jnp.asarray(ids, jnp.int32))
+    u = attention_recall.encode(keys, values, queries, n_tokens)[:, 3:]  # without the empty triple
+    ids = np.stack([keys, values + n_tokens, queries], axis=2).reshape(len(keys), -1)
+    return u, Context(tokens=jnp.asarray(ids, jnp.int32))
 
 
 def answers(outputs: Float[Array, "b t v"]) -> Int[np.ndarray, "b n"]:

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxzoo import __version__
 from jaxzoo.json_files import parse_json
 from jaxzoo.models.adapters import AdaptedBlueprint, Lora, adapt
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters
-from jaxzoo.train.portable import need_library, opened, variables_digest, version
+from jaxzoo.train.portable import need_library, opened, variables_digest
 from jaxzoo.train.trained import Which, on_device, read_run, read_stored
 from jaxzoo.whole_files import replacing
 
@@ -40,7 +41,7 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
     own = Variables(*on_device(blueprint.base.shapes, jax.devices("cpu")[0]))
     variables, seal = read_stored(run, step, with_adapters(blueprint, own), lambda seal: None)
     metadata = {
-        "jaxzoo_version": version(),
+        "jaxzoo_version": __version__,
         "lora": json.dumps(lora._asdict()),
         "base": variables_digest(blueprint.own(variables)),
         "step": str(seal.step),

@@ -10,7 +10,7 @@ import jax
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
 from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
-from jaxzoo.screen import Screen, warn
+from jaxzoo.screen import Failure, Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_kernels
 from jaxzoo.train.loop import Start, StopSignals, begin, train
@@ -26,7 +26,7 @@ from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, step_work
 
 
-class TrainingError(Exception):
+class TrainingError(Failure):
     """Training failed in the middle; the message says what is kept."""
 
 

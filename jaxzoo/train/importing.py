@@ -9,7 +9,7 @@ from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.portable import Header, read_header, read_portable, variables_digest
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import first_other_shape, on_device, read_experiment
+from jaxzoo.train.trained import on_device, read_experiment, require_shapes
 
 
 def import_run(file: Path, run: RunDirectory) -> Header:
@@ -27,16 +27,8 @@ def import_run(file: Path, run: RunDirectory) -> Header:
     header = read_header(file)
     config = read_experiment(header.config, file)
     abstract = on_device(make_blueprint(config.model).shapes, jax.devices("cpu")[0])
-
-    def check(header: Header) -> None:
-        other = first_other_shape(header.shapes, abstract)
-        if other:
-            name, there, here = other
-            raise ValueError(
-                f"{file} is of another model: variable {name} has shape {there} there and {here} by its config"
-            )
-
-    variables, _ = read_portable(file, abstract, check)
+    require_shapes(header.shapes, abstract, f"{file} is of another model", "by its config")
+    variables = read_portable(file, header, abstract)
     create_imported(
         run, header.config, variables, {"file": str(file.absolute()), "step": header.step}, header.tokenizer
     )

@@ -12,11 +12,11 @@ from jaxzoo.config_io import Json, first_difference, from_json, to_json
 from jaxzoo.models.blueprint import Shapes, Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
-from jaxzoo.train.portable import EXTENSION, read_portable, variables_digest
+from jaxzoo.train.portable import EXTENSION, read_header, read_portable, variables_digest
 from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Which, find_run, first_other_shape, read_merged, shapes_of
+from jaxzoo.train.trained import Which, find_run, read_merged, require_shapes, shapes_of
 
 OPTION = "--init-from"
 
@@ -70,7 +70,9 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     """
     source, abstract = place.path.absolute(), session.blueprint.own(session.abstract_state.variables)
     if source.suffix == EXTENSION and not source.is_dir():
-        variables, header = read_portable(source, abstract, lambda header: _check(source, header.shapes, abstract))
+        header = read_header(source)
+        _check(source, header.shapes, abstract)
+        variables = read_portable(source, header, abstract)
         config, tokenizer = header.config, header.tokenizer
         note = {"file": str(source), "step": header.step, "digest": header.digest}
     else:
@@ -96,13 +98,8 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
 
 
 def _check(source: Path, shapes: Shapes, abstract: Variables) -> None:
-    other = first_other_shape(shapes, abstract)
-    if other:
-        name, there, here = other
-        raise ValueError(
-            f"{OPTION} {source}: variable {name} has shape {there} there and {here} in this model; set the fields of "
-            "--model to those that it was trained with"
-        )
+    end = "in this model; set the fields of --model to those that it was trained with"
+    require_shapes(shapes, abstract, f"{OPTION} {source}", end)
 
 
 def _warn_of_other_model(there: Json, source: Path, model: LanguageModelConfig) -> None:

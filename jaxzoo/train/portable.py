@@ -7,9 +7,7 @@ text), `digest` (of all variables as they are stored, `jaxzoo.train.digest.joint
 that do not learn, JSON) and `jaxzoo_version`.
 """
 
-import importlib.metadata
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxzoo import __version__
 from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
@@ -69,7 +68,7 @@ def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
     import safetensors.numpy
 
     metadata = {
-        "jaxzoo_version": version(),
+        "jaxzoo_version": __version__,
         "config": json.dumps(stored_without_adapters(seal.config)),
         "step": str(seal.step),
         "tokenizer": tokenizer_of(seal.cursor),
@@ -124,20 +123,18 @@ def read_header(file: Path) -> Header:
         ) from None
 
 
-def read_portable(file: Path, abstract: Variables, check: Callable[[Header], None]) -> tuple[Variables, Header]:
+def read_portable(file: Path, header: Header, abstract: Variables) -> Variables:
     """The variables of a file, read one after the other to where they belong.
 
     Args:
       file: its place.
+      header: its metadata; names and shapes are those of `abstract`.
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
-      check: raises ValueError for a file whose variables are others, before any of them is read.
 
     Raises:
-      ValueError: it is no file of ours, or what `check` raises.
+      ValueError: an array has another dtype.
       OSError: it cannot be read, or holds other numbers than were written.
     """
-    header = read_header(file)
-    check(header)
     import safetensors
 
     with opened(file) as content:
@@ -157,7 +154,7 @@ def read_portable(file: Path, abstract: Variables, check: Callable[[Header], Non
         raise OSError(
             f"{file} holds other numbers than were written: the digest of its arrays is not that which it says"
         )
-    return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract), header
+    return jax.tree.map(lambda x, like: x.astype(like.dtype), variables, abstract)
 
 
 def rounded(variables: Variables, traits: Variables) -> Variables:
@@ -191,10 +188,3 @@ def opened(file: Path) -> Any:
 
 def _dotted(name: str) -> str:
     return name.replace("/", ".")
-
-
-def version() -> str:
-    try:
-        return importlib.metadata.version("jaxzoo")
-    except importlib.metadata.PackageNotFoundError:  # run from its source
-        return "unknown"

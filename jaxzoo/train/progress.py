@@ -35,7 +35,8 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
-        self._clear()
+        if self._live:
+            self._screen.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
         self._screen.say(text)
 
     def train(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -71,10 +72,6 @@ class Progress:
             f"{duration(left)} left",
         ]
         return "  ".join(parts)
-
-    def _clear(self) -> None:
-        if self._live:
-            self._screen.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
 
 
 def duration(seconds: float) -> str:

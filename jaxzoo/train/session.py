@@ -122,31 +122,22 @@ class Program:
         )
         self.everywhere: NamedSharding = NamedSharding(self.mesh, PartitionSpec())
         self.row_sharding: NamedSharding = NamedSharding(self.mesh, PartitionSpec(RULES["batch"]))
-        self.train_step: PerShape = PerShape(
-            jax.jit(
-                make_train_step(self.blueprint, self._optimizer, schedule, config.train),
-                donate_argnums=0,
-                in_shardings=(self.state_shardings, self.row_sharding),
-                out_shardings=(self.state_shardings, self.everywhere),
-            ),
-            config.train.pallas_kernels,
-        )
-        self.eval_step: PerShape = PerShape(
-            jax.jit(
-                make_eval_step(self.blueprint, config.train),
-                in_shardings=(self.state_shardings.variables, self.row_sharding),
-                out_shardings=self.everywhere,
-            ),
-            config.train.pallas_kernels,
-        )
-        self.target_nats_step: PerShape = PerShape(
-            jax.jit(
-                make_target_nats_step(self.blueprint, config.train),
-                in_shardings=(self.state_shardings.variables, self.row_sharding),
-                out_shardings=self.everywhere,
-            ),
-            config.train.pallas_kernels,
-        )
+        step = make_train_step(self.blueprint, self._optimizer, schedule, config.train)
+        self.train_step: PerShape = self.updating(step, self.state_shardings)
+        self.eval_step: PerShape = self._scoring(make_eval_step(self.blueprint, config.train))
+        self.target_nats_step: PerShape = self._scoring(make_target_nats_step(self.blueprint, config.train))
+
+    def updating(self, step: Callable[..., Any], shardings: Any) -> PerShape:
+        """Compiles `step(state, batch) -> (state, metrics)` where the arrays of the state have these shardings."""
+        taken, given = (shardings, self.row_sharding), (shardings, self.everywhere)
+        jitted = jax.jit(step, donate_argnums=0, in_shardings=taken, out_shardings=given)
+        return PerShape(jitted, self.config.train.pallas_kernels)
+
+    def _scoring(self, step: Callable[..., Any]) -> PerShape:
+        """Compiles `step(variables, batch) -> scores`."""
+        taken = self.state_shardings.variables, self.row_sharding
+        jitted = jax.jit(step, in_shardings=taken, out_shardings=self.everywhere)
+        return PerShape(jitted, self.config.train.pallas_kernels)
 
 
 class Session(Program):

@@ -18,7 +18,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
-from jaxzoo.train.portable import Header, read_portable
+from jaxzoo.train.portable import read_header, read_portable
 from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
@@ -129,10 +129,7 @@ def load_variables(
 
     def check(seal: Seal, expected: Variables) -> None:
         where, remedy = f"{run.path}: checkpoint {seal.step} is of another model", "restore the run's own config.json"
-        other = first_other_shape(shapes_of(seal), expected)
-        if other:
-            name, there, here = other
-            raise ValueError(f"{where}: variable {name} has shape {there} there and {here} by config.json; {remedy}")
+        require_shapes(shapes_of(seal), expected, where, f"by config.json; {remedy}")
         difference = first_difference(seal.config.get("model"), run.read_config().get("model"), path="model")
         if difference:
             raise ValueError(f"{where}: {difference[0]} differs; {remedy}")
@@ -217,25 +214,29 @@ def read_stored(
 def _read_exported(
     run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
 ) -> tuple[Variables, Seal]:
-    def check_header(header: Header) -> None:
-        if isinstance(step, int) and step != header.step:
-            raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
-        check(header.seal())
-
-    variables, header = read_portable(run.model, abstract, check_header)
-    return variables, header.seal()
+    header = read_header(run.model)
+    if isinstance(step, int) and step != header.step:
+        raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
+    check(header.seal())
+    return read_portable(run.model, header, abstract), header.seal()
 
 
-def first_other_shape(there: Shapes, here: Variables) -> tuple[str, Any, Any] | None:
-    """The first variable that two models do not share, as (name, shape there, shape here); None: they share them all.
+def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
+    """Refuses variables of another model: Orbax restores what it finds, and leaves out what it does not.
 
-    Orbax restores what it finds, and leaves out what it does not.
+    Args:
+      there: shapes of the stored variables.
+      here: variables of the model.
+      where: begins the message.
+      end: its end, after the shape here.
+
+    Raises:
+      ValueError: names the first variable that the two do not share, and both shapes.
     """
     shapes = {name: x.shape for tree in here for name, x in names_of(tree).items()}
     for name in sorted(there.keys() | shapes.keys()):
         if there.get(name) != shapes.get(name):
-            return name, there.get(name), shapes.get(name)
-    return None
+            raise ValueError(f"{where}: variable {name} has shape {there.get(name)} there and {shapes.get(name)} {end}")
 
 
 def shapes_of(seal: Seal) -> Shapes:

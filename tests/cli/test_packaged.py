@@ -56,9 +56,9 @@ def test_the_console_command(monkeypatch, capsys):
 def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch):
     """Kills: a name that shadows the user's own folder, a path that is looked up, a hint at what does not exist."""
     monkeypatch.chdir(tmp_path)
-    assert packaged.find_config("mqar/based") == str(ROOT / "configs/mqar/based.py")
-    assert packaged.find_experiment("zoology_figure2") == str(ROOT / "experiments/zoology_figure2.py")
-    assert packaged.find_config("mqar/based.py") == "mqar/based.py"
+    assert packaged.find("mqar/based", "configs") == str(ROOT / "configs/mqar/based.py")
+    assert packaged.find("zoology_figure2", "experiments") == str(ROOT / "experiments/zoology_figure2.py")
+    assert packaged.find("mqar/based.py", "configs") == "mqar/based.py"
     with pytest.raises(UsageError, match=r"configs/mqar/based.py does not exist; the packaged one is mqar/based$"):
         load_config(Path("configs/mqar/based.py"))
     with pytest.raises(UsageError, match=r"mqar/basde does not exist; did you mean 'mqar/based'\?$"):
@@ -66,7 +66,7 @@ def test_a_name_is_a_packaged_file_and_a_path_stays_a_path(tmp_path, monkeypatch
     with pytest.raises(UsageError, match=r"the packaged one is cat_figure4$"):
         import_file(Path("experiments/cat_figure4.py"), "experiments")
     (tmp_path / "mqar/based").mkdir(parents=True)
-    assert packaged.find_config("mqar/based") == "mqar/based"
+    assert packaged.find("mqar/based", "configs") == "mqar/based"
 
 
 @pytest.mark.slow

@@ -20,7 +20,10 @@ REFUSED = {
     "topology 'v5e:4' must be one of": ["--config", TINY, "--topology", "v5e:4"],
     "topology 'v5e:4x0' must be one of": ["--config", TINY, "--topology", "v5e:4x0"],
     "topology 'h100' must be one of": ["--config", TINY, "--topology", "h100"],
-    "--most-compiled 0 must be positive": ["--config", TINY, "--topology", "h100:8", "--most-compiled", "0"],
+    "--most-compiled: '0' must be a positive number": [
+        *["--config", TINY],
+        *["--topology", "h100:8", "--most-compiled", "0"],
+    ],
     "unknown option --topologie; did you mean --topology?": ["--config", TINY, "--topologie", "h100:8"],
     "--save gone/plan.json: its directory does not exist": [
         "--config", TINY, "--topology", "h100:8", "--save", "gone/plan.json",

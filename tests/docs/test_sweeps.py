@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from jaxzoo.cli.sweep_experiment import open_sweep
+from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.sweep.claims import judge
 from jaxzoo.sweep.results import Results
 

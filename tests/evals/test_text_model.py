@@ -184,10 +184,8 @@ def test_progress_counts_requests(model):
     assert said == [("continued", 3, 4), ("continued", 4, 4)]
 
 
-def test_refusals():
+def test_what_sees_the_future_is_refused():
     """Kills: scores of a model that sees what it is asked for."""
     seeing = make_model(hybrid_config(pattern=(NystromFormerConfig(n_heads=2),), n_layers=1))
     with pytest.raises(ValueError, match="layer 0: NystromFormerConfig sees the future"):
         TextModel(seeing, TOKENIZER)
-    with pytest.raises(ValueError, match="batch_size=0 must be positive"):
-        text_model(letters_model(), batch_size=0)

@@ -49,8 +49,8 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="exponent of the gap law off by one",
         path=f"{TASKS}/mqar.py",
-        old="sampling.successive(words, np.arange(1.0, config.n_slots + 1) ** (config.power - 1), config.n_pairs)",
-        new="sampling.successive(words, np.arange(1.0, config.n_slots + 1) ** -config.power, config.n_pairs)",
+        old="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)",
+        new="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** -self.power, n)",
         tests=("tests/tasks/test_mqar.py::test_gaps_follow_the_power_law_in_the_order_of_the_pairs",),
     ),
     Mutant(
@@ -90,7 +90,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="a tie counts as a majority",
-        path=f"{TASKS}/majority.py",
+        path=f"{TASKS}/bit_strings.py",
         old="2 * bits.cumsum() > 1 + jnp.arange",
         new="2 * bits.cumsum() >= 1 + jnp.arange",
         tests=(f"{ORACLE}[majority-cumulative]",),

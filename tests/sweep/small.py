@@ -3,7 +3,7 @@
 import textwrap
 from pathlib import Path
 
-from jaxzoo.cli.sweep_experiment import open_sweep
+from jaxzoo.cli.sweep_options import open_sweep
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.sweep import Sweep
 

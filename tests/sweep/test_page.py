@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from jaxzoo.sweep.directory import About
-from jaxzoo.sweep.page_data import TRAIN_POINTS, short_curve
+from jaxzoo.sweep.page import TRAIN_POINTS, short_curve
 from jaxzoo.sweep.report import write_page
 from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, outcome, row, rows
 

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from jaxzoo.sweep import Missing, grid
-from jaxzoo.sweep.outcome import coordinates, number
+from jaxzoo.sweep.experiment import coordinates
+from jaxzoo.sweep.outcome import number
 from tests.sweep.small_sweep import ABOUT, EXPERIMENT, POINTS, measured, report, row, rows
 
 FILES = {"figure.png", "figure.svg", "table.md", "claims.json"}

@@ -64,10 +64,9 @@ def pairs(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^([^:\n]+): (.*)$", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("n_records", [1, 3])
-def test_the_answer_stands_in_the_document_under_its_key(n_records):
+def test_the_answer_stands_in_the_document_under_its_key():
     """Kills: questions without an answer, or with several; another record's value; the answer in the question."""
-    records = record_set(records_per_document=n_records)
+    records = record_set()
     values = {(r.name, key): value for r in records.valid for key, value in r.fields.items()}
     examples = records.examples()
     assert len(examples) > 20
@@ -75,11 +74,9 @@ def test_the_answer_stands_in_the_document_under_its_key(n_records):
         document, question = example["text"].rsplit("\n", 1)
         name = example["doc_id"].removeprefix(f"{DEBIAN}/")
         assert example["value"] == values[name, example["key"]]
-        assert question == f"{example['key']}:" if n_records == 1 else question == f"{example['key']} of {name}:"
-        block = next(block for block in document.split("\n\n") if ("Package", name) in pairs(block))
-        assert (example["key"], example["value"]) in pairs(block)
+        assert question == f"{example['key']}:"
+        assert {("Package", name), (example["key"], example["value"])} <= set(pairs(document))
         assert document.lower().count(example["value"].lower()) == 1
-        assert len(document.split("\n\n")) == n_records
         assert len(document.encode()) <= 640
 
 
@@ -285,7 +282,7 @@ def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
         (["--valid-fraction", "1"], "valid_fraction=1.0 must be in (0, 1)"),
         (["--document-bytes", "5"], "--document-bytes 5 leaves no room for a question"),
         (["--dpkg-status", "none"], "0 records with values to ask for must be at least 50"),
-        (["--record-per-document", "2"], "did you mean --records-per-document?"),
+        (["--field-per-document", "2"], "did you mean --fields-per-document?"),
         (["--out", "none/set"], "its directory does not exist"),
         (["--out", "."], "exists; name another"),
     ):
@@ -300,6 +297,6 @@ def test_mistakes_are_one_line(status, tmp_path, capsys, monkeypatch):
 def test_the_module_is_a_command():
     """Kills: a door that is missing, help that waits for JAX."""
     shown = subprocess.run([sys.executable, "-m", "jaxzoo.tasks.records", "--help"], check=True, capture_output=True)
-    assert b"--records-per-document" in shown.stdout
+    assert b"--fields-per-document" in shown.stdout
     code = "import sys; import jaxzoo.cli.tasks_records; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,7 +16,7 @@ from jaxzoo.cli.generate import main as generate
 from jaxzoo.loading import load
 from jaxzoo.models.blueprint import Variables, names_of, split_variables
 from jaxzoo.train.digest import digests
-from jaxzoo.train.portable import read_portable, write_portable
+from jaxzoo.train.portable import read_header, read_portable, write_portable
 from jaxzoo.train.restore import Seal
 from tests.train.test_origin import SHORT, configured, make_run, saved_variables
 
@@ -59,7 +59,8 @@ def test_every_bit_and_all_that_is_said_of_it(odd):
     )
     assert len(metadata["digest"]) == 64
     assert metadata["jaxzoo_version"]
-    read, header = read_portable(odd.file, odd.abstract, lambda _: None)
+    header = read_header(odd.file)
+    read = read_portable(odd.file, header, odd.abstract)
     assert jax.tree.map(bits, read) == jax.tree.map(bits, odd.variables)
     assert {d for x in jax.tree.leaves(read) for d in x.devices()} == {jax.devices()[3]}
     assert (header.step, header.tokenizer, header.buffers) == (7, "tok:1", {"stacks/0/signs"})
@@ -78,21 +79,21 @@ def test_damage_is_noticed(odd):
     data = odd.file.read_bytes()
     odd.file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(OSError, match="holds other numbers than were written"):
-        read_portable(odd.file, odd.abstract, lambda _: None)
+        read_portable(odd.file, read_header(odd.file), odd.abstract)
     arrays = load_file(odd.file)
     save_file({**arrays, "stacks.0.b": arrays["stacks.0.a"]}, odd.file, metadata=metadata)
     with pytest.raises(ValueError, match=r"variable stacks\.0\.b is float32, and bfloat16 in this model"):
-        read_portable(odd.file, odd.abstract, lambda _: None)
+        read_portable(odd.file, read_header(odd.file), odd.abstract)
     half = arrays["stacks.0.a"].astype(jnp.bfloat16)
     save_file({**arrays, "stacks.0.a": half}, odd.file, metadata=metadata)
     with pytest.raises(OSError, match="holds other numbers than were written"):
-        read_portable(odd.file, odd.abstract, lambda _: None)
+        read_portable(odd.file, read_header(odd.file), odd.abstract)
     save_file(arrays, odd.file)
     with pytest.raises(ValueError, match="is no model of jaxzoo: its metadata"):
-        read_portable(odd.file, odd.abstract, lambda _: None)
+        read_portable(odd.file, read_header(odd.file), odd.abstract)
     odd.file.write_bytes(data[:100])
     with pytest.raises(OSError, match="is damaged, or no safetensors file"):
-        read_portable(odd.file, odd.abstract, lambda _: None)
+        read_portable(odd.file, read_header(odd.file), odd.abstract)
 
 
 @pytest.mark.full

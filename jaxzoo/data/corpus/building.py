@@ -18,15 +18,13 @@ from typing import NamedTuple
 from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.request import MEGABYTE, BuildConfig, find_inputs, request
-from jaxzoo.data.corpus.shards import FilePiece, WorkDirectory, finish, write_piece
+from jaxzoo.data.corpus.shards import VERSION, FilePiece, WorkDirectory, finish, write_piece
 from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
 from jaxzoo.data.pieces.resumable import begun, check_plan, remove_drafts
 from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
 from jaxzoo.extras import need
 from jaxzoo.json_files import read_json
 
-VERSION = "1.0.0"
-"""Version of the data sets."""
 COMPRESSED_FACTOR = 2.0
 """Bytes of shards per byte of compressed input, at most: shards compress each document by itself."""
 _PLAN = "build.json"

@@ -19,12 +19,15 @@ from typing import Any, NamedTuple
 from jaxzoo.checked import Count
 from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
-from jaxzoo.data.corpus.sources import BEGINNING, Layout, Position, Skipped, TextDocument, read_documents
+from jaxzoo.data.corpus.sources import BEGINNING, SUMMARIES, Layout, Position, Skipped, TextDocument, read_documents
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json, write_whole
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
+VERSION = "1.0.0"
+"""Version of the data sets."""
+RELEASE_NOTES = {VERSION: "Documents with text and subset."}
 PROGRESS_SECONDS = 1.0
 """Time between two progress records of a piece."""
 
@@ -186,14 +189,19 @@ def serializer() -> Callable[[TextDocument], bytes]:
     """
     import tensorflow_datasets as tfds
 
-    from jaxzoo.data.corpus.builders import features
-
-    encode = features().encode_example
-    specs: Any = features().get_serialized_info()
+    encode = _features().encode_example
+    specs: Any = _features().get_serialized_info()
     to_proto = tfds.core.ExampleSerializer(specs).get_tf_example
     return lambda document: to_proto(encode({"text": document.text, "subset": document.subset})).SerializeToString(
         deterministic=True
     )
+
+
+def _features() -> Any:
+    """Features of every corpus: `text`, and `subset`, which is empty where the corpus has no parts."""
+    import tensorflow_datasets as tfds
+
+    return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 
 class Shard(NamedTuple):
@@ -259,15 +267,14 @@ def _write_metadata(
     work: WorkDirectory, dataset: str, shards: dict[str, list[Shard]], metadata: dict[str, Any]
 ) -> None:
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.dataset_info import DatasetIdentity
 
-    from jaxzoo.data.corpus.builders import BUILDERS, features
-
-    builder: Any = BUILDERS[dataset](data_dir=os.fspath(work.path), file_format="array_record")
+    identity = DatasetIdentity(
+        dataset, tfds.core.Version(VERSION), os.fspath(work.path), __name__, release_notes=RELEASE_NOTES
+    )
+    summary = SUMMARIES[dataset]
     info = tfds.core.DatasetInfo(
-        builder=builder,
-        description=builder.summary,
-        features=features(),
-        metadata=tfds.core.MetadataDict(metadata),
+        builder=identity, description=summary, features=_features(), metadata=tfds.core.MetadataDict(metadata)
     )
     info.set_file_format(tfds.core.FileFormat.ARRAY_RECORD)
     splits = [
@@ -280,7 +287,7 @@ def _write_metadata(
     info.set_splits(tfds.core.SplitDict(splits))
     info.write_to_directory(work.shards)
     write_metadata_checksums(work.shards)
-    _write_card(work.shards, dataset, builder.summary, metadata)
+    _write_card(work.shards, dataset, summary, metadata)
 
 
 SHOWN_SUBSETS = 30

@@ -49,7 +49,7 @@ class Source(NamedTuple):
     """Kind of corpus."""
 
     dataset: str
-    """Name of its tensorflow-datasets builder."""
+    """Name of its tensorflow-datasets data set."""
     fields: Layout
     endings: tuple[str, ...] = ()
     """Endings of the files that are read in a directory; empty: all."""
@@ -64,6 +64,16 @@ SOURCES = {
     "fasta": Source("dna", FastaLayout({}), FASTA),
     "labelled": Source("labelled_sequences", LabelledLayout()),
 }
+
+
+SUMMARIES = {
+    "text_corpus": "Documents in files of text or lines of JSON.",
+    "the_pile": "The Pile (Gao et al., 2020, arXiv 2101.00027), with the name of the subset of every document.",
+    "slim_pajama": "SlimPajama (Soboleva et al., 2023), with the name of the subset of every document.",
+    "dna": "Bases (A, C, G, T, N) of sequences in FASTA files, without the gaps of the assembly.",
+    "labelled_sequences": "Sequences with a class each, whose name is the subset, in the splits of their folders.",
+}
+"""Description of each data set."""
 
 
 class TextDocument(NamedTuple):

@@ -19,7 +19,7 @@ import math
 import sys
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import NamedTuple, cast
+from typing import cast
 
 import grain
 import numpy as np
@@ -95,20 +95,16 @@ class ShuffledText:
         return window
 
 
-class Share(NamedTuple):
-    """One text of a mixture, and its weight: its share of the rows is this over the sum of all."""
-
-    text: ShuffledText
-    weight: float
-
-
 class ShuffledWindows:
-    """Source for `WindowStream`: element i is the given rows (None: all) of batch i of a mixture."""
+    """Source for `WindowStream`: element i is the given rows (None: all) of batch i of a mixture.
 
-    def __init__(self, shares: Sequence[Share], *, batch_size: int, rows: Sequence[int] | None = None):
-        self._texts = [share.text for share in shares]
-        self._weights = as_integers([share.weight for share in shares])
-        self._batch_size = batch_size
+    The share of a text in the rows is its weight over the sum of all.
+    """
+
+    def __init__(
+        self, texts: Sequence[ShuffledText], weights: Sequence[float], *, batch_size: int, rows: Sequence[int] | None
+    ):
+        self._texts, self._weights, self._batch_size = texts, as_integers(weights), batch_size
         self._rows = range(batch_size) if rows is None else rows
 
     def __len__(self) -> int:

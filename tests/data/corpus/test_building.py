@@ -295,23 +295,6 @@ def test_a_refused_build_leaves_nothing(tmp_path):
 
 
 @pytest.mark.full
-def test_builders_of_tensorflow_datasets(pile, tmp_path):
-    """Kills: builder classes that read other documents than the build."""
-    pytest.importorskip("importlib_resources", reason="download_and_prepare imports it without declaring it")
-    from jaxzoo.data.corpus.builders import BUILDERS, ThePile
-
-    assert set(BUILDERS) == {"the_pile", "slim_pajama", "text_corpus", "dna", "labelled_sequences"}
-    files = {"train": [pile / "train" / "01.jsonl.zst"], "validation": [pile / "val.jsonl.zst"]}
-    builder = ThePile(paths=files, data_dir=os.fspath(tmp_path), file_format="array_record")
-    builder.download_and_prepare()
-    found = read_back(tmp_path / "the_pile" / "1.0.0")
-    assert {split: sorted(documents) for split, documents in found.items()} == {
-        "train": sorted(rows(1, 90)),
-        "validation": sorted(rows(9, 50)),
-    }
-
-
-@pytest.mark.full
 def test_tensorflow_is_never_imported(pile, tmp_path):
     """Kills: a build or a reading that drags TensorFlow in where it is installed, or needs it where it is not."""
     (tmp_path / "tensorflow").mkdir()

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxzoo.data.statistics.stop_words import read_stop_words, stop_tokens
+from jaxzoo.data.statistics.corpus_recall import read_stop_words, stop_tokens
 from jaxzoo.data.tokenizer import ByteTokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 
