@@ -42,7 +42,6 @@ def expected(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
     return result / result.sum()
 
 
-@pytest.mark.full
 def test_draws_have_the_probabilities_of_the_definition():
     """Kills: top-p before the temperature or on the whole vocabulary instead of the top k, a beginning that stops
     short of p or goes one too far, ranks returned in place of tokens."""
