@@ -7,8 +7,10 @@ tokens, and a token is a query or a key of its block by that digit:
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
-Here the sums are products of tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all
-sizes but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
+Outputs need M alone (`scores`): exp(E) of a level are products of those of the level before (`Decays`), in registers.
+
+Gradients take the sums by tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all sizes
+but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
 before the loop over chunks, and holds them in registers. Log decays are two bfloat16 numbers, 16 bits together: a
 weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The gradient multiplies the
 cotangents of E, rounded to bfloat16, by L^T: a sum over the pairs around each token, without pairs that would cancel.
@@ -22,6 +24,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
 
 CHUNK = 64
@@ -98,6 +101,11 @@ class Chunk:
     def _index(self):
         return self.r.index_s.at[self.warpgroup, lax.rem(self.turn, jnp.int32(2))]
 
+    def zero(self):
+        """0, which the compiler does not know: it would compute descriptors and addresses long before their use, and
+        hold registers, or spill, until then."""
+        return self._index[0]
+
     @property
     def i(self):
         """Row of each element of a tile. From shared memory, in turns of chunks: masks that do not depend on the chunk
@@ -167,23 +175,62 @@ class Chunk:
         x = sum(self.only(plgpu.load(x, layout=WGMMA), level, second=x is q) for x in (q, k))
         return x.astype(jnp.float32), factor
 
-    def scores(self, q, k, *, reverse: bool):
-        """P (64, 64) float32, in reverse its transpose.
 
-        Queries are zeros among the keys and keys among the queries, so that the product of a level adds nothing to
-        pairs of smaller sizes. It does add to pairs of larger sizes: each level first sets its own pairs to zero.
-        """
-        rows, columns = (k, q) if reverse else (q, k)
+class Decays:
+    """The decays of a level, of one after another: products of those of the level before, and of no other exponentials.
 
-        def add(level, found):
-            x, factor = self.level(level, q, k)
-            operand = (x * factor).astype(jnp.bfloat16)
-            self.store(self.only(operand, level, second=reverse))
-            pair = self.only(operand, level, second=not reverse), self.operand.transpose((1, 0))
-            near = jnp.where((self.i ^ self.j) < (jnp.int32(1) << level), found, 0.0)
-            return self.mma.update((near,), lambda acc: self.add(acc, pair))[0]
+    own: exp(E), for queries from the start of their half of a block, for keys to its end.
+    other: the two exchanged. After the last level own is to the end of the chunk, and other from its start.
+    """
 
-        return lax.fori_loop(1, LEVELS, add, add(0, self.product(rows, columns.transpose((1, 0)))))
+    def __init__(self, rows: Rows, log_decay, half: int):
+        decay = jnp.exp2(rows.half(log_decay, half) * LOG2_E)
+        self.rows, self.level, self.column = rows, 0, half * decay.shape[1]
+        self.own, self.other = rows.choose((0,), decay, 1.0), rows.choose((0,), 1.0, decay)
+
+    def next(self):
+        """Goes on to blocks twice as long: the half of a block that a row is in is joined by the other half."""
+        self.own, self.other = self.rows.advance(self.own, self.other, self.level, self.column)
+        self.level += 1
+
+
+def scores(rows: Rows, operands, q, k, decay, *, reverse: bool):
+    """P (64, 64) float32 of tiles, in reverse its transpose; writes exp(a) Q, in reverse exp(a_c - a) K, in its place.
+
+    Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
+    multiplied there. The others are in the products of the two operands of shared memory with themselves.
+    """
+    i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
+    i = i & (PIECE_ROWS - 1)
+    apart, within, found = i ^ j, j > i if reverse else j < i, 0.0
+    halves = []
+    for half in range(2):
+        tokens = lambda half=half: [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]  # noqa: E731
+        decays, wide = Decays(rows, plgpu.load(decay, layout=WGMMA), half), []
+        part = jnp.where(apart == 0, rows.within(*tokens()), 0.0)
+        for level in range(LEVELS):
+            x = (rows.choose((level,), *tokens()).astype(jnp.float32) * decays.own).astype(jnp.bfloat16)
+            if level < LEVELS - 2:
+                mask = (apart >= 1 << level) & (apart < 2 << level) & within
+                part = jnp.where(mask, rows.within(x, x), part)
+            else:
+                wide.append(x)
+            decays.next()
+        past = decays.own if reverse else decays.other
+        wide.append((tokens()[reverse].astype(jnp.float32) * past).astype(jnp.bfloat16))
+        halves.append(wide)
+        found = found + part
+    for slot, *both in zip((*operands, k if reverse else q), *halves, strict=True):
+        slot[...] = rows.beside(*both)
+    plgpu.commit_smem()
+
+    def run(*accs):
+        for acc, x in zip(accs, operands, strict=True):
+            plgpu.wgmma(acc, x, x.transpose((1, 0)))
+        return tuple(acc[...] for acc in accs)
+
+    near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+    return rows.join(found, near, far, upper=reverse)
 
 
 def as_operand(mask):
