@@ -7,7 +7,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import WARPGROUPS, Geometry, Stream
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, Chunk, level_scratch, scores, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, Chunk, chunk_scratch, scores, tile
 from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import Rows
 from pallas_kernels.mosaic_gpu_tiles import launch
 
@@ -68,7 +68,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
 
     scratch = g.scratch(*ARRAYS) | {"operands_s": tile(WARPGROUPS, 2), "out_s": tile(g.places * g.columns)}
     scratch["totals_s"] = plgpu.SMEM((4 * WARPGROUPS, CHUNK), jnp.float32)
-    scratch |= level_scratch(WARPGROUPS, interpret, levels=False)
+    scratch |= chunk_scratch(WARPGROUPS, interpret)
     return launch(
         name, body, dict(zip(ARRAYS, (q, k, v, decay, states), strict=True)),
         {"out": jax.ShapeDtypeStruct(v.shape, v.dtype)}, scratch,

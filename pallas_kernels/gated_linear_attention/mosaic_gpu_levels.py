@@ -7,13 +7,10 @@ tokens, and a token is a query or a key of its block by that digit:
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
-Outputs need M alone (`scores`): exp(E) of a level are products of those of the level before (`Decays`), in registers.
-
-Gradients take the sums by tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all sizes
-but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
-before the loop over chunks, and holds them in registers. Log decays are two bfloat16 numbers, 16 bits together: a
-weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The gradient multiplies the
-cotangents of E, rounded to bfloat16, by L^T: a sum over the pairs around each token, without pairs that would cancel.
+Outputs and gradients have exp(E) as products of those of the level before (`Decays`), so that one exponential per
+token and channel is enough. The scan of states takes its sums of log decays by tensor cores, as products with a mask
+(`Chunk.factor`); log decays are two bfloat16 numbers there, 16 bits together: a weight e^-x is off by at most 2^-17 x
+e^-x, less than the rounding of its operand.
 """
 
 from typing import Any
@@ -42,11 +39,16 @@ def float_tile(*slots):
     return plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.float32, transforms=FLOATS)
 
 
-def level_scratch(warpgroups: int, interpret, *, levels: bool):
-    """Scratch of `Chunk`, but for its tiles; levels: whether L of sizes above 1 has a place."""
+def half_tile(*slots, dtype=jnp.bfloat16):
+    """Shared (*slots, 64, 32): half of the channels."""
+    width = CHUNK // 2
+    half = plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(width * jnp.dtype(dtype).itemsize)
+    return plgpu.SMEM((*slots, CHUNK, width), dtype, transforms=half)
+
+
+def chunk_scratch(warpgroups: int, interpret):
+    """Scratch of `Chunk`, but for its tiles."""
     found: dict[str, Any] = {"index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
-    if levels:
-        found["levels_s"] = tile(LEVELS - 1)
     return found if interpret is None else found | {"staging": tile(warpgroups)}
 
 
@@ -69,34 +71,6 @@ class Chunk:
             self.r.index_s[self.warpgroup, turn] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
         plgpu.commit_smem()
 
-    def write_levels(self):
-        """Writes L of all levels but the first, if they have a place."""
-
-        def write(level, _):
-            self.r.levels_s[level - 1] = self._sums_within(level)
-
-        if hasattr(self.r, "levels_s"):
-            lax.fori_loop(1, LEVELS, write, None)
-            plgpu.commit_smem()
-
-    def sums_within(self, level, *, transposed: bool = False):
-        """L of a level: a tile, or registers where it has no place, as for a first level that is an `int`."""
-        if isinstance(level, int) or not hasattr(self.r, "levels_s"):
-            return self._sums_within(level, transposed=transposed)
-        tile = self.r.levels_s.at[level - 1]
-        return tile.transpose((1, 0)) if transposed else tile
-
-    def _sums_within(self, level, *, transposed: bool = False):
-        i, j = (self.j, self.i) if transposed else (self.i, self.j)
-        size = jnp.int32(1) << level
-        return as_operand(((i ^ j) < size) & ((j <= i) == ((i & size) != 0)))
-
-    def pairs(self, level):
-        """1 where that level is the one of a pair, else 0, bfloat16."""
-        size = jnp.int32(1) << level
-        apart = self.i ^ self.j
-        return as_operand((apart >= size) & (apart < 2 * size))
-
     @property
     def _index(self):
         return self.r.index_s.at[self.warpgroup, lax.rem(self.turn, jnp.int32(2))]
@@ -115,16 +89,6 @@ class Chunk:
     @property
     def j(self):
         return columns_to(plgpu.load(self._index, layout=PER_COLUMN))
-
-    def rows(self, level, *, second: bool):
-        """1 in the rows of the queries of blocks of a level, or of the keys, else 0. Times it is less work than a
-        choice, above all of bfloat16."""
-        row = plgpu.load(self._index, layout=PER_ROW)
-        return rows_to(jnp.where((row & (jnp.int32(1) << level)) != 0, float(second), float(not second)))
-
-    def only(self, x, level, *, second: bool):
-        """A bfloat16 tile with zeros in the other rows."""
-        return x * self.rows(level, second=second).astype(jnp.bfloat16)
 
     def store(self, x):
         """Writes a tile for the next product, when all warps have left the one before."""
@@ -157,23 +121,18 @@ class Chunk:
 
         return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32))
 
+    def half_products(self, pairs):
+        """The sum of x y over pairs, y half of the channels."""
+
+        def run(acc):
+            self.add(acc, *pairs)
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK // 2), jnp.float32))
+
     def add(self, acc, *pairs):
         for x, y in pairs:
             (plgpu.wgmma if hasattr(x, "at") and not isinstance(x, jnp.ndarray) else self.mma.registers)(acc, x, y)
-
-    def since(self):
-        """exp of the sum of log decays from the start of the chunk to each token."""
-        return self.factor(as_operand(self.j <= self.i))
-
-    def until(self):
-        """exp of the sum of log decays after each token."""
-        return self.factor(as_operand(self.j > self.i))
-
-    def level(self, level, q, k):
-        """Queries and keys of its blocks (64, 64) float32, and exp(E)."""
-        factor = self.factor(self.sums_within(level))
-        x = sum(self.only(plgpu.load(x, layout=WGMMA), level, second=x is q) for x in (q, k))
-        return x.astype(jnp.float32), factor
 
 
 class Decays:
@@ -183,9 +142,9 @@ class Decays:
     other: the two exchanged. After the last level own is to the end of the chunk, and other from its start.
     """
 
-    def __init__(self, rows: Rows, log_decay, half: int):
-        decay = jnp.exp2(rows.half(log_decay, half) * LOG2_E)
-        self.rows, self.level, self.column = rows, 0, half * decay.shape[1]
+    def __init__(self, rows: Rows, log_decay, column: int = 0):
+        decay = jnp.exp2(log_decay * LOG2_E)
+        self.rows, self.level, self.column = rows, 0, column
         self.own, self.other = rows.choose((0,), decay, 1.0), rows.choose((0,), 1.0, decay)
 
     def next(self):
@@ -206,7 +165,8 @@ def scores(rows: Rows, operands, q, k, decay, *, reverse: bool):
     halves = []
     for half in range(2):
         tokens = lambda half=half: [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]  # noqa: E731
-        decays, wide = Decays(rows, plgpu.load(decay, layout=WGMMA), half), []
+        decays = Decays(rows, rows.half(plgpu.load(decay, layout=WGMMA), half), half * CHUNK // 2)
+        wide = []
         part = jnp.where(apart == 0, rows.within(*tokens()), 0.0)
         for level in range(LEVELS):
             x = (rows.choose((level,), *tokens()).astype(jnp.float32) * decays.own).astype(jnp.bfloat16)
