@@ -31,8 +31,8 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     CHUNK,
     Chunk,
     as_operand,
+    chunk_scratch,
     float_tile,
-    level_scratch,
     load,
     tile,
 )
@@ -188,7 +188,7 @@ def _states(name, keys, values, decay, start, g: Geometry, *, last, reverse=Fals
         found["last"] = jax.ShapeDtypeStruct((g.b, g.h, g.columns, g.rows, CHUNK, CHUNK), jnp.float32)
     scratch = {"keys_s": tile(STAGES), "values_s": tile(STAGES, g.columns), "decay_s": float_tile(STAGES)}
     scratch |= {"state_s": tile(g.columns), "parts_s": tile(2, 2), "sums_s": tile(), "weighted_s": tile(BUFFERS)}
-    scratch |= level_scratch(2, interpret, levels=False)
+    scratch |= chunk_scratch(2, interpret)
     scratch["full"] = plgpu.Barrier(num_arrivals=2 + g.columns, num_barriers=STAGES)
     scratch |= {x: plgpu.Barrier(num_arrivals=1, num_barriers=BUFFERS) for x in ("ready", "taken")}
     values_of_head = g.parts * g.columns

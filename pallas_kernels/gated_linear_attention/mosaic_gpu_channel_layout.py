@@ -70,6 +70,7 @@ class Stream:
 
     def __init__(self, r, g: Geometry, *names: str):
         self.r, self.g, self.names = r, g, names
+        self.zero: Any = 0
         self.batch, self.head, piece, self.warpgroup = (lax.axis_index(x) for x in (*g.grid, "warpgroup"))
         self.place = jnp.int32(0) if g.together else self.warpgroup
         first = (piece * g.places + self.place) * PIECE
@@ -78,27 +79,27 @@ class Stream:
     def tiles(self, name: str) -> list[Any]:
         """Those of the chunk in shared memory; states (values, keys) by values."""
         width = self.g.widths(name)[name]
-        return [getattr(self.r, f"{name}_s").at[self.place * width + i] for i in range(width)]
+        return [getattr(self.r, f"{name}_s").at[self.place * width + i + self.zero] for i in range(width)]
 
     def own(self, name: str) -> Any:
         """That of the keys of the warpgroup."""
-        return getattr(self.r, f"{name}_s").at[self.warpgroup]
+        return getattr(self.r, f"{name}_s").at[self.warpgroup + self.zero]
 
     def rows(self, position):
         """Tokens of a chunk."""
         return pl.ds((self.first + position) * CHUNK, CHUNK)
 
     def _load(self, position):
-        g = self.g
+        g, batch, head = self.g, self.batch + self.zero, self.head + self.zero
         for name in self.names:
             array, tiles = getattr(self.r, name), self.tiles(name)
             for i, slot in enumerate(tiles):
                 if name == "states":
-                    row = state_row(g, self.batch, self.head, self.first + position) + i * CHUNK
+                    row = state_row(g, batch, head, self.first + position) + i * CHUNK
                     source = array.at[pl.ds(row, CHUNK)]
                 else:
-                    head = {"q": g.of_keys, "k": g.of_keys, "decay": g.of_decay}.get(name, lambda x: x)(self.head)
-                    source = array.at[self.batch, self.rows(position), head * len(tiles) + i]
+                    own = {"q": g.of_keys, "k": g.of_keys, "decay": g.of_decay}.get(name, lambda x: x)(head)
+                    source = array.at[batch, self.rows(position), own * len(tiles) + i]
                 plgpu.copy_gmem_to_smem(source, slot, self.r.full.at[self.place])
 
     def load(self, position):

@@ -7,7 +7,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallas_kernels.gated_linear_attention.mosaic_gpu_channel_layout import WARPGROUPS, Geometry, Stream
-from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import Chunk, level_scratch, load, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import CHUNK, Chunk, chunk_scratch, scores, tile
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import Rows
 from pallas_kernels.mosaic_gpu_tiles import launch
 
 ARRAYS = ("q", "k", "v", "decay", "states")
@@ -18,14 +19,11 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
 
     def body(r):
         stream = Stream(r, g, *ARRAYS)
-        parts = [r.parts_s.at[stream.warpgroup, i] for i in range(2)]
-        chunk = Chunk(r, stream.warpgroup, parts, r.operand_s.at[stream.warpgroup], interpret)
+        chunk = Chunk(r, stream.warpgroup, (), None, interpret)
+        rows = Rows(r.totals_s, interpret is not None)
         stream.load(0)
         chunk.write_indices()
-        pl.when(stream.warpgroup == 0)(chunk.write_levels)
-        stream.meet()
-        q, k, decay = map(stream.own, ("q", "k", "decay"))
-        read, outs = "k" if reverse else "q", [r.out_s.at[stream.place * g.columns + i] for i in range(g.columns)]
+        read = "k" if reverse else "q"
 
         def each_own(function):
             """function(i) for the columns of values of this warpgroup."""
@@ -38,14 +36,16 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
         def step(position, _):
             stream.wait()
             chunk.turn = position
-            chunk.split(decay)
-            scores = chunk.scores(q, k, reverse=reverse)
-            own = stream.own(read)
-            own[...] = (load(own) * (chunk.until() if reverse else chunk.since())).astype(jnp.bfloat16)
-            chunk.store(scores)
+            stream.zero = chunk.zero()
+            q, k, decay = map(stream.own, ("q", "k", "decay"))
+            operands = [r.operands_s.at[stream.warpgroup + stream.zero, i] for i in range(2)]
+            chunk.operand = operands[0]
+            outs = [r.out_s.at[stream.place * g.columns + i + stream.zero] for i in range(g.columns)]
+            chunk.store(scores(rows, operands, q, k, decay, reverse=reverse))
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             stream.share()
-            weights = [r.operand_s.at[i if g.together else stream.warpgroup] for i in range(g.rows)]
+            owners = range(g.rows) if g.together else [stream.warpgroup]
+            weights = [r.operands_s.at[owner + stream.zero, 0] for owner in owners]
             values, states = stream.tiles("v"), stream.tiles("states")
 
             def multiply(i):
@@ -54,7 +54,7 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
                 outs[i][...] = chunk.products(*pairs).astype(jnp.bfloat16)
 
             def store(i):
-                at = stream.batch, stream.rows(position), stream.head * g.columns + i
+                at = stream.batch + stream.zero, stream.rows(position), (stream.head + stream.zero) * g.columns + i
                 plgpu.copy_smem_to_gmem(outs[i], r.out.at[at])
 
             each_own(multiply)
@@ -66,8 +66,9 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
         lax.fori_loop(0, stream.count, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    scratch = g.scratch(*ARRAYS) | level_scratch(WARPGROUPS, interpret, levels=True)
-    scratch |= {"parts_s": tile(WARPGROUPS, 2), "operand_s": tile(WARPGROUPS), "out_s": tile(g.places * g.columns)}
+    scratch = g.scratch(*ARRAYS) | {"operands_s": tile(WARPGROUPS, 2), "out_s": tile(g.places * g.columns)}
+    scratch["totals_s"] = plgpu.SMEM((4 * WARPGROUPS, CHUNK), jnp.float32)
+    scratch |= chunk_scratch(WARPGROUPS, interpret)
     return launch(
         name, body, dict(zip(ARRAYS, (q, k, v, decay, states), strict=True)),
         {"out": jax.ShapeDtypeStruct(v.shape, v.dtype)}, scratch,

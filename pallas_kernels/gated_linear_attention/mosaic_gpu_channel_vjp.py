@@ -6,8 +6,12 @@ With H_ij = dY_i.V_j below the diagonal, V_i.dY_j on and above it, S before and 
     dQ, dK = sum over sizes exp(E) * (H_size M) + exp(a) * (dY S^T), exp(a_c - a) * (V dS^T)
 
 a row of H_size M being that of a query or of a key; times that query or key it is the cotangent of E, whose log decays
-L^T finds. H_size holds the pairs of one size; a token and itself have no decay.
+are those of L^T, L of 0 and 1: a sum over the pairs around each token, without pairs that would cancel. H_size holds
+the pairs of one size; a token and itself have no decay.
 """
+
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +24,14 @@ from pallas_kernels.gated_linear_attention.mosaic_gpu_levels import (
     CHUNK,
     LEVELS,
     Chunk,
+    Decays,
     as_operand,
-    float_tile,
-    level_scratch,
+    chunk_scratch,
+    half_tile,
     load,
     tile,
 )
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
 from pallas_kernels.mosaic_gpu_tiles import WGMMA, launch
 
 KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
@@ -34,9 +40,8 @@ KEYS, VALUES, STATES = ("q", "k", "decay"), ("v", "dy"), ("states", "dstates")
 def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=None):
     """dq, dk in bfloat16 and ddecay in float32, tiles (b, n 64, h k / 64, 64); all arguments are tiles.
 
-    One warpgroup of a thread block takes `PIECE` chunks in turn, 64 channels of the keys. Log decays take the place of
-    states, H that of v and operands of products that of dy when they have been read, results that of what they are
-    gradients of.
+    One warpgroup of a thread block takes `PIECE` chunks in turn, 64 channels of the keys. Results take the place of
+    what they are gradients of. Two blocks of at most 112 KiB fit into a multiprocessor.
     """
 
     def body(r):
@@ -44,97 +49,50 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
         first = piece * PIECE
         count = jnp.minimum(PIECE, g.n - first)
         rows = lambda position: pl.ds((first + position) * CHUNK, CHUNK)  # noqa: E731
+        halves = lambda tile: [(*tile, pl.ds(half * CHUNK // 2, CHUNK // 2)) for half in range(2)]  # noqa: E731
 
-        def fetch(position):
-            for name, at in zip(KEYS, (g.of_keys(head), g.of_keys(head), g.of_decay(head)), strict=True):
-                source = getattr(r, name).at[batch, rows(position), at * g.rows + c]
-                plgpu.copy_gmem_to_smem(source, getattr(r, f"{name}_s").at[0], r.full)
+        def fetch(position, zero=0):
+            batch, head, c = (lax.axis_index(x) + zero for x in ("b", "h", "keys"))
+
+            def copy(name, slot, at):
+                plgpu.copy_gmem_to_smem(getattr(r, name).at[at], getattr(r, f"{name}_s").at[slot], r.full)
+
+            for name, of in zip(KEYS, (g.of_keys, g.of_keys, g.of_decay), strict=True):
+                for half, at in enumerate(halves((batch, rows(position), of(head) * g.rows + c))):
+                    copy(name, half, at)
             for i in range(g.columns):
                 row = state_row(g, batch, head, first + position) + (i * g.rows + c) * CHUNK
-                for name in STATES:
-                    plgpu.copy_gmem_to_smem(
-                        getattr(r, name).at[pl.ds(row, CHUNK)], getattr(r, f"{name}_s").at[i], r.full
-                    )
+                for name, (half, at) in itertools.product(STATES, enumerate(halves((pl.ds(row, CHUNK),)))):
+                    copy(name, 2 * i + half, at)
                 for name in VALUES:
-                    source = getattr(r, name).at[batch, rows(position), head * g.columns + i]
-                    plgpu.copy_gmem_to_smem(source, getattr(r, f"{name}_s").at[i], r.full)
+                    copy(name, i, (batch, rows(position), head * g.columns + i))
 
         fetch(0)
-        constants = Chunk(r, 0, (), None, interpret)
-        constants.write_indices()
-        constants.write_levels()
-        ones = plgpu.layout_cast(jnp.ones((CHUNK, CHUNK), jnp.bfloat16), WGMMA)
+        rows_ = Rows(r.totals_s, interpret is not None)
+        Chunk(r, 0, (), None, interpret).write_indices()
 
         def step(position, _):
             plgpu.barrier_wait(r.full)
-
-            def tiles(*names):
-                """Of arrays, at a zero that the compiler does not know: it would compute descriptors and addresses long
-                before their use, and hold 60 registers until then."""
-                zero = r.index_s[0, lax.rem(position, jnp.int32(2)), 0]
-                arrays = (getattr(r, f"{name}_s") for name in names)
-                return tuple([x.at[i + zero] for i in range(x.shape[0])] for x in arrays)
-
-            states, dstates, values, douts, (decay,) = tiles(*STATES, *VALUES, "decay")
-            chunk = Chunk(r, 0, (states[0], dstates[0]), douts[0], interpret)
+            chunk = Chunk(r, 0, (), None, interpret)
             chunk.turn = position
-
-            def pull(sums, mask, x):
-                """`sums` with mask x added to the first. The others pass through, so that they are added up here: ptxas
-                would keep their summands in registers instead."""
-                chunk.store(x)
-                return chunk.mma.update(sums, lambda acc, *_: chunk.add(acc, (mask, chunk.operand)))
-
-            below = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(douts, values, strict=True)))
-            above = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(values, douts, strict=True)))
-            slope = jnp.where(chunk.j < chunk.i, below, above).astype(jnp.bfloat16)
-            around = sum(load(x) * load(y) for x, y in zip(states, dstates, strict=True)).astype(jnp.bfloat16)
-            dq = chunk.products(*zip(douts, states, strict=True))
-            dk = chunk.products(*zip(values, dstates, strict=True))
-            chunk.store(around)
-            values[0][...] = slope
-            chunk.split(decay)
-            dlog = chunk.product(ones, chunk.operand) * chunk.factor(ones)
-            states, dstates, (slopes, *_), douts, (q,), (k,), (decay,) = tiles(*STATES, *VALUES, *KEYS)
-            chunk.parts, chunk.operand = (states[0], dstates[0]), douts[0]
-            dk = dk * chunk.until()
-            dlog, dq, dk = pull((dlog, dq, dk), as_operand(chunk.j < chunk.i), load(k) * dk)
-            dq = dq * chunk.since()
-            sums = pull((dlog, dq, dk), as_operand(chunk.j >= chunk.i), load(q) * dq)
-            same = plgpu.load(slopes, layout=WGMMA) * as_operand(chunk.i == chunk.j)
-
-            def add_same(dlog, dq, dk):
-                del dlog
-                chunk.add(dq, (same, k))
-                chunk.add(dk, (same, q))
-
-            sums = chunk.mma.update(sums, add_same)
-
-            def add(level, sums):
-                dlog, dq, dk = sums
-                x, factor = chunk.level(level, q, k)
-                chunk.store(x * factor)
-                found = chunk.product(plgpu.load(slopes, layout=WGMMA) * chunk.pairs(level), chunk.operand)
-                slope, found = found * load(chunk.operand), found * factor
-                dq, dk = dq + found * chunk.rows(level, second=True), dk + found * chunk.rows(level, second=False)
-                return pull((dlog, dq, dk), chunk.sums_within(level, transposed=True), slope)
-
-            dlog, dq, dk = lax.fori_loop(1, LEVELS, add, add(0, sums))
-            q[...], k[...], decay[...] = dq.astype(jnp.bfloat16), dk.astype(jnp.bfloat16), dlog
+            chunk_gradients(r, chunk, rows_)
             plgpu.commit_smem()
-            for name, x in (("dq", q), ("dk", k), ("ddecay", decay)):
-                plgpu.copy_smem_to_gmem(x, getattr(r, name).at[batch, rows(position), head * g.rows + c])
+            zero = chunk.zero()
+            for name, like in (("dq", "q"), ("dk", "k"), ("ddecay", "decay")):
+                for half, at in enumerate(halves((batch + zero, rows(position), (head + zero) * g.rows + c))):
+                    plgpu.copy_smem_to_gmem(getattr(r, f"{like}_s").at[half + zero], getattr(r, name).at[at])
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-            pl.when(position + 1 < count)(lambda: fetch(position + 1))
+            pl.when(position + 1 < count)(lambda: fetch(position + 1, zero))
 
         lax.fori_loop(0, count, step, None)
         plgpu.wait_smem_to_gmem(0)
 
-    scratch = {"q_s": tile(1), "k_s": tile(1), "decay_s": float_tile(1)}
-    scratch |= {f"{name}_s": tile(g.columns) for name in (*VALUES, *STATES)}
-    # Two blocks of at most 113 KiB fit into a multiprocessor.
-    scratch |= level_scratch(1, interpret, levels=g.columns == 1)
-    scratch["full"] = plgpu.Barrier(num_arrivals=3 + 4 * g.columns)
+    scratch = {"q_s": half_tile(2), "k_s": half_tile(2), "decay_s": half_tile(2, dtype=jnp.float32)}
+    scratch |= {f"{name}_s": tile(g.columns) for name in VALUES}
+    scratch |= {f"{name}_s": half_tile(2 * g.columns) for name in STATES}
+    scratch |= {"slopes_s": tile(), "weighted_s": half_tile(1), "totals_s": plgpu.SMEM((20, CHUNK // 2), jnp.float32)}
+    scratch |= chunk_scratch(1, interpret)
+    scratch["full"] = plgpu.Barrier(num_arrivals=6 + 6 * g.columns)
     shape = (*decay.shape[:2], g.h * g.rows, CHUNK)
     out = {"dq": jax.ShapeDtypeStruct(shape, q.dtype), "dk": jax.ShapeDtypeStruct(shape, q.dtype)}
     out["ddecay"] = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -144,3 +102,104 @@ def gradients(q, k, v, dy, decay, states, dstates, g: Geometry, *, interpret=Non
         grid={"b": g.b, "h": g.h, "piece": -(-g.n // PIECE), "keys": g.rows}, warpgroups=1,
         auto_barriers=False, approx_math=True, interpret=interpret,
     )  # fmt: skip
+
+
+def chunk_gradients(r, chunk: Chunk, rows: Rows):
+    """Writes dq, dk and the gradient of the log decays in place of q, k and the log decays.
+
+    Half of the channels after the other, as registers hold. H of pairs within a warp's rows is multiplied there, and
+    sums over tokens are products of these rows too; to them come those of other warps.
+    """
+
+    def tiles(name):
+        x = getattr(r, f"{name}_s")
+        return [x.at[i + chunk.zero()] for i in range(x.shape[0])]
+
+    values, douts = tiles("v"), tiles("dy")
+    below = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(douts, values, strict=True)))
+    above = chunk.products(*((x, y.transpose((1, 0))) for x, y in zip(values, douts, strict=True)))
+    slopes = jnp.where(chunk.j < chunk.i, below, above).astype(jnp.bfloat16)
+    r.slopes_s[...] = slopes
+    own = rows.diagonal(slopes)
+    read = lambda x: plgpu.load(x, layout=WGMMA)  # noqa: E731
+
+    def half_gradients(half, _):
+        q, k, decay = (getattr(r, f"{name}_s").at[half] for name in KEYS)
+        past, after = ([getattr(r, f"{name}_s").at[2 * i + half] for i in range(len(values))] for name in STATES)
+        masks = lambda: _Near(r.index_s[0, half, 0])  # noqa: E731
+        near = masks()
+        decays, same = Decays(rows, read(decay)), own * as_operand(near.i == near.j)
+
+        def once(function, carry):
+            """function(*carry), in a loop of one trip, which the compiler does not know: it would delay sums, and hold
+            their terms in registers."""
+            return lax.fori_loop(0, 1 + masks().zero, lambda _, carry: function(*carry), carry)
+
+        def level_gradients(level, own_, other, dq, dk, dlog, _):
+            decays.level, decays.own, decays.other, near = level, own_, other, masks()
+            x = rows.choose((level,), read(q), read(k)).astype(jnp.float32)
+            weighted = (x * own_).astype(jnp.bfloat16)
+            if level < 4:
+                found = rows.multiply(own * near.pairs(level), weighted)
+            else:
+                operand = r.weighted_s.at[0]
+                plgpu.commit_smem()
+                operand[...] = weighted
+                plgpu.commit_smem()
+                found = chunk.half_products([(rows.across(read(r.slopes_s), level), operand)])
+            found = found * own_
+            slope = found * x
+            dq, dk = rows.add(level, dq, dk, found)
+            if level < LEVELS - 1:
+                dlog = rows.multiply(near.sums(level), slope.astype(jnp.bfloat16), dlog)
+            decays.next()
+            return decays.own, decays.other, dq, dk, dlog, slope
+
+        def ends(x, past, until, total, slope, dlog):
+            """Adds what passes through a state to the gradient of x, and its cotangents and those of the last level to
+            the log decays of the warp's rows; returns the former for other rows."""
+            found = chunk.half_products([(read(a), b) for a, b in past]) * until
+            through = load(x) * found
+            last = through + rows.choose((LEVELS - 1,), *((slope, 0.0) if x is q else (0.0, slope)))
+            near = masks()
+            mask = as_operand(near.j >= near.i if x is q else near.j < near.i)
+            return total + found, through, rows.multiply(mask, last.astype(jnp.bfloat16), dlog)
+
+        none = plgpu.layout_cast(jnp.zeros(q.shape, jnp.float32), WGMMA)
+        carry = decays.own, decays.other, rows.multiply(same, read(k)), rows.multiply(same, read(q)), none, none
+        for level in range(LEVELS):
+            step = functools.partial(level_gradients, level)
+            carry = step(*carry) if level == 4 else once(step, carry)  # level 4 is between two others
+        until, since, dq, dk, dlog, slope = carry
+        queries = functools.partial(ends, q, list(zip(douts, past, strict=True)), since)
+        dq, later, dlog = once(queries, (dq, slope, dlog))
+        q[...], whole_decay = dq.astype(jnp.bfloat16), since * until
+        keys = functools.partial(ends, k, list(zip(values, after, strict=True)), until)
+        dk, earlier, dlog = once(keys, (dk, slope, dlog))
+        k[...] = dk.astype(jnp.bfloat16)
+        around = sum(load(x) * load(y) for x, y in zip(past, after, strict=True))
+        sums = (x.astype(jnp.bfloat16) for x in (later, earlier, slope, around))
+        ones = as_operand(masks().i >= 0)
+        beyond, whole = rows.beyond(*(rows.multiply(ones, x) for x in sums), 0)
+        decay[...] = dlog + beyond + whole * whole_decay
+
+    lax.fori_loop(0, 2, half_gradients, None)
+
+
+class _Near:
+    """Masks (64, 16) of pairs of a warp's rows, bfloat16. zero: 0 of shared memory, without which the compiler would
+    compute them before the loop, and hold registers."""
+
+    def __init__(self, zero):
+        iota = lambda axis: plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA)  # noqa: E731
+        self.zero, self.row, self.j = zero, iota(0), iota(1) + zero
+        self.i = self.row & (PIECE_ROWS - 1)
+
+    def pairs(self, level: int):
+        apart = self.i ^ self.j
+        return as_operand((apart >= 1 << level) & (apart < 2 << level))
+
+    def sums(self, level: int):
+        """The transpose of L."""
+        query = ((self.row & ~(PIECE_ROWS - 1) | self.j) >> level & 1) != 0
+        return as_operand(((self.i ^ self.j) < 1 << level) & ((self.i <= self.j) == query))

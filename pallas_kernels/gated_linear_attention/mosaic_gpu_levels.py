@@ -7,11 +7,10 @@ tokens, and a token is a query or a key of its block by that digit:
     E_i = sum g over [start of its half, i] for a query, over [i + 1, end of its half] for a key         M = exp(E) x
     exp(sum g over j + 1 .. i) q_i k_j = (M M^T)_ij
 
-Here the sums are products of tensor cores: E = L g, L of 0 and 1 (`sums_within`), which shared memory holds for all
-sizes but 1 if there is place. The sizes are trips of a loop: unrolled, ptxas computes the wgmma descriptors of all
-before the loop over chunks, and holds them in registers. Log decays are two bfloat16 numbers, 16 bits together: a
-weight e^-x is off by at most 2^-17 x e^-x, less than the rounding of its operand. The gradient multiplies the
-cotangents of E, rounded to bfloat16, by L^T: a sum over the pairs around each token, without pairs that would cancel.
+Outputs and gradients have exp(E) as products of those of the level before (`Decays`), so that one exponential per
+token and channel is enough. The scan of states takes its sums of log decays by tensor cores, as products with a mask
+(`Chunk.factor`); log decays are two bfloat16 numbers there, 16 bits together: a weight e^-x is off by at most 2^-17 x
+e^-x, less than the rounding of its operand.
 """
 
 from typing import Any
@@ -22,6 +21,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
+from pallas_kernels.gated_linear_attention.mosaic_gpu_rows import PIECE_ROWS, Rows
 from pallas_kernels.mosaic_gpu_tiles import PER_COLUMN, PER_ROW, WGMMA, WIDE, Mma, columns_to, rows_to
 
 CHUNK = 64
@@ -39,11 +39,16 @@ def float_tile(*slots):
     return plgpu.SMEM((*slots, CHUNK, CHUNK), jnp.float32, transforms=FLOATS)
 
 
-def level_scratch(warpgroups: int, interpret, *, levels: bool):
-    """Scratch of `Chunk`, but for its tiles; levels: whether L of sizes above 1 has a place."""
+def half_tile(*slots, dtype=jnp.bfloat16):
+    """Shared (*slots, 64, 32): half of the channels."""
+    width = CHUNK // 2
+    half = plgpu.TilingTransform((8, width)), plgpu.SwizzleTransform(width * jnp.dtype(dtype).itemsize)
+    return plgpu.SMEM((*slots, CHUNK, width), dtype, transforms=half)
+
+
+def chunk_scratch(warpgroups: int, interpret):
+    """Scratch of `Chunk`, but for its tiles."""
     found: dict[str, Any] = {"index_s": plgpu.SMEM((warpgroups, 2, CHUNK), jnp.int32)}
-    if levels:
-        found["levels_s"] = tile(LEVELS - 1)
     return found if interpret is None else found | {"staging": tile(warpgroups)}
 
 
@@ -66,37 +71,14 @@ class Chunk:
             self.r.index_s[self.warpgroup, turn] = plgpu.broadcasted_iota(jnp.int32, (CHUNK,), 0, layout=PER_ROW)
         plgpu.commit_smem()
 
-    def write_levels(self):
-        """Writes L of all levels but the first, if they have a place."""
-
-        def write(level, _):
-            self.r.levels_s[level - 1] = self._sums_within(level)
-
-        if hasattr(self.r, "levels_s"):
-            lax.fori_loop(1, LEVELS, write, None)
-            plgpu.commit_smem()
-
-    def sums_within(self, level, *, transposed: bool = False):
-        """L of a level: a tile, or registers where it has no place, as for a first level that is an `int`."""
-        if isinstance(level, int) or not hasattr(self.r, "levels_s"):
-            return self._sums_within(level, transposed=transposed)
-        tile = self.r.levels_s.at[level - 1]
-        return tile.transpose((1, 0)) if transposed else tile
-
-    def _sums_within(self, level, *, transposed: bool = False):
-        i, j = (self.j, self.i) if transposed else (self.i, self.j)
-        size = jnp.int32(1) << level
-        return as_operand(((i ^ j) < size) & ((j <= i) == ((i & size) != 0)))
-
-    def pairs(self, level):
-        """1 where that level is the one of a pair, else 0, bfloat16."""
-        size = jnp.int32(1) << level
-        apart = self.i ^ self.j
-        return as_operand((apart >= size) & (apart < 2 * size))
-
     @property
     def _index(self):
         return self.r.index_s.at[self.warpgroup, lax.rem(self.turn, jnp.int32(2))]
+
+    def zero(self):
+        """0, which the compiler does not know: it would compute descriptors and addresses long before their use, and
+        hold registers, or spill, until then."""
+        return self._index[0]
 
     @property
     def i(self):
@@ -107,16 +89,6 @@ class Chunk:
     @property
     def j(self):
         return columns_to(plgpu.load(self._index, layout=PER_COLUMN))
-
-    def rows(self, level, *, second: bool):
-        """1 in the rows of the queries of blocks of a level, or of the keys, else 0. Times it is less work than a
-        choice, above all of bfloat16."""
-        row = plgpu.load(self._index, layout=PER_ROW)
-        return rows_to(jnp.where((row & (jnp.int32(1) << level)) != 0, float(second), float(not second)))
-
-    def only(self, x, level, *, second: bool):
-        """A bfloat16 tile with zeros in the other rows."""
-        return x * self.rows(level, second=second).astype(jnp.bfloat16)
 
     def store(self, x):
         """Writes a tile for the next product, when all warps have left the one before."""
@@ -149,41 +121,76 @@ class Chunk:
 
         return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK), jnp.float32))
 
+    def half_products(self, pairs):
+        """The sum of x y over pairs, y half of the channels."""
+
+        def run(acc):
+            self.add(acc, *pairs)
+            return acc[...]
+
+        return pl.run_scoped(run, plgpu.ACC((CHUNK, CHUNK // 2), jnp.float32))
+
     def add(self, acc, *pairs):
         for x, y in pairs:
             (plgpu.wgmma if hasattr(x, "at") and not isinstance(x, jnp.ndarray) else self.mma.registers)(acc, x, y)
 
-    def since(self):
-        """exp of the sum of log decays from the start of the chunk to each token."""
-        return self.factor(as_operand(self.j <= self.i))
 
-    def until(self):
-        """exp of the sum of log decays after each token."""
-        return self.factor(as_operand(self.j > self.i))
+class Decays:
+    """The decays of a level, of one after another: products of those of the level before, and of no other exponentials.
 
-    def level(self, level, q, k):
-        """Queries and keys of its blocks (64, 64) float32, and exp(E)."""
-        factor = self.factor(self.sums_within(level))
-        x = sum(self.only(plgpu.load(x, layout=WGMMA), level, second=x is q) for x in (q, k))
-        return x.astype(jnp.float32), factor
+    own: exp(E), for queries from the start of their half of a block, for keys to its end.
+    other: the two exchanged. After the last level own is to the end of the chunk, and other from its start.
+    """
 
-    def scores(self, q, k, *, reverse: bool):
-        """P (64, 64) float32, in reverse its transpose.
+    def __init__(self, rows: Rows, log_decay, column: int = 0):
+        decay = jnp.exp2(log_decay * LOG2_E)
+        self.rows, self.level, self.column = rows, 0, column
+        self.own, self.other = rows.choose((0,), decay, 1.0), rows.choose((0,), 1.0, decay)
 
-        Queries are zeros among the keys and keys among the queries, so that the product of a level adds nothing to
-        pairs of smaller sizes. It does add to pairs of larger sizes: each level first sets its own pairs to zero.
-        """
-        rows, columns = (k, q) if reverse else (q, k)
+    def next(self):
+        """Goes on to blocks twice as long: the half of a block that a row is in is joined by the other half."""
+        self.own, self.other = self.rows.advance(self.own, self.other, self.level, self.column)
+        self.level += 1
 
-        def add(level, found):
-            x, factor = self.level(level, q, k)
-            operand = (x * factor).astype(jnp.bfloat16)
-            self.store(self.only(operand, level, second=reverse))
-            pair = self.only(operand, level, second=not reverse), self.operand.transpose((1, 0))
-            near = jnp.where((self.i ^ self.j) < (jnp.int32(1) << level), found, 0.0)
-            return self.mma.update((near,), lambda acc: self.add(acc, pair))[0]
 
-        return lax.fori_loop(1, LEVELS, add, add(0, self.product(rows, columns.transpose((1, 0)))))
+def scores(rows: Rows, operands, q, k, decay, *, reverse: bool):
+    """P (64, 64) float32 of tiles, in reverse its transpose; writes exp(a) Q, in reverse exp(a_c - a) K, in its place.
+
+    Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
+    multiplied there. The others are in the products of the two operands of shared memory with themselves.
+    """
+    i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
+    i = i & (PIECE_ROWS - 1)
+    apart, within, found = i ^ j, j > i if reverse else j < i, 0.0
+    halves = []
+    for half in range(2):
+        tokens = lambda half=half: [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]  # noqa: E731
+        decays = Decays(rows, rows.half(plgpu.load(decay, layout=WGMMA), half), half * CHUNK // 2)
+        wide = []
+        part = jnp.where(apart == 0, rows.within(*tokens()), 0.0)
+        for level in range(LEVELS):
+            x = (rows.choose((level,), *tokens()).astype(jnp.float32) * decays.own).astype(jnp.bfloat16)
+            if level < LEVELS - 2:
+                mask = (apart >= 1 << level) & (apart < 2 << level) & within
+                part = jnp.where(mask, rows.within(x, x), part)
+            else:
+                wide.append(x)
+            decays.next()
+        past = decays.own if reverse else decays.other
+        wide.append((tokens()[reverse].astype(jnp.float32) * past).astype(jnp.bfloat16))
+        halves.append(wide)
+        found = found + part
+    for slot, *both in zip((*operands, k if reverse else q), *halves, strict=True):
+        slot[...] = rows.beside(*both)
+    plgpu.commit_smem()
+
+    def run(*accs):
+        for acc, x in zip(accs, operands, strict=True):
+            plgpu.wgmma(acc, x, x.transpose((1, 0)))
+        return tuple(acc[...] for acc in accs)
+
+    near, far = pl.run_scoped(run, *[plgpu.ACC((CHUNK, CHUNK), jnp.float32)] * 2)
+    return rows.join(found, near, far, upper=reverse)
 
 
 def as_operand(mask):

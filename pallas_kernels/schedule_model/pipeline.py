@@ -5,7 +5,8 @@ issue in order, one instruction a cycle among them; the control codes say when t
 for. The tensor core, shared memory (for LDSM and STSM) and the unit of MUFU are queues.
 
 Assumed, not measured: HGMMA 64 x n x 16 holds the tensor core n/2 cycles (4096 operations per cycle and
-multiprocessor), at least 16; 30 cycles from issue to its start, 16 from its end to a waiting warp; `LATENCY`. Left out:
+multiprocessor), at least 16; 30 cycles from issue to its start, 16 from its end to a waiting warp; `LATENCY`; HMMA, the
+product of one warp, at half that rate, and 33 cycles until another can add to its result. Left out:
 how long TMA and HBM take, the shared memory that wgmma itself reads (128 bytes per cycle with both operands there and n
 = 64: exactly what there is), and barriers between warpgroups, for which a warpgroup is at most `AHEAD` rounds before
 the last.
@@ -29,6 +30,8 @@ READING = {"STSM": 14, "STS": 12, "STG": 16, "ST": 16}
 """Cycles until its operands are read; others as LATENCY, or 10."""
 START, DRAIN = 30, 16
 """Cycles from the issue of a wgmma to its start, and from its end to a warp that waits for it."""
+HMMA, SUM = 8, 33
+"""Cycles that an m16n8k16 of one warp holds the tensor core, and until its sum is there."""
 MUFU = 8
 """Cycles that an instruction keeps the unit of MUFU."""
 TURN = 8
@@ -54,6 +57,8 @@ class Step:
     """Groups that a wait leaves in flight."""
     shared: int
     """Cycles of shared memory."""
+    sums: tuple[str, ...] = ()
+    """The registers of an HMMA's result and of what it adds to."""
 
 
 def decode(code: Sequence[Instruction]) -> list[Step]:
@@ -71,10 +76,11 @@ def _decode(x: Instruction) -> Step:
         read=x.read,
         write=x.write,
         stall=max(1, x.stall, LATENCY["BAR"] if base == "BAR" else 0),
-        tensor=max(x.columns / 2, 16) if base == "HGMMA" else 0,
+        tensor=max(x.columns / 2, 16) if base == "HGMMA" else HMMA if base == "HMMA" else 0,
         commits=base == "HGMMA" and "gsb0" in x.text,
         pending=int(pending[1], 16) if pending else None,
         shared=4 * matrices if base in ("LDSM", "STSM") else 0,
+        sums=tuple(re.findall(r"R\w+", x.text)[i] for i in (0, -1)) if base == "HMMA" else (),
     )
 
 
@@ -92,6 +98,8 @@ class Warp:
     boards: list[float] = dataclasses.field(default_factory=lambda: [0.0] * 8)
     groups: list[float] = dataclasses.field(default_factory=list)
     """When the wgmma groups end."""
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    """When the results of HMMA are there, by register."""
     waited: dict[str, float] = dataclasses.field(default_factory=lambda: collections.defaultdict(float))
 
     def ready(self, mufu: float) -> tuple[float, str]:
@@ -104,6 +112,8 @@ class Warp:
             done = self.groups[: len(self.groups) - step.pending]
             if done and max(done) + DRAIN > at:
                 at, why = max(done) + DRAIN, "wgmma"
+        if step.sums and self.sums.get(step.sums[1], 0.0) > at:
+            at, why = self.sums[step.sums[1]], "scoreboard"
         if step.base == "MUFU" and mufu > at:
             at, why = mufu, "mufu"
         return at, why
@@ -150,7 +160,9 @@ class _Scheduler:
     def _run(self, step: Step, warp: Warp, at: float) -> float:
         """Takes the units that the instruction needs; returns when its result is there."""
         if step.tensor:
-            self.tensor = max(self.tensor, at + START) + step.tensor
+            self.tensor = max(self.tensor, at + (0 if step.sums else START)) + step.tensor
+            if step.sums:
+                warp.sums[step.sums[0]] = self.tensor - HMMA + SUM
             self.busy += step.tensor
             if step.commits:
                 warp.groups = [*warp.groups, self.tensor][-8:]

@@ -7,7 +7,7 @@ from pallas_kernels.schedule_model import hopper
 from pallas_kernels.schedule_model.fences import unfenced_writes
 from pallas_kernels.schedule_model.in_flight import touched_in_flight
 from pallas_kernels.schedule_model.launch import Launch, ModuleLoop
-from pallas_kernels.schedule_model.pipeline import DRAIN, START, decode, simulate
+from pallas_kernels.schedule_model.pipeline import DRAIN, HMMA, START, SUM, decode, simulate
 from pallas_kernels.schedule_model.sass import SassLoop, loops, matmuls, own, read_sass
 from tests.pallas_kernels.schedule_model.snippets import HEADER, LOOP
 
@@ -75,6 +75,15 @@ def test_wgmma():
     # Waits for the group before the last: two iterations from its end to the end of the one after the next.
     assert in_flight.cycles == [(DRAIN + 8 + START + 48) / 2]
     assert in_flight.tensor == pytest.approx(48 / 51, abs=0.1)
+
+
+@pytest.mark.full
+def test_products_of_a_warp():
+    """Kills sums that are there at once, products that wait for others' sums, and a tensor core without a rate."""
+    one = lambda adds_to: ("-:-:-:Y:01", f"HMMA.16816.F32.BF16 R20, R4.reuse, R8, {adds_to}")  # noqa: E731
+    assert cycles(*[one("R20")] * 4) == [4 * SUM]
+    assert cycles(*[one("RZ")] * 4) == [3 + 8]
+    assert cycles(*[one("R20")] * 4, warps=8) == [pytest.approx(8 * 4 * HMMA, rel=0.1)] * 8
 
 
 @pytest.mark.full
