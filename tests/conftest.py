@@ -14,6 +14,10 @@ os.environ["JAX_PLATFORMS"] = ",".join(
 # small machine, or it deadlocks.
 os.environ.setdefault("NPROC", "16")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+# Programs that run once or twice take longer to compile than to run, here and in the processes that tests start. With
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 they are compiled as users compile them.
+if os.environ["JAX_PLATFORMS"] == "cpu":
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest
@@ -22,10 +26,6 @@ from tests.device import COMMANDS, require
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
-# Programs that run once or twice take longer to compile than to run. With JAX_DISABLE_MOST_OPTIMIZATIONS=0 they are
-# compiled as users compile them.
-if os.environ["JAX_PLATFORMS"] == "cpu" and "JAX_DISABLE_MOST_OPTIMIZATIONS" not in os.environ:
-    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ MUTANTS: list[Mutant] = [
         "jaxzoo/layers/pair_embedding.py",
         "tests/models/test_task_models.py",
         ("a key that is asked for comes with a value", "value[:, :, None] > 0", "value[:, :, None] >= 0"),
+        full=True,
     ),
     *planted(
         "jaxzoo/tasks/continuous_mqar.py",

@@ -80,6 +80,7 @@ MUTANTS: list[Mutant] = [
         old="values = values + (context.first_values - values) * share",
         new="values = context.first_values + (values - context.first_values) * share",
         tests=("tests/mixers/test_rwkv7.py::test_value_residual_of_a_model",),
+        full=True,
     ),
     Mutant(
         name="permutations composed in the other order",

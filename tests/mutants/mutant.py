@@ -34,6 +34,6 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
+def planted(path: str, test: str, *bugs: tuple[str, str, str], full: bool = False) -> list[Mutant]:
     """Bugs in one file, each a name, a text and its replacement, that one test, or file of tests, kills."""
-    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]
+    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,), full=full) for name, old, new in bugs]

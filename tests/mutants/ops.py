@@ -73,6 +73,7 @@ MUTANTS: list[Mutant] = [
             'einsum("bhij,bhjk->bhik", then, first',
             'einsum("bhij,bhjk->bhik", first, then',
         ),
+        full=True,
     ),
     *planted(
         "pallas_kernels/gated_linear_attention/decayed_scores.py",

@@ -58,6 +58,7 @@ MUTANTS: list[Mutant] = [
         old="None if stop.requested else states[i]()",
         new="states[i]()",
         tests=("tests/sweep/test_work.py::test_a_run_that_was_stopped_goes_on_where_it_was",),
+        full=True,
     ),
     Mutant(
         name="stopped run begins again",
@@ -65,6 +66,7 @@ MUTANTS: list[Mutant] = [
         old="if run.holds_run and any(",
         new="if run.holds_run and not any(",
         tests=("tests/sweep/test_work.py::test_a_run_that_was_stopped_goes_on_where_it_was",),
+        full=True,
     ),
     Mutant(
         name="lockstep lanes swapped where a run has ended",
@@ -72,6 +74,7 @@ MUTANTS: list[Mutant] = [
         old="return {i: functools.partial(_lane, fetch_all, i) for i in active}",
         new="return {i: functools.partial(_lane, fetch_all, n) for n, i in enumerate(active)}",
         tests=("tests/sweep/test_lockstep.py::test_together_is_alone",),
+        full=True,
     ),
     Mutant(
         name="learning rates of other lanes",
@@ -79,6 +82,7 @@ MUTANTS: list[Mutant] = [
         old="for state, rate in zip(states, rates, strict=True)]",
         new="for state, rate in zip(states, sorted(rates), strict=True)]",
         tests=("tests/sweep/test_lockstep.py::test_apart_is_alone_bit_for_bit",),
+        full=True,
     ),
     Mutant(
         name="runs of other lengths share a program",
@@ -142,6 +146,7 @@ MUTANTS: list[Mutant] = [
         old="hits += float(max(fixed, copied))",
         new="hits += float(min(fixed, copied))",
         tests=("tests/tasks/test_guess.py",),
+        full=True,
     ),
     Mutant(
         name="seeds of a rate that has lost are run",

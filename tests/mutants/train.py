@@ -169,6 +169,7 @@ MUTANTS: list[Mutant] = [
         old="if step not in best:",
         new="if step >= 0:",
         tests=("tests/train/test_best.py::test_the_best_stay",),
+        full=True,
     ),
     Mutant(
         name="an infinite gradient not noticed",
