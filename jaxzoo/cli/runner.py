@@ -75,18 +75,21 @@ GOES_ON = "interrupted; the same command goes on from here"
 """The line after Ctrl-C of commands that continue unfinished work."""
 
 
-def make_main(declared: type[Options], work: Callable[[Options], None], **lines: str) -> Main:
+def make_main(
+    declared: type[Options], work: Callable[[Options], None], *, prog: str | None = None, **lines: str
+) -> Main:
     """Makes the `main` of a command whose options are the fields of a dataclass.
 
     Args:
       declared: the dataclass; its docstring is the description of the help.
-      work: gets the options; its module `jaxzoo.cli.data_build` names the program `python -m jaxzoo.data.build`.
+      work: gets the options.
+      prog: name of the program; None: `python -m jaxzoo.data.build` for the module `jaxzoo.cli.data_build` of `work`.
       **lines: `interrupted` and `out_of_memory` of `run`.
 
     Returns:
       `main(argv)`, which returns the exit status; `argv` None: the command line of the process.
     """
-    prog = f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
+    prog = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
 
     def main(argv: Sequence[str] | None = None) -> int:
         return run(lambda words: work(parse_flags(declared, words, prog=prog)), argv, **lines)

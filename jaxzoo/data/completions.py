@@ -22,6 +22,7 @@ from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.labelled_sequences import LabelledStream
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
+from jaxzoo.data.windows import require_batch_sizes
 from jaxzoo.json_files import parse_json
 
 VALID_SHARE = 20
@@ -72,6 +73,7 @@ class Completions:
     packed: bool = False
 
     def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
+        require_batch_sizes("Completions", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self._config, self._batch_size, self._valid_batch_size = config, batch_size, valid_batch_size
         self._tokenizer = config.tokenizer()
         self.vocab_size: int = self._tokenizer.vocab_size

@@ -24,6 +24,7 @@ from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.corpus.labelled import SPLITS, check_splits, read_benchmark
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
+from jaxzoo.data.windows import require_batch_sizes
 
 TOKENIZERS: dict[str, type[DNATokenizer] | type[ByteTokenizer]] = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
@@ -84,6 +85,7 @@ class LabelledSequences:
     splits: dict[str, list[Labelled]]
 
     def __init__(self, config: LabelledSequencesConfig, *, batch_size: int, valid_batch_size: int):
+        require_batch_sizes("LabelledSequences", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self.config = config
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
         self._tokenizer = TOKENIZERS[config.alphabet]()

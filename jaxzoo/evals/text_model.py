@@ -83,6 +83,8 @@ class TextModel:
             if not layer.capabilities.causal:
                 name = type(layer).__name__
                 raise ValueError(f"layer {index}: {name} sees the future; only causal models are evaluated on text")
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} must be positive")
         self.max_length: int = min(model.config.max_length, model.config.max_positions or model.config.max_length)
         self.requests: Requests = Requests(0, 0)
         self._flat, self._tokenizer, self._batch_size = model.unstacked(), tokenizer, batch_size

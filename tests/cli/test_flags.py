@@ -15,14 +15,14 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_flags_reach_every_depth(mqar_file):
     """Kills: an override that is dropped, or that resets its neighbours to the class's defaults."""
-    flags = "--model.pattern.1.feature-dim 5 --model.d_model 12 --optimizer.schedule linear"
+    flags = "--model.pattern.0.n-taps 5 --model.d_model 12 --optimizer.schedule linear"
     flags += " --data.train.0.task.n-pairs 3 --data.train.0.n-examples 32"
     command = parse_command(["--config", str(mqar_file), *flags.split(), "--resume"])
     config, before = command.config, load_config(mqar_file)
     assert (command.resume, command.overwrite, command.print_model) == (True, False, False)
     assert command.run_dir == Path("runs/tiny-mqar")
-    feature_dims = [getattr(mixer, "feature_dim", None) for mixer in config.model.pattern]
-    assert feature_dims == [None, 5]
+    (mixer,) = before.model.pattern
+    assert config.model.pattern == (dataclasses.replace(mixer, n_taps=5),)
     (examples,) = before.data.train
     task = dataclasses.replace(examples.task, n_pairs=3)
     assert config.data == dataclasses.replace(before.data, train=(Examples(task=task, n_examples=32),))
@@ -64,8 +64,8 @@ def test_mistakes_are_one_line(mqar_file, capsys):
         ("--optimizer.schedule cosin", r"^invalid choice 'cosin' for argument '--optimizer\.schedule'"),
         ("--optimizer.learning-rate -1", r"^OptimizerConfig\.learning_rate=-1\.0 must be positive$"),
         (
-            "--model.pattern.1.n-heads 3",
-            r"^TaylorLinearAttentionConfig\.d_model=8 must be divisible by n_heads=3",
+            "--model.pattern.0.n-taps 0",
+            r"^BaseConvConfig\.n_taps=0 must be positive",
         ),
         ("--data.train.0.task.n-pairs 5", r"^MQARConfig\.length=16 must be at least 4 n_pairs=20; "),
         ("--data.valid.0.task.vocab-size 16", r"^MQARConfig\.vocab_size=16 must exceed length=16; "),

@@ -25,7 +25,7 @@ from jaxzoo.train.trained import load_trained
 
 TOKENIZER = ByteTokenizer()
 OWN_MIXER = """
-class OwnConvConfig(BaseConvConfig):
+class OwnBaseConvConfig(BaseConvConfig):
     pass
 """
 PROMPTS = ("never odd", "a word; 3", "é", "x" * 90)
@@ -190,7 +190,7 @@ def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_
     file.write_text((trained_run.parent / "text.py").read_text() + OWN_MIXER)
     config = json.loads((trained_run / "config.json").read_text())
     (mixer,) = config["model"]["pattern"]
-    own_pattern = [{**mixer, "type": "own:OwnConvConfig"}]
+    own_pattern = [{**mixer, "type": "own:OwnBaseConvConfig"}]
     run = run_copy(pattern=own_pattern)
     for folder in (run / "checkpoints").iterdir():
         seal = read_seal(folder)
@@ -198,7 +198,7 @@ def test_a_mixer_of_the_user_s_own_comes_with_its_config_file(run_copy, trained_
         (folder / "seal" / "metadata").write_text(json.dumps(seal.to_json()))
     flags = ["--run", str(run), "--prompt", "a", "--max-tokens", "9"]
     line = refused(capsys, *flags)
-    assert "unknown type 'own:OwnConvConfig'" in line
+    assert "unknown type 'own:OwnBaseConvConfig'" in line
     assert line.endswith("; name the file that defines it with --config FILE")
     assert "does not exist" in refused(capsys, *flags, "--config", str(tmp_path / "none.py"))
     assert main([*flags, "--config", str(file)]) == 0

@@ -186,7 +186,7 @@ def killed_after(run_directory, saved, copy):
     return action
 
 
-@pytest.mark.parametrize("data", ["mqar", pytest.param("mixture", marks=pytest.mark.full)])
+@pytest.mark.parametrize("data", ["mqar", pytest.param("mixture", marks=pytest.mark.slow)])
 def test_killed_then_resumed_equals_unbroken(data, request, run, rows, tmp_path, at_step, capsys):
     """Kills: a cursor off by one batch, the order of another epoch, a dropout key or optimizer state that starts anew,
     rows that are lost or twice where the run had come further than its newest checkpoint; for every row of metrics and

@@ -189,3 +189,5 @@ def test_what_sees_the_future_is_refused():
     seeing = make_model(hybrid_config(pattern=(NystromFormerConfig(n_heads=2),), n_layers=1))
     with pytest.raises(ValueError, match="layer 0: NystromFormerConfig sees the future"):
         TextModel(seeing, TOKENIZER)
+    with pytest.raises(ValueError, match="batch_size=0 must be positive"):
+        text_model(letters_model(), batch_size=0)

@@ -12,7 +12,7 @@ import pytest
 
 from pallas_kernels.dispatch import Backend, choose, lowering_for, multiprocessors, run
 from pallas_kernels.taylor_attention.mosaic_gpu_split import choose_pieces
-from tests.pallas_kernels.shared import full, lowered
+from tests.pallas_kernels.shared import lowered, slow
 
 PROGRAM = """
 import jax, jax.numpy as jnp
@@ -33,7 +33,7 @@ assert len(traces) == 1, traces
 
 @pytest.mark.parametrize(
     ("package", "op", "options"),
-    [("taylor_attention", "taylor_attention", ""), full("sliding_window", "sliding_window_attention", ", window=9")],
+    [("taylor_attention", "taylor_attention", ""), slow("sliding_window", "sliding_window_attention", ", window=9")],
 )
 def test_the_first_call_of_a_process_is_the_only_trace(package, op, options):
     """Kills an import within the first trace that changes jit's keys, so that the second call compiles again."""

@@ -45,7 +45,7 @@ def least_room(monkeypatch, check, *arguments):
     return 1000 * low
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_the_estimate_is_below_what_the_compiler_counts(tiny_config, monkeypatch):
     """Kills: a refusal of what fits; counts that leave out the state, which every step is given."""
     session = Session(tiny_config)
