@@ -18,7 +18,6 @@ from jaxzoo.sweep.work import work
 from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
 from tests.data.shards import DNA, write_tokens
-from tests.pallas_kernels.shared import full, slow
 
 ROOT = Path(__file__).parents[2]
 FILES = [
@@ -30,15 +29,11 @@ FILES = [
 
 def test_all_files_are_found():
     """Kills: a search that finds none."""
-    assert FULL in FILES
     assert len(FILES) >= 12
 
 
-FULL = "experiments/zoology_figure2.py"
-"""The others are slow: they draw and judge in the same ways, and with their kept results in `test_results.py`."""
-
-
-@pytest.mark.parametrize("file", [full(file) if file == FULL else slow(file) for file in FILES])
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES)
 def test_smoke(file, tmp_path, monkeypatch, capsys):
     """Kills: an experiment whose models do not train, whose claims cannot be judged, whose figure cannot be drawn."""
     monkeypatch.chdir(ROOT)

@@ -299,7 +299,7 @@ def check_predictions(entry):
         assert table.regressions(found, table.read().get(table.key(*names))) == []
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_MOSAIC_GPU, reason="Mosaic GPU kernels need jax >= 0.11.2")
 def test_a_spilling_kernel_is_refused():
     """Kills a check that loses the words of ptxas on the way."""
@@ -319,7 +319,7 @@ def test_a_copy_on_a_tpu_is_refused():
     assert [problem[:19] for problem in entry.problems()] == ["copies: temporaries"]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_implementation_of_another_platform_is_an_error():
     """Kills a name that is ignored, and an error without its reason."""
     needs("v5e")

@@ -96,7 +96,7 @@ def test_damage_is_noticed(odd):
         read_portable(odd.file, read_header(odd.file), odd.abstract)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_an_exported_folder_is_read_like_a_run(text_file, run, tmp_path, capfd):
     """Kills: a norm that is rounded, a matrix that is not or comes back in bfloat16; a folder that forgets metrics or
     config, answers for a step that it does not hold, is resumed, or hides the numbers of a run that replaces it."""

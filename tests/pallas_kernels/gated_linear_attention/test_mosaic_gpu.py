@@ -36,7 +36,7 @@ def measured(call: Call):
     "call",
     [
         Call(t=150, b=1, h=1, g=1, k=64, v=64, documents=True, dtype="bfloat16"),
-        full(Call(t=90, b=1, h=2, g=1, k=128, v=64, decay=0.1, dtype="bfloat16")),
+        slow(Call(t=90, b=1, h=2, g=1, k=128, v=64, decay=0.1, dtype="bfloat16")),
         slow(Call(t=200, b=1, h=1, g=1, k=64, v=128, state=False, decay=60.0, dtype="bfloat16")),
         slow(Call(t=1100, b=1, h=1, g=1, k=64, v=64, decay=0.1, dtype="bfloat16")),
         full(Call(t=70, b=1, h=1, g=1, k=64, v=64, channel=True, documents=True, decay=0.1, dtype="bfloat16")),

@@ -68,7 +68,7 @@ def test_refusals_say_why(monkeypatch):
     assert "feature_dim=17 is more than 16" in objection(monkeypatch, k_dim=17)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [False, True])
 def test_vmap_is_one_call_with_more_rows(monkeypatch, decay):
     """Kills a batching rule that mixes up rows, or that batches what is shared; XLA stands for the kernel."""
