@@ -66,17 +66,11 @@ def on_one_device(tiny_config):
 
 MIXED = {"data": 2, "fsdp": 2, "tensor": 2}
 MESHES = ({"data": 8}, {"data": 1, "fsdp": 8}, {"data": 4, "tensor": 2}, MIXED)
-QUICK = [("gpt-neox", MIXED)]
-SLOW = [(name, sizes) for name in ("hybrid", "based", "attention", "gpt-neox") for sizes in MESHES]
+CASES = [(name, sizes) for name in ("hybrid", "based", "attention", "gpt-neox") for sizes in MESHES]
 
 
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [
-        *(pytest.param(*case, marks=pytest.mark.full) for case in QUICK),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW if case not in QUICK),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "sizes"), CASES)
 def test_mesh_equals_one_device(tiny_config, on_one_device, name, sizes):
     """Kills: a loss averaged by device, gradients summed not at all or in part (so does XLA on the mixed mesh
     if the layout before the head is left open), other random numbers on a mesh, padding rows that count."""
