@@ -40,12 +40,12 @@ def outputs(name, q, k, v, decay, states, g: Geometry, *, reverse, interpret=Non
             q, k, decay = map(stream.own, ("q", "k", "decay"))
             operands = [r.operands_s.at[stream.warpgroup + stream.zero, i] for i in range(2)]
             chunk.operand = operands[0]
-            outs = [r.out_s.at[stream.place * g.columns + i + stream.zero] for i in range(g.columns)]
-            chunk.store(scores(rows, operands, q, k, decay, reverse=reverse))
+            chunk.store(scores(rows, operands, q, k, decay, chunk.zero, reverse=reverse))
             plgpu.wait_smem_to_gmem(0, wait_read_only=True)
             stream.share()
             owners = range(g.rows) if g.together else [stream.warpgroup]
             weights = [r.operands_s.at[owner + stream.zero, 0] for owner in owners]
+            outs = [r.out_s.at[stream.place * g.columns + i + stream.zero] for i in range(g.columns)]
             values, states = stream.tiles("v"), stream.tiles("states")
 
             def multiply(i):

@@ -153,17 +153,18 @@ class Decays:
         self.level += 1
 
 
-def scores(rows: Rows, operands, q, k, decay, *, reverse: bool):
+def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
     """P (64, 64) float32 of tiles, in reverse its transpose; writes exp(a) Q, in reverse exp(a_c - a) K, in its place.
 
     Half of the channels after the other, as registers hold. Pairs of levels 0 to 3 are of one warp's rows, and are
-    multiplied there. The others are in the products of the two operands of shared memory with themselves.
+    multiplied there. The others are in the products of the two operands of shared memory with themselves. zero: makes
+    a 0 that the compiler does not know, for masks that hold registers in one half alone.
     """
-    i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
-    i = i & (PIECE_ROWS - 1)
-    apart, within, found = i ^ j, j > i if reverse else j < i, 0.0
-    halves = []
+    found, halves = 0.0, []
     for half in range(2):
+        i, j = (plgpu.broadcasted_iota(jnp.int32, (CHUNK, PIECE_ROWS), axis, layout=WGMMA) for axis in range(2))
+        i, j = i & (PIECE_ROWS - 1), j + zero()
+        apart, within = i ^ j, j > i if reverse else j < i
         tokens = lambda half=half: [rows.half(plgpu.load(x, layout=WGMMA), half) for x in (q, k)]  # noqa: E731
         decays = Decays(rows, rows.half(plgpu.load(decay, layout=WGMMA), half), half * CHUNK // 2)
         wide = []
