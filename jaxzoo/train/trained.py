@@ -222,7 +222,7 @@ def _read_exported(
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
-    """Refuses variables of another model: Orbax restores what it finds, and leaves out what it does not.
+    """Refuses variables of another model, of which Orbax would restore a part.
 
     Args:
       there: shapes of the stored variables.

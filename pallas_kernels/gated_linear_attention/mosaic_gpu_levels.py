@@ -182,7 +182,7 @@ def scores(rows: Rows, operands, q, k, decay, zero, *, reverse: bool):
         halves.append(wide)
         found = found + part
     for slot, *both in zip((*operands, k if reverse else q), *halves, strict=True):
-        slot[...] = rows.beside(*both)
+        slot[...] = rows.concatenate(*both)
     plgpu.commit_smem()
 
     def run(*accs):

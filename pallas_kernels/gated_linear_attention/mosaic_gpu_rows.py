@@ -113,7 +113,7 @@ class Rows:
             return x[:, i * width :][:, :width]
         return _inline(lambda x: (x[len(x) // 2 * i :][: len(x) // 2],), ((width, x.dtype),), x)[0]
 
-    def beside(self, x, y):
+    def concatenate(self, x, y):
         """The columns of two."""
         if self.interpreted:
             return jnp.concatenate([x, y], axis=1)

@@ -58,7 +58,7 @@ class Step:
     shared: int
     """Cycles of shared memory."""
     sums: tuple[str, ...] = ()
-    """The registers of an HMMA's result and of what it adds to."""
+    """The registers of an HMMA's result and of its addend."""
 
 
 def decode(code: Sequence[Instruction]) -> list[Step]:

@@ -117,7 +117,7 @@ def test_registers_and_arrays_agree(monkeypatch):
         found += [z for digit in (2, 3, 4) for z in rows.add(digit, x, y, near)]
         ones = jnp.ones_like(within)
         sums = [rows.multiply(ones, z) for z in (x, y, near, far)]
-        return [*found, *rows.beyond(*sums, 0), rows.beside(halves[0][0], halves[1][1])]
+        return [*found, *rows.beyond(*sums, 0), rows.concatenate(halves[0][0], halves[1][1])]
 
     for a, b in zip(run(of_registers), run(of_arrays), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
