@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "--seconds", type=float, default=0.5, metavar="S", help="seconds of timing per row; default: %(default)s"
     )
     p.add_argument("--quick", action="store_true", help="first, middle and last shape of a group; 0.2 s per row")
+    p.add_argument("--trace", action="store_true", help="record the time of every kernel of a row in the JSON")
     p.add_argument("--force", action="store_true", help="replace a result of the same op, device and date")
     p.add_argument("--commit", help="commit of this code; default: from git")
     p.add_argument("--render", type=Path, metavar="FILE.json", help="print the tables and draw the plots of a result")
@@ -112,6 +113,7 @@ def prepare(options: argparse.Namespace) -> Job:
         seconds=min(options.seconds, 0.2) if options.quick else options.seconds,
         repeats=options.repeats,
         seeds=options.seeds,
+        trace=options.trace,
     )
     flags = {"quick": options.quick, "kinds": options.kinds, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
     about["versions"] |= versions

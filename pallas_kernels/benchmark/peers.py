@@ -1,6 +1,6 @@
 """Public peers in torch: found where the caller says, never vendored; what is missing is one line.
 
-    flash_linear_attention: `fla.ops.based` of a checkout of fla-org/flash-linear-attention
+    flash_linear_attention: `fla.ops` of a checkout of fla-org/flash-linear-attention
     torch_windows: flex_attention and scaled_dot_product_attention of torch, flash_attn where installed
 
 All take our layout, (b, t, h, d), and our scale, d^-1/2; what a peer does to the layout is part of its time. Only a
@@ -10,6 +10,7 @@ peer's own folder of operators is imported: a package's `__init__` may load ever
 import functools
 import importlib
 import importlib.util
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -26,6 +27,30 @@ Found = tuple[list[Candidate], list[str], dict[str, str]]
 
 def flash_linear_attention(paths: list[str], platform: str) -> Found:
     """Its Taylor attention, from the first of `paths` that holds `fla/ops/based`."""
+    return _of_fla(
+        paths,
+        platform,
+        {f"fla_{name.removesuffix('_based')}": ("based", lambda workload, run: run, name) for name in BASED},
+    )
+
+
+def gated_flash_linear_attention(paths: list[str], platform: str) -> Found:
+    """Its linear attention with a decay per head and per channel."""
+
+    def forward(workload: Workload, run: Callable, decay: str) -> Callable:
+        if workload.sizes["decay"] != decay or _grouped(workload):
+            raise NotImplementedError("fla_gla has decays per channel, fla_simple_gla per head; neither groups heads")
+        return lambda q, k, v, log_decay: run(q, k, v, log_decay, scale=1.0)[0]
+
+    gated = {
+        "fla_simple_gla": ("simple_gla", functools.partial(forward, decay="head"), "chunk_simple_gla"),
+        "fla_gla": ("gla", functools.partial(forward, decay="channel"), "chunk_gla"),
+    }
+    return _of_fla(paths, platform, gated)
+
+
+def _of_fla(paths: list[str], platform: str, wanted: dict[str, tuple[str, Callable, str]]) -> Found:
+    """Candidates by name: a package of `fla/ops`, the call that makes the function of the inputs, and its function."""
     if not paths:
         return [], [], {}
     roots = [Path(path) for path in paths if (Path(path) / "fla" / "ops" / "based").is_dir()]
@@ -34,15 +59,17 @@ def flash_linear_attention(paths: list[str], platform: str) -> Found:
     missing = _no_torch(platform, "fla", needs_cuda=True)
     if missing:
         return [], [missing], {}
-    try:
-        based = import_part(roots[0], "fla", ("ops",), "based")
-    except ImportError as error:
-        return [], [f"peers: {roots[0]} does not import ({error}); fla not run"], {}
-    found = [
-        torch_candidate(f"fla_{name.removesuffix('_based')}", lambda workload, name=name: getattr(based, name))
-        for name in BASED
-    ]
-    return found, [], _versions() | {"flash-linear-attention": git_commit(roots[0])}
+    found = []
+    for name, (part, forward, function) in wanted.items():
+        try:
+            run = getattr(import_part(roots[0], "fla", ("ops",), part), function)
+        except ImportError as error:
+            return [], [f"peers: {roots[0]} does not import ({error}); fla not run"], {}
+        found.append(torch_candidate(name, functools.partial(forward, run=run)))
+    written = re.search(r"__version__ = ['\"](.+)['\"]", (roots[0] / "fla" / "__init__.py").read_text())
+    commit = git_commit(roots[0])
+    version = written[1] if written and commit == "unknown" else commit
+    return found, [], _versions() | {"flash-linear-attention": version}
 
 
 def torch_windows(platform: str) -> Found:
@@ -63,6 +90,8 @@ def import_part(root: Path, package: str, parents: tuple[str, ...], part: str) -
     """package.parents.part from the checkout at `root`, without running the `__init__` of package and parents."""
     names = [".".join([package, *parents[:i]]) for i in range(len(parents) + 1)]
     for name in names:
+        if name in sys.modules:
+            continue
         stub = types.ModuleType(name)
         stub.__path__ = [str(root.joinpath(*name.split(".")))]
         vars(stub)["__version__"] = "unknown"
@@ -71,18 +100,19 @@ def import_part(root: Path, package: str, parents: tuple[str, ...], part: str) -
 
 
 def torch_candidate(name: str, forward: Callable[[Workload], Callable]) -> Candidate:
-    """A candidate of tensors; `forward(workload)` is the function of q, k, v."""
+    """A candidate of tensors; `forward(workload)` is the function of q, k, v and what else the workload has."""
 
     def build(workload: Workload) -> Callable:
         torch = _torch()
         f = forward(workload)
 
-        def run(q, k, v, *dy):
-            if not dy:
+        def run(*inputs):
+            if workload.kind == "forward":
                 with torch.no_grad():
-                    return f(q, k, v)
-            y = f(q, k, v)
-            return y, torch.autograd.grad(y, (q, k, v), dy[0])
+                    return f(*inputs)
+            *inputs, dy = inputs
+            y = f(*inputs)
+            return y, torch.autograd.grad(y, inputs, dy)
 
         return run
 

@@ -31,7 +31,9 @@ SERIES = {
     "splash_tpu": 5,
     "fla_fused_chunk": 5,
     "torch_flex": 5,
+    "fla_gla": 5,
     "fla_parallel": 6,
+    "fla_simple_gla": 5,
     "torch_sdpa": 6,
     "triton": 7,
 }
@@ -62,9 +64,10 @@ def draw(result: dict, stem: Path) -> list[Path]:
 
 
 def _varying(rows: list[dict]) -> str | None:
-    """The one size that takes several values, or None."""
-    names = [name for name in rows[0]["sizes"] if len({row["sizes"][name] for row in rows}) > 1]
-    return names[0] if len(names) == 1 else None
+    """The one size that takes several values, or None; also None where those are words."""
+    values = {name: {row["sizes"][name] for row in rows} for name in rows[0]["sizes"]}
+    names = [name for name, found in values.items() if len(found) > 1]
+    return names[0] if len(names) == 1 and not any(isinstance(x, str) for x in values[names[0]]) else None
 
 
 def _curves(rows: list[dict], axis: str, title: str, *, memory: bool):

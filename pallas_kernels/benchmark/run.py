@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from pallas_kernels.benchmark import checks, programs, timing
+from pallas_kernels.benchmark import checks, programs, timing, trace
 from pallas_kernels.benchmark.candidates import Candidate, Op
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.benchmark.environment import free_bytes
@@ -26,6 +26,8 @@ class Settings:
     repeats: int
     seeds: int | None
     """Input sets; None: by size."""
+    trace: bool = False
+    """Whether to record the times of single kernels too."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,8 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, k
     if objection is not None:
         return row | {"status": "wrong", "reason": objection}
     time = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
-    return row | {
+    kernels = {"kernels_us": trace.kernels(program.batch, calls)} if settings.trace else {}
+    return row | kernels | {
         "status": "ok", "reason": getattr(program, "note", None),
         "ms": 1e3 * time.median, "ms_p10": 1e3 * time.p10, "ms_p90": 1e3 * time.p90,
         "calls": time.calls, "calls_per_program": calls, "repeats": time.repeats, "input_sets": len(inputs),

@@ -18,6 +18,10 @@ class Problem(Shape):
     channel: bool = False
     """Whether the decay is one per channel of the keys."""
 
+    def sizes(self) -> dict[str, int | str]:
+        """By dimension, for tables."""
+        return super().sizes() | {"decay": "channel" if self.channel else "head"}
+
     @property
     def decays(self) -> int:
         """Decays per token."""

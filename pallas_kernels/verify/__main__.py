@@ -16,7 +16,7 @@ import numpy as np
 
 from pallas_kernels.certificates import SETTING, kernel_hash
 from pallas_kernels.verify.case import Case, Variant, relative_error, where_wrong
-from pallas_kernels.verify.job import Job, in_turn, probe
+from pallas_kernels.verify.job import Job, batch_size, in_turn, probe
 from pallas_kernels.verify.page import case_lines, markdown, time_line
 from pallas_kernels.verify.times import predicted_ms
 
@@ -61,13 +61,14 @@ class Run:
         self.report, self._args, self._end = report, args, end
         self._platform = report["platform"]
         self._lost = False
+        self._explained: set[tuple[str, ...]] = set()
 
     def cases(self) -> None:
         """Runs every case; those that no time is left for, or no device, are marked as not run."""
         cases = importlib.import_module(self._args.cases).CASES[self._platform]
         with contextlib.closing(in_turn(self._job, len(cases), self._platform)) as jobs:
             for index, case in enumerate(cases):
-                if self._lost or time.monotonic() > self._end:
+                if self._over():
                     result = {"status": "not run", "message": self._why_not()}
                 else:
                     result = self._check(case, index, next(jobs))
@@ -77,23 +78,37 @@ class Run:
                 print("\n".join(case_lines(self.report["cases"][-1])), flush=True)
 
     def times(self) -> None:
-        """Times every call, one process after another; kernels that are not right are left out."""
-        failed = {tuple(x["case"].split()[:2]) for x in self.report["cases"] if x["status"] != "ok"}
+        """Times every call alone, of those that compiled side by side; kernels that are not right are left out."""
+        failed = {tuple(x["case"].split()[:3]) for x in self.report["cases"] if x["status"] != "ok"}
         module = self._args.times
-        for index, call in enumerate(importlib.import_module(module).TIMES[self._platform]):
-            row: dict[str, Any] = {"call": call.name}
-            if self._lost or time.monotonic() > self._end:
-                row |= {"status": "not run", "message": self._why_not()}
-            elif (call.op, call.implementation) in failed:
-                row |= {"status": "not run", "message": "a case of this kernel is not right"}
-            else:
-                result, found = Job(module, ("TIMES", self._platform, index), {}).result(TIME_S)
-                self._lost = found is None and probe() is None
-                row |= result | {key: float(x) for key, x in (found or {}).items()}
-                row |= {"predicted_ms": predicted_ms(call, self.report["device"])}
-            self.report["times"].append(row)
-            self._save()
-            print(time_line(row), flush=True)
+        calls = importlib.import_module(module).TIMES[self._platform]
+        size = batch_size(self._platform)
+        for start in range(0, len(calls), size):
+            batch = {i: calls[i] for i in range(start, min(start + size, len(calls)))}
+            right = [i for i, x in batch.items() if not failed & _passes(x) and not self._over()]
+            jobs = {i: Job(module, ("TIMES", self._platform, i), {}) for i in right}
+            for job in jobs.values():
+                job.compile()
+            for i, call in batch.items():
+                row = {"call": call.name, **self._timed(call, jobs.pop(i, None))}
+                self.report["times"].append(row)
+                self._save()
+                print(time_line(row), flush=True)
+
+    def _timed(self, call: Any, job: Job | None) -> dict[str, Any]:
+        """Status and times of a compiled call; without a job, why there is none."""
+        if job is None or self._over():
+            if job is not None:
+                job.close()
+            message = self._why_not() if self._over() else "a case of this kernel is not right"
+            return {"status": "not run", "message": message}
+        result, found = job.result(TIME_S)
+        self._lost = found is None and probe() is None
+        times = {key: float(x) for key, x in (found or {}).items()}
+        return result | times | {"predicted_ms": predicted_ms(call, self.report["device"])}
+
+    def _over(self) -> bool:
+        return self._lost or time.monotonic() > self._end
 
     def _why_not(self) -> str:
         return "the device was lost" if self._lost else "no time was left"
@@ -114,17 +129,23 @@ class Run:
             first = next(name for name in names if result["errors"][name] >= case.tolerances[name])
             place = names.index(first)
             result["where"] = {"output": first, **where_wrong(found[place], truth[place], case.tolerances[first])}
-            variants = {
-                "automatic barriers": self._job(index, environment={"PALLAS_KERNELS_BARRIERS": "1"}),
-                "one segment": self._job(index, segments=1),
-            }
-            result["variants"] = {
-                name: _compared(case, truth, *again.result(self._args.timeout))[0] for name, again in variants.items()
-            }
+            result["variants"] = self._variants(case, index, truth)
         elif result.get("changed"):
             message = f"{result['changed']} of {self._args.repeats} repeats have other bits"
             result |= {"status": "unstable", "message": message}
         return result
+
+    def _variants(self, case: Case, index: int, truth: list[np.ndarray]) -> dict[str, Any]:
+        """The first wrong case of a kernel's pass with automatic barriers, and with a single segment."""
+        kernel = tuple(case.name.split()[:3])
+        if kernel in self._explained:
+            return {}
+        self._explained.add(kernel)
+        variants = {
+            "automatic barriers": self._job(index, environment={"PALLAS_KERNELS_BARRIERS": "1"}),
+            "one segment": self._job(index, segments=1),
+        }
+        return {name: _compared(case, truth, *job.result(self._args.timeout))[0] for name, job in variants.items()}
 
     def _save(self) -> None:
         save(self.report, self._args.out)
@@ -141,6 +162,12 @@ def _compared(
     errors = {name: relative_error(x, y) for name, x, y in zip(names, outputs, truth, strict=True)}
     status = "ok" if all(errors[name] < names[name] for name in names) else "wrong"
     return {"status": status, "errors": errors, "changed": int(found["changed"]), **result}, outputs
+
+
+def _passes(call: Any) -> set[tuple[str, ...]]:
+    """The first words of the cases that a timed call depends on."""
+    passes = ("forward", "backward") if call.kind == "forward_backward" else ("forward",)
+    return {(call.op, call.implementation, x) for x in passes}
 
 
 def page_of(path: Path) -> Path:

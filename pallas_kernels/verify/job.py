@@ -29,10 +29,12 @@ print(json.dumps(found))
 # The GPU interpreter blocks one thread of XLA's pool for every warpgroup.
 ENVIRONMENT = {
     "cpu": {"JAX_PLATFORMS": "cpu", "NPROC": "16"},
-    "gpu": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+    "gpu": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_TRACEBACK_FILTERING": "off"},
     "tpu": {},
 }
 """Environment of the processes by platform: several of them share the memory of a GPU."""
+KEPT_LINES = 40
+"""Lines of a failed process that the report keeps."""
 MOST_AHEAD = {"cpu": 16, "gpu": 8, "tpu": 0}
 """Processes that compile while another one runs; a TPU belongs to one process."""
 
@@ -81,9 +83,14 @@ class Job:
             if self._process.returncode:
                 text = (self._folder / "output").read_text(errors="replace")
                 lines = text.splitlines() or [f"status {self._process.returncode}"]
-                return {"status": "failed", "message": lines[-1][:500], **seconds}, None
+                return {"status": "failed", "message": lines[-1][:500], "output": lines[-KEPT_LINES:], **seconds}, None
             with np.load(self._folder / "found.npz") as saved:
                 return seconds, {key: saved[key] for key in saved.files}
+
+    def compile(self) -> None:
+        """Waits until the process has compiled its entry, has failed, or should have."""
+        while self._process.poll() is None and not self._compiled() and time.monotonic() < self._start + COMPILE_S:
+            time.sleep(0.02)
 
     def close(self) -> None:
         """Kills the process and its children, and removes its files."""
@@ -92,16 +99,24 @@ class Job:
         self._process.wait()
         self._files.cleanup()
 
+    def _compiled(self) -> bool:
+        return (self._folder / "compiled").exists()
+
     def _wait(self, timeout: float) -> str | None:
         """Waits for the end of the process; returns what it was doing when its time was up, or None."""
         phase, end = "compiling", self._start + COMPILE_S
         while self._process.poll() is None:
-            if phase == "compiling" and (self._folder / "compiled").exists():
+            if phase == "compiling" and self._compiled():
                 phase, end = "running", time.monotonic() + timeout
             elif time.monotonic() > end:
                 return phase
             time.sleep(0.02)
         return None
+
+
+def batch_size(platform: str) -> int:
+    """How many processes may compile side by side."""
+    return max(1, min(2 * MOST_AHEAD[platform], os.cpu_count() or 1))
 
 
 def in_turn(start: Callable[[int], Job], count: int, platform: str) -> Generator[Job, None, None]:

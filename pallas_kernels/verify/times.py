@@ -41,8 +41,12 @@ class TimedCall:
         return load(self.op, "workloads").GROUPS[self.group][self.index]
 
     @property
+    def kind(self) -> str:
+        return self.workload.kind
+
+    @property
     def name(self) -> str:
-        return f"{self.op} {self.workload.kind} {self.workload.name} {self.implementation}"
+        return f"{self.op} {self.kind} {self.workload.name} {self.implementation}"
 
     def compiled(self) -> Callable[[], dict[str, float]]:
         """Function that measures; `ms` is the median of a call."""
@@ -50,11 +54,12 @@ class TimedCall:
 
         workload = self.workload
         n_sets, calls = programs.plan(workload, jax.default_backend())
-        sets = [workload.inputs(1000 * i) for i in range(n_sets)]
-        compiled = programs.lower(workload.build(self.implementation), sets[0], calls).compile()
-        program = programs.JaxProgram(compiled, sets, calls)
+        inputs = jax.eval_shape(lambda: workload.inputs(0))
+        compiled = programs.lower(workload.build(self.implementation), inputs, calls).compile()
 
         def run():
+            sets = [workload.inputs(1000 * i) for i in range(n_sets)]
+            program = programs.JaxProgram(compiled, sets, calls)
             program.start()
             found = timing.measure(program.batch, calls=calls, seconds=self.seconds, repeats=20)
             return {"ms": 1e3 * found.median, "ms_p10": 1e3 * found.p10, "ms_p90": 1e3 * found.p90}
@@ -72,11 +77,12 @@ def predicted_ms(call: TimedCall, device: str) -> float | None:
 
 
 def headline(platform: str) -> list[TimedCall]:
-    """Every workload of the headline groups by every implementation of the platform."""
+    """Every workload of the groups headline and channel by every implementation of the platform."""
     return [
-        TimedCall(op, "headline", index, implementation)
+        TimedCall(op, group, index, implementation)
         for op in OPS
-        for index in range(len(load(op, "workloads").GROUPS["headline"]))
+        for group in ("headline", "channel")
+        for index in range(len(load(op, "workloads").GROUPS.get(group, ())))
         for implementation in IMPLEMENTATIONS[platform][op]
     ]
 

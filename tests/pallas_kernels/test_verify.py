@@ -57,7 +57,7 @@ def test_every_case_gets_its_verdict(verify, capsys, tmp_path):
     page = command.page_of(tmp_path / "found.json").read_text()
     for line in (
         "2 of 5 cases",
-        "| toy wrong | wrong | y inf |",
+        "| toy wrong forward | wrong | y inf |",
         "first_wrong: [0, 66, 1, 3]",
         "| 2.000 (1.000 to 3.000) |",
     ):

@@ -16,7 +16,7 @@ class Toy:
 
     @property
     def name(self):
-        return f"toy {self.kind}"
+        return f"toy {self.kind} forward"
 
     def inputs(self, seed):
         return [np.random.default_rng(seed).standard_normal((1, 70, 2, 16))]
@@ -51,7 +51,7 @@ class ToyCall:
     """A call that takes 2 ms."""
 
     implementation: str
-    op = "toy"
+    op, kind = "toy", "forward"
 
     @property
     def name(self):
