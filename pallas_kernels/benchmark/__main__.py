@@ -139,11 +139,10 @@ def benchmark(job: Job) -> int:
     ceilings = ceilings_module.measure(platform, seconds=settings.seconds, repeats=settings.repeats)
     rows: list[dict] = []
     result = job.result | {"ceilings": dataclasses.asdict(ceilings), "rows": rows}
-    for i, case in enumerate(job.cases):
-        for row in run.rows(case, job.candidates, job.op, ceilings, settings):
-            print(f"[{i + 1}/{len(job.cases)}] {report.progress(row)}", flush=True)
-            rows.append(row)
-            report.save(result, job.path)
+    for i, row in run.all_rows(job.cases, job.candidates, job.op, ceilings, settings):
+        print(f"[{i + 1}/{len(job.cases)}] {report.progress(row)}", flush=True)
+        rows.append(row)
+        report.save(result, job.path)
     print(report.markdown(result))
     print(job.path)
     _draw(result, job.path)

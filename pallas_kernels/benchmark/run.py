@@ -14,6 +14,8 @@ from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.benchmark.environment import free_bytes
 from pallas_kernels.workload import Workload
 
+CASES_AHEAD = 8
+"""Workloads whose programs are compiled together, where the processor is not what is measured."""
 SEED_STEP = 1000
 """Between the seeds of two input sets: a workload may use the next few for its parts."""
 
@@ -50,18 +52,33 @@ def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> l
     return list(found.values())
 
 
-def rows(case: Case, candidates: list[Candidate], op: Op, ceilings: Ceilings, settings: Settings) -> Iterator[dict]:
-    """One row for each candidate of the case's kind."""
+def all_rows(
+    cases: list[Case], candidates: list[Candidate], op: Op, ceilings: Ceilings, settings: Settings
+) -> Iterator[tuple[int, dict]]:
+    """The rows of every case, with its place; programs of several cases are compiled side by side, none is timed
+    meanwhile."""
+    ahead = CASES_AHEAD if jax.default_backend() != "cpu" else 1
+    for start in range(0, len(cases), ahead):
+        batch = cases[start : start + ahead]
+        jobs = [(case.workload, c) for case in batch for c in candidates if case.workload.kind in c.kinds]
+        compiled = iter(_compile(jobs, settings))
+        for i, case in enumerate(batch):
+            mine = [(c, next(compiled)) for c in candidates if case.workload.kind in c.kinds]
+            for row in rows(case, mine, op, ceilings, settings):
+                yield start + i, row
+
+
+def rows(case: Case, compiled: list[tuple[Candidate, Any]], op: Op, ceilings: Ceilings, settings: Settings):
+    """One row for each candidate, given with its program or with the exception in its place."""
     workload, platform = case.workload, jax.default_backend()
     n_sets, calls = programs.plan(workload, platform, settings.seeds)
-    candidates = [c for c in candidates if workload.kind in c.kinds]
     sets = _Sets(workload, n_sets)
-    compiled = _compile(candidates, sets, calls)
     known: dict[Any, Any] = {}
-    for candidate in candidates:
+    while compiled:
+        candidate, made = compiled.pop(0)  # a program is freed after its row
         row = _described(case, candidate, ceilings)
         try:
-            row |= _measured(candidate, compiled.pop(candidate.name), sets, calls, op.truth, known, settings)
+            row |= _measured(candidate, made, sets, calls, op.truth, known, settings)
         except NotImplementedError as error:
             row |= {"status": "refused", "reason": _line(error)}
         except Exception as error:  # one candidate's failure, whatever it is, must not cost the others their rows
@@ -78,27 +95,29 @@ class _Sets:
         self.workload, self._count = workload, count
         self._latest: tuple[Any, list] = (None, [])
 
-    def maker(self, candidate: Candidate) -> Callable[[int], tuple]:
-        own = candidate.inputs
-        return self.workload.inputs if own is None else lambda seed: own(self.workload, seed)
-
     def of(self, candidate: Candidate) -> list[tuple]:
         if self._latest[0] != (candidate.inputs,):
             self._latest = (None, [])
-            make = self.maker(candidate)
+            make = _maker(self.workload, candidate)
             self._latest = ((candidate.inputs,), [make(SEED_STEP * i) for i in range(self._count)])
         return self._latest[1]
 
 
-def _compile(candidates: list[Candidate], sets: _Sets, calls: int) -> dict[str, Any]:
-    """Programs by candidate, compiled side by side before anything is timed; an exception in the place of one."""
+def _maker(workload: Workload, candidate: Candidate) -> Callable[[int], tuple]:
+    own = candidate.inputs
+    return workload.inputs if own is None else lambda seed: own(workload, seed)
 
-    def lower(candidate):
+
+def _compile(jobs: list[tuple[Workload, Candidate]], settings: Settings) -> list[Any]:
+    """Programs, compiled side by side before anything is timed; an exception in the place of one."""
+
+    def lower(workload, candidate):
         try:
-            function = candidate.build(sets.workload)
+            function = candidate.build(workload)
             if candidate.framework == "torch":
                 return function
-            return programs.lower(function, jax.eval_shape(lambda: sets.maker(candidate)(0)), calls)
+            calls = programs.plan(workload, jax.default_backend(), settings.seeds)[1]
+            return programs.lower(function, jax.eval_shape(lambda: _maker(workload, candidate)(0)), calls)
         except Exception as error:  # as in `rows`, which raises it again
             return error
 
@@ -108,9 +127,9 @@ def _compile(candidates: list[Candidate], sets: _Sets, calls: int) -> dict[str, 
         except Exception as error:
             return error
 
-    lowered = [lower(candidate) for candidate in candidates]
+    lowered = [lower(*job) for job in jobs]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return dict(zip([c.name for c in candidates], pool.map(compile_, lowered), strict=True))
+        return list(pool.map(compile_, lowered))
 
 
 def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, known: dict, settings: Settings) -> dict:
@@ -134,7 +153,7 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, k
         known[key] = checks.expected(candidate.truth or truth, workload, inputs[0], chosen)
     actual, finite = program.outputs(chosen)
     found = checks.errors(actual, known[key])
-    objection = checks.objection(actual, found, finite)
+    objection = checks.objection(found, finite, checks.dtypes(workload, actual))
     memory = program.memory()
     row = {"errors": found, "error": max(found), "temp_bytes": memory.temp, "peak_bytes": memory.peak}
     if objection is not None:

@@ -70,7 +70,7 @@ def timed(monkeypatch):
 def rows_of(*names, workload=None):
     op = toy_op(*names)
     case = run.Case(workload=workload or toy(), groups=("g",))
-    return list(run.rows(case, op.candidates("cpu"), op, CEILINGS, SETTINGS))
+    return [row for _, row in run.all_rows([case], op.candidates("cpu"), op, CEILINGS, SETTINGS)]
 
 
 def test_right_candidate_is_timed(timed):
@@ -117,9 +117,8 @@ def test_kernel_of_another_platform_is_refused():
 
 @pytest.mark.full
 def test_values_that_are_not_finite_outside_the_checked_rows():
-    y = np.ones(3, np.float32)
-    assert checks.objection([y], [0.0], True) is None
-    assert "not finite" in str(checks.objection([y], [0.0], False))
+    assert checks.objection([0.0], True, ["float32"]) is None
+    assert "not finite" in str(checks.objection([0.0], False, ["float32"]))
 
 
 @pytest.mark.full
@@ -131,10 +130,19 @@ def test_checked_rows_reach_both_ends_of_the_batch(monkeypatch):
 
 @pytest.mark.full
 def test_tolerance_follows_the_dtype_of_each_output():
+    """Kills bfloat16's tolerance for an output in float32, and float32's for a gradient of inputs in bfloat16."""
     y = [np.ones(2, np.float32), np.ones(2, jnp.bfloat16)]
-    assert checks.objection(y, [9e-5, 1e-2], True) is None
-    assert "output 0" in str(checks.objection(y, [3e-4, 1e-2], True))
-    assert "output 1" in str(checks.objection(y, [9e-5, 3e-2], True))
+    both = checks.dtypes(toy(), y)
+    assert checks.objection([9e-5, 1e-2], True, both) is None
+    assert "output 0" in str(checks.objection([3e-4, 1e-2], True, both))
+    assert "output 1" in str(checks.objection([9e-5, 3e-2], True, both))
+    for kind, dtype, right in (
+        ("forward_backward", "bfloat16", True),
+        ("forward_backward", "float32", False),
+        ("forward", "bfloat16", False),
+    ):
+        found = checks.dtypes(toy(kind=kind, sizes={"b": 3, "dtype": dtype}), y[:1])
+        assert (checks.objection([3e-3], True, found) is None) == right, (kind, dtype)
 
 
 def test_program_runs_every_call_into_donated_buffers():
@@ -157,8 +165,9 @@ def test_integers_are_poisoned_too_and_exact():
     compiled = programs.lower(lambda x: (x, x.astype(jnp.int32)), (jnp.ones(2),), 1).compile()
     (floats, integers), finite = programs.JaxProgram(compiled, [(jnp.ones(2),)], 1).outputs(np.arange(2))
     assert finite
-    assert checks.objection([floats, integers], [0.0, 0.0], True) is None
-    assert checks.objection([floats, integers], [0.0, 1e-9], True) is not None
+    found = checks.dtypes(toy(), [floats, integers])
+    assert checks.objection([0.0, 0.0], True, found) is None
+    assert checks.objection([0.0, 1e-9], True, found) is not None
 
 
 @pytest.mark.full

@@ -71,7 +71,7 @@ def test_candidates_pass_their_check(name, kind, count):
     candidate = next(c for c in taylor.candidates("cpu") if c.name == name)
     actual, truth = outputs_and_truth(work, candidate)
     found = checks.errors(actual, truth)
-    assert checks.objection(actual, found, True) is None
+    assert checks.objection(found, True, checks.dtypes(work, actual)) is None
     assert len(found) == count
 
 
@@ -90,7 +90,7 @@ def test_step_is_checked_with_its_state():
     assert len(found) == 3
     assert max(found) < 1e-5
     actual[1] = actual[1] + np.float32(0.01)
-    assert checks.objection(actual, checks.errors(actual, truth), True) is not None
+    assert checks.objection(checks.errors(actual, truth), True, checks.dtypes(work, actual)) is not None
 
 
 @pytest.mark.full
