@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import sweep_cpu
-from docs import text_tables
+from docs import measured_kernels, text_tables
 from pallas_kernels.compile_check.targets import TARGETS
 from pallas_kernels.schedule_model import table
 
@@ -47,6 +47,7 @@ def main() -> None:
         (COST, "RECURRENT", recurrent_table),
         (GENERATION, "SAMPLE", sample),
         (GENERATION, "GENERATION", generation_table),
+        (KERNELS, "MEASURED", measured_kernels.table),
         (KERNELS, "COMPILED", compiled_table),
         (KERNELS, "PREDICTED", predicted_table),
         (GATED, "SIZES", sizes_table),
