@@ -14,6 +14,8 @@ A result is one JSON object, `<op>-<device>-<date>.json`:
       error, errors                                             relative L2: the largest; of every output
       temp_bytes, peak_bytes                                    of the program
       ms, ms_p10, ms_p90, calls (in a batch), calls_per_program, repeats, input_sets, share_of_floor     if "ok"
+      kernels_us                                                microseconds of a call by kernel, with --trace
+      seconds                                                   that the row took: truth, check and times
 """
 
 import json

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -76,7 +77,7 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], op: Op, ceilings: Ce
     known: dict[Any, Any] = {}
     while compiled:
         candidate, made = compiled.pop(0)  # a program is freed after its row
-        row = _described(case, candidate, ceilings)
+        row, start = _described(case, candidate, ceilings), time.perf_counter()
         try:
             row |= _measured(candidate, made, sets, calls, op.truth, known, settings)
         except NotImplementedError as error:
@@ -85,7 +86,7 @@ def rows(case: Case, compiled: list[tuple[Candidate, Any]], op: Op, ceilings: Ce
             row |= _failed(error)
         if row["status"] == "ok" and candidate.same_function:
             row["share_of_floor"] = row["floor_ms"] / row["ms"]
-        yield row
+        yield row | {"seconds": round(time.perf_counter() - start, 1)}
 
 
 class _Sets:
@@ -152,18 +153,18 @@ def _measured(candidate: Candidate, made: Any, sets: _Sets, calls: int, truth, k
     if key not in known:
         known[key] = checks.expected(candidate.truth or truth, workload, inputs[0], chosen)
     actual, finite = program.outputs(chosen)
-    found = checks.errors(actual, known[key])
-    objection = checks.objection(found, finite, checks.dtypes(workload, actual))
+    errors = checks.errors(actual, known[key])
+    objection = checks.objection(errors, finite, checks.dtypes(workload, actual))
     memory = program.memory()
-    row = {"errors": found, "error": max(found), "temp_bytes": memory.temp, "peak_bytes": memory.peak}
+    row = {"errors": errors, "error": max(errors), "temp_bytes": memory.temp, "peak_bytes": memory.peak}
     if objection is not None:
         return row | {"status": "wrong", "reason": objection}
-    time = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
+    found = timing.measure(program.batch, calls=calls, seconds=settings.seconds, repeats=settings.repeats)
     kernels = {"kernels_us": trace.kernels(program.batch, calls)} if settings.trace else {}
     return row | kernels | {
         "status": "ok", "reason": getattr(program, "note", None),
-        "ms": 1e3 * time.median, "ms_p10": 1e3 * time.p10, "ms_p90": 1e3 * time.p90,
-        "calls": time.calls, "calls_per_program": calls, "repeats": time.repeats, "input_sets": len(inputs),
+        "ms": 1e3 * found.median, "ms_p10": 1e3 * found.p10, "ms_p90": 1e3 * found.p90,
+        "calls": found.calls, "calls_per_program": calls, "repeats": found.repeats, "input_sets": len(inputs),
     }  # fmt: skip
 
 
