@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scipy.stats import rankdata
-
 from benchmarks.subjects import family, subjects
 from experiments import recall
 from experiments.protocol import LAPTOP, SEEDS
@@ -148,6 +146,8 @@ def _more_state(results: Results) -> Finding:
         if family(mixers[name]) != "attention"
         and not isinstance(mixers[name], WindowedLinearAttentionConfig)  # its window holds all tokens
     }
+    from scipy.stats import rankdata  # takes a second to import
+
     holds, words = True, []
     for label, group in (("mixers that stream", streaming), ("of them that are no attention", others)):
         states = rankdata([each.state_bytes for each in group.values()]).tolist()

@@ -35,7 +35,6 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from scipy.signal import lfilter
 from scipy.special import log_ndtr
 
 from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT, LandmarkCATConfig
@@ -179,6 +178,8 @@ def _of_smoothing(
     rng: np.random.Generator, target: np.ndarray, place: np.ndarray, n: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The same for exponential smoothing, which goes on from one block to the next."""
+    from scipy.signal import lfilter  # takes a second to import
+
     rho, kept = math.exp(-1 / size), math.exp(-1)
     weight = rho ** (size - 1.0 - place)  # of x_L at the end of its block; no noise has it
     own = (1 - rho ** (2 * size)) / (1 - rho**2)

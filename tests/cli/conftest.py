@@ -39,7 +39,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compilation: dict) -> 
     file = directory / "text.py"
     data = f"data=dataclasses.replace(text, path={str(corpus)!r})"
     file.write_text(textwrap.dedent(CONFIG).replace("data=DATA", data))
-    flags = "--train.steps 4 --train.eval-every 0 --mesh.data 4 --mesh.fsdp 2 --model.init-std 0.5"
+    flags = "--train.steps 4 --train.eval-every 0 --model.init-std 0.5"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(file), "--run-dir", str(directory / "run"), *flags.split()]) == 0

@@ -340,6 +340,7 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
     assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.full
 def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, rows, tmp_path, at_step, capsys):
     """Kills: a diverged model that is validated, saved and resumed as if it were good; training that goes on after a
     validation that is not a number."""
@@ -399,7 +400,10 @@ def test_wanted_accuracy_ends_the_run(mqar_file, run, rows, tmp_path):
     assert rows("r") == before
 
 
-@pytest.mark.parametrize("where", ["checkpoint", pytest.param("metrics", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "where",
+    [pytest.param("checkpoint", marks=pytest.mark.full), pytest.param("metrics", marks=pytest.mark.slow)],
+)
 def test_full_disk_in_the_middle_keeps_what_was_saved(where, mqar_file, run, tmp_path, monkeypatch, capsys):
     """Kills: a traceback, an exit status of success, an older checkpoint deleted for one that failed."""
     full = OSError(28, "No space left on device")

@@ -177,6 +177,7 @@ def test_few_programs_serve_many_requests(model):
     assert [function._cache_size() for function in functions] == before
 
 
+@pytest.mark.full
 def test_progress_counts_requests(model):
     """Kills: an evaluation that says nothing, or ends before its last request."""
     said: list[tuple[str, int, int]] = []

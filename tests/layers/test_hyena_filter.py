@@ -65,7 +65,7 @@ def test_formula(options):
     """Kills: a frequency after the sine, one layer too many or too few, a bias of the last layer, a window of another
     channel, features that are not the parameters; shorter filters are the beginning of the whole one."""
     config = HyenaFilterConfig(**options)
-    network, p = moved(HyenaFilter(config, CHANNELS, n_taps=TAPS, std=0.02, rngs=quick_rngs()))
+    network, p = moved(lambda: HyenaFilter(config, CHANNELS, n_taps=TAPS, std=0.02, rngs=quick_rngs()))
     expected = filter_truth(config, p, channels=CHANNELS, n_taps=TAPS)
     for count in (TAPS, 4, 1):
         taps = jax.jit(network.__call__, static_argnums=0)(count)

@@ -27,7 +27,7 @@ GATES = {"swiglu": lambda x: x * sigmoid(x), "geglu": gelu, "glu": sigmoid}
 @pytest.mark.parametrize("bias", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_equation(kind, bias):
     """Kills a gate on the wrong branch, GELU by its approximation, a lost bias, one kind in the place of another."""
-    mlp, p = moved(MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=quick_rngs()))
+    mlp, p = moved(lambda: MLP(kind, 5, 7, bias=bias, std=0.8, out_std=0.8, rngs=quick_rngs()))
     x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
 
     def project(name, x):

@@ -135,7 +135,7 @@ def test_initialisation(spectrum):
 @pytest.mark.parametrize("discretization", ["bilinear", "zoh"])
 def test_discretization(discretization):
     """Kills the other rule, a dt that scales C, a sign: the definition of both rules, as matrices of one channel."""
-    s4d, p = moved(S4D(D, d_state=2 * N, dt_min=0.1, dt_max=1.0, rngs=quick_rngs()))
+    s4d, p = moved(lambda: S4D(D, d_state=2 * N, dt_min=0.1, dt_max=1.0, rngs=quick_rngs()))
     found = s4d(discretization)
     b, c = (p[name][..., 0] + 1j * p[name][..., 1] for name in ("b", "c"))
     for d in range(D):

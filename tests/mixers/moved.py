@@ -39,6 +39,11 @@ def quick_rngs(seed=0):
     return nnx.Rngs(jax.random.key(seed, impl=QUICK_PRNG))
 
 
+def abstract_mixer(config):
+    """The config's mixer with shapes for parameters: nothing is computed or compiled."""
+    return nnx.eval_shape(lambda: config.build(rngs=quick_rngs()))
+
+
 def moved_mixer(config):
     """`moved` of the config's mixer."""
     return moved(lambda: config.build(rngs=quick_rngs()))

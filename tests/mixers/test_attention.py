@@ -11,7 +11,7 @@ from flax import nnx
 from jaxzoo.layers.rotary_scaling import RotaryScaling
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig, AttentionState
 from jaxzoo.mixers.base import Inherited, state_bytes
-from tests.mixers.moved import quick_rngs
+from tests.mixers.moved import abstract_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full
 
@@ -154,8 +154,8 @@ def test_cache_dtype_is_the_callers() -> None:
 
 def test_state_bytes_against_the_paper() -> None:
     """Based, eq. 10: 2 d N entries. Ours adds the position, and has fewer where heads are grouped."""
-    whole = Attention(AttentionConfig(d_model=12, n_heads=3), rngs=quick_rngs())
-    grouped = Attention(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1), rngs=quick_rngs())
+    whole = abstract_mixer(AttentionConfig(d_model=12, n_heads=3))
+    grouped = abstract_mixer(AttentionConfig(d_model=12, n_heads=3, n_kv_heads=1))
     assert state_bytes(whole, capacity=16) == 4 * (2 * 12 * 16) + 4
     assert state_bytes(grouped, capacity=16) == 4 * (2 * 12 * 16) // 3 + 4
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.mixers.attention.blocked_window_attention import BlockedWindowAttention, BlockedWindowAttentionConfig
+from jaxzoo.mixers.attention.blocked_window_attention import BlockedWindowAttentionConfig
 from jaxzoo.mixers.base import Context, state_bytes
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer
 from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full, slow
 
@@ -118,7 +118,7 @@ def test_state_and_flops_by_hand():
     for look_back in (False, True):
         config = BlockedWindowAttentionConfig(d_model=12, n_heads=2, block_size=7, look_back=look_back)
         blocks = 1 + look_back
-        assert state_bytes(BlockedWindowAttention(config, rngs=quick_rngs())) == 4 * (2 * 12 * 7 * blocks) + 4
+        assert state_bytes(abstract_mixer(config)) == 4 * (2 * 12 * 7 * blocks) + 4
         for length in (21, 15):
             assert config.flops_per_token(length) == 8 * 144 + 4 * 12 * 7 * blocks * 21 / length
         assert config.flops_per_token(5) == 8 * 144 + 4 * 12 * 5

@@ -15,7 +15,7 @@ from jaxzoo.mixers import (
     ConvolutionAugmentedAttentionConfig,
     state_bytes,
 )
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 9
@@ -142,7 +142,7 @@ def test_a_filter_ends_at_its_document():
 def test_state_and_flops_by_hand():
     """Kills histories of what has no filter, or of the model's width. d = 12, 3 heads of 4, 10 slots, 2 of 3 parts."""
     config = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filter_keys=False)
-    mixer = ConvolutionAugmentedAttention(config, rngs=quick_rngs())
+    mixer = abstract_mixer(config)
     assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 2 * 4 * 12) + 4
     assert config.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 2 * 5 * 12
     mixing = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, filters="mixing")
@@ -151,7 +151,7 @@ def test_state_and_flops_by_hand():
     assert maps.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 9 * 100
     unit_rows = ConvolutionAugmentedAttentionConfig(d_model=12, n_heads=3, n_taps=5, normalize=True)
     assert unit_rows.flops_per_token(100) == 2 * 4 * 12**2 + 4 * 12 * 100 + 2 * 5 * 12 * 9
-    mixer = ConvolutionAugmentedAttention(unit_rows, rngs=quick_rngs())
+    mixer = abstract_mixer(unit_rows)
     assert state_bytes(mixer, capacity=10) == 4 * (2 * 10 * 12 + 4 * 12) + 4
 
 

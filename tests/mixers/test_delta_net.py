@@ -8,7 +8,7 @@ import pytest
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.delta_net import DeltaNet, DeltaNetConfig
-from tests.mixers.moved import moved, quick_rngs
+from tests.mixers.moved import abstract_mixer, moved, quick_rngs
 from tests.mixers.recurrent_truth import T, check, delta_heads, inputs, rms, silu
 from tests.mixers.refused import assert_refused
 
@@ -28,7 +28,7 @@ def test_equation(options):
     """Kills: keys that are not normalized, a read after the write, beta of another range, taps in reverse, another
     head's channels, an option that nothing reads; in parallel, and streamed."""
     config = DeltaNetConfig(d_model=D, **options)
-    mixer, p = moved(DeltaNet(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: DeltaNet(config, rngs=quick_rngs()))
     x = inputs(D)
     o = delta_heads(config, p, x, np.zeros((2, T, config.heads, 1)))
     y = (rms(o, config.norm_eps) * p["norm.scale"]).reshape(2, T, config.values)
@@ -39,7 +39,7 @@ def test_equation(options):
 def test_state_and_flops_by_hand():
     """Kills a state without the convolution, or of the wrong heads: d = 8, 2 heads of keys of 3 and values of 5."""
     config = DeltaNetConfig(d_model=D, n_heads=2, key_width=6, value_width=10, n_taps=3)
-    mixer = DeltaNet(config, rngs=quick_rngs())
+    mixer = abstract_mixer(config)
     assert state_bytes(mixer) == 4 * (2 * 3 * 5 + 2 * 22)
     assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 2 * 3 * 5 + 2 * 2 * 22
     projections = 2 * 8 * (6 + 6 + 10 + 2 + 10)

@@ -14,7 +14,7 @@ def test_equation():
     """Kills: a decay after the read, of another head or without its bias, value heads that are interleaved with the
     wrong keys, a gate before the norm; in parallel, and streamed."""
     config = GatedDeltaNetConfig(d_model=D, n_heads=2, n_value_heads=4, key_width=6, value_width=20, n_taps=3)
-    mixer, p = moved(GatedDeltaNet(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: GatedDeltaNet(config, rngs=quick_rngs()))
     x = inputs(D)
     log_decay = -np.exp(p["a_log"]) * softplus(x @ p["decay_proj.kernel"] + p["dt_bias"])
     o = delta_heads(config, p, x, log_decay[..., None])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.mixers.base import state_bytes
-from jaxzoo.mixers.linear.gated_linear_attention import GatedLinearAttention, GatedLinearAttentionConfig
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from jaxzoo.mixers.linear.gated_linear_attention import GatedLinearAttentionConfig
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer
 from tests.mixers.refused import assert_refused
 
 D, T = 8, 9
@@ -57,7 +57,7 @@ def test_equation(config):
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong heads: 2 heads of 4 x 8 float32; d = 16, keys 8, values 16, rank 3."""
     config = GatedLinearAttentionConfig(d_model=16, n_heads=2, decay_rank=3)
-    assert state_bytes(GatedLinearAttention(config, rngs=quick_rngs())) == 4 * (2 * 4 * 8)
+    assert state_bytes(abstract_mixer(config)) == 4 * (2 * 4 * 8)
     expected = 2 * 16 * (8 + 8 + 16 + 16 + 16) + 2 * 3 * (16 + 8) + 2 * 10 * 24 + 4 * 2 * 4 * 8
     assert config.flops_per_token(10) == expected
 

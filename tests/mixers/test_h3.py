@@ -9,7 +9,7 @@ import pytest
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.h3 import H3, H3Config
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 13
@@ -87,7 +87,7 @@ def test_initialisation():
 def test_state_and_flops_by_hand():
     """Kills a state that forgets the products or the register: 3 heads of 2 x 2 products, 4 pairs each, 8 keys of 6."""
     config = H3Config(d_model=6, d_state=8, head_dim=2)
-    mixer = H3(config, rngs=quick_rngs())
+    mixer = abstract_mixer(config)
     assert state_bytes(mixer) == state_bytes(mixer, dtype=jnp.bfloat16) == 4 * (3 * 4 * 4 * 2 + 8 * 6)
     assert config.papers_state_size(100) == 6 * 8
     long = 200 * (5 * np.log2(200) + 3) / 100  # transforms of 200 points for 100 tokens

@@ -17,7 +17,7 @@ def test_equation(options):
     """Kills: a decay per head instead of per channel, a rate A or decays of another value head, a bound outside of the
     sigmoid, a SiLU gate, a missing bias; in parallel, and streamed."""
     config = KimiDeltaAttentionConfig(**{"d_model": D, "n_heads": 2, "key_width": 6, "n_taps": 3, "rank": 2, **options})
-    mixer, p = moved(KimiDeltaAttention(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: KimiDeltaAttention(config, rngs=quick_rngs()))
     x = inputs(D)
     logits = (x @ p["decay.down.kernel"] @ p["decay.up.kernel"] + p["dt_bias"]).reshape(2, T, config.heads, 3)
     rate, bound = np.exp(p["a_log"])[:, None], config.lower_bound

@@ -9,7 +9,7 @@ import pytest
 
 from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.mixers import Context, LandmarkCAT, LandmarkCATConfig, state_bytes
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 12, 19
@@ -144,7 +144,7 @@ def test_state_and_flops_by_hand():
     d = 12, 3 heads of 4: four kernels; 3 taps of keys and values; at 64 tokens 15 landmarks that can be met, made of 60
     keys, own and retrieved blocks of 4. At 3 tokens there is one block of 3."""
     config = LandmarkCATConfig(d_model=12, n_heads=3, block_size=4)
-    assert state_bytes(LandmarkCAT(config, rngs=quick_rngs()), capacity=11) == 4 * (24 * 12 + 3 * 12 + 4 * 12) + 4
+    assert state_bytes(abstract_mixer(config), capacity=11) == 4 * (24 * 12 + 3 * 12 + 4 * 12) + 4
     shared = 2 * 4 * 12**2 + 2 * 3 * 24
     assert config.flops_per_token(64) == shared + 2 * 12 * 15 + 2 * 12 * 60 / 64 + 4 * 12 * (4 + 4)
     assert config.flops_per_token(3) == shared + 4 * 12 * 3

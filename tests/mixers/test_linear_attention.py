@@ -15,7 +15,7 @@ from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.linear.feature_map import FeatureMap
 from jaxzoo.mixers.linear.linear_attention import LinearAttention, LinearAttentionConfig
 from jaxzoo.mixers.linear.taylor_linear_attention import TaylorLinearAttention, TaylorLinearAttentionConfig
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D = 6
@@ -341,10 +341,10 @@ def test_state_size_against_the_paper(options, features, position):
     one = LinearAttentionConfig(d_model=64, **options)
     assert one.width_of_features == features
     assert one.papers_state_size(100) == 65 * features
-    assert state_bytes(one.build(rngs=quick_rngs())) == 4 * 65 * features + position
-    four = LinearAttentionConfig(d_model=64, n_heads=4, **options).build(rngs=quick_rngs())
+    assert state_bytes(abstract_mixer(one)) == 4 * 65 * features + position
+    four = abstract_mixer(LinearAttentionConfig(d_model=64, n_heads=4, **options))
     assert state_bytes(four, dtype=jnp.bfloat16) == 4 * (64 + 4) * features + position
-    sums = LinearAttentionConfig(d_model=64, n_heads=4, normalize=False, **options).build(rngs=quick_rngs())
+    sums = abstract_mixer(LinearAttentionConfig(d_model=64, n_heads=4, normalize=False, **options))
     assert state_bytes(sums) == 4 * 64 * features + position
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.ssm.liquid_s4 import LiquidS4, LiquidS4Config
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 5, 13
@@ -114,9 +114,9 @@ def test_state_and_flops_by_hand():
     """Kills a state of real numbers only, or without the inputs of products: d = 6, 4 pairs a channel, order 3."""
     recurrence = LiquidS4Config(d_model=6, d_state=8)
     kb, pb = (LiquidS4Config(d_model=6, d_state=8, liquid=liquid, order=3) for liquid in ("kb", "pb"))
-    assert state_bytes(LiquidS4(recurrence, rngs=quick_rngs())) == 4 * 6 * 4 * 2
+    assert state_bytes(abstract_mixer(recurrence)) == 4 * 6 * 4 * 2
     for config in (kb, pb):
-        mixer = LiquidS4(config, rngs=quick_rngs())
+        mixer = abstract_mixer(config)
         assert state_bytes(mixer, dtype=jnp.bfloat16) == 4 * 6 * 4 * 2 + 2 * 2 * 6
     assert recurrence.flops_per_token(100) == 4 * 36 + 16 * 6 * 4
     long = 200 * (5 * np.log2(200) + 3) / 100  # transforms of 200 points for 100 tokens

@@ -12,7 +12,7 @@ from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers import Context
 from jaxzoo.mixers.base import Inherited, state_bytes
 from jaxzoo.mixers.conv.long_conv import LongConv, LongConvConfig, initial_window
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
@@ -99,7 +99,7 @@ def test_initial_window():
 def test_state_and_flops_by_hand():
     """Kills a history for every filter, and a GLU that costs nothing; d = 10, 2 channels."""
     config = LongConvConfig(d_model=10, n_taps=64, n_channels=2)
-    assert state_bytes(LongConv(config, rngs=quick_rngs())) == 4 * 63 * 10
+    assert state_bytes(abstract_mixer(config)) == 4 * 63 * 10
     long = 15 * (5 * np.log2(15) + 3) / 8
     assert config.flops_per_token(8) == pytest.approx(20 * long + 2 * 20 * 20)
 

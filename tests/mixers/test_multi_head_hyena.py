@@ -14,7 +14,7 @@ from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.conv.hyena import HyenaConfig
 from jaxzoo.mixers.conv.multi_head_hyena import MultiHeadHyena, MultiHeadHyenaConfig
 from tests.layers.test_hyena_filter import filter_truth
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.mixers.test_hyena import conv_truth
 
@@ -89,7 +89,7 @@ def test_bias_of_each_head():
 def test_state_and_flops_by_hand():
     """Kills: a state of products instead of keys and values, products counted as channels; d = 12, 3 heads."""
     config = MultiHeadHyenaConfig(d_model=12, n_heads=3, n_taps=64)
-    assert state_bytes(MultiHeadHyena(config, rngs=quick_rngs())) == 4 * (2 * 36 + 2 * 63 * 12)
+    assert state_bytes(abstract_mixer(config)) == 4 * (2 * 36 + 2 * 63 * 12)
     long = 15 * (5 * np.log2(15) + 3) / 8
     assert config.flops_per_token(8) == pytest.approx(2 * 12 * 48 + 36 * 6 + 48 * (long + 3))
 

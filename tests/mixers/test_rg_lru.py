@@ -40,7 +40,7 @@ def test_equation(form):
     """Kills: gates of another block, r for i, a missing square root, a first token that is scaled or that every chunk
     has, a skipped bias; in parallel, and streamed."""
     config = RGLRUConfig(d_model=D, inner_width=8, n_heads=2, n_taps=3, decay_constant=1.5, form=form)
-    mixer, p = moved(RGLRU(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: RGLRU(config, rngs=quick_rngs()))
     u = inputs(D)
     expected = truth(config, p, u)
     check(mixer, expected, u)

@@ -9,7 +9,7 @@ import pytest
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.rwkv4 import RWKV4TimeMix, RWKV4TimeMixConfig
 from jaxzoo.mixers.linear.rwkv4_channel_mix import RWKV4ChannelMix, RWKV4ChannelMixConfig
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
@@ -103,11 +103,11 @@ def test_projections_of_the_release():
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong width: one input and three float32 numbers a channel; d = 6, 10 channels, 24 units."""
     time = RWKV4TimeMixConfig(d_model=D, value_width=10)
-    assert state_bytes(RWKV4TimeMix(time, rngs=quick_rngs())) == 4 * (6 + 3 * 10)
-    assert state_bytes(RWKV4TimeMix(time, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6 + 4 * 30
+    assert state_bytes(abstract_mixer(time)) == 4 * (6 + 3 * 10)
+    assert state_bytes(abstract_mixer(time), dtype=jnp.bfloat16) == 2 * 6 + 4 * 30
     assert time.flops_per_token(100) == 2 * 4 * 60 + 2 * 6 * 10
     channel = RWKV4ChannelMixConfig(d_model=D)
-    assert state_bytes(RWKV4ChannelMix(channel, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6
+    assert state_bytes(abstract_mixer(channel), dtype=jnp.bfloat16) == 2 * 6
     assert channel.flops_per_token(100) == 2 * (6 * 24 + 24 * 6 + 6 * 6)
 
 

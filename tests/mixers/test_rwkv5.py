@@ -8,7 +8,7 @@ import pytest
 
 from jaxzoo.mixers.base import state_bytes
 from jaxzoo.mixers.linear.rwkv5 import RWKV5TimeMix, RWKV5TimeMixConfig
-from tests.mixers.moved import assert_computes, moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, assert_computes, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 D, T = 6, 9
@@ -86,7 +86,7 @@ def test_projections_of_the_release():
 def test_state_and_flops_by_hand():
     """Kills a state of the wrong heads: one input and 3 heads of 5 x 5 float32; d = 6, chunks of 64."""
     config = RWKV5TimeMixConfig(d_model=D, n_heads=3, value_width=15)
-    assert state_bytes(RWKV5TimeMix(config, rngs=quick_rngs()), dtype=jnp.bfloat16) == 2 * 6 + 4 * 3 * 25
+    assert state_bytes(abstract_mixer(config), dtype=jnp.bfloat16) == 2 * 6 + 4 * 3 * 25
     assert config.flops_per_token(100) == 2 * 5 * 90 + 2 * 64 * 30 + 4 * 75 + 6 * 15
 
 

@@ -38,7 +38,7 @@ def test_equation():
     """Kills: the shift of another projection, a low-rank map of the wrong input, a decay before the read, a bonus that
     is written, another head's columns; in parallel, and streamed."""
     config = RWKV6TimeMixConfig(d_model=D, n_heads=2, value_width=8, key_width=4, shift_rank=2, decay_rank=3)
-    mixer, p = moved(RWKV6TimeMix(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: RWKV6TimeMix(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
 

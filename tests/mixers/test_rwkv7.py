@@ -50,7 +50,7 @@ def test_equation():
     """Kills: a removal after the decay, by the unscaled or the written key, a transposed state, a rate of another head,
     a bonus inside the norm; in parallel, and streamed."""
     config = RWKV7TimeMixConfig(d_model=D, n_heads=2, decay_rank=2, rate_rank=3, gate_rank=4)
-    mixer, p = moved(RWKV7TimeMix(config, rngs=quick_rngs()))
+    mixer, p = moved(lambda: RWKV7TimeMix(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
 
@@ -132,7 +132,7 @@ def test_gradient_of_the_value_residual():
 
 def test_equation_of_the_channel_mix():
     """Kills a share of the token for one of the token before, and a missing square."""
-    mixer, p = moved(RWKV7ChannelMix(RWKV7ChannelMixConfig(d_model=D, hidden_width=7), rngs=quick_rngs()))
+    mixer, p = moved(lambda: RWKV7ChannelMix(RWKV7ChannelMixConfig(d_model=D, hidden_width=7), rngs=quick_rngs()))
     x = inputs(D)
     hidden = np.maximum((x + to_last(x) * p["shift"]) @ p["key.kernel"], 0) ** 2
     check(mixer, hidden @ p["value.kernel"], x)

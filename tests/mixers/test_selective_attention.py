@@ -10,7 +10,7 @@ from flax import nnx
 
 from jaxzoo.mixers.attention.selective_attention import SelectiveAttention, SelectiveAttentionConfig
 from jaxzoo.mixers.base import Context, state_bytes
-from tests.mixers.moved import moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full, slow
 
@@ -247,7 +247,7 @@ def test_state_and_flops_by_hand():
     """16 slots of 2 x 8 floats and an id each, and a position. d = 8, 2 heads of 4: kernels 8 x 8; keys and values of
     all 64 tokens; queries, outputs and their scores with 64 keys, twice, for 16 of them; 8 for the score."""
     config = SelectiveAttentionConfig(d_model=8, n_heads=2, selection="programmatic")
-    assert state_bytes(SelectiveAttention(config, rngs=quick_rngs()), capacity=16) == 4 * 16 * (16 + 1) + 4
+    assert state_bytes(abstract_mixer(config), capacity=16) == 4 * 16 * (16 + 1) + 4
     assert config.flops_per_token(64) == 8 * 64 + 4 * 8 * 64
     learned = SelectiveAttentionConfig(d_model=8, n_heads=2, n_selected=16)
     assert learned.flops_per_token(64) == 4 * 64 + 0.25 * (4 * 64 + 4 * 8 * 64) + 16

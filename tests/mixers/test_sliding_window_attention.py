@@ -16,7 +16,7 @@ from jaxzoo.mixers.attention.sliding_window_attention import (
 )
 from jaxzoo.mixers.attention.softmax_attention import Attention, AttentionConfig
 from jaxzoo.mixers.base import state_bytes
-from tests.mixers.moved import quick_rngs
+from tests.mixers.moved import abstract_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 
 WINDOW = 5
@@ -101,9 +101,9 @@ def test_rows_at_different_positions() -> None:
 def test_state_bytes_against_the_paper() -> None:
     """Based, eq. 11: 2 d w entries. Ours adds the position, and has fewer where heads are grouped."""
     whole = SlidingWindowAttentionConfig(d_model=12, n_heads=2, window=7)
-    assert state_bytes(SlidingWindowAttention(whole, rngs=quick_rngs())) == 4 * (2 * 12 * 7) + 4
+    assert state_bytes(abstract_mixer(whole)) == 4 * (2 * 12 * 7) + 4
     grouped = SlidingWindowAttentionConfig(d_model=12, n_heads=2, n_kv_heads=1, window=7)
-    assert state_bytes(SlidingWindowAttention(grouped, rngs=quick_rngs())) == 4 * (2 * 12 * 7) // 2 + 4
+    assert state_bytes(abstract_mixer(grouped)) == 4 * (2 * 12 * 7) // 2 + 4
 
 
 def test_flops_by_hand() -> None:

@@ -53,7 +53,7 @@ def test_the_equation(feature_map, window):
         np.asarray(x[0], np.float64) @ np.asarray(p.kernel[...], np.float64)
         for p in (mixer.q_proj, mixer.k_proj, mixer.v_proj)
     )
-    y = np.zeros((8, 8))
+    y, log_weight = np.zeros((8, 8)), np.asarray(mixer.log_weight[...], np.float64)
     for h in range(2):
         own = slice(4 * h, 4 * h + 4)
         mapped = [z[:, own] @ np.float64(m[h]) for z, m in ((q, mixer.q_map[...]), (k, mixer.k_map[...]))]
@@ -61,12 +61,12 @@ def test_the_equation(feature_map, window):
             weights = [
                 np.exp(q[i, own] @ k[j, own] / 2)
                 if j > i - window
-                else np.exp(float(mixer.log_weight[...][h]) if window else 0) * _product(feature_map, mapped, i, j)
+                else np.exp(log_weight[h] if window else 0) * _product(feature_map, mapped, i, j)
                 for j in range(i + 1)
             ]
             y[i, own] = weights @ v[: i + 1, own] / np.sum(weights)
     wanted = y @ np.float64(mixer.out_proj.kernel[...])
-    np.testing.assert_allclose(mixer(jnp.asarray(x))[0], wanted, atol=1e-4)
+    np.testing.assert_allclose(jax.jit(mixer)(jnp.asarray(x))[0], wanted, atol=1e-4)
 
 
 def _product(feature_map: str, mapped: list[np.ndarray], i: int, j: int) -> float:

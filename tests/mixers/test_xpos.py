@@ -87,7 +87,7 @@ def test_a_stream_anywhere_in_the_range(start):
 @pytest.mark.full
 def test_a_stream_beyond_the_range_is_nan():
     """Kills: scores that quietly stop to fade. At a base of 16 the last position is 1026."""
-    mixer, _ = moved(SlidingWindowAttentionConfig(**XPOS, window=4).build(rngs=quick_rngs()))
+    mixer, _ = moved(lambda: SlidingWindowAttentionConfig(**XPOS, window=4).build(rngs=quick_rngs()))
     x = inputs(1, 1030)
     y, state = jax.jit(mixer.prefill)(x[:, :1027], mixer.init_state(1))
     assert np.isfinite(y).all()

@@ -47,6 +47,7 @@ def test_documents_that_a_mixer_would_mix_up_are_refused():
         jax.eval_shape(lambda: model(tokens, segment_ids=tokens))
 
 
+@pytest.mark.full
 def test_losses_are_weighted_and_summed_over_layers():
     """Kills a weight that is ignored, a term of one repeat of a scan only, and a mean over layers instead of a sum."""
     model, tokens = make_model(hybrid_config(**SIGNED)), random_tokens(hybrid_config(**SIGNED))
@@ -119,7 +120,7 @@ def test_a_term_without_a_weight_is_refused(monkeypatch):
     monkeypatch.setattr(SignedTokens, "with_losses", lambda self, x, context: (x, {"sise": x.mean()}))
     model = make_model(hybrid_config(pattern=(SignedTokensConfig(),), n_layers=1))
     with pytest.raises(ValueError, match=r"SignedTokens\.with_losses: 'sise' must have a weight"):
-        model.features_with_losses(random_tokens(model.config))
+        jax.eval_shape(lambda: model.features_with_losses(random_tokens(model.config)))
 
 
 @pytest.mark.slow

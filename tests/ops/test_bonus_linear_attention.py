@@ -78,6 +78,7 @@ def test_values_and_gradients(decay, packed):
     assert_close(gradients, expected[1], 1e-4)
 
 
+@pytest.mark.full
 def test_short_sequences_and_steps(default_compilation):
     """Kills: a chunk that is always read, a step that differs from the sequence, no tokens that change the state;
     compiled as users do."""

@@ -146,7 +146,7 @@ def test_short_sequences_and_steps():
         assert_close(last, tuple(np.asarray(x)[t - 1] for x in states) if t else state, 1e-5)
 
 
-@pytest.mark.parametrize("scale", [slow(1e-4), 60.0])
+@pytest.mark.parametrize("scale", [slow(1e-4), full(60.0)])
 def test_extreme_decays(scale):
     """Kills: an exponential of a positive sum (inf), and sums whose difference rounds a decay of 1 away beside one of
     e^-60: the decays of every third token are scaled, the others are near 1."""

@@ -39,7 +39,9 @@ def assert_equal(first, second, *lengths):
 def test_hyena_is_base_conv(options):
     """Kills: gates or filters in another order, a filter without its bias, a forgotten short convolution or bias, a
     first long convolution of the release; with L + 3 layers of width (L + 1) d, at most the 5 L of the proposition."""
-    hyena, _ = moved(Hyena(HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options), rngs=quick_rngs()))
+    hyena, _ = moved(
+        lambda: Hyena(HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK, **options), rngs=quick_rngs())
+    )
     layers = to_base_conv(hyena)
     order = hyena.config.order
     assert all(isinstance(layer, BaseConv) and layer.config.form == "paper" for layer in layers)
@@ -52,7 +54,7 @@ def test_hyena_is_base_conv(options):
 def test_stacked_hyenas():
     """Kills remains of one layer's projections in the next: two Hyenas are 2 (L + 3) layers."""
     config = HyenaConfig(d_model=D, n_taps=TAPS, filter_network=NETWORK)
-    first, second = (moved(Hyena(config, rngs=quick_rngs(seed)))[0] for seed in (0, 1))
+    first, second = (moved(lambda seed=seed: Hyena(config, rngs=quick_rngs(seed)))[0] for seed in (0, 1))
     layers = [*to_base_conv(first), *to_base_conv(second)]
     assert_equal(lambda u: apply(layers, u), lambda u: second(first(u)), 30)
 
@@ -62,7 +64,7 @@ def test_base_conv_is_hyena(n_taps):
     """Kills a filter that the network's window bends, which falls below 1e-6, taps off by one, a gate without its
     bias."""
     filter = "short" if n_taps == 3 else "long"
-    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=quick_rngs()))
+    base_conv, _ = moved(lambda: BaseConv(BaseConvConfig(d_model=D, filter=filter, n_taps=n_taps), rngs=quick_rngs()))
     base_conv.conv_bias[...] = jnp.zeros(D)
     hyena = to_hyena(base_conv)
     assert isinstance(hyena, Hyena)
@@ -81,6 +83,6 @@ def test_base_conv_is_hyena(n_taps):
 )
 def test_what_a_hyena_cannot_be(options, message):
     """Kills a Hyena that is another function: with a residual, a SiLU or a b2."""
-    base_conv, _ = moved(BaseConv(BaseConvConfig(d_model=D, **options), rngs=quick_rngs()))
+    base_conv, _ = moved(lambda: BaseConv(BaseConvConfig(d_model=D, **options), rngs=quick_rngs()))
     with pytest.raises(ValueError, match=message):
         to_hyena(base_conv)

@@ -76,7 +76,7 @@ def test_final_state(t, chunk_size, platform):
     assert_close(gradients, expected_gradients, 1e-4)
 
 
-@pytest.mark.parametrize("chunk_size", [7, full(1), slow(16), slow(64)])
+@pytest.mark.parametrize("chunk_size", [full(7), full(1), slow(16), slow(64)])
 def test_chunks(chunk_size):
     """Kills errors at the borders of chunks: every cut of 65 tokens, all options at once."""
     check(at(GRID["decay_grouped"], 65), chunk_size=chunk_size)
