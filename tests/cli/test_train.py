@@ -341,14 +341,17 @@ def test_not_a_number_stops_before_a_checkpoint(mqar_file, run, rows, tmp_path, 
 
 
 @pytest.mark.full
-def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, rows, tmp_path, at_step, capsys):
-    """Kills: a diverged model that is validated, saved and resumed as if it were good; training that goes on after a
-    validation that is not a number."""
+def test_a_validation_that_is_not_a_number_ends_the_run(mqar_file, run, tmp_path, capsys):
+    """Kills: training that goes on after a diverged model was validated."""
     flags = ("--optimizer.learning-rate", "1e30", "--optimizer.warmup-fraction", "0", "--train.steps", "1")
     assert run(mqar_file, "r", *flags) == 1
     message = capsys.readouterr().err
     assert message.startswith("error: valid/loss is nan at step 1; no checkpoint had been written; begin a run with a ")
     assert Checkpoints(tmp_path / "r" / "checkpoints").newest is None
+
+
+def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path, at_step, capsys):
+    """Kills: a diverged model that is saved and resumed as if it were good."""
 
     def break_parameters(state, metrics):
         embedding = state.params["embedding"].at[3, 3].set(jnp.inf)

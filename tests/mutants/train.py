@@ -190,7 +190,8 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/train/recorder.py",
         old="                if not math.isfinite(value):\n",
         new="                if False:\n",
-        tests=("tests/cli/test_train.py::test_parameters_that_are_not_finite_are_never_saved",),
+        tests=("tests/cli/test_train.py::test_a_validation_that_is_not_a_number_ends_the_run",),
+        full=True,
     ),
     Mutant(
         name="rows of a batch in the order in which they come",

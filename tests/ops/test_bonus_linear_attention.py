@@ -104,14 +104,14 @@ def test_short_sequences_and_steps(default_compilation):
 
 def test_two_tokens_by_hand():
     """Kills: a decay of the token that is read the first time, a bonus that decays, a step without its decay."""
-    x = lambda *tokens: jnp.array(tokens, jnp.float32).reshape(1, -1, 1, 1)  # noqa: E731
-    options = {"log_decay": jnp.log(jnp.array([[0.5]])), "bonus": jnp.array([[10.0]])}
-    y, state = bonus_linear_attention(x(2, 3, 4), x(5, 7, 11), x(1, 2, 3), **options)
-    np.testing.assert_allclose(y.ravel(), [2 * 50, 3 * (5 + 140), 4 * (2.5 + 14 + 330)], rtol=1e-6)
-    np.testing.assert_allclose(state.ravel(), [1.25 + 7 + 33], rtol=1e-6)
-    y, state = bonus_linear_attention_step(state, x(2)[:, 0], x(3)[:, 0], x(5)[:, 0], **options)
-    np.testing.assert_allclose(y.ravel(), [2 * (41.25 + 150)], rtol=1e-6)
-    np.testing.assert_allclose(state.ravel(), [41.25 / 2 + 15], rtol=1e-6)
+    x = lambda *tokens: np.array(tokens, np.float32).reshape(1, -1, 1, 1)  # noqa: E731
+    options = {"log_decay": np.log(np.float32([[0.5]])), "bonus": np.float32([[10.0]])}
+    y, state = jax.jit(bonus_linear_attention)(x(2, 3, 4), x(5, 7, 11), x(1, 2, 3), **options)
+    np.testing.assert_allclose(np.ravel(y), [2 * 50, 3 * (5 + 140), 4 * (2.5 + 14 + 330)], rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(state), [1.25 + 7 + 33], rtol=1e-6)
+    y, state = jax.jit(bonus_linear_attention_step)(state, x(2)[:, 0], x(3)[:, 0], x(5)[:, 0], **options)
+    np.testing.assert_allclose(np.ravel(y), [2 * (41.25 + 150)], rtol=1e-6)
+    np.testing.assert_allclose(np.ravel(state), [41.25 / 2 + 15], rtol=1e-6)
 
 
 @pytest.mark.full

@@ -1,5 +1,6 @@
 """What ids say of a place in a row, against the definitions, place by place."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,5 +24,5 @@ def test_seen_before(t, packed):
         ]
         for r in range(3)
     ]
-    found = seen_before(jnp.asarray(tokens, jnp.int32), jnp.asarray(ids, jnp.int32) if packed else None)
+    found = jax.jit(seen_before)(jnp.asarray(tokens, jnp.int32), jnp.asarray(ids, jnp.int32) if packed else None)
     np.testing.assert_array_equal(found, np.array(expected, bool).reshape(3, t))
