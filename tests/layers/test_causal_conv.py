@@ -19,6 +19,7 @@ from jaxzoo.layers.causal_conv import (
 from tests.mixers.moved import quick_rngs
 
 B, D = 3, 2
+CONV, STEP, PUSH = jax.jit(causal_conv), jax.jit(causal_conv_step), jax.jit(push_history)
 
 
 def truth(x, taps, history):
@@ -40,7 +41,7 @@ def make_inputs(t, w, seed=0):
 
 
 def in_float32(arrays):
-    return [jnp.asarray(x, jnp.float32) for x in arrays]
+    return [np.float32(x) for x in arrays]
 
 
 WIDTHS = [1, 3, MAX_DIRECT_TAPS, MAX_DIRECT_TAPS + 1, 23]
@@ -59,7 +60,7 @@ def test_values(t, w, with_history):
     if not with_history:
         history = np.zeros_like(history)
     x32, taps32, history32 = in_float32((x, taps, history))
-    y = causal_conv(x32, taps32, history32 if with_history else None)
+    y = CONV(x32, taps32, history32 if with_history else None)
     assert y.dtype == jnp.float32
     np.testing.assert_allclose(y, truth(x, taps, history), rtol=0, atol=1e-5)
 
@@ -71,7 +72,7 @@ def test_gradients(w):
     arrays = make_inputs(9, w)
     rng = np.random.default_rng(1)
     cotangent = rng.normal(size=arrays[0].shape)
-    gradients = jax.grad(lambda *a: jnp.vdot(causal_conv(*a), jnp.asarray(cotangent, jnp.float32)), (0, 1, 2))(
+    gradients = jax.jit(jax.grad(lambda *a: jnp.vdot(causal_conv(*a), np.float32(cotangent)), (0, 1, 2)))(
         *in_float32(arrays)
     )
     for index in range(3):
@@ -87,8 +88,9 @@ def test_taps_beyond_the_length_leak_nothing():
     """Kills a transform too short for its taps: huge late taps reach back before the first token, not to the
     end."""
     x, _, _ = in_float32(make_inputs(7, 23))
-    taps = jnp.zeros((23, D)).at[7:].set(1e4)
-    np.testing.assert_allclose(causal_conv(x, taps), np.zeros((B, 7, D)), atol=1e-5)
+    taps = np.zeros((23, D), np.float32)
+    taps[7:] = 1e4
+    np.testing.assert_allclose(CONV(x, taps), np.zeros((B, 7, D)), atol=1e-5)
 
 
 @pytest.mark.parametrize("w", [1, 3, 23])
@@ -99,10 +101,10 @@ def test_steps_and_chunks_equal_one_call(w):
     x32, taps32, state = in_float32((x, taps, history))
     outputs = []
     for start, stop in ((0, 0), (0, 2), (2, 26)):
-        outputs.append(causal_conv(x32[:, start:stop], taps32, state))
-        state = push_history(state, x32[:, start:stop])
+        outputs.append(CONV(x32[:, start:stop], taps32, state))
+        state = PUSH(state, x32[:, start:stop])
     for i in range(26, 29):
-        y, state = causal_conv_step(x32[:, i], taps32, state)
+        y, state = STEP(x32[:, i], taps32, state)
         outputs.append(y[:, None])
     np.testing.assert_allclose(np.concatenate(outputs, axis=1), expected, rtol=0, atol=1e-5)
     last = np.concatenate([history, x], axis=1)[:, 29:]
@@ -117,8 +119,8 @@ def test_bfloat16(w):
     x = np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)
     taps32, history32 = in_float32((taps, history))
     short = jnp.asarray(x, jnp.bfloat16)
-    y = causal_conv(short, taps32, history32)
-    y_t, after = causal_conv_step(short[:, 0], taps32, history32)
+    y = CONV(short, taps32, history32)
+    y_t, after = STEP(short[:, 0], taps32, history32)
     expected = truth(x, taps, history)
     assert y.dtype == y_t.dtype == jnp.bfloat16
     assert after.dtype == jnp.float32

@@ -1,5 +1,6 @@
 """The decoder of an autoencoder against its equation in float64."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def test_equation(kind, width):
     """Kills: another token than the last, a position counted from 1, sines and cosines that alternate, frequencies that
     end elsewhere than at 1/10000, a norm or a GELU left out, projections in the other order."""
     made, p = moved(
-        LastTokenDecoder(width, norm_kind=kind, norm_eps=0.1, std=0.8, dtype=jnp.float32, rngs=quick_rngs())
+        lambda: LastTokenDecoder(width, norm_kind=kind, norm_eps=0.1, std=0.8, dtype=jnp.float32, rngs=quick_rngs())
     )
     residual = np.random.default_rng(0).normal(size=(2, 5, width))
     half = width // 2
@@ -34,5 +35,5 @@ def test_equation(kind, width):
         for i in range(2):
             x = gelu(normed(x, p, f"norms.{i}", kind) @ p[f"projections.{i}.kernel"] + p[f"projections.{i}.bias"])
         expected[:, t] = x
-    y = made(jnp.asarray(residual, jnp.float32))
+    y = jax.jit(made)(np.float32(residual))
     np.testing.assert_allclose(y, expected, rtol=0, atol=1e-5 * np.abs(expected).max())

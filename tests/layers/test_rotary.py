@@ -30,7 +30,7 @@ def test_rotary_matches_float64(start: int, channels: int, base: float) -> None:
     """Kills: float32 angles (4e-3 off at 100,000), interleaved pairs, wrong share, wrong base, mixed rows."""
     x = jax.random.normal(jax.random.key(0), (3, 7, 2, 10))
     positions = start + np.arange(7)[None, :] + np.array([0, 5, 11])[:, None]
-    y = rotary(x, jnp.asarray(positions, jnp.int32), channels=channels, base=base)
+    y = jax.jit(lambda *x: rotary(*x, channels=channels, base=base))(x, np.int32(positions))
     np.testing.assert_allclose(y, rotate_float64(np.asarray(x), positions, channels, base), atol=5e-6)
     np.testing.assert_array_equal(y[..., channels:], x[..., channels:])
 
@@ -46,9 +46,9 @@ def test_shared_positions_serve_all_rows() -> None:
 def test_bfloat16_rotates_in_float32() -> None:
     """Kills: bfloat16 cosines; the only rounding is that of the result."""
     x = jax.random.normal(jax.random.key(2), (2, 9, 1, 8)).astype(jnp.bfloat16)
-    positions = jnp.arange(9)[None, :] + 300
-    expected = rotary(x.astype(jnp.float32), positions).astype(jnp.bfloat16)
-    np.testing.assert_array_equal(rotary(x, positions), expected)
+    positions = np.arange(9, dtype=np.int32)[None, :] + 300
+    rotate = jax.jit(rotary)
+    np.testing.assert_array_equal(rotate(x, positions), rotate(x.astype(jnp.float32), positions).astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("channels", [3, *(pytest.param(n, marks=pytest.mark.full) for n in (8, -2))])

@@ -59,9 +59,11 @@ def test_s4d_prefill_and_steps(t):
         y, stepped = step(u[:, i], system, stepped)
         outputs.append(y)
     if t:
-        assert_close((jnp.stack(outputs, axis=1), stepped), expected)
-        assert_close(s4d_conv(u, system), recurrence(np.asarray(u, float), problem(t)[1], np.zeros(state.shape))[0])
-    assert_close(s4d_conv(u, system), s4d_prefill(u, system, jnp.zeros_like(state))[0])
+        assert_close((np.stack(outputs, axis=1), stepped), expected)
+    whole = jax.jit(s4d_conv)(u, system)
+    if t:
+        assert_close(whole, recurrence(np.asarray(u, float), problem(t)[1], np.zeros(state.shape))[0])
+    assert_close(whole, jax.jit(s4d_prefill)(u, system, jax.tree.map(np.zeros_like, stepped))[0])
 
 
 @pytest.mark.full
@@ -168,10 +170,10 @@ def test_shift_ssm(t):
 
     expected = truth(register)
     arrays = single((u, b, c, register))
-    assert_close(shift_prefill(*arrays), expected)
-    stepped, outputs = arrays[3], []
+    assert_close(jax.jit(shift_prefill)(*arrays), expected)
+    stepped, outputs, step = arrays[3], [], jax.jit(shift_step)
     for i in range(t):
-        y, stepped = shift_step(arrays[0][:, i], *arrays[1:3], stepped)
+        y, stepped = step(arrays[0][:, i], *arrays[1:3], stepped)
         outputs.append(y)
     if t:
         assert_close((jnp.stack(outputs, axis=1), stepped), expected)

@@ -1,5 +1,7 @@
 """xPos: scores against the paper's formula in float64, near and far, and the ends of its range."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,6 +27,7 @@ def scores_float64(q, k, distance, base=512.0, interleaved=False):
     return total
 
 
+@functools.partial(jax.jit, static_argnames=("keys", "base", "interleaved"))
 def embedded(x, positions, keys, base=512.0, interleaved=False):
     positions = jnp.asarray(positions, jnp.int32)[None]
     lengths = xpos_factors(positions, N, scale_base=base, keys=keys)
@@ -59,7 +62,7 @@ def test_the_whole_range():
     """Kills: infinities or lost pairs at the ends. A query at the last position and keys from 0 on."""
     places = np.array([0, 1000, 16_430, 30_000, LAST - 512, LAST])
     q, k = rows(1, 0), rows(len(places), 1)
-    found = embedded(q, [LAST], False) @ embedded(k, places, True).T
+    found = embedded(q, np.array([LAST]), False) @ embedded(k, places, True).T
     np.testing.assert_allclose(found, scores_float64(q, k, LAST - places[None]), rtol=0, atol=2e-5)
     zeta = (2 * np.arange(N // 2) / N + 0.4) / 1.4
     for keys in (False, True):
@@ -74,7 +77,7 @@ def test_future_keys_stay_finite():
     """Kills: infinities after a mask, whose products become NaN: the first query and the last key, in bfloat16 too."""
     for dtype in (jnp.float32, jnp.bfloat16):
         q, k = rows(1, 0).astype(dtype), rows(1, 1).astype(dtype)
-        score = jnp.sum(embedded(q, [0], False) * embedded(k, [LAST], True))
+        score = jnp.vdot(embedded(q, np.array([0]), False), embedded(k, np.array([LAST]), True))
         assert score.dtype == dtype
         assert np.isfinite(np.float32(score))
         assert abs(np.float32(score)) > 2.0**100
