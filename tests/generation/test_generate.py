@@ -173,7 +173,6 @@ def test_seed_and_row_number_choose_the_text():
     assert len({tokens.tobytes() for tokens in (*first, *other)}) == 6
 
 
-@pytest.mark.full
 def test_rows_end_by_max_tokens_stop_tokens_and_word_of_the_caller():
     """Kills: a row that runs on after its end, ends before it, or ends the others; a loop that runs for nobody."""
     model, prompts = growing(), some_prompts(3, 8, 12)

@@ -101,13 +101,14 @@ def test_traits():
     """Kills: weight decay on the filter, one learning rate for network and positions, positions that are a parameter
     where they are fixed."""
     config = HyenaFilterConfig(learning_rate_scale=0.5, position_learning_rate_scale=0.25)
-    network = HyenaFilter(config, 3, n_taps=4, std=0.02, rngs=quick_rngs())
+    network = nnx.eval_shape(lambda: HyenaFilter(config, 3, n_taps=4, std=0.02, rngs=quick_rngs()))
     traits = {path[0]: traits_of(leaf) for path, leaf in nnx.to_flat_state(nnx.state(network, nnx.Param))}
     assert len(traits) == 7
     assert not any(of.decay for of in traits.values())
     assert {name: of.learning_rate_scale for name, of in traits.items() if name == "positions"} == {"positions": 0.25}
     assert {of.learning_rate_scale for name, of in traits.items() if name != "positions"} == {0.5}
-    fixed = HyenaFilter(HyenaFilterConfig(position_learning_rate_scale=0), 3, n_taps=4, std=0.02, rngs=quick_rngs())
+    still = HyenaFilterConfig(position_learning_rate_scale=0)
+    fixed = nnx.eval_shape(lambda: HyenaFilter(still, 3, n_taps=4, std=0.02, rngs=quick_rngs()))
     assert not hasattr(fixed, "positions")
 
 

@@ -13,7 +13,7 @@ from jaxzoo.layers.implicit_filter import position_features
 from jaxzoo.layers.variables import traits_of
 from jaxzoo.mixers.base import Inherited
 from jaxzoo.mixers.conv.base_conv import BaseConv, BaseConvConfig, BaseConvState
-from tests.mixers.moved import moved_mixer, quick_rngs
+from tests.mixers.moved import abstract_mixer, moved_mixer, quick_rngs
 from tests.mixers.refused import assert_refused
 from tests.pallas_kernels.shared import full, slow
 
@@ -82,7 +82,7 @@ def test_parameters_of_each_form():
     """Kills a bias that a form does not have: b2 exists for short filters and in the paper's form alone."""
     for filter in FILTERS:
         for form in FORMS:
-            mixer = BaseConv(make(filter, form), rngs=quick_rngs())
+            mixer = abstract_mixer(make(filter, form))
             assert hasattr(mixer, "conv_bias") == (filter == "short" or form == "paper")
 
 

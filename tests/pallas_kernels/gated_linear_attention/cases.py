@@ -92,5 +92,5 @@ def measured(call: Call, **options):
 
 def arrays_of(call: Call):
     """Arrays and cotangents in the dtypes of the call."""
-    arrays = [jnp.asarray(x, call.dtype if i < 3 else jnp.float32) for i, x in enumerate(call.arrays())]
-    return arrays, [jnp.asarray(x, dtype) for x, dtype in zip(call.cotangents(), (call.dtype, "float32"), strict=True)]
+    arrays = [np.asarray(x, call.dtype if i < 3 else np.float32) for i, x in enumerate(call.arrays())]
+    return arrays, [np.asarray(x, dtype) for x, dtype in zip(call.cotangents(), (call.dtype, "float32"), strict=True)]

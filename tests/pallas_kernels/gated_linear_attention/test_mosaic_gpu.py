@@ -1,5 +1,6 @@
 """The Hopper kernels, interpreted with races detected, against float64: values, states and all gradients."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -19,7 +20,7 @@ def measured(call: Call):
 
     (q, k, v, log_decay, *state), (dy, dstate) = arrays_of(call)
     decays = log_decay if call.channel else log_decay[..., None]
-    log_decay = xla.with_resets(decays, call.segment_ids).reshape(log_decay.shape)
+    log_decay = jax.jit(xla.with_resets)(decays, call.segment_ids).reshape(log_decay.shape)
     operands = q, k, v, log_decay, state[0] if state else None
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     kernels = mosaic_gpu_channel if call.channel else mosaic_gpu

@@ -1,5 +1,6 @@
 """The TPU kernels, interpreted, against float64: values, states and all gradients."""
 
+import jax
 import jax.numpy as jnp
 import pytest
 
@@ -15,7 +16,7 @@ def measured(call: Call, *, chunk: int):
     """(y, last state), and the gradients of all arrays."""
     (q, k, v, log_decay, *state), (dy, dstate) = arrays_of(call)
     decays = log_decay if call.channel else log_decay[..., None]
-    log_decay = xla.with_resets(decays, call.segment_ids).reshape(log_decay.shape)
+    log_decay = jax.jit(xla.with_resets)(decays, call.segment_ids).reshape(log_decay.shape)
     operands, how = (q, k, v, log_decay, state[0] if state else None), {"chunk": chunk, "interpret": True}
     kernels = mosaic_tpu_channel if call.channel else mosaic_tpu
     y, last, borders = kernels.forward(*operands, return_state=True, save_states=True, **how)

@@ -106,8 +106,8 @@ def truth(call: Call):
 
 def measured(call: Call, **options):
     """As `truth`, by `sliding_window_attention`, everything in the dtype of the call."""
-    arrays, cotangents = ([jnp.asarray(x, call.dtype) for x in xs] for xs in (call.arrays(), call.cotangents()))
-    positions = jnp.asarray(call.positions, jnp.int32)
+    arrays, cotangents = ([np.asarray(x, call.dtype) for x in xs] for xs in (call.arrays(), call.cotangents()))
+    positions = np.asarray(call.positions, np.int32)
     ids = None if call.segment_ids() is None else jnp.asarray(call.segment_ids())
     options = {"window": call.window, "scale": call.scale, "segment_ids": ids, **options}
 
@@ -139,9 +139,9 @@ def contract_truth(call: Call, past: int = 0, start=None):
 def check_contract(module, call: Call, past: int = 0, start=None, tolerances=(1e-5, 1e-4)):
     """y and lse, then dq, dk, dv of an interpreted implementation, within relative errors; float32's are style's."""
     (q, k, v, dy), expected = contract_truth(call, past, start)
-    operands = [jnp.asarray(x, call.dtype) for x in (q, k, v)]
+    operands = [np.asarray(x, call.dtype) for x in (q, k, v)]
     ids = None if call.segment_ids() is None else jnp.asarray(call.segment_ids())
-    operands += [None if start is None else jnp.asarray(start, jnp.int32), ids]
+    operands += [None if start is None else np.asarray(start, np.int32), ids]
     options = {"window": call.window, "scale": call.factor, "interpret": True}
 
     @jax.jit
@@ -149,7 +149,7 @@ def check_contract(module, call: Call, past: int = 0, start=None, tolerances=(1e
         y, lse = module.forward(*operands, **options)
         return y, lse, *module.backward(*operands, y, lse, dy, **options)
 
-    results = run(operands, jnp.asarray(dy, call.dtype))
+    results = run(operands, np.asarray(dy, call.dtype))
     assert [x.dtype for x in results] == [call.dtype, jnp.float32, *[call.dtype] * 3]
     assert_close(results[:2], expected[:2], tolerances[0])
     assert_close(results[2:], expected[2:], tolerances[1])

@@ -35,7 +35,7 @@ TARGETS = [
 
 
 def to_jax(arrays):
-    return [jnp.asarray(x, jnp.float32) for x in arrays]
+    return [np.asarray(x, np.float32) for x in arrays]
 
 
 def value(*arrays, window=64, **options):
@@ -112,7 +112,7 @@ def test_kernels_refuse_a_mesh_and_what_lies_before_segments():
 def test_vmap_scan_checkpoint():
     """Kills batching, loops and remat that change values or gradients of the custom VJP."""
     call = Call(t=40, b=2, h=2, g=1, window=9, cache=True)
-    arrays, positions = to_jax(call.arrays()), jnp.asarray(call.positions, jnp.int32)
+    arrays, positions = to_jax(call.arrays()), np.asarray(call.positions, np.int32)
 
     def attend(q, k, v, ring_k, ring_v, position=positions):
         cache = SlidingWindowCache(ring_k, ring_v, position)
@@ -149,7 +149,7 @@ def test_steps(implementation):
     """Kills a step that pairs heads with the wrong keys or misses itself, and a sequence that does not continue where
     the steps stopped; gradients through all of them to the ring before."""
     call = Call(t=9, window=4, b=3, scale=0.8, cache=True)
-    positions = jnp.asarray(call.positions, jnp.int32)
+    positions = np.asarray(call.positions, np.int32)
 
     @jax.jit
     def run(arrays, cotangents):

@@ -110,7 +110,7 @@ def test_parts_of_a_single_block(setting, t, monkeypatch):
     monkeypatch.setattr(xla, "MIN_PART", 16)
     call = Call(t=t, window=t + 3, **SETTINGS[setting])
     check(call)
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    q, k, v = (np.asarray(x, np.float32) for x in call.arrays())
     attend = functools.partial(sliding_window_attention, window=t + 3, implementation="xla")
     shapes = set(all_shapes(jax.make_jaxpr(attend)(q, k, v).jaxpr))
     size = 25 if t == 200 else 16
@@ -163,7 +163,7 @@ def test_large_scores():
 def test_prefill_in_two_calls(cut):
     """Kills a cache that is right only at its own borders. Values and gradients through both calls."""
     call = Call(t=37, window=8, cache=True, b=3)
-    positions = jnp.asarray(call.positions, jnp.int32)
+    positions = np.asarray(call.positions, np.int32)
 
     @jax.jit
     def run(arrays, cotangents):
@@ -179,7 +179,7 @@ def test_prefill_in_two_calls(cut):
         out, pull_back = jax.vjp(outputs, *arrays)
         return out, pull_back(cotangents)
 
-    outputs, gradients = run(*([jnp.asarray(x, jnp.float32) for x in xs] for xs in (call.arrays(), call.cotangents())))
+    outputs, gradients = run(*([np.asarray(x, np.float32) for x in xs] for xs in (call.arrays(), call.cotangents())))
     expected, expected_gradients = truth(call)
     assert_close(outputs, expected, 1e-5)
     assert_close(gradients, expected_gradients, 1e-4)
@@ -189,7 +189,7 @@ def test_prefill_in_two_calls(cut):
 def test_a_ring_that_wraps_many_times():
     """Kills a slot or a position that drifts: 300 steps over 7 slots, and a call that continues from them."""
     call = Call(t=313, window=7, cache=True, b=3)
-    q, k, v, *rings = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    q, k, v, *rings = (np.asarray(x, np.float32) for x in call.arrays())
 
     @jax.jit
     def run(cache):
@@ -203,7 +203,7 @@ def test_a_ring_that_wraps_many_times():
         )
         return jnp.concatenate([ys.swapaxes(0, 1), rest], axis=1), cache
 
-    y, cache = run(SlidingWindowCache(*rings, jnp.asarray(call.positions, jnp.int32)))
+    y, cache = run(SlidingWindowCache(*rings, np.asarray(call.positions, np.int32)))
     expected, _ = truth(call)
     assert_close(y, expected[0], 1e-5)
     for x, truth_x in zip(cache[:2], expected[1:], strict=True):
@@ -230,8 +230,8 @@ def test_bfloat16(cache):
 def test_narrow_cache_does_not_show_where_calls_were_cut():
     """Kills a call that uses its own keys unrounded (1e-3 off) where later ones read them from the cache."""
     call = Call(t=9, window=5, cache=True)
-    q, k, v, *rings = (jnp.asarray(x, jnp.float32) for x in call.arrays())
-    start = SlidingWindowCache(*(x.astype(jnp.bfloat16) for x in rings), jnp.asarray(call.positions, jnp.int32))
+    q, k, v, *rings = (np.asarray(x, np.float32) for x in call.arrays())
+    start = SlidingWindowCache(*(x.astype(jnp.bfloat16) for x in rings), np.asarray(call.positions, np.int32))
     prefill = jax.jit(functools.partial(sliding_window_attention, window=5, return_cache=True))
     whole, end = prefill(q, k, v, initial_cache=start)
     first, cache = prefill(q[:, :4], k[:, :4], v[:, :4], initial_cache=start)
@@ -269,7 +269,7 @@ def test_keys_per_query_counts_the_scores():
     assert keys_per_query(100, 40) == 60
     assert keys_per_query(30, 40) == 30
     call = Call(t=100, window=40, b=1, h=1, g=1, k=2, v=2)
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in call.arrays())
+    q, k, v = (np.asarray(x, np.float32) for x in call.arrays())
     attend = functools.partial(sliding_window_attention, window=40, implementation="xla")
     shapes = set(all_shapes(jax.make_jaxpr(attend)(q, k, v).jaxpr))
     assert (5, 20, 60) in shapes
