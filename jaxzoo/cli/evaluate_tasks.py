@@ -31,15 +31,7 @@ from jaxzoo.whole_files import write_whole
 
 
 def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
-    """Scores a model on tasks, prints and writes.
-
-    Args:
-      options: those of `python -m jaxzoo.evaluate`.
-      flags: fields of the run's config.
-
-    Raises:
-      ValueError, OSError: what is wrong, in one line.
-    """
+    """Scores a model on tasks, prints and writes; the flags are fields of the run's config."""
     if not options.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
     if options.resume and options.out is None:
