@@ -140,6 +140,10 @@ class Fields:
         self._read.add(name)
         return self.content.get(name, default)
 
+    def ignore(self, *names: str) -> None:
+        """Lets fields stay unread."""
+        self._read.update(names)
+
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
         """A positive integer, or None; the default where the field is left out."""
         if self.optional(name, default) is None:

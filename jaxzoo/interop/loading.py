@@ -107,7 +107,7 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
         config = _with_dtype(config, dtype)
         blueprint = make_blueprint(config)
     places = slots(config, blueprint)
-    found = account(family, family.rows(config), tensors, places, str(directory))
+    found = account(family, family.moves(config), tensors, places, str(directory))
     return Opened(family, config, blueprint, places, tensors, found)
 
 

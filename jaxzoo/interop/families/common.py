@@ -12,6 +12,9 @@ from jaxzoo.models.config import LanguageModelConfig
 GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
 """Our gated MLPs by the name of their activation."""
 
+MLP = ("gate_proj", "up_proj", "down_proj")
+"""Linear layers of a gated MLP."""
+
 WINDOWS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by theirs `layer_types`."""
 
@@ -45,11 +48,44 @@ def windows_of(fields: Fields, n_layers: int, *, default: int | None) -> list[in
     return [window if kind else None for kind in kinds]
 
 
-def only(config: LanguageModelConfig, family: str, **expected: Any) -> None:
-    """Refuses to write a model that differs from the family's in a field.
+def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
+    """The model whose sizes have the names that folders of transformers share.
+
+    Args:
+      fields: those of config.json.
+      pattern: the mixers of the layers.
+      tied: whether the embedding is the head where no field says so.
+      others: fields of the model, also instead of those that are read here.
+    """
+    sizes = {
+        "d_model": fields.integer("hidden_size"),
+        "n_layers": fields.integer("num_hidden_layers"),
+        "vocab_size": fields.integer("vocab_size"),
+        "pad_vocab_multiple": 1,
+        "tie_embeddings": fields.flag("tie_word_embeddings", tied),
+    }
+    return LanguageModelConfig(pattern=tuple(pattern), **{**sizes, **others})
+
+
+def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str, **others: Any) -> dict[str, Any]:
+    """The config.json of a model, with the fields that folders of transformers share; `eps`: name of that of norms."""
+    return {
+        "architectures": [architecture],
+        "model_type": kind,
+        "vocab_size": config.padded_vocab_size,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.n_layers,
+        eps: config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
+        **others,
+    }
+
+
+def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any) -> None:
+    """Refuses to write a model that differs from the family's in a field, or whose layers are not of `kinds` in turn.
 
     Raises:
-      ValueError: field, value and what the family has.
+      ValueError: field, value and what the family has; or the layer.
     """
     plain = {
         "parallel_residual": False,
@@ -64,19 +100,20 @@ def only(config: LanguageModelConfig, family: str, **expected: Any) -> None:
             raise ValueError(
                 f"{name}={found!r}: a model of family {family} has {value!r}; no such folder can be written"
             )
+    for index, layer in enumerate(config.layers if kinds else ()):
+        if not isinstance(layer, kinds[index % len(kinds)]) or config.n_layers % len(kinds):
+            raise ValueError(f"layer {index}: {type(layer).__name__} has no place there in a model of family {family}")
 
 
-def attention_layers(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
-    """The attention of every layer, alike but for windows.
+def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) -> list[MultiHeadConfig]:
+    """The attention of every layer, alike but for windows; `expected` as in `only`.
 
     Raises:
-      ValueError: a layer has another mixer, or other heads than the first.
+      ValueError: the model differs from the family's, or a layer has other heads than the first.
     """
-    found: list[MultiHeadConfig] = []
-    for index, layer in enumerate(config.layers):
-        if not isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig):
-            raise ValueError(f"layer {index}: {type(layer).__name__} has no place in a model of family {family}")
-        found.append(layer)
+    only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
+    found: list[Any] = list(config.layers)
+    for index, layer in enumerate(found):
         for name in (
             "n_heads",
             "kv_heads",
