@@ -31,28 +31,20 @@ TANH: tuple[str, ...] = ("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_t
 PLAIN: Mapping[str, MLPKind] = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh")}
 WITHOUT_EFFECT = [
     "_target_",
-    "attn_pdrop",
     "decay_const",
     "decay_denom",
     "expand_proj",
     "ff_mult",
     "fixed_decay",
-    "fused_bias_fc",
-    "fused_dropout_add_ln",
-    "fused_mlp",
     "max_position_embeddings",
     "n_ctx",
     "n_inner",
     "n_positions",
-    "pad_vocab_size_multiple",
-    "reorder_and_upcast_attn",
-    "residual_in_fp32",
     "special_initializer",
-    "use_flash_attn",
     "use_weight_init",
     "vocab_size",
 ]
-"""Fields of speed, of initial values, and those that the tensors tell as well."""
+"""Fields of initial values, and those that the tensors tell as well."""
 
 
 def rows(config: LanguageModelConfig, i: int) -> list[Row]:
@@ -220,8 +212,6 @@ _FROM_THE_MODEL = [
     "rotary_emb_base",
     "rotary_emb_scale_base",
     "rotary_emb_interleaved",
-    "use_flash_attn",
-    "fused_bias_fc",
 ]
 """Fields of a sliding attention that the model overrides with its own."""
 

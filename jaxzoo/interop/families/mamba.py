@@ -14,22 +14,16 @@ LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
 VECTORS = {"conv1d.bias": "conv_bias", "dt_proj.bias": "dt_bias", "A_log": "a_log", "D": "skip"}
 PROJECTIONS = ("in_proj", "x_proj", "dt_proj", "out_proj")
 INITIAL = ("time_step_scale", "time_step_min", "time_step_max", "time_step_init_scheme", "time_step_floor")
-WITHOUT_EFFECT = (*INITIAL, "rescale_prenorm_residual", "residual_in_fp32", "use_mambapy", "use_associative_scan",
-                  "fused_add_norm", "pad_vocab_size_multiple", "d_inner", "intermediate_size")  # fmt: skip
+WITHOUT_EFFECT = (
+    *INITIAL,
+    "rescale_prenorm_residual",
+    "use_mambapy",
+    "use_associative_scan",
+    "d_inner",
+    "intermediate_size",
+)
 """Fields of initial values, of speed, and those that follow from others."""
-OF_A_TRANSFORMER = [
-    "use_fast_path",
-    "n_embd",
-    "n_head",
-    "n_positions",
-    "vocab_size",
-    "use_flash_attn",
-    "fused_dropout_add_ln",
-    "fused_mlp",
-    "fused_bias_fc",
-    "reorder_and_upcast_attn",
-    "scale_attn_by_inverse_layer_idx",
-]
+OF_A_TRANSFORMER = ("use_fast_path", "n_embd", "n_head", "n_positions", "vocab_size", "scale_attn_by_inverse_layer_idx")
 """Fields that Based's Mamba has besides, and does not read; rows of the vocabulary are those of the tensor."""
 
 

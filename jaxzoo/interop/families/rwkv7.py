@@ -128,7 +128,7 @@ def _read_release(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Lang
 def _read_fla(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     for name, value in (("norm_first", True), ("norm_bias", True), ("hidden_act", "sqrelu")):
         fields.require(name, value)
-    fields.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp")
+    fields.ignore("attn_mode", "use_l2warp")
     fields.require("tie_word_embeddings", False)
     d, n_layers = fields.integer("hidden_size", default=2048), fields.integer("num_hidden_layers", default=24)
     fields.require("value_dim", None, d, [d] * n_layers)
