@@ -1,5 +1,6 @@
 """Rotary positions as config.json has them: the newer `rope_parameters`, or the older single fields."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -38,9 +39,8 @@ def read_rope(
     """
     base = fields.number(older_theta, default=theta, low=1)
     share = fields.number(older_fraction, default=fraction)
-    section = fields.section("rope_parameters")
-    older = fields.section("rope_scaling")
-    section = section or older
+    newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
+    section = newer or older
     scaling = NO_SCALING
     if section is not None:
         base = section.number("rope_theta", default=base, low=1)
@@ -78,8 +78,6 @@ def _read_scaling(section: Fields, kind: str, max_length: int) -> RotaryScaling:
 
 
 def _temperature(factor: float, scale: float) -> float:
-    import math
-
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

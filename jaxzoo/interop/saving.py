@@ -118,12 +118,12 @@ def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) ->
             filled = 0
         files[-1].append(entry)
         filled += n
-    if len(files) == 1:
-        write_safetensors(place / "model.safetensors", files[0], dtype)
-        return
     names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
+    names = ["model.safetensors"] if len(files) == 1 else names
     for name, part in zip(names, files, strict=True):
         write_safetensors(place / name, part, dtype)
+    if len(files) == 1:
+        return
     total = sum(int(np.prod(shape)) for _, shape, _ in tensors) * width
     places = {entry[0]: name for name, part in zip(names, files, strict=True) for entry in part}
     write_json(place / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import only
+from jaxzoo.interop.families.common import matrix_shape, only
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, linears, norm
 from jaxzoo.interop.transforms import CONV, split_rows
@@ -112,7 +112,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
     for name in ("alt_mixer", "alt_mixer_2"):
         for i in _places(fields, f"{name}_layers", n_layers):
             chosen[i] = mixers[name]
-    table = _shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
+    table = matrix_shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
     positions = shapes.get("transformer.embeddings.position_embeddings.weight")
     biases = [fields.flag(f"mlp_fc{n}_bias", f"{MLP}.fc{n}.bias" in shapes) for n in (1, 2)]
     if biases[0] != biases[1]:
@@ -126,7 +126,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         max_length=positions[0] if positions else _length(fields),
         max_positions=positions[0] if positions else None,
         mlp=fields.choice("activation_function", of={**GATES, **PLAIN}, default="gelu_new"),
-        mlp_width=_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
+        mlp_width=matrix_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
         mlp_bias=biases[0],
         norm="rms" if fields.flag("rms_norm", "transformer.ln_f.bias" not in shapes) else "layer",
         norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
@@ -228,12 +228,6 @@ def _length(fields: Fields) -> int:
     sections = [fields.content.get(name) for name in ("mixer", "alt_mixer")]
     lengths = [s.get("l_max") for s in sections if isinstance(s, dict)]
     return next((n for n in lengths if type(n) is int and n > 0), 2048)
-
-
-def _shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
-    if len(shapes.get(name, ())) != 2:
-        raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
-    return shapes[name]
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:

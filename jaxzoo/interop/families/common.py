@@ -67,6 +67,13 @@ def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **
     return LanguageModelConfig(pattern=tuple(pattern), **{**sizes, **others})
 
 
+def matrix_shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor. Raises `ValueError` if it is missing, or no matrix."""
+    if len(shapes.get(name, ())) != 2:
+        raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
+    return shapes[name]
+
+
 def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str, **others: Any) -> dict[str, Any]:
     """The config.json of a model, with the fields that folders of transformers share; `eps`: name of that of norms."""
     return {

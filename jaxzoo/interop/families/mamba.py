@@ -41,16 +41,20 @@ PLAIN: dict[str, Any] = {"pad_vocab_multiple": 1, "max_length": 2048, "mlp": "no
 """Fields of every model of the family."""
 
 
+def _read_mixer(fields: Fields, state: str, taps: str, rank: str) -> MambaConfig:
+    """The mixer by the names of its fields."""
+    return MambaConfig(
+        d_state=fields.integer(state, default=16),
+        expand=fields.integer("expand", default=2),
+        n_taps=fields.integer(taps, default=4),
+        dt_rank=None if fields.optional(rank, "auto") == "auto" else fields.integer(rank),
+    )
+
+
 def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     for name, value in (("use_bias", False), ("use_conv_bias", True), ("hidden_act", "silu"), ("rms_norm", True)):
         fields.require(name, value)
-    rank = fields.optional("time_step_rank", "auto")
-    mixer = MambaConfig(
-        d_state=fields.integer("state_size", default=16),
-        expand=fields.integer("expand", default=2),
-        n_taps=fields.integer("conv_kernel", default=4),
-        dt_rank=None if rank == "auto" else fields.integer("time_step_rank"),
-    )
+    mixer = _read_mixer(fields, "state_size", "conv_kernel", "time_step_rank")
     fields.ignore(*WITHOUT_EFFECT)
     eps = fields.number("layer_norm_epsilon", default=1e-5)
     return read_model(fields, [mixer], tied=True, norm="rms", norm_eps=eps, **PLAIN)
@@ -80,13 +84,7 @@ def _read_ssm(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
     inner.require("layer", "Mamba1")
     for name, value in (("use_fast_path", True), ("conv_bias", True), ("bias", False)):
         inner.require(name, value)
-    rank = inner.optional("dt_rank", "auto")
-    mixer = MambaConfig(
-        d_state=inner.integer("d_state", default=16),
-        expand=inner.integer("expand", default=2),
-        n_taps=inner.integer("d_conv", default=4),
-        dt_rank=None if rank == "auto" else inner.integer("dt_rank"),
-    )
+    mixer = _read_mixer(inner, "d_state", "d_conv", "dt_rank")
     inner.ignore("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor")
     inner.check_all_read()
     fields.ignore(*WITHOUT_EFFECT, *OF_A_TRANSFORMER)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxzoo.interop.families.common import only, written
+from jaxzoo.interop.families.common import matrix_shape, only, written
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, linears, norm
 from jaxzoo.interop.transforms import ROW, ROWS, SAME, TRANSPOSED, Transform
@@ -95,10 +95,7 @@ def _model(pattern: list[MixerConfig], **others: Any) -> LanguageModelConfig:
 
 def _read_release(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     def size(name: str, axis: int) -> int:
-        shape = shapes.get(name, ())
-        if len(shape) != 2:
-            raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
-        return shape[axis]
+        return matrix_shape(fields, shapes, name)[axis]
 
     n_layers = len({found[1] for found in (re.match(r"blocks\.(\d+)\.", name) for name in shapes) if found})
     pattern: list[MixerConfig] = []
