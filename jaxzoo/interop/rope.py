@@ -1,15 +1,11 @@
 """Rotary positions as config.json has them: the newer `rope_parameters`, or the older single fields."""
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from jaxzoo.interop.fields import Fields
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
-
-RAMPS: Mapping[bool, Literal["channels", "unrounded_channels"]] = {True: "channels", False: "unrounded_channels"}
-"""YaRN's ramp by the field `truncate`."""
 
 KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 """Our kinds of scaling by theirs."""
@@ -72,7 +68,7 @@ def _read_scaling(section: Fields, kind: str, max_length: int) -> RotaryScaling:
         original_length=original,
         beta_fast=section.number("beta_fast", default=32.0),
         beta_slow=section.number("beta_slow", default=1.0),
-        ramp=RAMPS[section.flag("truncate", True)],
+        ramp="channels" if section.flag("truncate", True) else "unrounded_channels",
         temperature=temperature,
     )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxzoo.interop.families.common import matrix_shape, only
+from jaxzoo.interop.families.gpt_neox import ACTIVATIONS
 from jaxzoo.interop.fields import Fields
 from jaxzoo.interop.mapping import Family, Row, linears, norm
 from jaxzoo.interop.transforms import CONV, split_rows
@@ -27,8 +28,7 @@ from jaxzoo.models.config import LanguageModelConfig
 LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0.mlp"
 MIXER = f"{OURS}.mixer"
 GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
-TANH: tuple[str, ...] = ("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh")
-PLAIN: Mapping[str, MLPKind] = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh")}
+PLAIN: Mapping[str, MLPKind] = {**ACTIVATIONS, "gelu_approx": "gelu_tanh"}
 WITHOUT_EFFECT = [
     "_target_",
     "decay_const",

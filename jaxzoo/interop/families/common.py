@@ -15,6 +15,9 @@ GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch
 MLP = ("gate_proj", "up_proj", "down_proj")
 """Linear layers of a gated MLP."""
 
+ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
+"""What all attention layers of a model share."""
+
 WINDOWS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by theirs `layer_types`."""
 
@@ -33,12 +36,10 @@ def attentions(common: dict[str, Any], windows: Iterable[int | None]) -> tuple[M
     return (layers[0],) if len(set(layers)) == 1 else tuple(layers)
 
 
-def windows_of(fields: Fields, n_layers: int, *, default: int | None) -> list[int | None]:
+def windows_of(fields: Fields, n_layers: int) -> list[int | None]:
     """The window of every layer by the fields of Qwen: `use_sliding_window`, `max_window_layers`, `layer_types`."""
-    window, first = (
-        fields.optional_integer("sliding_window", default),
-        fields.integer("max_window_layers", default=28, low=0),
-    )
+    window = fields.optional_integer("sliding_window", 4096)
+    first = fields.integer("max_window_layers", default=28, low=0)
     used = fields.flag("use_sliding_window", False)
     kinds = fields.words("layer_types", n_layers, WINDOWS)
     if kinds is None:
@@ -121,16 +122,7 @@ def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) 
     only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
     found: list[Any] = list(config.layers)
     for index, layer in enumerate(found):
-        for name in (
-            "n_heads",
-            "kv_heads",
-            "head_width",
-            "qkv_bias",
-            "out_bias",
-            "qk_norm",
-            "rotary_base",
-            "positions",
-        ):
+        for name in ALIKE:
             if getattr(layer, name) != getattr(found[0], name):
                 raise ValueError(f"layer {index}: {name}={getattr(layer, name)!r} must be that of layer 0 in {family}")
     return found

@@ -52,7 +52,7 @@ def _read(kind: str, fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> L
     if kind == "mistral":
         windows = [fields.optional_integer("sliding_window", 4096)] * n_layers
     elif kind != "llama":
-        windows = windows_of(fields, n_layers, default=4096)
+        windows = windows_of(fields, n_layers)
     return read_model(
         fields,
         attentions(common, windows),

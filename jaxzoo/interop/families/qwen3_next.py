@@ -75,9 +75,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         output_gate=True,
         **read_rope(fields, max_length=max_length, fraction=0.25),
     )
-    key_heads, value_heads = (
-        fields.integer(f"linear_num_{f}_heads", default=n) for f, n in (("key", 16), ("value", 32))
-    )
+    key_heads = fields.integer("linear_num_key_heads", default=16)
+    value_heads = fields.integer("linear_num_value_heads", default=32)
     delta = GatedDeltaNetConfig(
         n_heads=key_heads,
         n_value_heads=value_heads,

@@ -18,6 +18,8 @@ from jaxzoo.models.config import LanguageModelConfig
 
 MAPS = {"w": "decay", "a": "rate", "v": "value_share", "g": "gate"}
 """Our low-rank maps by their letter."""
+RANKS = {"decay_rank": ("decay", 64), "rate_rank": ("a", 64), "gate_rank": ("gate", 128), "value_rank": ("v", 16)}
+"""Names of our ranks in flash-linear-attention, and their defaults there."""
 EPS, HEAD_EPS = 1e-5, 64e-5
 
 
@@ -135,13 +137,7 @@ def _read_fla(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
     hidden = fields.optional_integer("intermediate_size") or 32 * -(-int(d * ratio) // 32)
     eps = fields.number("norm_eps", default=EPS)
     ranks: dict[str, Any] = {
-        ours: fields.integer(f"{theirs}_low_rank_dim", default=default)
-        for ours, theirs, default in (
-            ("decay_rank", "decay", 64),
-            ("rate_rank", "a", 64),
-            ("gate_rank", "gate", 128),
-            ("value_rank", "v", 16),
-        )
+        ours: fields.integer(f"{theirs}_low_rank_dim", default=default) for ours, (theirs, default) in RANKS.items()
     }
     pattern: list[MixerConfig] = []
     for i in range(n_layers):
@@ -194,10 +190,7 @@ def _write_fla(config: LanguageModelConfig) -> dict[str, Any]:
         "intermediate_size": hidden.pop(),
         "num_hidden_layers": len(times),
         "head_dim": first.head_width,
-        "decay_low_rank_dim": first.decay_rank,
-        "a_low_rank_dim": first.rate_rank,
-        "gate_low_rank_dim": first.gate_rank,
-        "v_low_rank_dim": first.value_rank,
+        **{f"{theirs}_low_rank_dim": getattr(first, ours) for ours, (theirs, _) in RANKS.items()},
         "value_dim": [config.d_model] * len(times),
         "hidden_act": "sqrelu",
         "norm_first": True,
