@@ -216,7 +216,10 @@ def _import(file: Path) -> ModuleType:
     name = f"{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    for folder in (file.parent, _outside_packages(file.parent)):
+    outside = file.parent
+    while (outside / "__init__.py").is_file():
+        outside = outside.parent
+    for folder in (file.parent, outside):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
     module = sys.modules[name] = ModuleType(name)
@@ -228,13 +231,6 @@ def _import(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _outside_packages(folder: Path) -> Path:
-    """The nearest folder that is no package."""
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
 
 
 def _line_of(error: BaseException, file: Path) -> str:
