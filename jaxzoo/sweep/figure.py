@@ -53,7 +53,6 @@ def curve(
     """Draws the score at each of some points, with the range of its seeds; a point without finished run is left out.
 
     Args:
-      panel, results, label: where it is drawn, the results of the sweep, and the name in the legend.
       x: the axis on the x-axis, or a function of the best row; a mark whose x is None is left out.
       points: coordinates of each mark; over all others the best counts.
       series: number of the style.
