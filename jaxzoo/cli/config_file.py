@@ -48,16 +48,7 @@ def read_config(
 ) -> "ExperimentConfig":
     """The configuration that the options of `add_config_options` choose, with fields replaced by dotted flags.
 
-    Prints help and exits with 0 where asked to.
-
-    Args:
-      options: the options.
-      flags: words of the command line that are no options.
-      prog: name of the program.
-      make_parser: the parser of the options, whose help tells these names of mixers.
-
-    Raises:
-      UsageError: a mistake in either, or in the file.
+    Prints help, that of `make_parser` with the names of mixers, and exits with 0 where asked to. Raises `UsageError`.
     """
     if options.help:
         if options.config is None:
@@ -85,8 +76,7 @@ def load_config(
     Args:
       file: the Python file; or the directory of a run, whose config is taken.
       name: key of `configs`; None where the file has a `config`.
-      mixer: name of the mixer that the function gets, with its class's defaults; None: the function's own default.
-      task: name of the task that it gets, likewise.
+      mixer, task: name of what the function gets, with the defaults of its class; None: the function's own default.
 
     Raises:
       UsageError: the file is missing or fails (with its line), or defines no configuration; no configuration, mixer or
@@ -106,9 +96,9 @@ def load_config(
     config = _choose(file, getattr(module, "config", None), getattr(module, "configs", {}), name)
     open_choices = inspect.signature(config).parameters if callable(config) else {}
     chosen: dict[str, Any] = {}
-    for what, option, wanted, example, named in (
-        ("mixer", MIXER_FLAG, mixer, "configs/mqar/zoo.py", _mixer_named),
-        ("task", TASK_FLAG, task, "configs/any_task.py", _task_named),
+    for what, option, wanted, example in (
+        ("mixer", MIXER_FLAG, mixer, "configs/mqar/zoo.py"),
+        ("task", TASK_FLAG, task, "configs/any_task.py"),
     ):
         if wanted is not None and what not in open_choices:
             raise UsageError(
@@ -116,7 +106,7 @@ def load_config(
                 f"`{what}`, as in {example}"
             )
         if wanted is not None:
-            chosen[what] = named(wanted)
+            chosen[what] = _named(option, wanted)
     with _failures_of(file):
         config = config(**chosen) if callable(config) else config
     if not isinstance(config, ExperimentConfig):
@@ -151,11 +141,7 @@ def _choose(file: Path, config: Any, configs: Mapping[str, Any], name: str | Non
 
 
 def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") -> ModuleType:
-    """Imports a Python file of the user's, so that the classes that it defines are known.
-
-    Raises:
-      UsageError: the file is missing or fails (with its line).
-    """
+    """Imports a Python file of the user's, so that the classes that it defines are known. Raises `UsageError`."""
     what = what or f"{kind.removesuffix('s')} file"
     if not file.is_file():
         raise UsageError(f"{what} {file} {packaged.missing(file, kind)}")
@@ -164,11 +150,7 @@ def import_file(file: Path, kind: packaged.Kind = "configs", *, what: str = "") 
 
 
 def class_in_file(text: str, base: type, option: str) -> type:
-    """The class that `FILE:NAME` names: a subclass of `base`; NAME may lack the ending `Config`.
-
-    Raises:
-      UsageError: the file is missing or fails, or has no such class.
-    """
+    """The class that `FILE:NAME` names: a subclass of `base`. NAME may lack the ending `Config`."""
     file, _, name = text.rpartition(":")
     module = import_file(Path(file), what=f"{option}: file")
     own = {key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, base)}
@@ -199,21 +181,16 @@ def find_class(name: str, base: type, option: str, registered: Mapping[str, Call
     raise UsageError(f"{option}: {unknown(what, normal, [*registered, *installed])}{yours}")
 
 
-def _mixer_named(name: str) -> "MixerConfig":
-    """The mixer of `--model.mixer`, with its class's defaults."""
+def _named(option: str, name: str) -> "MixerConfig | TaskConfig":
+    """The mixer of `--model.mixer`, or the task of `--task`, with its defaults."""
     from jaxzoo.mixers import MIXERS, MixerConfig
-
-    with _failures_of(Path(name.rpartition(":")[0]), f"{MIXER_FLAG}: file"):
-        return find_class(name, MixerConfig, MIXER_FLAG, MIXERS)()
-
-
-def _task_named(name: str) -> "TaskConfig":
-    """The task of `--task`, with its own defaults."""
     from jaxzoo.tasks.base import TaskConfig
     from jaxzoo.tasks.demos import DEMOS
 
-    with _failures_of(Path(name.rpartition(":")[0]), f"{TASK_FLAG}: file"):
-        return find_class(name, TaskConfig, TASK_FLAG, {key: demo.full_size for key, demo in DEMOS.items()})()
+    tasks = {key: demo.full_size for key, demo in DEMOS.items()}
+    base, registered = (MixerConfig, MIXERS) if option == MIXER_FLAG else (TaskConfig, tasks)
+    with _failures_of(Path(name.rpartition(":")[0]), f"{option}: file"):
+        return find_class(name, base, option, registered)()
 
 
 @contextlib.contextmanager
@@ -239,7 +216,10 @@ def _import(file: Path) -> ModuleType:
     name = f"{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    for folder in (file.parent, _outside_packages(file.parent)):
+    outside = file.parent
+    while (outside / "__init__.py").is_file():
+        outside = outside.parent
+    for folder in (file.parent, outside):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
     module = sys.modules[name] = ModuleType(name)
@@ -251,13 +231,6 @@ def _import(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _outside_packages(folder: Path) -> Path:
-    """The nearest folder that is no package."""
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
 
 
 def _line_of(error: BaseException, file: Path) -> str:

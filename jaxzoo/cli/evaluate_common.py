@@ -11,7 +11,7 @@ from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
-from jaxzoo.models.blueprint import Blueprint, Variables
+from jaxzoo.models.blueprint import Blueprint, Variables, names_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.trained import Which, load_variables, read_run
 from jaxzoo.whole_files import write_whole
@@ -36,11 +36,7 @@ class OpenRun(NamedTuple):
 
 
 def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
-    """Reads a run, with fields of its config replaced by flags.
-
-    Raises:
-      ValueError: there is no such run or checkpoint; or, with these fields, no such config, data or variables.
-    """
+    """Reads a run, with fields of its config replaced by flags. Raises `ValueError`."""
     directory, trained = read_run(Path(path).expanduser())
     config = override(trained, flags, prog=PROGRAM)
     blueprint, variables, seal = load_variables(directory, trained, checkpoint)
@@ -55,16 +51,9 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
 
 
 def check_variables(trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
-    """Refuses a model that has other variables than the trained one, by the name of the first.
-
-    Raises:
-      UsageError: which variable, and its shapes.
-    """
+    """Raises `UsageError` for a model that has other variables than the trained one, by the name of the first."""
     shapes = [
-        {
-            jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape
-            for path, leaf in jax.tree.leaves_with_path(blueprint.shapes)
-        }
+        {name: leaf.shape for name, leaf in names_of(blueprint.shapes._asdict()).items()}
         for blueprint in (trained, asked)
     ]
     for name in sorted(shapes[0].keys() | shapes[1].keys()):
@@ -77,11 +66,7 @@ def check_variables(trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> 
 
 
 def write_results(table: str, out: Path | None, report: Mapping[str, Any]) -> None:
-    """Prints a table, after writing the report, whole or not at all, to `out` if there is one.
-
-    Raises:
-      OSError: the report or the table cannot be written.
-    """
+    """Prints a table, after writing the report, whole or not at all, to `out` if there is one. Raises `OSError`."""
     if out is not None:
         text = json.dumps(report, indent=1) + "\n"
         if out.exists() and not out.is_file():  # such as /dev/stdout

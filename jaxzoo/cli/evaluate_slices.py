@@ -23,16 +23,7 @@ from jaxzoo.evals.valid_tokens import check_same_tokens
 
 
 def evaluate_slices(options: argparse.Namespace, flags: Sequence[str]) -> None:
-    """Measures, prints and writes.
-
-    Args:
-      options: those of `python -m jaxzoo.evaluate`.
-      flags: fields of the configs of all runs.
-
-    Raises:
-      ValueError: a mistake in these, or runs that cannot be measured or compared, in one line.
-      OSError: a file cannot be read or written.
-    """
+    """Measures, prints and writes; the flags are fields of the configs of all runs."""
     at_most = THRESHOLD if options.at_most is None else options.at_most
     if options.slices != "recall":
         raise UsageError(f"--slices {options.slices}: there is recall alone")
@@ -70,11 +61,7 @@ def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
 
 
 def read_bigrams(directory: str, data: Sequence[DataConfig]) -> BigramCounts:
-    """The bigram counts of training.
-
-    Args:
-      directory: made by `python -m jaxzoo.data.bigrams`.
-      data: of all runs.
+    """The bigram counts of training, which `python -m jaxzoo.data.bigrams` has made.
 
     Raises:
       ValueError: there are none, or they are of other tokens than a run learnt from: of a mixture, or of data that are

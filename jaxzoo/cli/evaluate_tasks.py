@@ -31,15 +31,7 @@ from jaxzoo.whole_files import write_whole
 
 
 def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
-    """Scores a model on tasks, prints and writes.
-
-    Args:
-      options: those of `python -m jaxzoo.evaluate`.
-      flags: fields of the run's config.
-
-    Raises:
-      ValueError, OSError: what is wrong, in one line.
-    """
+    """Scores a model on tasks, prints and writes; the flags are fields of the run's config."""
     if not options.tasks:
         raise UsageError("--tasks must name at least one, such as fda; see --help")
     if options.resume and options.out is None:
@@ -111,12 +103,7 @@ class FinishedTasks:
             write_whole(self._out.resolve(), json.dumps(self.report(), indent=1) + "\n")
 
     def read(self) -> None:
-        """Takes over what a stopped evaluation has finished.
-
-        Raises:
-          UsageError: there is nothing, or it is of another run, other fields, tasks or data.
-          ValueError: the file is damaged.
-        """
+        """Takes over what a stopped evaluation of the same run, fields, tasks and data has finished."""
         if not (self._out and self._out.is_file()):
             raise UsageError(f"--resume: {self._out} does not exist, so no task is finished; leave --resume out")
         found = read_json(self._out, dict, checksum=True, remedy="leave --resume out to begin again")
@@ -128,10 +115,8 @@ class FinishedTasks:
                 "leave --resume out to begin again"
             )
         of_tasks = {name: results[name] for name in self._about["tasks"] if name in results}  # no averages
-        self.results, self._before = (
-            decode_json(of_tasks, dict[str, dict[str, int | float]]),
-            decode_json(requests, Requests),
-        )
+        self.results = decode_json(of_tasks, dict[str, dict[str, int | float]])
+        self._before = decode_json(requests, Requests)
 
 
 def _digests(data: Path | None, names: Sequence[str]) -> dict[str, str] | None:

@@ -30,11 +30,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def output_file(option: str, file: Path) -> Path:
-    """Returns the value of an option that names a file to write, with `~` expanded.
-
-    Raises:
-      UsageError: its directory does not exist.
-    """
+    """The value of an option that names a file to write, with `~` expanded; its directory must exist."""
     file = file.expanduser()
     if not file.parent.is_dir():
         raise UsageError(f"{option} {file}: its directory does not exist")
@@ -69,8 +65,7 @@ def parse_flags(
 
     Args:
       declared: the dataclass or function.
-      flags: the words of the command line.
-      prog: name of the program.
+      flags, prog: words of the command line, and name of the program.
       known: all flags, for the hint at a misspelt one; None: the fields of the dataclass.
       **options: of `tyro.cli`.
 
@@ -93,16 +88,9 @@ def parse_flags(
 
 
 def override(config: Config, flags: Sequence[str], *, prog: str, others: Iterable[str] = ()) -> Config:
-    """The config with fields replaced by dotted flags.
+    """The config with fields replaced by dotted flags, as `parse_flags` does.
 
-    Args:
-      config: any of this project's.
-      flags: the words of the command line.
-      prog: name of the program.
-      others: further flags of the program, for the hint at a misspelt one.
-
-    Raises:
-      UsageError: as `parse_flags` does.
+    `others` are further flags of the program, for the hint at a misspelt one.
     """
     return parse_flags(
         type(config),

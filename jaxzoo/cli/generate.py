@@ -96,11 +96,7 @@ def _generate(command: Command) -> None:
 
 
 def read_prompts(command: Command) -> list[str]:
-    """The texts to continue: those of --prompt, then those of --prompt-file.
-
-    Raises:
-      UsageError: there is none, or one cannot be read, is empty or not UTF-8.
-    """
+    """The texts to continue: those of --prompt, then those of --prompt-file. Raises `UsageError`."""
     found = [(f"--prompt {text!r}", text.encode("utf-8", errors="surrogateescape")) for text in command.prompt]
     for name in command.prompt_file:
         try:
@@ -142,19 +138,16 @@ def _write(generation: "Generation", texts: Sequence[TextOutput], printer: "Prin
 class Printer:
     """Prints texts one after the other: the first incomplete text as it grows, later ones after it.
 
-    Several texts get a heading `==> prompt 1 <==` each; every text ends with a newline.
-
-    Args:
-      stream: output.
-      beginnings: first part of each text.
+    Several texts get a heading `==> prompt 1 <==` each; every text ends with a newline. `beginnings` has the first part
+    of each.
     """
 
     def __init__(self, stream: TextIO, beginnings: Sequence[str]):
         self._stream = stream
         self._waiting = list(beginnings)
         self._ended = [False] * len(beginnings)
-        self._row = 0
-        self._open()
+        self._row = -1
+        self._next()
 
     def write(self, row: int, text: str) -> None:
         """Adds to the text of a row."""
@@ -168,8 +161,9 @@ class Printer:
             self._ended[row] = True
         self._print()
 
-    def _open(self) -> None:
-        if len(self._waiting) > 1:
+    def _next(self) -> None:
+        self._row += 1
+        if len(self._waiting) > 1 and self._row < len(self._waiting):
             self._stream.write(f"{chr(10) * bool(self._row)}==> prompt {self._row + 1} <==\n")
         self._print()
 
@@ -180,9 +174,7 @@ class Printer:
         self._stream.flush()
         self._waiting[self._row] = ""
         if self._ended[self._row]:
-            self._row += 1
-            if self._row < len(self._waiting):
-                self._open()
+            self._next()
 
 
 main: Main = make_main(

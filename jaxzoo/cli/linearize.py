@@ -105,11 +105,7 @@ def _as_run(place: Path, out: Path) -> Path:
 
 
 def _is_done(run: RunDirectory, config: "ExperimentConfig", note: dict[str, Json]) -> bool:
-    """Whether a run holds a complete transfer with these settings.
-
-    Raises:
-      ValueError: with other ones.
-    """
+    """Whether a run holds a complete transfer with these settings. Raises `ValueError`: it has other ones."""
     from jaxzoo.train.trained import load_variables, read_run
 
     if not run.holds_run:
@@ -176,11 +172,7 @@ def _finetuning(config: "ExperimentConfig", options: argparse.Namespace) -> "Exp
 
 
 def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory) -> None:
-    """Stage 2, by the trainer.
-
-    Raises:
-      Failure: training failed, or was stopped before its end.
-    """
+    """Stage 2, by the trainer. Raises `Failure` where it fails, or is stopped before its end."""
     from jaxzoo.loading import load
     from jaxzoo.train.experiment import run_experiment
     from jaxzoo.train.origin import CheckpointPlace

@@ -9,16 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, output_file, positive
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import run
 from jaxzoo.screen import Failure, Screen
-
-if TYPE_CHECKING:
-    from jaxzoo.config import ExperimentConfig
 
 PROGRAM = "python -m jaxzoo.plan"
 
@@ -51,7 +47,11 @@ def _plan(argv: Sequence[str]) -> None:
 
         print(table([Plan.load(Path(path)) for path in options.table]))
         return
-    config = _config(options, flags)
+    config = read_config(options, flags, prog=PROGRAM, make_parser=_options)
+    if options.topology is None:
+        raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
+    if options.save is not None:
+        options.save = output_file("--save", options.save)
     name = options.name or Path(options.config).stem
     from jaxzoo.plan.topology import find_topology
 
@@ -101,20 +101,6 @@ def _progress(screen: Screen) -> Iterator[Callable[[str], None]]:
 
     with show_progress(lambda seconds: f"{seconds:6.1f} s  ... {current}"):
         yield say
-
-
-def _config(options: argparse.Namespace, flags: Sequence[str]) -> "ExperimentConfig":
-    """Reads the config file that the options name, and the flags of its fields; checks the options.
-
-    Raises:
-      UsageError: a mistake in either.
-    """
-    config = read_config(options, flags, prog=PROGRAM, make_parser=_options)
-    if options.topology is None:
-        raise UsageError("--topology is required, such as --topology v5e:4x4 or --topology h100:8")
-    if options.save is not None:
-        options.save = output_file("--save", options.save)
-    return config
 
 
 def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -15,11 +15,7 @@ LINE_SECONDS = 2.0
 
 
 class ProgressLines:
-    """Prints how much is done, how fast, and how long the rest takes: at most every two seconds, and at the end.
-
-    Args:
-      unit: what is counted, in the plural.
-    """
+    """Prints progress, rate and time left, in units: at most every two seconds, and at the end."""
 
     def __init__(self, unit: str):
         self._unit = unit
@@ -45,11 +41,7 @@ class ProgressLines:
 
 @contextlib.contextmanager
 def show_progress(line: Callable[[float], str]) -> Iterator[None]:
-    """Shows a line until the block ends.
-
-    Args:
-      line: gives the text after a number of seconds; called by a thread.
-    """
+    """Shows a line until the block ends; a thread asks for its text, given the seconds that have passed."""
     screen, ended, start = Screen(sys.stderr), threading.Event(), time.monotonic()
 
     def watch() -> None:

@@ -36,8 +36,7 @@ def run(
       command: gets the words of the command line. What it raises is in the table of `_outcome`; all else is a
         defect and passes with its traceback.
       argv: these words; None: the process's own.
-      interrupted: the line after Ctrl-C.
-      out_of_memory: the line after running out of memory.
+      interrupted, out_of_memory: the line after Ctrl-C, and after running out of memory.
 
     Returns:
       The exit status.
@@ -85,9 +84,6 @@ def make_main(
       work: gets the options.
       prog: name of the program; None: `python -m jaxzoo.data.build` for the module `jaxzoo.cli.data_build` of `work`.
       **lines: `interrupted` and `out_of_memory` of `run`.
-
-    Returns:
-      `main(argv)`, which returns the exit status; `argv` None: the command line of the process.
     """
     prog = prog or f"python -m jaxzoo.{work.__module__.rpartition('.')[2].replace('_', '.', 1)}"
 

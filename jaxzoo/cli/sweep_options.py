@@ -23,11 +23,7 @@ too. Several such commands, on one machine or on many that share a file system, 
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads a command line.
-
-    Raises:
-      UsageError: a mistake, or a flag that needs another.
-    """
+    """Reads a command line. Raises `UsageError`."""
     flags = ArgumentParser(prog=PROGRAM, description=DESCRIPTION, allow_abbrev=False)
     experiment = "Python file with `experiment`; or a packaged one by name, such as zoology_figure2"
     flags.add_argument("--experiment", metavar="FILE", type=partial(packaged.find, kind="experiments"), help=experiment)
@@ -90,13 +86,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def open_sweep(file: Path, scale: str, out: Path, *, checked: bool = False) -> "Sweep":
-    """Opens the `experiment` of a Python file at a scale, with all its runs read.
-
-    Args:
-      file: the Python file.
-      scale: name of the scale.
-      out: directory of the sweep.
-      checked: whether its claims are checked, on made-up rows.
+    """Opens the `experiment` of a Python file at a scale, with all its runs read; `checked`: also its claims are.
 
     Raises:
       UsageError: the file fails, defines no experiment or no such scale, or a point has no valid config.

@@ -61,11 +61,7 @@ def _show(argv: Sequence[str]) -> None:
 
 
 def parse_command(argv: Sequence[str]) -> tuple[TasksCommand, "TaskConfig"]:
-    """Reads the command line; prints help and exits with 0 where asked to.
-
-    Raises:
-      ValueError: a mistake in it, in one line.
-    """
+    """Reads the command line; prints help and exits with 0 where asked to. Raises `ValueError`."""
     options, flags = _options().parse_known_args(argv)
     given = vars(options)
     wants_help = given.pop("help", False)

@@ -86,12 +86,8 @@ def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
 def parse_command(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the command line and the config file that it names; prints help and exits with 0 where asked to.
 
-    Returns:
-      The options: `config` is the file's configuration with the overrides, `config_file` the file, `run_dir` a path,
-      `profile` a range of steps or None.
-
-    Raises:
-      UsageError: a mistake in either.
+    Of the options, `config` is the file's configuration with the overrides, `config_file` the file, `run_dir` a path,
+    and `profile` a range of steps or None. Raises `UsageError`.
     """
     options, flags = _options().parse_known_args(argv)
     if options.resume and options.init_from is not None:
@@ -129,12 +125,6 @@ def _options(mixers: Sequence[str] = ()) -> argparse.ArgumentParser:
     profile = "trace the steps from START to STOP (exclusive), such as 10:13, for https://ui.perfetto.dev"
     parser.add_argument("--profile", metavar="START:STOP", help=profile)
     parser.add_argument("--print-model", action="store_true", help="describe the model and stop")
-    _add_process_options(parser)
-    return parser
-
-
-def _add_process_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options to those of a command."""
     group = parser.add_argument_group("several processes, each started with the same command")
     group.add_argument(
         "--distributed", action="store_true", help="take all of this from Slurm, Open MPI, Kubernetes or a Cloud TPU"
@@ -144,14 +134,11 @@ def _add_process_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--process", metavar="I", type=int, help="number of this process, from 0")
     wait = "how long to wait until all processes have come; default: %(default)s"
     group.add_argument("--wait", metavar="SECONDS", type=positive, default=300, help=wait)
+    return parser
 
 
 def _check_process_options(options: argparse.Namespace) -> None:
-    """Checks the options that `_add_process_options` has added.
-
-    Raises:
-      UsageError: they do not fit together.
-    """
+    """Raises `UsageError` where the options of several processes do not fit together."""
     flags = {"--coordinator": options.coordinator, "--processes": options.processes, "--process": options.process}
     given = [flag for flag, value in flags.items() if value is not None]
     if options.distributed and given:
@@ -171,14 +158,7 @@ def _check_process_options(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _part_of_run(options: argparse.Namespace) -> Iterator[None]:
-    """Inside the block this process is one of those of the run; only process 0 prints errors there.
-
-    Args:
-      options: checked ones.
-
-    Raises:
-      ValueError: the processes cannot meet.
-    """
+    """Inside the block this process is one of those of the run; only process 0 prints errors there."""
     if options.coordinator is None and not options.distributed:
         yield
         return

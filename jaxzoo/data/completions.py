@@ -9,7 +9,6 @@ end of its response. Without files of their own, one pair in twenty validates, b
 
 import dataclasses
 import glob
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.checked import PositiveInt, Seed
-from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet
-from jaxzoo.data.labelled_sequences import LabelledStream
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig
+from jaxzoo.data.examples import ExampleData, is_held_out
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.data.windows import require_batch_sizes
 from jaxzoo.json_files import parse_json
 
 VALID_SHARE = 20
@@ -63,63 +61,36 @@ class CompletionsConfig(DataConfig):
         return load_tokenizer(self.tokenizer_path)
 
 
-class Completions:
+class Completions(ExampleData):
     """A `Dataset` of prompts and responses.
 
     Raises:
       ValueError: no file, a line that is no pair, or fewer training pairs than rows of a batch.
     """
 
-    packed: bool = False
-
     def __init__(self, config: CompletionsConfig, *, batch_size: int, valid_batch_size: int):
-        require_batch_sizes("Completions", batch_size=batch_size, valid_batch_size=valid_batch_size)
-        self._config, self._batch_size, self._valid_batch_size = config, batch_size, valid_batch_size
-        self._tokenizer = config.tokenizer()
-        self.vocab_size: int = self._tokenizer.vocab_size
-        self.max_length: int = config.length
         texts = read_pairs(config.path, config)
         if config.valid_path:
             train, valid = texts, read_pairs(config.valid_path, config)
         else:
-            train = [each for each in texts if _hash(each) % VALID_SHARE]
-            valid = [each for each in texts if not _hash(each) % VALID_SHARE]
+            train = [each for each in texts if not is_held_out(repr(each), VALID_SHARE)]
+            valid = [each for each in texts if is_held_out(repr(each), VALID_SHARE)]
         if len(train) < batch_size or not valid:
             raise ValueError(
                 f"CompletionsConfig.path={config.path!r} has {len(train)} pairs to train and {len(valid)} to validate; "
                 f"at least batch_size={batch_size} and 1 are needed; add some, or give valid_path"
             )
-        self._train, self._valid = self._encode(train), self._encode(valid)
-        digest = hashlib.sha256(repr([train, valid]).encode()).hexdigest()[:12]
-        self.fingerprint: str = f"{self._tokenizer.fingerprint}:{digest}"
-        n_bytes = sum(self._tokenizer.count_bytes(pair.response) for pair in self._valid)
-        self.bytes_per_token: float | None = n_bytes / sum(len(pair.response) for pair in self._valid)
+        sizes = {"batch_size": batch_size, "valid_batch_size": valid_batch_size}
+        super().__init__(config, config.tokenizer(), [train, valid], **sizes)
+        self._train, self._scored = self._encode(train), self._encode(valid)
+        n_bytes = sum(self._tokenizer.count_bytes(pair.response) for pair in self._scored)
+        self.bytes_per_token: float | None = n_bytes / sum(len(pair.response) for pair in self._scored)
         cut = sum(len(pair.prompt) + len(pair.response) - 1 > config.length for pair in self._train)
         self.summary: str = f"pairs: train {len(train):,}, valid {len(valid):,}; {cut:,} of train are cut"
 
-    def train(self, rows: Sequence[int] | None = None) -> LabelledStream:
-        """A new stream at batch 0; `rows` as in `Dataset.train`."""
-        return LabelledStream(self, rows)
-
-    def valid(self) -> Sequence[ValidSet]:
-        """The validation pairs."""
-        n, size = len(self._valid), self._valid_batch_size
-        return [ValidSet({}, -(-n // size), lambda i: self._batch(self._valid[i * size : (i + 1) * size]))]
-
     def manifest(self) -> dict[str, Any]:
         """Sizes and fingerprint, JSON-able."""
-        return {"train": len(self._train), "valid": len(self._valid), "fingerprint": self.fingerprint}
-
-    def baselines(self) -> dict[str, Score]:
-        """None of them."""
-        return {}
-
-    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
-        """Batch `number`: every epoch in an order of its own, each pair once but for a remainder."""
-        epoch, place = divmod(number, len(self._train) // self._batch_size)
-        order = np.random.default_rng((self._config.seed, epoch)).permutation(len(self._train))
-        chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
-        return self._batch([self._train[i] for i in (chosen if rows is None else chosen[np.asarray(rows)])])
+        return {"train": len(self._train), "valid": len(self._scored), "fingerprint": self.fingerprint}
 
     def _encode(self, texts: Sequence[tuple[str, str]]) -> list[Pair]:
         end = np.array([self._tokenizer.end_of_text], np.int32)
@@ -129,11 +100,11 @@ class Completions:
             for p, r in zip(prompts, responses, strict=True)
         ]
 
-    def _batch(self, pairs: Sequence[Pair]) -> Batch:
-        length = self._config.length
-        tokens = np.full((len(pairs), length), self._tokenizer.end_of_text, np.int32)
-        targets = np.full((len(pairs), length), UNLABELLED, np.int32)
-        for row, (prompt, response) in enumerate(pairs):
+    def _batch(self, examples: Sequence[Pair]) -> Batch:
+        length = self.config.length
+        tokens = np.full((len(examples), length), self._tokenizer.end_of_text, np.int32)
+        targets = np.full((len(examples), length), UNLABELLED, np.int32)
+        for row, (prompt, response) in enumerate(examples):
             kept = prompt[-max(1, length + 1 - len(response)) :]
             inputs = np.concatenate([kept, response[:-1]])[:length]
             tokens[row, : len(inputs)] = inputs
@@ -167,7 +138,3 @@ def read_pairs(path: str, config: CompletionsConfig) -> list[tuple[str, str]]:
                     )
                 pairs.append((prompt, response))
     return pairs
-
-
-def _hash(pair: tuple[str, str]) -> int:
-    return int.from_bytes(hashlib.sha256(repr(pair).encode()).digest()[:4], "big")

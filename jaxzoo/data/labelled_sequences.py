@@ -11,7 +11,6 @@ by name, numbers by their values. A sequence that is too long is cut at both end
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxzoo.checked import PositiveInt, Seed
-from jaxzoo.data.base import Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.base import Batch, DataConfig
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.corpus.labelled import SPLITS, check_splits, read_benchmark
+from jaxzoo.data.examples import ExampleData, is_held_out
 from jaxzoo.data.tokenizer import ByteTokenizer, DNATokenizer, reverse_complement
-from jaxzoo.data.windows import require_batch_sizes
 
 TOKENIZERS: dict[str, type[DNATokenizer] | type[ByteTokenizer]] = {"dna": DNATokenizer, "bytes": ByteTokenizer}
 VALID_SHARE = 10
@@ -67,7 +66,7 @@ class LabelledSequencesConfig(DataConfig):
         return LabelledSequences(self, batch_size=batch_size, valid_batch_size=valid_batch_size)
 
 
-class LabelledSequences:
+class LabelledSequences(ExampleData):
     """`Dataset` of sequences with a class each.
 
     Attributes:
@@ -79,65 +78,38 @@ class LabelledSequences:
           ids.
     """
 
-    bytes_per_token: float | None = None
-    packed: bool = False
     classes: list[str]
     splits: dict[str, list[Labelled]]
 
     def __init__(self, config: LabelledSequencesConfig, *, batch_size: int, valid_batch_size: int):
-        require_batch_sizes("LabelledSequences", batch_size=batch_size, valid_batch_size=valid_batch_size)
-        self.config = config
-        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
-        self._tokenizer = TOKENIZERS[config.alphabet]()
-        self.vocab_size: int = self._tokenizer.vocab_size
-        self.max_length: int = config.length
         self.classes, self.splits = read_splits(Path(config.path).expanduser())
+        sizes = {"batch_size": batch_size, "valid_batch_size": valid_batch_size}
+        super().__init__(config, TOKENIZERS[config.alphabet](), [self.classes, self.splits], **sizes)
         if len(self.classes) > self.vocab_size:
             raise ValueError(f"{config.path}: {len(self.classes)} classes must be at most {self.vocab_size}, the ids")
-        digest = hashlib.sha256(repr([self.classes, self.splits]).encode()).hexdigest()[:12]
-        self.fingerprint: str = f"{self._tokenizer.fingerprint}:{digest}"
         self._train, self._scored = (self._encode(self.splits[split]) for split in ("train", config.scored))
         if batch_size > len(self._train):
-            sizes = f"must be at most the {len(self._train)} sequences of {config.path}"
-            raise ValueError(f"batch_size={batch_size} {sizes}")
-        sizes = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
+            raise ValueError(
+                f"batch_size={batch_size} must be at most the {len(self._train)} sequences of {config.path}"
+            )
+        counts = ", ".join(f"{split} {len(found):,}" for split, found in self.splits.items())
         cut = sum(len(each.text) >= config.length for each in self.splits["train"])
-        self.summary: str = f"classes {', '.join(self.classes)}; sequences: {sizes}; {cut:,} of train are cut"
-
-    def train(self, rows: Sequence[int] | None = None) -> "LabelledStream":
-        """Returns a new stream at batch 0; `rows` as in `Dataset.train`."""
-        return LabelledStream(self, rows)
-
-    def valid(self) -> Sequence[ValidSet]:
-        """The split that is scored."""
-        size = self._valid_batch_size
-        batch = lambda i: self._batch(self._scored[i * size : (i + 1) * size])  # noqa: E731
-        return [ValidSet({}, -(-len(self._scored) // size), batch)]
+        self.summary: str = f"classes {', '.join(self.classes)}; sequences: {counts}; {cut:,} of train are cut"
 
     def manifest(self) -> dict[str, Any]:
         """Classes and sizes, JSON-able."""
         sizes = {split: len(found) for split, found in self.splits.items()}
         return {"classes": self.classes, "sequences": sizes, "fingerprint": self.fingerprint}
 
-    def baselines(self) -> dict[str, Score]:
-        """None: the command compares with a k-mer model."""
-        return {}
-
-    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
-        """Makes batch `number`: every epoch in an order of its own, each sequence once but for a remainder."""
-        per_epoch = len(self._train) // self._batch_size
-        epoch, place = divmod(number, per_epoch)
-        order = np.random.default_rng((self.config.seed, 0, epoch)).permutation(len(self._train))
-        chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
+    def _training_examples(self, number: int, *stream: int) -> list["_Row"]:
         flips = np.random.default_rng((self.config.seed, 1, number)).random(self._batch_size) < 0.5
         flips &= self.config.reverse_complements
-        wanted = range(self._batch_size) if rows is None else rows
-        return self._batch([self._train[chosen[row]].flipped(flips[row]) for row in wanted])
+        return [row.flipped(flip) for row, flip in zip(super()._training_examples(number, 0), flips, strict=True)]
 
-    def _batch(self, rows: Sequence["_Row"]) -> Batch:
-        tokens = jnp.asarray(np.stack([row.tokens for row in rows]), jnp.int32)
-        targets = jnp.asarray([[row.label] for row in rows], jnp.int32)
-        lengths = jnp.asarray([row.length for row in rows], jnp.int32)
+    def _batch(self, examples: Sequence["_Row"]) -> Batch:
+        tokens = jnp.asarray(np.stack([row.tokens for row in examples]), jnp.int32)
+        targets = jnp.asarray([[row.label] for row in examples], jnp.int32)
+        lengths = jnp.asarray([row.length for row in examples], jnp.int32)
         if self.config.pool == "mean":
             return Batch(tokens=tokens, targets=targets, pooled=lengths)
         return Batch(tokens=tokens, targets=targets, positions=lengths[:, None])
@@ -168,40 +140,6 @@ class _Row(NamedTuple):
         return self._replace(tokens=tokens)
 
 
-class LabelledStream:
-    """An endless iterator of training batches; the number of the next one is the cursor.
-
-    Args:
-      data: has `training_batch(number, rows)` and a `fingerprint`.
-      rows: as in `Dataset.train`.
-    """
-
-    def __init__(self, data: Any, rows: Sequence[int] | None):
-        self._data, self._rows, self._next = data, rows, 0
-
-    def __iter__(self) -> "LabelledStream":
-        return self
-
-    def __next__(self) -> Batch:
-        """The next batch."""
-        batch = self._data.training_batch(self._next, self._rows)
-        self._next += 1
-        return batch
-
-    def get_state(self) -> dict[str, Any]:
-        """The cursor, JSON-able."""
-        return {"fingerprint": self._data.fingerprint, "next": self._next}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Moves to a saved cursor. Raises `ValueError` if it belongs to other sequences."""
-        if state.get("fingerprint") != self._data.fingerprint:
-            raise ValueError(
-                f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
-                f"{self._data.fingerprint!r}; restore the files, or start again"
-            )
-        self._next = int(state["next"])
-
-
 def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
     if any(path.glob("dataset_info.json")) or any(path.glob("*/*/dataset_info.json")):
@@ -215,13 +153,9 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     ids = {name: i for i, name in enumerate(classes)}
     splits = {split: [Labelled(text, ids[name]) for text, name in rows] for split, rows in found.items()}
     if "valid" not in splits:
-        valid = [each for each in splits["train"] if _hash(each.text) % VALID_SHARE == 0]
-        splits["train"] = [each for each in splits["train"] if _hash(each.text) % VALID_SHARE]
+        valid = [each for each in splits["train"] if is_held_out(each.text, VALID_SHARE)]
+        splits["train"] = [each for each in splits["train"] if not is_held_out(each.text, VALID_SHARE)]
         splits["valid"] = valid
     if not (splits["train"] and splits["valid"]):
         raise ValueError(f"{path}: too few sequences to train and to validate; add some, or a split valid")
     return classes, {split: splits[split] for split in SPLITS}
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

@@ -18,7 +18,7 @@ from jaxzoo.data.corpus.files import Document, read_corpus
 from jaxzoo.data.tokenizer import ByteTokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import token_dtype
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.data.windows import WindowedText, WindowsConfig, require_batch_sizes
+from jaxzoo.data.windows import WindowedText, WindowsConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,6 @@ class TextData(WindowedText):
     """
 
     def __init__(self, config: TextDataConfig, *, batch_size: int, valid_batch_size: int):
-        require_batch_sizes("TextData", batch_size=batch_size, valid_batch_size=valid_batch_size)
         corpus = read_corpus(config.path, valid_fraction=config.valid_fraction, seed=config.seed)
         self.summary: str = f"text: {corpus.summary()}"
         self._manifest = corpus.manifest()

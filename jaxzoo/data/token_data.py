@@ -21,7 +21,7 @@ from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, allow_open_shards, total_of
 from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, ShuffledWindows, as_integers, source_of
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
-from jaxzoo.data.windows import WindowedText, WindowsConfig, require_batch_sizes
+from jaxzoo.data.windows import WindowedText, WindowsConfig
 
 MOST_COUNTED = 2**28
 """Most training tokens, in all, for which baselines are counted: a second or two per 100 million."""
@@ -93,7 +93,6 @@ class TokenData(WindowedText):
     """
 
     def __init__(self, config: TokenDataConfig, *, batch_size: int, valid_batch_size: int):
-        require_batch_sizes("TokenData", batch_size=batch_size, valid_batch_size=valid_batch_size)
         self._directories = [TokenDirectory(Path(source.path).expanduser()) for source in config.mixture]
         splits = ("train", config.valid_split)
         found = [d.splits[split] for d in self._directories for split in splits if split in d.splits]

@@ -209,10 +209,3 @@ class WindowStream:
                 "that of the text as it is now; restore the files (compare the manifests), or start a new run"
             )
         self._windows.set_state(state["windows"])
-
-
-def require_batch_sizes(owner: str, **sizes: int) -> None:
-    """Raises `ValueError` unless all sizes, by name, are positive."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{owner}.{name}={size!r} must be positive")

@@ -1,5 +1,6 @@
 """Typed reading of a folder's `config.json`, which remembers what was read and refuses what was not."""
 
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -9,83 +10,20 @@ from jaxzoo.json_files import read_json
 
 T = TypeVar("T")
 
-WITHOUT_EFFECT = frozenset(
-    [
-        "_name_or_path",
-        "_attn_implementation_autoset",
-        "architectures",
-        "auto_map",
-        "attention_dropout",
-        "attn_implementation",
-        "attn_pdrop",
-        "bad_words_ids",
-        "begin_suppress_tokens",
-        "bos_token_id",
-        "chunk_size_feed_forward",
-        "classifier_dropout",
-        "cross_attention_hidden_size",
-        "decoder_start_token_id",
-        "diversity_penalty",
-        "do_sample",
-        "dtype",
-        "early_stopping",
-        "embd_pdrop",
-        "encoder_no_repeat_ngram_size",
-        "eos_token_id",
-        "exponential_decay_length_penalty",
-        "finetuning_task",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "hidden_dropout",
-        "id2label",
-        "initializer_range",
-        "is_decoder",
-        "label2id",
-        "length_penalty",
-        "max_length",
-        "min_length",
-        "model_type",
-        "no_repeat_ngram_size",
-        "num_beam_groups",
-        "num_beams",
-        "num_return_sequences",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "output_scores",
-        "pad_token_id",
-        "prefix",
-        "pretraining_tp",
-        "problem_type",
-        "remove_invalid_values",
-        "repetition_penalty",
-        "resid_pdrop",
-        "return_dict",
-        "return_dict_in_generate",
-        "router_aux_loss_coef",
-        "sep_token_id",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-        "suppress_tokens",
-        "task_specific_params",
-        "temperature",
-        "tie_encoder_decoder",
-        "tokenizer_class",
-        "top_k",
-        "top_p",
-        "torch_dtype",
-        "torchscript",
-        "transformers_version",
-        "typical_p",
-        "unk_token_id",
-        "use_bfloat16",
-        "use_cache",
-    ]
+WITHOUT_EFFECT = (
+    r"_name_or_path|architectures|auto_map|model_type|tokenizer_class|transformers_version|prefix",  # names
+    r"(torch_)?dtype|use_bfloat16|torchscript|_?attn_implementation(_autoset)?|chunk_size_feed_forward",
+    r"fused?_\w+|use_flash_attn|reorder_and_upcast_attn|residual_in_fp32|pad_vocab_size_multiple",  # speed
+    r"(attention|hidden|classifier)_dropout|(attn|embd|resid)_pdrop|initializer_range",  # training
+    r"pretraining_tp|router_aux_loss_coef",
+    r"finetuning_task|problem_type|task_specific_params|id2label|label2id|summary_\w+",  # other tasks
+    r"is_decoder|tie_encoder_decoder|cross_attention_hidden_size",
+    r"\w+_token_id|bad_words_ids|(begin_)?suppress_tokens|(min|max)_length|\w+_penalty",  # generation
+    r"do_sample|temperature|top_[kp]|typical_p|early_stopping|num_(beams|beam_groups|return_sequences)",
+    r"(encoder_)?no_repeat_ngram_size|remove_invalid_values|use_cache|return_dict(_in_generate)?",
+    r"output_(attentions|hidden_states|router_logits|scores)",
 )
-"""Fields that say nothing about the function of a trained model: names, dropout rates, defaults of generation."""
+"""Patterns of fields that say nothing about the function of a trained model."""
 
 
 class Fields:
@@ -140,6 +78,10 @@ class Fields:
         self._read.add(name)
         return self.content.get(name, default)
 
+    def ignore(self, *names: str) -> None:
+        """Lets fields stay unread."""
+        self._read.update(names)
+
     def optional_integer(self, name: str, default: int | None = None) -> int | None:
         """A positive integer, or None; the default where the field is left out."""
         if self.optional(name, default) is None:
@@ -184,7 +126,7 @@ class Fields:
           ValueError: names the first.
         """
         for name, value in self.content.items():
-            if name in self._read | WITHOUT_EFFECT | self._ignored or not value:
+            if not value or name in self._read | self._ignored or re.fullmatch("|".join(WITHOUT_EFFECT), name):
                 continue
             hint = nearest(name, self._read)
             raise ValueError(

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import PAIRS, load_tokenizer
 from jaxzoo.interop.families import FAMILIES
-from jaxzoo.interop.fields import Fields, read_config
+from jaxzoo.interop.fields import read_config
 from jaxzoo.interop.folder import read_tensors
 from jaxzoo.interop.mapping import Account, Family, Slot, account, slots
 from jaxzoo.json_files import read_json
@@ -93,7 +93,10 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
     """Reads config.json and the names and shapes of all tensors; see `load`."""
     fields = read_config(directory, ignore_fields)
     tensors = read_tensors(directory)
-    family = _family_of(fields, tensors)
+    family = next((each for each in FAMILIES.values() if each.matches(fields.content, tensors)), None)
+    if family is None:
+        kind, known = fields.content.get("model_type"), ", ".join(FAMILIES)
+        raise ValueError(f"{fields.where}: model_type = {kind!r} is of no family that is read: {known}")
     for pattern, new in family.renames.items():
         tensors = {re.sub(pattern, new, name): tensor for name, tensor in tensors.items()}
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
@@ -104,10 +107,13 @@ def open_folder(directory: Path, *, ignore_fields: Collection[str] = (), dtype: 
     except ValueError as error:  # of our own configs: it names their fields, and not the file
         raise error if str(error).startswith(str(directory)) else ValueError(f"{fields.where}: {error}") from None
     if dtype is not None:
-        config = _with_dtype(config, dtype)
+        name = str(jnp.dtype(dtype))
+        if name not in ("float32", "bfloat16"):
+            raise ValueError(f"load: dtype={name} must be float32 or bfloat16")
+        config = dataclasses.replace(config, dtype=name)
         blueprint = make_blueprint(config)
     places = slots(config, blueprint)
-    found = account(family, family.rows(config), tensors, places, str(directory))
+    found = account(family, family.moves(config), tensors, places, str(directory))
     return Opened(family, config, blueprint, places, tensors, found)
 
 
@@ -126,16 +132,17 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
     def sharding_of(path: str, shape: tuple[int, ...]) -> Any:
         return alone if mesh is None else named_sharding(shape, traits[path].axes, mesh)
 
-    def dtype_of(path: str) -> Any:
-        return jnp.dtype(dtype or jnp.float32) if traits[path].decay else jnp.dtype(jnp.float32)
-
     arrays: dict[str, jax.Array] = {}
     for move in opened.account.moves:
         values = move.transform.read(*(opened.tensors[name] for name in move.theirs))
         for name, value in zip(move.ours, values, strict=True):
             path, repeat, shape = opened.slots[name]
-            kind, sharding = dtype_of(path), sharding_of(path, shape)
-            array = _placed(value, shape, kind, sharding)
+            if value.shape != shape:
+                raise ValueError(f"a tensor of shape {value.shape} became none of {shape}")
+            kind = jnp.dtype(dtype or jnp.float32) if traits[path].decay else jnp.dtype(jnp.float32)
+            # A copy, always: JAX may keep the memory that it is given, and the file may change.
+            read = lambda index, value=value, kind=kind: np.array(value[index], kind, order="C")  # noqa: E731
+            array = jax.make_array_from_callback(shape, sharding_of(path, shape), read)
             if repeat is not None:
                 whole = sharding_of(path, shapes[path].shape)
                 stack = arrays.pop(path, None)
@@ -143,7 +150,8 @@ def read_variables(opened: Opened, *, mesh: Mesh | None = None, dtype: Any = Non
                     stack = _maker_of_zeros(shapes[path].shape, kind, whole)()
                 array = _setter_of_layers(whole)(stack, array, repeat)
             arrays[path] = array
-    return Variables(_nested(arrays, opened.blueprint.shapes.params), {})
+    params = jax.tree.unflatten(jax.tree.structure(opened.blueprint.shapes.params), [arrays[name] for name in shapes])
+    return Variables(params, {})
 
 
 def find_tokenizer(directory: Path) -> Tokenizer | None:
@@ -165,30 +173,6 @@ def find_tokenizer(directory: Path) -> Tokenizer | None:
         return None
 
 
-def _family_of(fields: Fields, tensors: Mapping[str, np.ndarray]) -> Family:
-    content = fields.content
-    for family in FAMILIES.values():
-        if family.matches(content, tensors):
-            return family
-    kind, known = content.get("model_type"), ", ".join(FAMILIES)
-    raise ValueError(f"{fields.where}: model_type = {kind!r} is of no family that is read: {known}")
-
-
-def _with_dtype(config: LanguageModelConfig, dtype: Any) -> LanguageModelConfig:
-    name = str(jnp.dtype(dtype))
-    if name not in ("float32", "bfloat16"):
-        raise ValueError(f"load: dtype={name} must be float32 or bfloat16")
-    return dataclasses.replace(config, dtype=name)
-
-
-def _placed(value: np.ndarray, shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.Array:
-    """A host array, read shard by shard."""
-    if value.shape != shape:
-        raise ValueError(f"a tensor of shape {value.shape} became none of {shape}")
-    # A copy, always: JAX may keep the memory that it is given, and the file may change.
-    return jax.make_array_from_callback(shape, sharding, lambda index: np.array(value[index], dtype, order="C"))
-
-
 @functools.cache
 def _maker_of_zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], jax.Array]:
     return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=sharding)
@@ -202,8 +186,3 @@ def _setter_of_layers(sharding: Any) -> Callable[..., jax.Array]:
         donate_argnums=0,
         out_shardings=sharding,
     )
-
-
-def _nested(arrays: Mapping[str, jax.Array], like: dict) -> dict:
-    names = list(names_of(like))
-    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in names])

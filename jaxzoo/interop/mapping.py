@@ -8,15 +8,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.transforms import SAME, Transform
+from jaxzoo.interop.transforms import SAME, TRANSPOSED, Transform
 from jaxzoo.models.blueprint import Blueprint, names_of
 from jaxzoo.models.config import LanguageModelConfig
 
 
-class Row(NamedTuple):
-    """Tensors of theirs and the variables of ours that they are, by names with `{i}` for the number of a layer.
+class Move(NamedTuple):
+    """Tensors of theirs and the variables of ours that they are, by their names."""
 
-    Names of ours are those of a model that is not scanned: `layers.3.mixer.q_proj.kernel`.
+    theirs: tuple[str, ...]
+    ours: tuple[str, ...]
+    transform: Transform
+    """From theirs to ours, and back."""
+
+
+class Row(NamedTuple):
+    """A move of every block of theirs: names with `{i}` for the number of the block.
+
+    Names of ours are those of a model that is not scanned: `layers.{i}.mixer.q_proj.kernel`. Where a block is two
+    layers of ours, their numbers are `{time}` and `{channel}`.
     """
 
     theirs: str | tuple[str, ...]
@@ -24,16 +34,29 @@ class Row(NamedTuple):
     ours: str | tuple[str, ...]
     """Likewise."""
     transform: Transform = SAME
-    """From theirs to ours, and back."""
 
-    def at(self, **numbers: int) -> "Row":
-        """The row of one layer."""
-        theirs, ours = (tuple(name.format(**numbers) for name in _several(names)) for names in (self.theirs, self.ours))
-        return Row(theirs, ours, self.transform)
+    def at(self, i: int) -> Move:
+        """The row of one block."""
+        theirs, ours = (
+            tuple(name.format(i=i, time=2 * i, channel=2 * i + 1) for name in ((x,) if isinstance(x, str) else x))
+            for x in (self.theirs, self.ours)
+        )
+        return Move(theirs, ours, self.transform)
 
-    def move(self) -> "Move":
-        """The row, of a concrete folder."""
-        return Move(_several(self.theirs), _several(self.ours), self.transform)
+
+def linears(
+    theirs: str, ours: str, names: Mapping[str, str] | Iterable[str], *, kernel: bool = True, bias: bool = False
+) -> list[Row]:
+    """Rows of the weights, or biases, or both, of linear layers, by their names there and here."""
+    pairs = list(names.items()) if isinstance(names, Mapping) else [(name, name) for name in names]
+    kernels = [Row(f"{theirs}.{a}.weight", f"{ours}.{b}.kernel", TRANSPOSED) for a, b in pairs]
+    biases = [Row(f"{theirs}.{a}.bias", f"{ours}.{b}.bias") for a, b in pairs]
+    return kernels * kernel + biases * bias
+
+
+def norm(theirs: str, ours: str, transform: Transform = SAME, *, bias: bool = False) -> list[Row]:
+    """Rows of the scale of a norm, and of its bias."""
+    return [Row(f"{theirs}.weight", f"{ours}.scale", transform), *[Row(f"{theirs}.bias", f"{ours}.bias")] * bias]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,14 +71,27 @@ class Family:
     """The model that a config.json, and the shapes of the tensors, describe."""
     write: Callable[[LanguageModelConfig], dict[str, Any]]
     """The config.json of a model; ValueError where the family has no such model."""
-    rows: Callable[[LanguageModelConfig], Iterable[Row]]
-    """All rows of a model, layers filled in."""
+    ends: tuple[str, str, str]
+    """Names of the embedding, of the last norm (without `.weight`) and of the head; a tied head may be there, too."""
+    rows: Callable[[LanguageModelConfig, int], Iterable[Row]]
+    """The rows of a block of a model, by its number."""
+    layers_per_block: int = 1
+    """Layers of ours that a block of theirs is."""
+    norm_scale: Transform = SAME
+    """Transform of the scale of the last norm."""
     renames: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Patterns of names, and what stands for them: prefixes that some folders have, names of older versions."""
     left_out: tuple[str, ...] = ()
     """Patterns of tensors that a model does not need: masks, tables that are computed, counters."""
-    tied: tuple[str, str] | None = None
-    """Names of embedding and head, which may both be there where they are tied."""
+
+    def moves(self, config: LanguageModelConfig) -> tuple[Move, ...]:
+        """All tensors of a model."""
+        embedding, last_norm, head = self.ends
+        blocks = [row.at(i) for i in range(config.n_layers // self.layers_per_block) for row in self.rows(config, i)]
+        last = norm(last_norm, "final_norm", self.norm_scale, bias=config.norm == "layer")
+        if not config.tie_embeddings:
+            last.append(Row(head, "head"))
+        return (Row(embedding, "embedding").at(0), *blocks, *(row.at(0) for row in last))
 
 
 class Slot(NamedTuple):
@@ -67,14 +103,6 @@ class Slot(NamedTuple):
     """Index in the leading axis of repeats; None: there is no such axis."""
     shape: tuple[int, ...]
     """Shape, without that axis."""
-
-
-class Move(NamedTuple):
-    """One row of a concrete folder."""
-
-    theirs: tuple[str, ...]
-    ours: tuple[str, ...]
-    transform: Transform
 
 
 class Account(NamedTuple):
@@ -122,13 +150,13 @@ def slots(config: LanguageModelConfig, blueprint: Blueprint) -> dict[str, Slot]:
 
 
 def account(
-    family: Family, rows: Iterable[Row], tensors: Mapping[str, np.ndarray], slots: Mapping[str, Slot], where: str
+    family: Family, moves: tuple[Move, ...], tensors: Mapping[str, np.ndarray], slots: Mapping[str, Slot], where: str
 ) -> Account:
     """Accounts for every tensor and every variable.
 
     Args:
       family: the folder's.
-      rows: those of its model.
+      moves: those of its model.
       tensors: those of the folder, their common prefix left out.
       slots: the variables of the model.
       where: what errors call the folder.
@@ -136,12 +164,10 @@ def account(
     Raises:
       ValueError: a tensor is unknown, missing or of another shape; the message names the first, and how many more.
     """
-    moves = tuple(row.move() for row in rows)
     known = {name for move in moves for name in move.theirs}
     problems = []
     for move in moves:
-        shapes = [np.shape(x) for x in move.transform.write(*(_nothing(slots[name].shape) for name in move.ours))]
-        for name, shape in zip(move.theirs, shapes, strict=True):
+        for name, shape in their_shapes(move, slots).items():
             if name not in tensors:
                 problems.append(f"tensor {name} of shape {list(shape)} is missing")
             elif tensors[name].shape != shape:
@@ -162,28 +188,20 @@ def account(
     return Account(moves, tuple(sorted(left_out)))
 
 
+def their_shapes(move: Move, slots: Mapping[str, Slot]) -> dict[str, tuple[int, ...]]:
+    """The shapes of their tensors, which no memory is needed for."""
+    nothing = [np.broadcast_to(np.zeros((), np.int8), slots[name].shape) for name in move.ours]
+    return {name: x.shape for name, x in zip(move.theirs, move.transform.write(*nothing), strict=True)}
+
+
 def _is_tied_copy(family: Family, name: str, tensors: Mapping[str, np.ndarray]) -> bool:
     """Whether a tensor is a tied head with the numbers of the embedding."""
-    if family.tied is None or name != family.tied[1] or family.tied[0] not in tensors:
+    if name != family.ends[2] or family.ends[0] not in tensors:
         return False
-    embedding, head = tensors[family.tied[0]], tensors[name]
+    embedding, head = tensors[family.ends[0]], tensors[name]
     return embedding.shape == head.shape and all(np.array_equal(a, b) for a, b in zip(embedding, head, strict=True))
-
-
-def _nothing(shape: tuple[int, ...]) -> np.ndarray:
-    """An array of a shape that takes no memory."""
-    return np.broadcast_to(np.zeros((), np.int8), shape)
-
-
-def _several(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else names
 
 
 def by_model_type(*names: str) -> Callable[[Mapping[str, Any], Iterable[str]], bool]:
     """Matches a config.json by its `model_type`."""
     return lambda content, tensors: content.get("model_type") in names
-
-
-def layers(table: Iterable[Row], n: int) -> Iterator[Row]:
-    """The rows of a table for layers 0 to n - 1."""
-    return (row.at(i=i) for i in range(n) for row in table)

@@ -1,14 +1,11 @@
 """Rotary positions as config.json has them: the newer `rope_parameters`, or the older single fields."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+import math
+from typing import Any
 
 from jaxzoo.interop.fields import Fields
 from jaxzoo.layers.rotary_scaling import NO_SCALING, RotaryScaling
 from jaxzoo.mixers.attention.multi_head import MultiHeadConfig
-
-RAMPS: Mapping[bool, Literal["channels", "unrounded_channels"]] = {True: "channels", False: "unrounded_channels"}
-"""YaRN's ramp by the field `truncate`."""
 
 KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 """Our kinds of scaling by theirs."""
@@ -38,9 +35,8 @@ def read_rope(
     """
     base = fields.number(older_theta, default=theta, low=1)
     share = fields.number(older_fraction, default=fraction)
-    section = fields.section("rope_parameters")
-    older = fields.section("rope_scaling")
-    section = section or older
+    newer, older = fields.section("rope_parameters"), fields.section("rope_scaling")
+    section = newer or older
     scaling = NO_SCALING
     if section is not None:
         base = section.number("rope_theta", default=base, low=1)
@@ -72,14 +68,12 @@ def _read_scaling(section: Fields, kind: str, max_length: int) -> RotaryScaling:
         original_length=original,
         beta_fast=section.number("beta_fast", default=32.0),
         beta_slow=section.number("beta_slow", default=1.0),
-        ramp=RAMPS[section.flag("truncate", True)],
+        ramp="channels" if section.flag("truncate", True) else "unrounded_channels",
         temperature=temperature,
     )
 
 
 def _temperature(factor: float, scale: float) -> float:
-    import math
-
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

@@ -28,15 +28,8 @@ def import_folder(
 
     Its data are text, by default the source of Python's standard library: name others by `--data.path`.
 
-    Args:
-      directory: the folder; see `jaxzoo.interop.load`.
-      run: where the run will lie; must hold none.
-      dtype: that of activations.
-      ignore_fields: fields of config.json that say nothing about the function of the model.
-
-    Raises:
-      ValueError: the place is taken, or the folder is refused; nothing is written.
-      OSError: a file cannot be read or written.
+    Arguments and errors as those of `jaxzoo.interop.load`; `ValueError` also where `run` holds one already. Nothing is
+    written then.
     """
     run.check(resume=False, overwrite=False)
     opened = open_folder(directory, ignore_fields=ignore_fields, dtype=dtype)
@@ -59,20 +52,10 @@ def export_folder(
 ) -> Account:
     """Writes the model of a run's checkpoint, and its tokenizer, as a folder that other libraries load.
 
-    Args:
-      directory: the run's.
-      out: a new or empty directory.
-      step: which checkpoint.
-      family: see `jaxzoo.interop.save`.
-      dtype: that of all tensors.
-
-    Raises:
-      ValueError: there is no such run or checkpoint, or the family has no such model.
-      OSError: a file cannot be read or written.
+    Arguments and errors as those of `jaxzoo.interop.save`; `ValueError` also where there is no such run or step.
     """
     run, config = read_run(directory)
-    blueprint, variables, _ = load_variables(run, config, step, device=jax.devices("cpu")[0])
-    del blueprint
+    _, variables, _ = load_variables(run, config, step, device=jax.devices("cpu")[0])
     try:
         tokenizer = stored_tokenizer(run, config)
     except ValueError:

@@ -1,5 +1,6 @@
 """`save`: a model of ours as a folder that other libraries load."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.tokenizer_files import save_tokenizer
 from jaxzoo.interop.families import FAMILIES
-from jaxzoo.interop.mapping import Account, Family, Move, slots
+from jaxzoo.interop.mapping import Account, Family, Move, Slot, slots, their_shapes
 from jaxzoo.interop.safetensors_file import write_safetensors
 from jaxzoo.models.blueprint import Variables, make_blueprint, names_of, split_variables
 from jaxzoo.models.config import LanguageModelConfig
@@ -54,7 +55,7 @@ def save(
         raise ValueError(f"{place} holds files; name a new directory")
     chosen, content = describe(config, family)
     places = slots(config, make_blueprint(config))
-    moves = tuple(row.move() for row in chosen.rows(config))
+    moves = chosen.moves(config)
     if left := places.keys() - {name for move in moves for name in move.ours}:
         raise ValueError(f"variable {min(left)} has no place in a model of family {chosen.name}")
     arrays = names_of(variables.params)
@@ -64,12 +65,13 @@ def save(
         array = arrays[slot.path]
         return np.asarray(jax.device_get(array if slot.repeat is None else array[slot.repeat]))
 
-    tensors = [entry for move in moves for entry in _entries(move, {n: places[n].shape for n in move.ours}, ours)]
+    tensors = [entry for move in moves for entry in _entries(move, places, ours)]
     place.mkdir(parents=True, exist_ok=True)
     _write_files(place, tensors, dtype, largest_file)
     if tokenizer is not None:
         save_tokenizer(tokenizer, place)
-    write_whole(place / "config.json", _text({**content, "dtype": str(np.dtype(dtype))}))
+    written = json.dumps({**content, "dtype": str(np.dtype(dtype))}, indent=2)
+    write_whole(place / "config.json", f"{written}\n")
     return Account(moves, ())
 
 
@@ -96,14 +98,13 @@ Entry = tuple[str, tuple[int, ...], Callable[[], np.ndarray]]
 """Name, shape and maker of a tensor."""
 
 
-def _entries(move: Move, shapes: Mapping[str, tuple[int, ...]], ours: Callable[[str], np.ndarray]) -> Iterator[Entry]:
-    nothing = [np.broadcast_to(np.zeros((), np.int8), shapes[name]) for name in move.ours]
-    for index, (name, like) in enumerate(zip(move.theirs, move.transform.write(*nothing), strict=True)):
+def _entries(move: Move, places: Mapping[str, Slot], ours: Callable[[str], np.ndarray]) -> Iterator[Entry]:
+    for index, (name, shape) in enumerate(their_shapes(move, places).items()):
 
         def make(index: int = index) -> np.ndarray:
             return move.transform.write(*map(ours, move.ours))[index]
 
-        yield name, like.shape, make
+        yield name, shape, make
 
 
 def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) -> None:
@@ -117,18 +118,12 @@ def _write_files(place: Path, tensors: list[Entry], dtype: Any, largest: int) ->
             filled = 0
         files[-1].append(entry)
         filled += n
-    if len(files) == 1:
-        write_safetensors(place / "model.safetensors", files[0], dtype)
-        return
     names = [f"model-{i + 1:05}-of-{len(files):05}.safetensors" for i in range(len(files))]
+    names = ["model.safetensors"] if len(files) == 1 else names
     for name, part in zip(names, files, strict=True):
         write_safetensors(place / name, part, dtype)
+    if len(files) == 1:
+        return
     total = sum(int(np.prod(shape)) for _, shape, _ in tensors) * width
     places = {entry[0]: name for name, part in zip(names, files, strict=True) for entry in part}
     write_json(place / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": places})
-
-
-def _text(content: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(content, indent=2) + "\n"

@@ -12,7 +12,7 @@ import pickletools
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +35,7 @@ _STORAGES: Mapping[str, Any] = {
 
 
 class _Global(NamedTuple):
-    """Name that a pickle mentions; it stands for nothing until `_call` knows it."""
+    """Name that a pickle mentions; it stands for nothing but its entry in `_CALLS` or `_STORAGES`."""
 
     module: str
     name: str
@@ -59,7 +59,6 @@ class _Tensor(NamedTuple):
 
 
 _MARK = object()
-_UNKNOWN = object()
 
 
 def read_torch_file(file: Path) -> dict[str, np.ndarray]:
@@ -80,14 +79,16 @@ def read_torch_file(file: Path) -> dict[str, np.ndarray]:
                 raise ValueError(
                     f"{file}: data.pkl has {records['data.pkl'].file_size:,} bytes, above {LARGEST_PICKLE:,}"
                 )
-            _check_stored(file, records)
+            for name, info in records.items():
+                if info.compress_type != zipfile.ZIP_STORED:
+                    raise ValueError(f"{file}: its record {name} is compressed, which torch.save never does")
             if "byteorder" in records and archive.read(records["byteorder"]).strip() != b"little":
                 raise ValueError(f"{file}: its numbers are not little-endian")
             program = archive.read(records["data.pkl"])
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
         remedy = "save it with PyTorch 1.6 or later, or as safetensors"
         raise ValueError(f"{file} is damaged, or no zip archive of torch.save ({error}); {remedy}") from None
-    found = _Machine(str(file)).run(program)
+    found = _run(program, str(file))
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
@@ -97,12 +98,6 @@ def read_torch_file(file: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{file}: {name} is no tensor but {type(value).__name__}")
     content = np.memmap(file, np.uint8, mode="r")
     return {name: _view(file, name, tensor, records, content) for name, tensor in found.items()}
-
-
-def _check_stored(file: Path, records: Mapping[str, zipfile.ZipInfo]) -> None:
-    for name, info in records.items():
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{file}: its record {name} is compressed, which torch.save never does")
 
 
 def _view(
@@ -135,101 +130,116 @@ def _begin(info: zipfile.ZipInfo, content: np.ndarray) -> int | None:
     return info.header_offset + 30 + lengths
 
 
-class _Machine:
-    """Stack machine for the instructions of a state dict."""
-
-    def __init__(self, where: str):
-        self._where = where
-        self._stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-
-    def run(self, program: bytes) -> Any:
-        """Result that the program leaves on the stack."""
-        try:
-            for opcode, argument, _ in pickletools.genops(program):
-                if opcode.name == "STOP":
-                    return self._stack.pop()
-                handle = _HANDLERS.get(opcode.name)
-                if handle is None:
-                    self._refuse(f"the pickle instruction {opcode.name}, which no dict of tensors needs")
-                handle(self, argument)
-        except _RefusedError:
-            raise
-        except (IndexError, KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
-            raise ValueError(f"{self._where}: data.pkl is damaged ({type(error).__name__})") from None
-        raise ValueError(f"{self._where}: data.pkl is cut off")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise _RefusedError(f"{self._where} asks for {what}; refused: only tensors, storages and dicts are read")
-
-    def _push(self, value: Any) -> None:
-        self._stack.append(value)
-
-    def _popped_to_mark(self) -> list[Any]:
-        at = len(self._stack) - 1
-        while self._stack[at] is not _MARK:
-            at -= 1
-        items = self._stack[at + 1 :]
-        del self._stack[at:]
-        return items
-
-    def _global(self, module: str, name: str) -> None:
-        known = (module, name) in _CALLS or (module == "torch" and name in _STORAGES)
-        if not known:
-            self._refuse(f"the global {module}.{name}")
-        self._push(_Global(module, name))
-
-    def _set_items(self, items: list[Any]) -> None:
-        target = self._stack[-1]
-        if not isinstance(target, dict):
-            raise TypeError
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str | int | float | tuple | None):
-                raise TypeError
-            target[key] = value
-
-    def _extend(self, items: list[Any]) -> None:
-        if not isinstance(self._stack[-1], list):
-            raise TypeError
-        self._stack[-1].extend(items)
-
-    def _reduce(self) -> None:
-        arguments, function = self._stack.pop(), self._stack.pop()
-        if not isinstance(function, _Global) or not isinstance(arguments, tuple):
-            raise TypeError
-        call = _CALLS.get(tuple(function))
-        if call is None:
-            self._refuse(f"a call of {function.module}.{function.name}")
-        self._push(call(*arguments))
-
-    def _persistent(self) -> None:
-        kind, storage, key, _, size = self._stack.pop()
-        if kind != "storage" or not isinstance(storage, _Global) or storage.module != "torch":
-            self._refuse("a persistent object that is no storage")
-        if not isinstance(key, str) or not isinstance(size, int) or size < 0:
-            raise TypeError
-        self._push(_Storage(_STORAGES[storage.name], key, size))
-
-    def _build(self) -> None:
-        self._stack.pop()  # attributes, such as _metadata of a state dict: data that nothing reads
-        if not isinstance(self._stack[-1], dict):
-            raise TypeError
-
-    def _tuple(self, n: int) -> None:
-        items = tuple(self._stack[len(self._stack) - n :]) if n else ()
-        if len(items) < n:
-            raise IndexError
-        del self._stack[len(self._stack) - n :]
-        self._push(items)
-
-
 class _RefusedError(ValueError):
     """The file asks for what is not read."""
 
 
-def _ordered_dict(*arguments: Any) -> dict:
-    pairs = arguments[0] if arguments else ()
-    return dict(pairs)
+def _run(program: bytes, where: str) -> Any:
+    """The object that a program leaves on the stack; `where` begins errors."""
+    try:
+        return _execute(program)
+    except _RefusedError as error:
+        raise ValueError(f"{where} asks for {error}; refused: only tensors, storages and dicts are read") from None
+    except (IndexError, KeyError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        raise ValueError(f"{where}: data.pkl is damaged or cut off ({type(error).__name__})") from None
+
+
+def _execute(program: bytes) -> Any:
+    """Stack machine for the instructions of a state dict."""
+    stack: list[Any] = []
+    memo: dict[int, Any] = {}
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(program):
+        match opcode.name:
+            case "STOP":
+                return stack.pop()
+            case "PROTO" | "FRAME":
+                pass
+            case "BINUNICODE" | "SHORT_BINUNICODE" | "BINSTRING" | "SHORT_BINSTRING":
+                stack.append(argument)
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+                stack.append(argument)
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[opcode.name])
+            case "MARK":
+                stack.append(_MARK)
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_LIST":
+                stack.append([])
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                n = int(opcode.name[-1])
+                stack.append(tuple([stack.pop() for _ in range(n)][::-1]))
+            case "TUPLE":
+                stack.append(tuple(_popped_to_mark(stack)))
+            case "SETITEM":
+                value, key = stack.pop(), stack.pop()
+                _set_items(stack[-1], [key, value])
+            case "SETITEMS":
+                items = _popped_to_mark(stack)
+                _set_items(stack[-1], items)
+            case "APPEND" | "APPENDS":
+                items = [stack.pop()] if opcode.name == "APPEND" else _popped_to_mark(stack)
+                _require(stack[-1], list).extend(items)
+            case "GLOBAL":
+                stack.append(_global(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                name, module = stack.pop(), stack.pop()
+                stack.append(_global(str(module), str(name)))
+            case "REDUCE":
+                arguments, function = _require(stack.pop(), tuple), _require(stack.pop(), _Global)
+                if function not in _CALLS:
+                    raise _RefusedError(f"a call of {function.module}.{function.name}")
+                stack.append(_CALLS[function](*arguments))
+            case "BUILD":
+                stack.pop()  # attributes, such as _metadata of a state dict: data that nothing reads
+                _require(stack[-1], dict)
+            case "BINPERSID":
+                stack.append(_storage(*stack.pop()))
+            case "BINPUT" | "LONG_BINPUT" | "MEMOIZE":
+                memo[len(memo) if argument is None else argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case other:
+                raise _RefusedError(f"the pickle instruction {other}, which no dict of tensors needs")
+    raise ValueError("no STOP")
+
+
+def _require(value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError
+    return value
+
+
+def _popped_to_mark(stack: list[Any]) -> list[Any]:
+    at = len(stack) - 1
+    while stack[at] is not _MARK:
+        at -= 1
+    items = stack[at + 1 :]
+    del stack[at:]
+    return items
+
+
+def _set_items(target: Any, items: list[Any]) -> None:
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        _require(target, dict)[_require(key, str | int | float | tuple | None)] = value
+
+
+def _global(module: str, name: str) -> _Global:
+    known = (module, name) in _CALLS or (module == "torch" and name in _STORAGES)
+    if not known:
+        raise _RefusedError(f"the global {module}.{name}")
+    return _Global(module, name)
+
+
+def _storage(kind: Any, storage: Any, key: Any, _: Any, size: Any) -> _Storage:
+    if kind != "storage" or not isinstance(storage, _Global) or storage.module != "torch":
+        raise _RefusedError("a persistent object that is no storage")
+    if not isinstance(key, str) or not isinstance(size, int) or size < 0:
+        raise TypeError
+    return _Storage(_STORAGES[storage.name], key, size)
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Tensor:
@@ -241,58 +251,9 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _Te
     return _Tensor(storage, offset, tuple(shape), tuple(strides))
 
 
-def _parameter(tensor: Any, *_: Any) -> _Tensor:
-    if not isinstance(tensor, _Tensor):
-        raise TypeError
-    return tensor
-
-
-_CALLS: Mapping[tuple[str, ...], Callable[..., Any]] = {
-    ("collections", "OrderedDict"): _ordered_dict,
+_CALLS: Mapping[tuple[str, str], Callable[..., Any]] = {
+    ("collections", "OrderedDict"): lambda pairs=(): dict(pairs),
     ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: _require(tensor, _Tensor),
 }
 """The globals that may be called, and what stands for them."""
-
-
-def _stack_global(machine: _Machine) -> None:
-    name, module = machine._stack.pop(), machine._stack.pop()
-    machine._global(str(module), str(name))
-
-
-def _memoize(machine: _Machine, index: int) -> None:
-    machine._memo[index] = machine._stack[-1]
-
-
-_HANDLERS: Mapping[str, Callable[[_Machine, Any], None]] = {
-    **dict.fromkeys(("PROTO", "FRAME"), lambda m, a: None),
-    **dict.fromkeys(
-        ("BINUNICODE", "SHORT_BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINSTRING"),
-        lambda m, a: m._push(a),
-    ),
-    "SHORT_BINSTRING": lambda m, a: m._push(a),
-    "NONE": lambda m, a: m._push(None),
-    "NEWTRUE": lambda m, a: m._push(True),
-    "NEWFALSE": lambda m, a: m._push(False),
-    "MARK": lambda m, a: m._push(_MARK),
-    "EMPTY_DICT": lambda m, a: m._push({}),
-    "EMPTY_LIST": lambda m, a: m._push([]),
-    "EMPTY_TUPLE": lambda m, a: m._push(()),
-    "TUPLE1": lambda m, a: m._tuple(1),
-    "TUPLE2": lambda m, a: m._tuple(2),
-    "TUPLE3": lambda m, a: m._tuple(3),
-    "TUPLE": lambda m, a: m._push(tuple(m._popped_to_mark())),
-    "SETITEM": lambda m, a: m._set_items([m._stack.pop(-2), m._stack.pop()]),
-    "SETITEMS": lambda m, a: m._set_items(m._popped_to_mark()),
-    "APPEND": lambda m, a: m._extend([m._stack.pop()]),
-    "APPENDS": lambda m, a: m._extend(m._popped_to_mark()),
-    "GLOBAL": lambda m, a: m._global(*a.split(" ", 1)),
-    "STACK_GLOBAL": lambda m, a: _stack_global(m),
-    "REDUCE": lambda m, a: m._reduce(),
-    "BUILD": lambda m, a: m._build(),
-    "BINPERSID": lambda m, a: m._persistent(),
-    **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _memoize),
-    "MEMOIZE": lambda m, a: _memoize(m, len(m._memo)),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda m, a: m._push(m._memo[a])),
-}
-"""Actions of the known instructions."""

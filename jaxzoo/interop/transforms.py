@@ -43,7 +43,6 @@ def split_rows(*sizes: int, transpose: bool = True) -> Transform:
     cuts = list(np.cumsum(sizes)[:-1])
 
     def read(x: np.ndarray) -> Arrays:
-        _check(x.shape[0] == sum(sizes))
         return tuple(part.T if transpose else part for part in np.split(x, cuts))
 
     return Transform("rows " + "+".join(map(str, sizes)), read, lambda *xs: (np.concatenate([x.T for x in xs]),))
@@ -62,8 +61,3 @@ def split_heads(heads: int, *sizes: int) -> Transform:
         return (np.concatenate(parts, axis=1).reshape(heads * sum(sizes), *xs[0].T.shape[1:]),)
 
     return Transform(f"{heads} heads of " + "+".join(map(str, sizes)), read, write)
-
-
-def _check(holds: bool) -> None:
-    if not holds:
-        raise ValueError("another shape")

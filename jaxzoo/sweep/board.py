@@ -44,12 +44,7 @@ class State(NamedTuple):
 
 
 class Board:
-    """Shows the progress of a sweep.
-
-    Args:
-      screen: standard output.
-      workers: workers at once, for the time left.
-    """
+    """Shows the progress of a sweep that so many workers make at once."""
 
     def __init__(self, screen: Screen, workers: int):
         self._console, self._workers = Console(file=screen, highlight=False, markup=False), workers  # type: ignore
@@ -144,21 +139,11 @@ def seconds_left(tasks: Sequence[Any], state: State, workers: int) -> float | No
     return left / workers
 
 
-class WorkersError(Failure):
-    """Workers fail before they make anything; the message is that of the last one."""
-
-
 def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, board: Board) -> None:
     """Keeps `count` workers running until every run of the sweep has a result or has failed.
 
-    Args:
-      sweep: sweep to make.
-      workers: starts and stops workers.
-      count: workers at once.
-      board: shows progress.
-
     Raises:
-      WorkersError: workers fail before they make anything.
+      Failure: workers fail before they make anything; the message is that of the last one.
       KeyboardInterrupt: passed on after the workers have saved and ended.
     """
     running: dict[int, Worker] = {}
@@ -178,7 +163,7 @@ def oversee(sweep: Sweep, workers: "LocalWorkers | ClusterWorkers", count: int, 
                 if error:
                     board.say(f"a worker ended ({error}); another one continues")
                 if failures >= MOST_FAILURES:
-                    raise WorkersError(f"{failures} workers in a row made nothing; the last one said: {error}")
+                    raise Failure(f"{failures} workers in a row made nothing; the last one said: {error}")
     except KeyboardInterrupt:
         board.say("interrupted: the workers save their runs and end")
         raise

@@ -143,11 +143,7 @@ def judge(claim: Claim, results: Results, remark: str | None = None) -> Verdict:
 
 
 def _with_control(control: Control, results: Results, words: list[str]) -> Results:
-    """The results without the models that fail a control; says in `words` which passed.
-
-    Raises:
-      Missing: none passes.
-    """
+    """The results without the models that fail a control; says in `words` which passed. Raises `Missing`: none does."""
     rows = results.select(**control.where)
     if not rows:
         raise Missing("no finished run at " + ", ".join(f"{axis} {value}" for axis, value in control.where.items()))
@@ -261,12 +257,7 @@ def complaints(
 ) -> list[str]:
     """Faults of claims on made-up rows: one that fails, does not hold, or that its changes break at no scale.
 
-    A claim that a scale cannot test, for want of points, is no fault.
-
-    Args:
-      claims: those of an experiment.
-      rows: made-up rows of a scale.
-      elsewhere: made-up rows of its other scales.
+    A claim that a scale cannot test, for want of points, is no fault; `elsewhere` has the rows of the other scales.
     """
     names = [claim.name for claim in claims]
     found = [f"two claims have the name {name!r}" for name in dict.fromkeys(names) if names.count(name) > 1]

@@ -45,7 +45,6 @@ class ClusterWorkers:
       options: options of `submitit.AutoExecutor.update_parameters`; those of this cluster alone without its prefix.
       program: command of a worker, a function of a module.
       words: its command line after its name.
-      directory: directory of the sweep, which all nodes see.
 
     Raises:
       ValueError: submitit is missing, or refuses the cluster or an option.
@@ -128,12 +127,8 @@ def _error_message(job: Any) -> str | None:
 def run_in_job(program: Program, words: Sequence[str], threads: int | None) -> int:
     """Runs a command in the process of a job, so that the scheduler's signals reach it.
 
-    The signals interrupt it. The handlers of submitit would submit the job again, or ignore them.
-
-    Args:
-      program: the command.
-      words: its command line.
-      threads: threads of XLA on a CPU; None: one per core of the job.
+    The signals interrupt it. The handlers of submitit would submit the job again, or ignore them. `threads` are those
+    of XLA on a CPU; None: one per core of the job.
     """
     if threads is not None:
         os.environ["NPROC"] = str(threads)

@@ -17,11 +17,7 @@ class Rates:
     """Seconds per step, from runs that were made: a power of the FLOPs, times a factor of the mixers.
 
     Small steps do not take as much less as they compute less, hence the power; it is fitted where the FLOPs of the runs
-    differ enough.
-
-    Args:
-      tasks: runs.
-      step_seconds: seconds per step of some of them, by id.
+    differ enough. `step_seconds` has the seconds per step of some of the tasks, by id.
     """
 
     def __init__(self, tasks: Iterable[Task], step_seconds: Mapping[str, float]):

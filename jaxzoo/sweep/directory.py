@@ -86,11 +86,7 @@ class SweepDirectory:
         write_whole(self.about, json.dumps(content, ensure_ascii=False) + "\n")
 
     def read_about(self) -> About:
-        """Reads `sweep.json`.
-
-        Raises:
-          ValueError: it is missing or damaged.
-        """
+        """Reads `sweep.json`. Raises `ValueError` where it is missing or damaged."""
         content = self._read_about()
         content.pop("sha256", None)
         return decode_json(content, About)
@@ -144,7 +140,8 @@ class SweepDirectory:
 
     def result(self, task: str) -> dict[str, Any]:
         """Reads the result of a run. Raises `ValueError` where it is damaged."""
-        return read_result(self._results / f"{task}.json")
+        file, remedy = self._results / f"{task}.json", "remove it: the run is made again"
+        return checked_result(read_json(file, dict[str, Any], remedy=remedy, checksum=True), str(file), remedy)
 
     def failure(self, task: str) -> dict[str, Any]:
         """Reads the reason why a run failed: `error`, one line, and perhaps a `traceback`."""
@@ -186,12 +183,6 @@ class Facts(NamedTuple):
     date: str
     commit: str | None
     versions: dict[str, str]
-
-
-def read_result(file: Path) -> dict[str, Any]:
-    """Reads a result. Raises `ValueError` where it is damaged."""
-    remedy = "remove it: the run is made again"
-    return checked_result(read_json(file, dict[str, Any], remedy=remedy, checksum=True), str(file), remedy)
 
 
 def checked_result(result: dict[str, Any], where: str, remedy: str = "") -> dict[str, Any]:

@@ -53,11 +53,8 @@ def curve(
     """Draws the score at each of some points, with the range of its seeds; a point without finished run is left out.
 
     Args:
-      panel: where to.
-      results: of the sweep.
       x: the axis on the x-axis, or a function of the best row; a mark whose x is None is left out.
       points: coordinates of each mark; over all others the best counts.
-      label: in the legend.
       series: number of the style.
       metric: on the y-axis.
     """
@@ -93,16 +90,10 @@ def marked_line(
     series: int,
     spread: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Draws a line whose marks know their runs.
+    """Draws a line whose marks know their runs, from their places on the x-axis and heights on the y-axis.
 
-    Args:
-      panel: where to.
-      places: of the marks, on the x-axis.
-      heights: on the y-axis.
-      marks: what they show.
-      label: in the legend.
-      series: number of the style.
-      spread: smallest and largest value of the seeds of each mark, drawn as a bar.
+    `spread` has the smallest and largest value of the seeds of each mark, drawn as a bar; `series` is the number of the
+    style.
     """
     style = series_style(series)
     for place, (low, high) in zip(places, spread, strict=bool(spread)):

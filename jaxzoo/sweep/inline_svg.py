@@ -22,13 +22,8 @@ def inline(svg: str, *, prefix: str, title: str, label: Callable[[Mark], Label])
     """The `<svg>` element for a page.
 
     Every mark becomes `<g class="mark" data-item=... aria-label=...>`; one that its panel clips away does not. A colour
-    `#0072b2` becomes `var(--h0072b2, #0072b2)`, so that the page may change it.
-
-    Args:
-      svg: what matplotlib wrote.
-      prefix: of all ids, so that those of two figures differ.
-      title: read aloud for the whole.
-      label: of a mark.
+    `#0072b2` becomes `var(--h0072b2, #0072b2)`, so that the page may change it. All ids get the prefix:
+    those of two figures differ. The title is read aloud.
     """
     root = ElementTree.fromstring(svg)
     for element in root.iter():

@@ -32,13 +32,7 @@ class Rated(NamedTuple):
 
 
 class SequentialRuns:
-    """Updates the active runs, one after the other.
-
-    Args:
-      session: session of any of the runs.
-      states: first states; donated.
-      rates: peak learning rates.
-    """
+    """Updates the active runs, one after the other: first states, which are donated, and peak learning rates."""
 
     def __init__(self, session: Session, states: Sequence[TrainState], rates: Sequence[float]):
         self._session = session

@@ -62,9 +62,6 @@ class PageData:
     Attributes:
       runs: of the sweep, each once.
       items: marks of the figure and lines of the table.
-
-    Args:
-      outcome: of the sweep.
     """
 
     def __init__(self, outcome: Outcome):

@@ -72,14 +72,7 @@ def _measured(task: Task) -> Measured:
 
 
 def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized: bool) -> list[str]:
-    """Lines of the plan.
-
-    Args:
-      sweep: what is to be made.
-      measured: programs that were tried.
-      workers: how many work at once.
-      vectorized: whether runs of one program are one.
-    """
+    """Lines of the plan; `vectorized`: the runs of one program are one."""
     left = expected(sweep)
     training = [task for task in left if isinstance(task.config, ExperimentConfig)]
     programs = {task.program for task in left}

@@ -42,12 +42,7 @@ class Progress(NamedTuple):
 
 
 class Queue:
-    """The runs that one worker has. At the end of the block they are released.
-
-    Args:
-      directory: directory of the sweep.
-      worker: name of the worker, unique in the sweep.
-    """
+    """The runs that the worker of this name has. At the end of the block they are released."""
 
     def __init__(self, directory: SweepDirectory, worker: str):
         self._directory, self._worker = directory, worker

@@ -13,7 +13,7 @@ from jaxzoo.sweep.page import page
 from jaxzoo.sweep.results import Missing, Results, Row
 from jaxzoo.sweep.sweep import reported
 from jaxzoo.sweep.table import markdown
-from jaxzoo.whole_files import replacing
+from jaxzoo.whole_files import replacing, write_whole
 from pallas_kernels.figure import render
 
 if TYPE_CHECKING:
@@ -37,13 +37,10 @@ def write_report(
     All is made before the first is written. A figure that cannot be drawn yet is left out, and an old one removed.
 
     Args:
-      experiment: draws the figure and has the claims.
-      scale: has remarks on their verdicts.
-      about: contents of `sweep.json`.
-      rows: results, in the order of the points.
+      experiment, scale: what draws the figure and has the claims, with the remarks on their verdicts.
+      about, rows, failures: as in `Outcome`.
       out: directory of the files; made if need be.
-      failures: contents of `failures/`.
-      name: name on a page; the directory's without.
+      name: name on a page; default: the directory's.
     """
     pictures, reason = pictures_of(experiment, rows)
     svg = pictures[FIGURE]
@@ -62,10 +59,11 @@ def write_report(
     for file, picture in pictures.items():
         if picture is None:
             (out / file).unlink(missing_ok=True)
-        else:
-            _write(out / file, picture)
+            continue
+        with replacing(out / file) as place:
+            place.write_bytes(picture)
     for file, text in texts.items():
-        _write(out / file, (text.rstrip() + "\n").encode())
+        write_whole(out / file, text.rstrip() + "\n")
     return outcome
 
 
@@ -98,22 +96,14 @@ def judged(experiment: "Experiment", scale: "Scale", rows: Sequence[Row]) -> lis
 
 
 def write_page(outcomes: Sequence[Outcome], out: Path) -> None:
-    """Writes one page over sweeps, which needs no other file and no network: whole, or not at all.
-
-    Args:
-      outcomes: of the sweeps, in the order of the page.
-      out: file of the page, such as `report.html`.
-
-    Raises:
-      ValueError: two of them have one name.
-    """
+    """Writes one page over sweeps, which needs no other file and no network. Raises `ValueError`: two have one name."""
     names = [outcome.name for outcome in outcomes]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"two sweeps of a page have the name {name!r}: rename a directory")
     text = page(outcomes)
     out.parent.mkdir(parents=True, exist_ok=True)
-    _write(out, text.encode())
+    write_whole(out, text)
 
 
 def pictures_of(experiment: "Experiment", rows: Sequence[Row]) -> tuple[dict[str, bytes | None], str]:
@@ -128,9 +118,3 @@ def pictures_of(experiment: "Experiment", rows: Sequence[Row]) -> tuple[dict[str
             reason = f"no figure yet: {missing}"
     with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text, on a page and in print
         return {f"figure.{kind}": figure and render(figure, kind) for kind in ("png", "svg")}, reason
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all."""
-    with replacing(path) as place:
-        place.write_bytes(content)

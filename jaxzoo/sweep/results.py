@@ -41,11 +41,7 @@ class Missing(LookupError):
 
 
 class Results:
-    """The finished runs of a sweep.
-
-    Args:
-      rows: those of `results.jsonl`.
-    """
+    """The finished runs of a sweep: rows of `results.jsonl`."""
 
     def __init__(self, rows: Sequence[Row]):
         self.rows: list[Row] = list(rows)

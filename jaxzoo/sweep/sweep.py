@@ -24,18 +24,13 @@ class Sweep:
 
     @functools.cached_property
     def points(self) -> list[tuple[Point, Task]]:
-        """Every point with its run.
-
-        Raises:
-          ValueError: a point, which it names, has no valid config.
-        """
+        """Every point with its run. Raises `ValueError`, which names it, where a point has no valid config."""
         found: list[tuple[Point, Task]] = []
         for point in self.scale.points:
             for axis, value in point.items():
                 if not isinstance(value, str | int | float | None):
-                    raise ValueError(
-                        f"point {coordinates(point)}: {axis}={value!r} must be text, a number, a flag or None"
-                    )
+                    rule = "must be text, a number, a flag or None"
+                    raise ValueError(f"point {coordinates(point)}: {axis}={value!r} {rule}")
             try:
                 found.append((point, Task.of(self.scale, point)))
             except ValueError as error:
@@ -93,11 +88,7 @@ class Sweep:
         return self.directory.result(task.id)["metrics"].get(SCORE, -math.inf)
 
     def rows(self) -> list[Row]:
-        """The results by point.
-
-        Raises:
-          ValueError: `results.jsonl` of a sweep that was reported is damaged.
-        """
+        """The results by point. Raises `ValueError` where `results.jsonl` of a reported sweep is damaged."""
         if not self.directory.has_runs:
             return reported(self.directory)
         done = self.directory.done()
@@ -106,10 +97,7 @@ class Sweep:
     def reuse(self, other: SweepDirectory) -> int:
         """Copies results of another sweep for runs that are not done here; returns how many.
 
-        Measurements are not copied: their times belong to a machine.
-
-        Raises:
-          ValueError: its `results.jsonl` is damaged.
+        Measurements are not copied: their times belong to a machine. Raises `ValueError` as `rows` does.
         """
         if other.has_runs:
             found = {task: other.result(task) for task in other.done()}
@@ -133,11 +121,7 @@ class Sweep:
 
 
 def reported(directory: SweepDirectory) -> list[Row]:
-    """The results by point of a sweep whose runs are elsewhere.
-
-    Raises:
-      ValueError: its `results.jsonl` is missing or damaged.
-    """
+    """The results by point of a sweep whose runs are elsewhere. Raises `ValueError`: they are missing or damaged."""
     directory.check([directory.rows.name])
     try:
         rows: list[Row] = list(read_json_lines(directory.rows, dict[str, Any]))

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -113,11 +112,7 @@ class Member:
 
 
 def _start(session: Session, config: ExperimentConfig, run: RunDirectory) -> Start:
-    """Locks a run directory and opens the run at its newest checkpoint, or at step 0.
-
-    Raises:
-      ValueError: another process writes here.
-    """
+    """Locks a run directory and opens the run at its newest checkpoint, or at step 0. Raises `InUseError`."""
     stored = to_json(config)
     if run.holds_run and any(run.checkpoints.glob("*")):
         run.claim()
@@ -175,13 +170,6 @@ class Clock:
             member.seconds += (seconds - self._seconds) / len(members)
             member.cpu_seconds += (cpu_seconds - self._cpu_seconds) / len(members)
         self._seconds, self._cpu_seconds = seconds, cpu_seconds
-
-
-def by_step(members: Sequence[Member]) -> Iterator[list[Member]]:
-    """Groups of runs that begin at the same step, the most advanced first."""
-    ordered = sorted(members, key=lambda member: -member.start.step)
-    for _, group in itertools.groupby(ordered, key=lambda member: member.start.step):
-        yield list(group)
 
 
 def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:

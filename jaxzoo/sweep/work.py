@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import itertools
 import math
 import shutil
 import time
@@ -19,7 +20,7 @@ from jaxzoo.sweep.machine import commit, machine, versions
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.sweep import Sweep
 from jaxzoo.sweep.task import Task
-from jaxzoo.sweep.train import Member, by_step, curve, train_members
+from jaxzoo.sweep.train import Member, curve, train_members
 from jaxzoo.tasks.guess import guessing_lines
 from jaxzoo.train.flops import train_flops
 from jaxzoo.train.loop import StopSignals
@@ -42,11 +43,9 @@ def work(
     """Makes runs until all have a result or have failed, here or in another worker, or until it must stop.
 
     Args:
-      sweep: sweep to make.
-      queue: queue of this worker.
+      sweep, queue, stop: the sweep, the queue of this worker, and the signals that stop it.
       workers: number of workers; each takes its share of the runs.
       vectorized: whether runs that share a program are vmapped.
-      stop: signals that stop this worker.
       keep_checkpoints: whether the last checkpoint of a run stays.
     """
     directory = sweep.directory
@@ -120,8 +119,10 @@ def _trained(
                 with contextlib.suppress(InUseError):  # another process writes there
                     members.append(Member(task, runs[task.id], session))
             asked = {name: Session(config) for name, config in tasks[0].also.items()}
-            for group in by_step(members):
-                for member, state in train_members(group, session, vectorized=vectorized, tell=queue.tell, stop=stop):
+            members.sort(key=lambda member: -member.start.step)  # the most advanced first
+            for _, group in itertools.groupby(members, key=lambda member: member.start.step):
+                trained = train_members(list(group), session, vectorized=vectorized, tell=queue.tell, stop=stop)
+                for member, state in trained:
                     if state is not None:
                         others = {name: other.evaluate(state.variables) for name, other in asked.items()}
                         yield _result(member, session, others)

@@ -55,11 +55,7 @@ class Device(NamedTuple):
 
 
 def find_device() -> Device:
-    """Asks JAX in a process of its own, because JAX keeps the accelerator that it has found.
-
-    Raises:
-      OSError: JAX does not start.
-    """
+    """Asks JAX in a process of its own, because JAX keeps the accelerator that it has found. Raises `OSError`."""
     code = "import json, jax; print(json.dumps([jax.default_backend(), jax.local_device_count()]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
@@ -75,12 +71,7 @@ def as_one_program(parallel: str, platform: str) -> bool:
 class LocalWorkers:
     """Processes of this machine, which also stop when this process is killed.
 
-    Args:
-      module: the worker's; its command line is a name and `words`.
-      words: command line of a worker after its name.
-      count: workers at once.
-      device: device of the machine.
-      logs: folder for the output of the workers.
+    The command line of a worker, in `module`, is a name and `words`; its output goes to a file in `logs`.
     """
 
     def __init__(self, module: str, words: Sequence[str], count: int, device: Device, logs: Path):

@@ -98,8 +98,6 @@ def _delays(n_tokens: int, max_length: int, sharpness: float) -> Attention:
     queries = np.concatenate([np.ones(width // 2), np.zeros(width // 2)])
     turns = [frequencies * delay for delay in (KEY_DELAY, VALUE_DELAY)]
     keys = np.concatenate([part for turn in turns for part in (np.cos(turn), np.sin(turn))])
-    assert layer.q_proj.bias is not None
-    assert layer.k_proj.bias is not None
     write(layer.q_proj.bias, np.tile(queries, 2))
     write(layer.k_proj.bias, amplitude * keys)
     values, out = np.zeros((3, c, 2, width)), np.zeros((2, width, 3, c))

@@ -17,7 +17,8 @@ matrices); ours is a dense matrix, of which all but O(w) entries are 0.
 """
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -101,26 +102,48 @@ def schedule(circuit: Circuit) -> list[Level]:
     At most `2 Delta` levels; gates that no output depends on are left out.
     """
     first = circuit.n_inputs + 1
-    needed = set(circuit.outputs)
-    for wire in range(first + len(circuit.gates) - 1, first - 1, -1):
+
+    def place(wire: int, after: int) -> int:  # sums in odd levels, products in even ones
+        is_sum = circuit.gates[wire - first].kind == "sum"
+        return after + (after % 2 == 0) if is_sum else after + after % 2
+
+    reads = {wire: gate[1:3] for wire, gate in enumerate(circuit.gates, first)}
+    levels = _levels(first, reads, circuit.outputs, place)
+    return [Level(circuit.gates[gates[0] - first].kind, gates, kept) for gates, kept in levels]
+
+
+def _levels(
+    n_first: int,
+    reads: Mapping[int, Iterable[int]],
+    outputs: Iterable[int],
+    place: Callable[[int, int], int] = lambda wire, after: after,
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Wires that are computed in each level, and those before them that are read later.
+
+    Args:
+      n_first: number of wires that are there at first.
+      reads: for each other wire, in order, what it is computed from.
+      outputs: wires that are read after all levels.
+      place: level of a wire, given the first one after all that it reads.
+    """
+    needed = set(outputs)
+    for wire in reversed(reads):
         if wire in needed:
-            needed.update(circuit.gates[wire - first][1:3])
-    level = dict.fromkeys(range(first), 0)
-    for wire, gate in enumerate(circuit.gates, first):
-        if wire in needed:  # sums in odd levels, products in even ones
-            after = max(level[gate.left], level[gate.right]) + 1
-            level[wire] = after + (after % 2 == 0) if gate.kind == "sum" else after + after % 2
-    last_read = dict.fromkeys(circuit.outputs, len(circuit.gates) * 2 + 2)
-    for wire, at in level.items():
-        if wire >= first:
-            for read in circuit.gates[wire - first][1:3]:
-                last_read[read] = max(last_read.get(read, 0), at)
-    levels = []
-    for at in sorted(set(level.values()) - {0}):
-        gates = tuple(wire for wire, own in level.items() if own == at)
-        kept = tuple(wire for wire, own in level.items() if own < at < last_read.get(wire, 0))
-        levels.append(Level(circuit.gates[gates[0] - first].kind, gates, kept))
-    return levels
+            needed.update(reads[wire])
+    level = dict.fromkeys(range(n_first), 0)
+    last_read: dict[int, float] = {}
+    for wire in [wire for wire in reads if wire in needed]:
+        level[wire] = place(wire, 1 + max((level[read] for read in reads[wire]), default=0))
+        for read in reads[wire]:
+            last_read[read] = max(last_read.get(read, 0), level[wire])
+    last_read |= dict.fromkeys(outputs, math.inf)
+    return [
+        (
+            tuple(wire for wire, own in level.items() if own == at),
+            tuple(wire for wire, own in level.items() if own < at < last_read.get(wire, 0)),
+        )
+        for at in sorted(set(level.values()) - {0})
+    ]
 
 
 class Size(NamedTuple):
@@ -173,18 +196,15 @@ class CompiledCircuit:
 def compile_channels(circuit: Circuit) -> CompiledCircuit:
     """Layers of BaseConv with a wire in each channel: `2 D + 1` for products of depth D, of width at most 3 w."""
     forms = _linear_forms(circuit)
-    stage = _stages(circuit, forms)
-    last_read = _last_reads(circuit, forms, stage)
-    n_stages = max(stage.values())
-    products = [[wire for wire, at in stage.items() if at == i] for i in range(1, n_stages + 1)]
-    kept = [[wire for wire, at in stage.items() if at < i < last_read[wire]] for i in range(1, n_stages + 1)]
-    widths = [2 * len(new) + len(old) for new, old in zip(products, kept, strict=True)]
-    width = max([circuit.n_inputs + 1, len(circuit.outputs), *widths])
-    held: list[int | None] = list(range(circuit.n_inputs + 1))  # the wire of each channel
+    first = circuit.n_inputs + 1
+    products = {wire: gate for wire, gate in enumerate(circuit.gates, first) if gate.kind == "product"}
+    reads = {wire: {*forms[gate.left], *forms[gate.right]} for wire, gate in products.items()}
+    levels = _levels(first, reads, {wire for out in circuit.outputs for wire in forms[out]})
+    width = max([first, len(circuit.outputs), *(2 * len(new) + len(old) for new, old in levels)])
+    held: list[int | None] = list(range(first))  # the wire of each channel
     layers = []
-    for new, old in zip(products, kept, strict=True):
-        n, first = len(new), circuit.n_inputs + 1
-        gates = [circuit.gates[wire - first] for wire in new]
+    for new, old in levels:
+        n, gates = len(new), [products[wire] for wire in new]
         factors = [*(forms[gate.left] for gate in gates), *(forms[gate.right] for gate in gates)]
         layers.append(_sums([*factors, *({wire: 1.0} for wire in old)], held, width))
         layers.append(_products(n, len(old), width))
@@ -209,34 +229,6 @@ def _linear_forms(circuit: Circuit) -> list[Form]:
             form[wire] = form.get(wire, 0.0) + b * factor
         forms.append(form)
     return forms
-
-
-def _stages(circuit: Circuit, forms: list[Form]) -> dict[int, int]:
-    """Depth in products of each input, of 1 and of each product that an output depends on."""
-    first, needed = circuit.n_inputs + 1, {wire for out in circuit.outputs for wire in forms[out]}
-    stage = dict.fromkeys(range(first), 0)
-    depth = dict(stage)
-    for wire, gate in enumerate(circuit.gates, first):
-        if gate.kind == "product":
-            depth[wire] = 1 + max((depth[read] for side in gate[1:3] for read in forms[side]), default=0)
-    for wire in sorted(depth, reverse=True):
-        if wire in needed and wire >= first:
-            stage[wire] = depth[wire]
-            needed.update(read for side in circuit.gates[wire - first][1:3] for read in forms[side])
-    return dict(sorted(stage.items()))
-
-
-def _last_reads(circuit: Circuit, forms: list[Form], stage: dict[int, int]) -> dict[int, int]:
-    """Last stage that reads each wire of `stage`; outputs are read after all stages."""
-    first = circuit.n_inputs + 1
-    last = dict.fromkeys(stage, 0)
-    for wire, at in stage.items():
-        if wire >= first:
-            for read in (read for side in circuit.gates[wire - first][1:3] for read in forms[side]):
-                last[read] = max(last[read], at)
-    for read in (read for out in circuit.outputs for read in forms[out]):
-        last[read] = max(stage.values()) + 1
-    return last
 
 
 def _sums(forms: list[Form], held: list[int | None], width: int) -> BaseConv:

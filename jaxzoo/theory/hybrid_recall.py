@@ -31,7 +31,7 @@ from jaxzoo.mixers import AttentionConfig, BaseConvConfig
 from jaxzoo.mixers.attention.softmax_attention import Attention
 from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.models import LanguageModel, LanguageModelConfig
-from jaxzoo.theory.parameters import write
+from jaxzoo.theory.parameters import set_base_conv, write
 
 VALUE_FACTOR = 4
 """Factor of a value's code in the residual; more than 3 drowns the codes of the two tokens that are there."""
@@ -92,11 +92,7 @@ def _set_delay(layer: BaseConv, *, scale: float) -> None:
     second = np.arange(d) >= d // 2
     taps = np.zeros((n_taps, d))
     taps[0], taps[1] = -scale * second, scale * second
-    write(layer.taps, taps)
-    write(layer.conv_bias, np.zeros(d))
-    write(layer.projection.kernel, np.zeros((d, d)))
-    assert layer.projection.bias is not None
-    write(layer.projection.bias, np.ones(d))
+    set_base_conv(layer, np.zeros((d, d)), np.ones(d), taps, np.zeros(d))
 
 
 def _set_lookup(layer: Attention, *, sharpness: float) -> None:

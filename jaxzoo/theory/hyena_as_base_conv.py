@@ -45,10 +45,9 @@ def to_base_conv(hyena: Hyena) -> list[BaseConv]:
     out_kernel[last, :d] = hyena.out_proj.kernel[...]
     assert hyena.in_proj.bias is not None
     assert hyena.out_proj.bias is not None
+    assert hyena.short_conv.bias is not None
     out_bias[:d] = hyena.out_proj.bias[...]
-    short_bias = hyena.short_conv.bias
-    assert short_bias is not None
-    short = np.asarray(hyena.short_conv.taps[...]), np.asarray(short_bias[...])
+    short = np.asarray(hyena.short_conv.taps[...]), np.asarray(hyena.short_conv.bias[...])
     layers = [
         base_conv(in_kernel, np.asarray(hyena.in_proj.bias[...]), nothing, np.ones(wide)),
         base_conv(np.zeros((wide, wide)), np.ones(wide), *short),
@@ -89,7 +88,6 @@ def to_hyena(base_conv: BaseConv) -> Hyena:
     emb_dim = max(n_taps + 1 - n_taps % 2, 3)
     network = HyenaFilterConfig(emb_dim=emb_dim, width=n_taps, n_inner=0, sine_frequency=1.0)
     hyena = zeros(Hyena, HyenaConfig(d_model=d, n_taps=n_taps, form="release", n_short_taps=1, filter_network=network))
-    assert hyena.in_proj.bias is not None
     assert base_conv.projection.bias is not None
     identity, gate = np.eye(d), np.asarray(base_conv.projection.kernel[...])
     write(hyena.in_proj.kernel, np.concatenate([np.zeros((d, d)), gate, identity], axis=1))

@@ -79,9 +79,12 @@ def build(
     """
     if filter == "programmatic" and n_shifts > 1:
         raise ValueError(f"build: n_shifts={n_shifts} must be 1 for a programmatic filter, which adds up all distances")
-    counts = range(1, n_shifts + 1)
+    c, counts = n_tokens, range(1, n_shifts + 1)
+    compare, fetch = np.zeros((3, c, 3, c)), np.zeros((4, c, 4, c))
+    compare[2, :, 0] = np.eye(c)  # queries are the gate of keys
+    fetch[3, :, 1] = 1  # the sum of y, in every channel, is the gate of values
     return InputDependentRecall(
-        [_compare(n_tokens, n, filter) for n in counts], [_fetch(n_tokens, n, filter) for n in counts]
+        [_layer(compare, n, "key", filter) for n in counts], [_layer(fetch, n, "value", filter) for n in counts]
     )
 
 
@@ -100,8 +103,9 @@ def answers(outputs: Float[Array, "b t v"]) -> Int[np.ndarray, "b n"]:
     return np.where(rows.max(-1) > SMALLEST, rows.argmax(-1), NOTHING)
 
 
-def _layer(c: int, blocks: int, n_shifts: int, kernel: Literal["key", "value"], filter: str) -> InputDependentConv:
-    """A layer without a gate, its distances those of keys and queries."""
+def _layer(gate: np.ndarray, n_shifts: int, kernel: Literal["key", "value"], filter: str) -> InputDependentConv:
+    """A layer of this gate `(blocks, c, blocks, c)`, its distances those of keys and queries."""
+    blocks, c = gate.shape[:2]
     if filter == "programmatic":
         config = InputDependentConvConfig(d_model=blocks * c, kernel=kernel, pairs="all")
     else:
@@ -118,22 +122,5 @@ def _layer(c: int, blocks: int, n_shifts: int, kernel: Literal["key", "value"], 
         projection = np.zeros((blocks, c, blocks, c))
         projection[0, :, 0] = projection[2, :, 0] = np.eye(c)
         write(layer.correlated.kernel, projection.reshape(blocks * c, blocks * c))
-    return layer
-
-
-def _compare(c: int, n_shifts: int, filter: str) -> InputDependentConv:
-    """Queries are the gate of keys."""
-    layer = _layer(c, 3, n_shifts, "key", filter)
-    gate = np.zeros((3, c, 3, c))
-    gate[2, :, 0] = np.eye(c)
-    write(layer.projection.kernel, gate.reshape(3 * c, 3 * c))
-    return layer
-
-
-def _fetch(c: int, n_shifts: int, filter: str) -> InputDependentConv:
-    """The sum of y, in every channel, is the gate of values."""
-    layer = _layer(c, 4, n_shifts, "value", filter)
-    gate = np.zeros((4, c, 4, c))
-    gate[3, :, 1] = 1
-    write(layer.projection.kernel, gate.reshape(4 * c, 4 * c))
+    write(layer.projection.kernel, gate.reshape(blocks * c, blocks * c))
     return layer

@@ -35,7 +35,6 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from scipy.special import log_ndtr
 
 from jaxzoo.mixers.attention.landmark_cat import LandmarkCAT, LandmarkCATConfig
 
@@ -96,13 +95,6 @@ def uniform_critical_dimensions(
     return np.concatenate(found)
 
 
-def success_probability(d: float, *, n_blocks: int, block_size: int, sigma: float = 1.0) -> float:
-    """The probability of Proposition 1's event for a fixed query, by quadrature of the law: no draws."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
-    reach = (math.sqrt(d) / sigma + math.sqrt(block_size - 1) * nodes) / math.sqrt(block_size)
-    return float(weights @ np.exp((n_blocks - 2) * log_ndtr(reach)) / weights.sum())
-
-
 def sufficient_dimension(
     t: float, *, n_blocks: int, block_size: int, sigma: float = 1.0, query_dim: int = 0, smoothing: Smoothing = "mean"
 ) -> float:
@@ -124,21 +116,6 @@ def insufficient_dimension(
 def guarantee(t: float) -> float:
     """`1 - 3 exp(-t^2 / 4)`, the probability of the propositions; it says nothing up to t = 2.1."""
     return 1 - 3 * math.exp(-(t**2) / 4)
-
-
-def random_contexts(
-    rng: np.random.Generator, n: int, *, length: int, d: int, block_size: int, sigma: float = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
-    """Contexts of Definition 6, float32 `(n, length, d)`, and where x_L stands first.
-
-    The token after it, whose key is x_L under the key delay, is in a block before the last; `length` is a multiple of
-    `block_size`.
-    """
-    x = rng.normal(0, sigma / math.sqrt(d), (n, length, d))
-    x[:, -1] /= np.linalg.norm(x[:, -1], axis=1, keepdims=True)
-    first = rng.integers(length - block_size - 1, size=n)
-    x[np.arange(n), first] = x[:, -1]
-    return x.astype(np.float32), first
 
 
 def recall_layer(d: int, block_size: int, *, smoothing: Smoothing = "mean", sharpness: float = 1000.0) -> LandmarkCAT:

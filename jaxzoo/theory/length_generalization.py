@@ -41,11 +41,11 @@ LEARNED = {("q_proj", "kernel"), ("k_proj", "kernel"), ("head_filters", "values"
 class Quantities(NamedTuple):
     """Quantities of Theorem 2, for one layer and sequences of one length."""
 
-    filter_distance: float
+    filter_distance: Float[Array, ""]
     """|F_v - D_{-1}|_1."""
-    map_distance: float
+    map_distance: Float[Array, ""]
     """Largest |softmax(X W x_{L-1}) - s*|_1."""
-    error: float
+    error: Float[Array, ""]
     """Largest |f(X) - y|."""
 
 
@@ -84,11 +84,18 @@ def attention_map(
     return jax.nn.softmax(jnp.pad(scores, ((0, 0), (layer.config.n_taps // 2, 0))), axis=1)
 
 
+@nnx.jit
 def measure(
     layer: ConvolutionAugmentedAttention, embeddings: Float[Array, "vocab d"], tokens: Int[Array, "b t"]
 ) -> Quantities:
     """The theorem's quantities of a layer of its form, over rows of Definition 2: the last token stands once before."""
-    return Quantities(*map(float, _quantities(layer, embeddings, tokens)))
+    reach, asked = layer.config.n_taps // 2, tokens == tokens[:, -1:]
+    taps = getattr(layer.head_filters, "values")[...][:, 0]  # noqa: B009 the type checker does not know it
+    golden = jnp.pad(jnp.where(asked, 0.5, 0.0), ((0, 0), (reach, 0)))
+    found = attention_map(layer, embeddings, tokens)
+    errors = jnp.linalg.norm(outputs(layer, embeddings, tokens) - embeddings[answers(tokens)], axis=1)
+    distance = jnp.abs(taps.at[reach - 1].add(-1.0)).sum()
+    return Quantities(distance, jnp.abs(found - golden).sum(1).max(), errors.max())
 
 
 def separation(embeddings: Float[np.ndarray, "vocab d"]) -> float:
@@ -150,14 +157,3 @@ def train(
 
     keys = jax.random.split(jax.random.key(seed), n_steps)
     return with_learned(run(nnx.to_pure_dict(learned), keys))
-
-
-@nnx.jit
-def _quantities(layer: ConvolutionAugmentedAttention, embeddings: jax.Array, tokens: jax.Array) -> tuple:
-    """The numbers of `Quantities`, in their order."""
-    reach, asked = layer.config.n_taps // 2, tokens == tokens[:, -1:]
-    taps = getattr(layer.head_filters, "values")[...][:, 0]  # noqa: B009 the type checker does not know it
-    golden = jnp.pad(jnp.where(asked, 0.5, 0.0), ((0, 0), (reach, 0)))
-    found = attention_map(layer, embeddings, tokens)
-    errors = jnp.linalg.norm(outputs(layer, embeddings, tokens) - embeddings[answers(tokens)], axis=1)
-    return jnp.abs(taps.at[reach - 1].add(-1.0)).sum(), jnp.abs(found - golden).sum(1).max(), errors.max()

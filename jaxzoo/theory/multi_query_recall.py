@@ -55,7 +55,6 @@ def multi_query_recall_model(
     set_ngram_recall(layer, taps, c=c, delay="key")
     theta = 1 - margin(table[:-1], taps, from_start=False) / 2
     z = np.sign(taps[0]) * table[-1]
-    assert layer.q_proj.bias is not None
     write(layer.q_proj.bias, math.sqrt((d + 2) * c) * theta * z)
     return model
 

@@ -34,6 +34,9 @@ then the shorter gram is the opposite of the longer. `separating_taps` draws suc
 `from_start=False` leaves this case out, as its caller must.
 
 float32 rounds products to about 1e-7, so that m should be above 1e-5.
+
+In all functions `embeddings` have length 1, and no two are equal; `taps` are F, the newest token's first; `length` is
+that of the longest sequence, the row of zeros of the value delay not counted; `from_start=False` leaves out case (2).
 """
 
 from typing import Literal
@@ -54,17 +57,12 @@ SMALLEST_MARGIN = 1e-5
 
 
 def associative_recall_layer(embeddings: Float[np.ndarray, "vocab d"], *, length: int) -> ConvolutionAugmentedAttention:
-    """Corollary 1: a layer whose output at the last token is the value of that token, as an embedding.
-
-    Args:
-      embeddings: of length 1, no two equal.
-      length: tokens of the longest sequence.
-    """
+    """Corollary 1: a layer whose output at the last token is the value of that token, as an embedding."""
     d = embeddings.shape[1]
     config = ConvolutionAugmentedAttentionConfig(d_model=d, n_taps=2, filter_queries=False, filter_values=False)
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
-    c = recall_sharpness(embeddings, np.ones(1), length=length)
-    _set(layer, np.array([0.0, 1.0]), None, c=c, value_scale=1.0)
+    _set_projections(layer, c=recall_sharpness(embeddings, np.ones(1), length=length), value_scale=1.0)
+    set_taps(layer, "keys", np.array([0.0, 1.0]))
     return layer
 
 
@@ -78,17 +76,8 @@ def ngram_recall_layer(
 ) -> ConvolutionAugmentedAttention:
     """Theorem 1: a layer whose output at the last token is the value of the last `n` tokens, as an embedding.
 
-    With `delay="value"` the last token is a row of zeros, after the query.
-
-    Args:
-      embeddings: of length 1.
-      taps: F, the newest token's first.
-      length: tokens of the longest sequence, the row of zeros not counted.
-      delay: the construction.
-      from_start: False leaves out the case (2) of the module docstring.
-
-    Raises:
-      ValueError: two grams have one direction.
+    With `delay="value"` the last token is a row of zeros, after the query. Raises `ValueError`: two grams have one
+    direction.
     """
     config = ngram_recall_config(len(taps), embeddings.shape[1], d_model=embeddings.shape[1])
     layer = ConvolutionAugmentedAttention(config, rngs=nnx.Rngs(0))
@@ -134,10 +123,9 @@ def set_ngram_recall(
 ) -> None:
     """Sets the parameters of Theorem 1 in a layer of `ngram_recall_config`."""
     now, delayed = np.append(taps, 0.0), np.append(0.0, taps)
-    if delay == "key":
-        _set(layer, delayed, now, c=c, value_scale=1.0)
-    else:
-        _set(layer, delayed, delayed, c=c, value_scale=2.0)
+    _set_projections(layer, c=c, value_scale=1.0 if delay == "key" else 2.0)
+    set_taps(layer, "keys", delayed)
+    set_taps(layer, "queries", now if delay == "key" else delayed)
 
 
 def recall_sharpness(
@@ -147,11 +135,7 @@ def recall_sharpness(
     length: int,
     from_start: bool = True,
 ) -> float:
-    """c of the module docstring.
-
-    Raises:
-      ValueError: two grams have one direction.
-    """
+    """c of the module docstring. Raises `ValueError`: two grams have one direction."""
     m = margin(embeddings, taps, from_start=from_start)
     if m < SMALLEST_MARGIN:
         raise ValueError(
@@ -170,11 +154,6 @@ def margin(embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"
     """m of the module docstring, over all pairs of grams: `vocab^(2 n) d` multiply-adds.
 
     Where all products of two embeddings are equal (orthogonal ones), 2 n of them have the margin of all.
-
-    Args:
-      embeddings: of length 1.
-      taps: F, the newest token's first.
-      from_start: counts the shorter grams at the start of a sequence.
     """
     if len(taps) > 1 and np.ptp((embeddings @ embeddings.T)[~np.eye(len(embeddings), dtype=bool)]) < 1e-9:
         embeddings = embeddings[: 2 * len(taps)]
@@ -184,8 +163,8 @@ def margin(embeddings: Float[np.ndarray, "vocab d"], taps: Float[np.ndarray, "n"
         sums = (sums[:, None] + tap * embeddings[None]).reshape(-1, embeddings.shape[1])
         directions.append(sums / np.linalg.norm(sums, axis=1, keepdims=True))
     full = directions.pop()
-    largest = max([0.0, _largest_product(full, full), *(_largest_product(full, d, same=False) for d in directions)])
-    return 1 - largest if from_start else 1 - max(0.0, _largest_product(full, full))
+    shorter = directions if from_start else []
+    return 1 - max([0.0, _largest_product(full, full), *(_largest_product(full, d, same=False) for d in shorter)])
 
 
 def separating_taps(n_gram: int, *, seed: int) -> Float[np.ndarray, "n"]:
@@ -200,19 +179,9 @@ def separating_taps(n_gram: int, *, seed: int) -> Float[np.ndarray, "n"]:
             return taps
 
 
-def _set(
-    layer: ConvolutionAugmentedAttention,
-    key_taps: Float[np.ndarray, "w"],
-    query_taps: Float[np.ndarray, "w"] | None,
-    *,
-    c: float,
-    value_scale: float,
-) -> None:
+def _set_projections(layer: ConvolutionAugmentedAttention, *, c: float, value_scale: float) -> None:
     unit = np.eye(layer.config.head_width)
     set_projections(layer, queries=np.sqrt(c) * unit, keys=np.sqrt(c) * unit, values=value_scale * unit)
-    set_taps(layer, "keys", key_taps)
-    if query_taps is not None:
-        set_taps(layer, "queries", query_taps)
 
 
 def _largest_product(x: np.ndarray, y: np.ndarray, *, same: bool = True, rows: int = 1024) -> float:

@@ -87,13 +87,8 @@ def set_taps(layer: ConvolutionAugmentedAttention, name: str, taps: Float[np.nda
 def sharpness(length: int, distance: float, gap: float) -> float:
     """The factor c = log(4 L / eps) / gap of scores, above which softmax is close to a choice.
 
-    If one of L scores exceeds all others by `gap`, then c times them gives the others a weight of at most
+    If one of L = `length` scores exceeds all others by `gap`, then c times them gives the others a weight of at most
     (L - 1) eps / (4 L) together. A mean of vectors of length 1 is then closer than eps / 2 to the chosen one, and the
-    chosen one is the nearest of all vectors whose smallest distance is eps.
-
-    Args:
-      length: L.
-      distance: eps.
-      gap: between the largest score and the second.
+    chosen one is the nearest of all vectors whose smallest distance is eps = `distance`.
     """
     return math.log(4 * length / distance) / gap

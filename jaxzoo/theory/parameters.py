@@ -22,20 +22,27 @@ def zeros(kind: type[AnyMixer], config: MixerConfig) -> AnyMixer:
 def base_conv(kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias: np.ndarray) -> BaseConv:
     """`(u kernel + bias) . (taps * u + conv_bias)`."""
     layer = zeros(BaseConv, BaseConvConfig(d_model=len(bias), filter="long", n_taps=len(taps), form="paper"))
-    assert layer.projection.bias is not None
+    set_base_conv(layer, kernel, bias, taps, conv_bias)
+    return layer
+
+
+def set_base_conv(
+    layer: BaseConv, kernel: np.ndarray, bias: np.ndarray, taps: np.ndarray, conv_bias: np.ndarray
+) -> None:
+    """Sets all parameters of a BaseConv."""
     write(layer.projection.kernel, kernel)
     write(layer.projection.bias, bias)
     write(layer.taps, taps)
     write(layer.conv_bias, conv_bias)
-    return layer
 
 
-def write(parameter: nnx.Variable[Any], value: np.ndarray) -> None:
+def write(parameter: nnx.Variable[Any] | None, value: np.ndarray) -> None:
     """Sets a parameter.
 
     Raises:
       ValueError: the value has another shape, which would be broadcast.
     """
+    assert parameter is not None
     if parameter.shape != value.shape:
         raise ValueError(f"write: a value of shape {value.shape} must have the parameter's, {parameter.shape}")
     parameter[...] = jnp.asarray(value, jnp.float32)

@@ -267,14 +267,6 @@ def _stack(layers: _Layers) -> tuple[nnx.GraphDef, nnx.State]:
     for i, lags in enumerate(layers.lags):
         has_tap = np.flatnonzero(lags >= 0)
         taps[i, lags[has_tap], has_tap] = 1
-    passed = (np.arange(width) >= DATA).astype(np.float32)
-    assert mixer.projection.bias is not None
-    graph, parameters = nnx.split(mixer)
-    values = {
-        ("projection", "kernel"): np.stack(layers.kernels),
-        ("projection", "bias"): np.tile(passed, (n, 1)),
-        ("taps",): taps,
-        ("conv_bias",): np.stack(layers.conv_biases),
-    }
-    flat = {path: leaf.replace(jnp.asarray(values[path], jnp.float32)) for path, leaf in nnx.to_flat_state(parameters)}
-    return graph, nnx.from_flat_state(flat)
+    projection = {"kernel": np.stack(layers.kernels), "bias": np.tile(np.arange(width) >= DATA, (n, 1))}
+    values = {"projection": projection, "taps": taps, "conv_bias": np.stack(layers.conv_biases)}
+    return nnx.graphdef(mixer), nnx.State(jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values))

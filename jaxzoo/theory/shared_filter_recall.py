@@ -33,7 +33,7 @@ from jaxzoo.layers.variables import parameter
 from jaxzoo.mixers import BaseConvConfig, Context, InputDependentConvConfig
 from jaxzoo.mixers.conv.base_conv import BaseConv
 from jaxzoo.mixers.conv.input_dependent_conv import InputDependentConv
-from jaxzoo.theory.parameters import write, zeros
+from jaxzoo.theory.parameters import set_base_conv, write, zeros
 
 FILLER = 0
 """The token that is nothing."""
@@ -70,13 +70,10 @@ def build(vocab_size: int, n_distances: int, *, error: float = 1e-6, seed: int =
     codes[FILLER] = 0
     bind = zeros(BaseConv, BaseConvConfig(d_model=2 * w, n_taps=2))
     fetch = zeros(InputDependentConv, InputDependentConvConfig(d_model=2 * w, ignored_token=FILLER))
-    assert bind.projection.bias is not None
     first = np.arange(2 * w) < w
-    nothing, identity = np.zeros((w, w)), np.eye(w)
-    write(bind.projection.kernel, np.block([[nothing, identity], [nothing, nothing]]))
-    write(bind.projection.bias, first.astype(float))
-    write(bind.taps, np.stack([first, ~first]).astype(float))
-    write(fetch.projection.kernel, np.block([[nothing, identity], [nothing, nothing]]))
+    first_to_second = np.eye(2 * w, k=w)
+    set_base_conv(bind, first_to_second, first.astype(float), np.stack([first, ~first]).astype(float), np.zeros(2 * w))
+    write(fetch.projection.kernel, first_to_second)
     table = jnp.asarray(np.tile(codes, 2), jnp.float32)
     return SharedFilterRecall(parameter(table, ("vocab", "embed"), is_embedding=True), bind, fetch)
 

@@ -332,8 +332,6 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, tokens):
             make(*paths, **fields)
         assert "\n" not in str(raised.value)
     assert make(tokens, expected_tokenizer="bytes").vocab_size == 257
-    with pytest.raises(ValueError, match=r"TokenData\.batch_size=0 must be positive"):
-        make(tokens, batch_size=0)
 
 
 @pytest.mark.full

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
-from jaxzoo.cli.sweep_report import report
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.outcome import Outcome

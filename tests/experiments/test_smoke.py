@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
+from jaxzoo.cli.sweep import report
 from jaxzoo.cli.sweep_options import open_sweep
-from jaxzoo.cli.sweep_report import report
 from jaxzoo.screen import Screen
 from jaxzoo.sweep.directory import About
 from jaxzoo.sweep.queue import Queue

@@ -25,7 +25,7 @@ MUTANTS: list[Mutant] = [
         "tests/data/test_completions.py",
         ("the loss misses the first token of a response", "targets[row, len(kept) - 1 :", "targets[row, len(kept) :"),
         ("the end of a prompt is cut", "prompt[-max(1, length + 1 - len(response)) :]", "prompt[: length]"),
-        ("validation pairs are trained on", "if _hash(each) % VALID_SHARE]", "]"),
+        ("validation pairs are trained on", " if not is_held_out(repr(each), VALID_SHARE)]", "]"),
     ),
     *planted(
         "jaxzoo/data/corpus/rows.py",

@@ -11,11 +11,11 @@ MUTANTS = [
     *planted(
         "jaxzoo/interop/torch_pickle.py",
         PICKLES,
-        ("any global is let in", "        if not known:\n", "        if False:\n"),
+        ("any global is let in", "    if not known:\n", "    if False:\n"),
         ("any global of torch is let in", 'module == "torch" and name in _STORAGES', 'module == "torch"'),
         ("views beyond their record", "if 0 not in tensor.shape and last >= storage.size:", "if False:"),
         ("records shorter than they claim", "info.file_size < storage.size * dtype.itemsize or ", ""),
-        ("compressed records", "        if info.compress_type != zipfile.ZIP_STORED:", "        if False:"),
+        ("compressed records", "if info.compress_type != zipfile.ZIP_STORED:", "if False:"),
         ("big-endian numbers", 'archive.read(records["byteorder"]).strip() != b"little"', "False"),
     ),
     *planted(

@@ -267,7 +267,7 @@ MUTANTS: list[Mutant] = [
     Mutant(
         name="verify: a process that hangs while it runs is waited for as long as for a compiler",
         path="pallas_kernels/verify/job.py",
-        old='if phase == "compiling" and (self._folder / "compiled").exists():',
+        old='if phase == "compiling" and self._compiled():',
         new="if False:",
         tests=("tests/pallas_kernels/test_verify.py",),
     ),

@@ -11,7 +11,7 @@ import sys
 import jax
 import pytest
 
-from jaxzoo.cli.sweep_report import report
+from jaxzoo.cli.sweep import report
 from jaxzoo.screen import Screen
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory

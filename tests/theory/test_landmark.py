@@ -3,14 +3,13 @@
 import jax
 import numpy as np
 import pytest
+from scipy.special import log_ndtr
 
 from jaxzoo.theory.landmark import (
     critical_dimensions,
     guarantee,
     insufficient_dimension,
-    random_contexts,
     recall_layer,
-    success_probability,
     sufficient_dimension,
     uniform_critical_dimensions,
 )
@@ -48,6 +47,23 @@ def contexts_of_definition(rng, n, d, sigma, place=None):
     first = rng.integers(BLOCKS - 1, size=n) * SIZE + places
     x[np.arange(n), first] = x[:, -1]
     return x, first
+
+
+def random_contexts(rng, n, *, length, d, block_size):
+    """Definition 6, float32: the token after the first x_L, whose key it is under the delay, in a block before the
+    last."""
+    x = rng.normal(0, 1 / np.sqrt(d), (n, length, d))
+    x[:, -1] /= np.linalg.norm(x[:, -1], axis=1, keepdims=True)
+    first = rng.integers(length - block_size - 1, size=n)
+    x[np.arange(n), first] = x[:, -1]
+    return x.astype(np.float32), first
+
+
+def success_probability(d, *, n_blocks, block_size, sigma=1.0):
+    """The probability of Proposition 1's event for a fixed query, by quadrature of the law: no draws."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(200)
+    reach = (np.sqrt(d) / sigma + np.sqrt(block_size - 1) * nodes) / np.sqrt(block_size)
+    return weights @ np.exp((n_blocks - 2) * log_ndtr(reach)) / weights.sum()
 
 
 @pytest.mark.parametrize(

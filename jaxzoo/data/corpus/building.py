@@ -85,13 +85,10 @@ class Build:
 
     def estimate(self) -> int:
         """Bytes of disk that the data set needs: `COMPRESSED_FACTOR` for compressed inputs, 1 for others."""
-        files = [file for files in self.files.values() for file in files.values()]
-        return round(
-            sum(
-                file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
-                for file in files
-            )
-        )
+        total = 0.0
+        for file in (file for files in self.files.values() for file in files.values()):
+            total += file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
+        return round(total)
 
     def check_disk(self) -> None:
         """Raises `ValueError` if the disk has too little space for the rest of the build."""
@@ -142,7 +139,8 @@ class Build:
                 next(read_documents(piece.files, piece.fields, Skipped(), skip_bad=skip_bad), None)
         claims = self.work.claims
         with begun(self.out, _PLAN, self._request, results="work/notes/*.json", claims=claims):
-            self.work.create()
+            for folder in (self.work.notes, self.work.shards, self.work.progress):
+                folder.mkdir(parents=True, exist_ok=True)
             pieces = [Piece(p.name, self.work.notes / f"{p.name}.json", (self.work, p)) for p in files]
             share_out(write_piece, pieces, workers=workers, claims=claims)
         names = [piece.name for piece in files]
@@ -166,8 +164,3 @@ class Build:
             fraction = self.config.hashed_fraction if split == "train" else 0.0
             for i, group in enumerate(groups):
                 yield FilePiece(split, i, tuple(group), fields, fraction, limit, skip_bad)
-
-
-def build(config: BuildConfig, out: Path, *, workers: int = 1, skip_bad: bool = False) -> Built:
-    """Makes or finishes a data set, or finds it finished; raises as `Build` does."""
-    return Build(config, out).run(workers=workers, skip_bad=skip_bad)

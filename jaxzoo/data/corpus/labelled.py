@@ -67,11 +67,6 @@ def read_labelled(file: Path) -> list[Labelled]:
             raise ValueError(f"{file}:{rows.line_num + 1}: no table in UTF-8: {error}") from None
 
 
-def split_of(file: Path) -> str:
-    """Returns the split of a file."""
-    return file.stem if file.suffix == ".csv" else file.parent.parent.name
-
-
 def _checked(text: str, where: str) -> str:
     if not text:
         raise ValueError(f"{where}: the sequence is empty; leave it out")

@@ -45,6 +45,8 @@ def write_python_pile(
         ValueError: a file exists, a package is not installed, or the library zstandard is missing.
     """
     need("zstandard", "writing jsonl.zst files")
+    import zstandard
+
     for file in FILES:
         if (out / file).exists() and not overwrite:
             raise ValueError(f"{out / file} exists; choose another --out, or replace it with --overwrite")
@@ -59,7 +61,11 @@ def write_python_pile(
             count = counts[file].setdefault(subset, [0, 0])
             count[0] += 1
             count[1] += len(text.encode())
-        _write(out / file, chosen)
+        rows = ({"text": text, "meta": {"pile_set_name": subset}} for subset, _, text in chosen)
+        data = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+        (out / file).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(out / file, owned=True) as place:
+            place.write_bytes(zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data))
     return counts
 
 
@@ -90,13 +96,3 @@ def _package_files(packages: Sequence[str]) -> dict[str, Path]:
             if file.suffix == ".py" and not {"test", "tests"} & set(file.parts):
                 found[file.as_posix()] = Path(str(file.locate()))
     return {name: file for name, file in found.items() if file.is_file()}
-
-
-def _write(file: Path, chosen: list[NamedText]) -> None:
-    import zstandard
-
-    rows = ({"text": text, "meta": {"pile_set_name": subset}} for subset, _, text in chosen)
-    data = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(file, owned=True) as place:
-        place.write_bytes(zstandard.ZstdCompressor(level=9, write_checksum=True).compress(data))

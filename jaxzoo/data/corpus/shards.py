@@ -88,11 +88,6 @@ class WorkDirectory:
         self.progress: Path = path / "progress"
         self.claims: Path = path / "claims"
 
-    def create(self) -> None:
-        """Makes the missing directories."""
-        for folder in (self.notes, self.shards, self.progress):
-            folder.mkdir(parents=True, exist_ok=True)
-
     def section_note(self, piece: str, section: int) -> Path:
         """Note of the content of a section."""
         return self.notes / f"{piece}-{section:05d}.json"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
-from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled, split_of
+from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled
 from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
 from jaxzoo.data.corpus.rows import TABLES, read_rows
 
@@ -114,11 +114,9 @@ class Skipped:
 
     def add(self, other: "Skipped") -> None:
         """Adds other counts."""
-        self.lines, self.files, self.empty = (
-            self.lines + other.lines,
-            self.files + other.files,
-            self.empty + other.empty,
-        )
+        self.lines += other.lines
+        self.files += other.files
+        self.empty += other.empty
         self.places = [*self.places, *other.places][:MOST_REMEMBERED]
 
     def take(self) -> "Skipped":
@@ -221,8 +219,9 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
         for number, (text, name, split) in left:
             yield number, TextDocument(text, name, split if fields.intervals else "")
     elif isinstance(fields, LabelledLayout):
+        split = file.stem if file.suffix == ".csv" else file.parent.parent.name
         for number, (text, name) in itertools.islice(enumerate(read_labelled(file), start=1), n_before, None):
-            yield number, TextDocument(text, name, split_of(file))
+            yield number, TextDocument(text, name, split)
     elif fields is not None and file.suffix in TABLES:
         columns = [name.split(".")[0] for name in fields if name]
         yield from read_rows(file, list(dict.fromkeys(columns)), n_before)

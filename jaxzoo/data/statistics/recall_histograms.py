@@ -16,6 +16,7 @@ from jaxtyping import Bool, Int64, UInt
 from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Report
+from jaxzoo.data.statistics.bigram_counts import AGAIN
 from jaxzoo.data.statistics.repeats import repeat_distances
 from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard, shard_name
 from jaxzoo.json_files import add_checksum, read_json
@@ -24,7 +25,6 @@ from jaxzoo.whole_files import write_json
 KINDS = ("all", "content")
 """All n-grams, those with an end-of-text token too; and those without stop words, punctuation and end-of-text."""
 
-_AGAIN = "remove its directory and count again"
 _BLOCK = 2**20
 """Tokens that are counted together."""
 
@@ -74,9 +74,9 @@ def count_repeats(
     total = np.zeros(_shape(cut, len(split.subsets)), np.int64)
     for note in work.make_parts(_count_shard, arguments, workers=workers, report=report):
         file = note.with_suffix(".npy")
-        part = open_array(file, "int64", total.size, remedy=_AGAIN)
-        digest = read_json(note, dict[str, str], checksum=True, remedy=_AGAIN).get("sha256", "")
-        require_digest(part, digest, file, remedy=_AGAIN)
+        part = open_array(file, "int64", total.size, remedy=AGAIN)
+        digest = read_json(note, dict[str, str], checksum=True, remedy=AGAIN).get("sha256", "")
+        require_digest(part, digest, file, remedy=AGAIN)
         total += part.reshape(total.shape)
     return {
         subset: Histograms(each[:, :, 0, :-1], each[:, :, 1])

@@ -1,10 +1,10 @@
 """Summary of the histograms of repeated n-grams, as JSON and as a table (Zoology App. D)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
 from jaxzoo.data.statistics.power_law import fit_power_law
 from jaxzoo.data.statistics.recall_histograms import KINDS, Histograms
@@ -16,15 +16,6 @@ TOGETHER = "all subsets"
 _BINS = 40
 
 Json = dict[str, Any]
-
-
-class DistanceBins(NamedTuple):
-    """Distances in bins of equal width in their logarithm, for the pictures."""
-
-    first: Int64[np.ndarray, "bins"]
-    last: Int64[np.ndarray, "bins"]
-    share: Float[np.ndarray, "bins"]
-    """Share of all repeats at one distance of the bin, on average."""
 
 
 def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:
@@ -56,22 +47,23 @@ def _numbers(histograms: Histograms) -> Json:
     repeats, sequences = int(by_distance.sum()), int(histograms.sequences.sum())
     cumulative = np.cumsum(histograms.sequences)
     quantiles = {f"{q:g}": int(np.searchsorted(cumulative, q * sequences)) for q in QUANTILES}
-    law, bins = fit_power_law(by_distance), distance_bins(by_distance)
+    law = fit_power_law(by_distance)
     return {
         "repeats": repeats,
         "share": repeats / (sequences * length),
         "per_sequence": {"mean": repeats / sequences, **quantiles},
         "within_100": float(by_distance[:NEAR].sum() / repeats) if repeats else None,
         "power_law": law and {key: float(f"{value:.8g}") for key, value in law._asdict().items()},
-        "distances": {key: value.tolist() for key, value in bins._asdict().items()},
+        "distances": distance_bins(by_distance),
     }
 
 
-def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> DistanceBins:
-    """Returns bins of the counts at distances 1 .. m."""
+def distance_bins(by_distance: Int64[np.ndarray, "m"]) -> Json:
+    """Bins of equal width in the logarithm of distances 1 .. m: `first`, `last`, mean `share` of all repeats at one."""
     edges = np.unique(np.geomspace(1, len(by_distance) + 1, _BINS + 1).round().astype(np.int64))
     counts = np.add.reduceat(by_distance, edges[:-1] - 1)
-    return DistanceBins(edges[:-1], edges[1:] - 1, counts / np.diff(edges) / max(by_distance.sum(), 1))
+    share = counts / np.diff(edges) / max(by_distance.sum(), 1)
+    return {"first": edges[:-1].tolist(), "last": (edges[1:] - 1).tolist(), "share": share.tolist()}
 
 
 def table(summary: Mapping[str, Json], without_sequence: Sequence[str] = ()) -> str:

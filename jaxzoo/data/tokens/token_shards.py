@@ -48,10 +48,6 @@ class Counts(NamedTuple):
     tokens: Count = 0
     """Tokens, with one end-of-text per document."""
 
-    def plus(self, other: "Counts") -> "Counts":
-        """Sums of both."""
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
-
 
 class ShardNote(NamedTuple):
     """Note of a shard."""
@@ -196,7 +192,7 @@ def write_shard(
             lengths.append(len(document.tokens) + 1)
             names.append(document.subset)
             new = Counts(1, document.n_bytes, lengths[-1])
-            counts[document.subset] = counts.get(document.subset, Counts()).plus(new)
+            counts[document.subset] = total_of([counts.get(document.subset, Counts()), new])
             n_empty += not len(document.tokens)
             n_repaired += document.is_repaired
         if not lengths:
@@ -312,7 +308,7 @@ class TokenDirectory:
 
 def total_of(subsets: Iterable[Counts]) -> Counts:
     """Returns the sums over subsets."""
-    return functools.reduce(Counts.plus, subsets, Counts())
+    return Counts(*map(sum, zip(Counts(), *subsets, strict=True)))
 
 
 def allow_open_shards(n_shards: int) -> None:

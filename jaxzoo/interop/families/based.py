@@ -7,13 +7,14 @@ up, and so do biases and the kind of norm where no field says.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import only
+from jaxzoo.interop.families.common import matrix_shape, only
+from jaxzoo.interop.families.gpt_neox import ACTIVATIONS
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row
-from jaxzoo.interop.transforms import CONV, TRANSPOSED, split_rows
+from jaxzoo.interop.mapping import Family, Row, linears, norm
+from jaxzoo.interop.transforms import CONV, split_rows
 from jaxzoo.layers.mlp import MLPKind
 from jaxzoo.mixers import (
     AttentionConfig,
@@ -27,87 +28,66 @@ from jaxzoo.models.config import LanguageModelConfig
 LAYER, OURS, MLP = "transformer.layers.{i}", "layers.{i}", "transformer.layers.0.mlp"
 MIXER = f"{OURS}.mixer"
 GATES: Mapping[str, MLPKind] = {"swiglu": "swiglu", "geglu": "geglu", "glu": "glu"}
-TANH: tuple[str, ...] = ("gelu_new", "gelu_fast", "gelu_approx", "gelu_pytorch_tanh")
-PLAIN: Mapping[str, MLPKind] = {"gelu": "gelu", **dict.fromkeys(TANH, "gelu_tanh")}
-ENDS = {"weight": "scale", "bias": "bias"}
+PLAIN: Mapping[str, MLPKind] = {**ACTIVATIONS, "gelu_approx": "gelu_tanh"}
 WITHOUT_EFFECT = [
     "_target_",
-    "attn_pdrop",
     "decay_const",
     "decay_denom",
     "expand_proj",
     "ff_mult",
     "fixed_decay",
-    "fused_bias_fc",
-    "fused_dropout_add_ln",
-    "fused_mlp",
     "max_position_embeddings",
     "n_ctx",
     "n_inner",
     "n_positions",
-    "pad_vocab_size_multiple",
-    "reorder_and_upcast_attn",
-    "residual_in_fp32",
     "special_initializer",
-    "use_flash_attn",
     "use_weight_init",
     "vocab_size",
 ]
-"""Fields of speed, of initial values, and those that the tensors tell as well."""
+"""Fields of initial values, and those that the tensors tell as well."""
 
 
-def rows(config: LanguageModelConfig) -> Iterator[Row]:
-    """All tensors of a model."""
-    yield Row("transformer.embeddings.word_embeddings.weight", "embedding")
-    if config.max_positions is not None:
-        yield Row("transformer.embeddings.position_embeddings.weight", "position_embedding")
-    ends = list(ENDS.items())[: 2 if config.norm == "layer" else 1]
-    for i, layer in enumerate(config.layers):
-        norms = [
-            Row(f"{LAYER}.norm{n}.{a}", f"{OURS}.{b}_norm.{c}") for n, b in ((1, "mixer"), (2, "mlp")) for a, c in ends
-        ]
-        yield from (row.at(i=i) for row in (*norms, *_mlp_rows(config), *_mixer_rows(layer)))
-    yield from (Row(f"transformer.ln_f.{a}", f"final_norm.{b}") for a, b in ends)
-    if not config.tie_embeddings:
-        yield Row("lm_head.weight", "head")
+def rows(config: LanguageModelConfig, i: int) -> list[Row]:
+    """The rows of a layer."""
+    positions = [Row("transformer.embeddings.position_embeddings.weight", "position_embedding")]
+    has_shift = config.norm == "layer"
+    return [
+        *positions * (i == 0 and config.max_positions is not None),
+        *norm(f"{LAYER}.norm1", f"{OURS}.mixer_norm", bias=has_shift),
+        *norm(f"{LAYER}.norm2", f"{OURS}.mlp_norm", bias=has_shift),
+        *_mlp_rows(config),
+        *_mixer_rows(config.layers[i]),
+    ]
 
 
 def _mlp_rows(config: LanguageModelConfig) -> list[Row]:
     """`fc1` holds the values, then the gate."""
     width, names = config.hidden_width, ("up_proj", "gate_proj") if config.mlp in GATES else ("up_proj",)
     split = split_rows(*(width,) * len(names))
-    found = [
-        Row(f"{LAYER}.mlp.fc1.weight", tuple(f"{OURS}.mlp.{n}.kernel" for n in names), split),
-        Row(f"{LAYER}.mlp.fc2.weight", f"{OURS}.mlp.down_proj.kernel", TRANSPOSED),
+    kernels, biases = (tuple(f"{OURS}.mlp.{n}.{end}" for n in names) for end in ("kernel", "bias"))
+    return [
+        Row(f"{LAYER}.mlp.fc1.weight", kernels, split),
+        *[Row(f"{LAYER}.mlp.fc1.bias", biases, split)] * config.mlp_bias,
+        *linears(f"{LAYER}.mlp", f"{OURS}.mlp", {"fc2": "down_proj"}, bias=config.mlp_bias),
     ]
-    if config.mlp_bias:
-        found += [Row(f"{LAYER}.mlp.fc1.bias", tuple(f"{OURS}.mlp.{n}.bias" for n in names), split)]
-        found += [Row(f"{LAYER}.mlp.fc2.bias", f"{OURS}.mlp.down_proj.bias")]
-    return found
 
 
 def _mixer_rows(layer: MixerConfig) -> list[Row]:
     theirs = f"{LAYER}.mixer"
     if isinstance(layer, GatedShortConvConfig):
-        ends = [("weight", "kernel", TRANSPOSED), ("bias", "bias", None)]
-        found = [
-            Row(f"{theirs}.{n}.{a}", f"{MIXER}.{n}.{b}", *([t] if t else []))
-            for n in ("in_proj", "out_proj")
-            for a, b, t in ends
-        ]
         bias = [Row(f"{theirs}.conv.conv.bias", f"{MIXER}.conv_bias")] * layer.conv_bias
-        return [*found, Row(f"{theirs}.conv.conv.weight", f"{MIXER}.taps", CONV), *bias]
+        projections = linears(theirs, MIXER, ("in_proj", "out_proj"), bias=True)
+        return [*projections, Row(f"{theirs}.conv.conv.weight", f"{MIXER}.taps", CONV), *bias]
     if isinstance(layer, TaylorLinearAttentionConfig):
         names = {"proj_q": "q_proj", "proj_k": "k_proj", "proj_v": "v_proj", "out_proj": "out_proj"}
-        return [Row(f"{theirs}.{a}.weight", f"{MIXER}.{b}.kernel", TRANSPOSED) for a, b in names.items()]
+        return linears(theirs, MIXER, names)
     assert isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig)
     packed = split_rows(*(n * layer.head_width for n in (layer.n_heads, layer.kv_heads, layer.kv_heads)))
     kernels, biases = (tuple(f"{MIXER}.{n}_proj.{end}" for n in "qkv") for end in ("kernel", "bias"))
     return [
         Row(f"{theirs}.Wqkv.weight", kernels, packed),
-        Row(f"{theirs}.out_proj.weight", f"{MIXER}.out_proj.kernel", TRANSPOSED),
         *[Row(f"{theirs}.Wqkv.bias", biases, packed)] * layer.qkv_bias,
-        *[Row(f"{theirs}.out_proj.bias", f"{MIXER}.out_proj.bias")] * layer.out_bias,
+        *linears(theirs, MIXER, ("out_proj",), bias=layer.out_bias),
     ]
 
 
@@ -123,19 +103,16 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         ("rotary_emb_interleaved", False),
     ):
         fields.require(name, value)
-    for name in WITHOUT_EFFECT:
-        fields.optional(name)
-    d, n_layers = (
-        fields.integer("n_embd", "hidden_size", default=768),
-        fields.integer("n_layer", "num_hidden_layers", default=12),
-    )
+    fields.ignore(*WITHOUT_EFFECT)
+    d = fields.integer("n_embd", "hidden_size", default=768)
+    n_layers = fields.integer("n_layer", "num_hidden_layers", default=12)
     attention = _attention(fields, d, shapes)
     mixers = {name: _mixer(fields, name, attention, shapes) for name in ("mixer", "alt_mixer", "alt_mixer_2")}
     chosen = [mixers["mixer"]] * n_layers
     for name in ("alt_mixer", "alt_mixer_2"):
         for i in _places(fields, f"{name}_layers", n_layers):
             chosen[i] = mixers[name]
-    table = _shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
+    table = matrix_shape(fields, shapes, "transformer.embeddings.word_embeddings.weight")
     positions = shapes.get("transformer.embeddings.position_embeddings.weight")
     biases = [fields.flag(f"mlp_fc{n}_bias", f"{MLP}.fc{n}.bias" in shapes) for n in (1, 2)]
     if biases[0] != biases[1]:
@@ -149,7 +126,7 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         max_length=positions[0] if positions else _length(fields),
         max_positions=positions[0] if positions else None,
         mlp=fields.choice("activation_function", of={**GATES, **PLAIN}, default="gelu_new"),
-        mlp_width=_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
+        mlp_width=matrix_shape(fields, shapes, f"{MLP}.fc2.weight")[1],
         mlp_bias=biases[0],
         norm="rms" if fields.flag("rms_norm", "transformer.ln_f.bias" not in shapes) else "layer",
         norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
@@ -187,19 +164,17 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
     if section is None:
         return AttentionConfig(**attention)
     kind = str(section.optional("_target_")).rpartition(".")[2]
-    section.optional("l_max")
+    section.ignore("l_max")
     if kind == "BaseConv":
         section.require("use_bias", True)
-        for ignored in ("kernel_sizes", "use_cuda"):
-            section.optional(ignored)
+        section.ignore("kernel_sizes", "use_cuda")
         mixer: MixerConfig = GatedShortConvConfig(
             expansion=section.integer("expand_proj", default=2),
             n_taps=section.integer("kernel_size", default=3),
             conv_bias=any(shape for name, shape in shapes.items() if name.endswith(".mixer.conv.conv.bias")),
         )
     elif kind == "LinearAttention":
-        for ignored in ("eps", "layer_idx", "train_view"):
-            section.optional(ignored)
+        section.ignore("eps", "layer_idx", "train_view")
         section.require("parallel_implementation", "quadratic", "linear", "fla_parallel", "fla_chunk")
         width = section.integer("feature_dim", default=16)
         features = section.section("feature_map") or Fields({"_target_": "TaylorExp"}, section.where)
@@ -213,8 +188,7 @@ def _mixer(fields: Fields, name: str, attention: dict[str, Any], shapes: Mapping
             n_heads=section.integer("num_heads", default=16), feature_dim=width, head_dim=head
         )
     elif kind == "SlidingAttention":
-        for ignored in _FROM_THE_MODEL:
-            section.optional(ignored)
+        section.ignore(*_FROM_THE_MODEL)
         section.require("causal", True)
         window = section.integer("window_size", default=128) // 2 + 1
         mixer = SlidingWindowAttentionConfig(**{"positions": "none", **attention}, window=window)
@@ -238,8 +212,6 @@ _FROM_THE_MODEL = [
     "rotary_emb_base",
     "rotary_emb_scale_base",
     "rotary_emb_interleaved",
-    "use_flash_attn",
-    "fused_bias_fc",
 ]
 """Fields of a sliding attention that the model overrides with its own."""
 
@@ -256,12 +228,6 @@ def _length(fields: Fields) -> int:
     sections = [fields.content.get(name) for name in ("mixer", "alt_mixer")]
     lengths = [s.get("l_max") for s in sections if isinstance(s, dict)]
     return next((n for n in lengths if type(n) is int and n > 0), 2048)
-
-
-def _shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
-    if len(shapes.get(name, ())) != 2:
-        raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
-    return shapes[name]
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
@@ -309,23 +275,15 @@ def _section(config: LanguageModelConfig, layer: MixerConfig) -> dict[str, Any] 
     """The field that describes a mixer; None: full attention."""
     where = "based.models.mixers"
     if isinstance(layer, GatedShortConvConfig):
-        conv = {
-            "expand_proj": layer.expansion,
-            "kernel_size": layer.n_taps,
-            "use_bias": True,
-            "use_cuda": layer.conv_bias,
-        }
-        return {"_target_": f"{where}.convolution.BaseConv", "l_max": config.max_length, **conv}
+        conv = {"expand_proj": layer.expansion, "kernel_size": layer.n_taps}
+        flags = {"use_bias": True, "use_cuda": layer.conv_bias}
+        return {"_target_": f"{where}.convolution.BaseConv", "l_max": config.max_length, **conv, **flags}
     if isinstance(layer, TaylorLinearAttentionConfig) and not (layer.decay or layer.output_scaling) and layer.normalize:
         map_ = {"_target_": f"{where}.linear_attention.TaylorExp", "input_dim": layer.feature_dim}
         sizes = {"num_heads": layer.n_heads, "feature_dim": layer.feature_dim, "head_dim": layer.value_width}
         if layer.kv_heads == layer.n_heads:
-            return {
-                "_target_": f"{where}.linear_attention.LinearAttention",
-                "l_max": config.max_length,
-                "feature_map": map_,
-                **sizes,
-            }
+            target = f"{where}.linear_attention.LinearAttention"
+            return {"_target_": target, "l_max": config.max_length, "feature_map": map_, **sizes}
     if isinstance(layer, SlidingWindowAttentionConfig):
         window = {"window_size": 2 * (layer.window - 1), "num_heads": layer.n_heads, "causal": True}
         return {"_target_": f"{where}.slide_attention.SlidingAttention", **window}
@@ -339,8 +297,8 @@ BASED = Family(
     matches=lambda content, names: any("transformer.layers.0.mixer." in name for name in names),
     read=_read,
     write=_write,
+    ends=("transformer.embeddings.word_embeddings.weight", "transformer.ln_f", "lm_head.weight"),
     rows=rows,
     renames={r"^model\.": ""},
     left_out=(r".*metrics.*", r".*\.rotary_emb\.(inv_freq|scale)", r"transformer\.decay\.decay"),
-    tied=("transformer.embeddings.word_embeddings.weight", "lm_head.weight"),
 )

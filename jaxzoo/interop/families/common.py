@@ -12,6 +12,12 @@ from jaxzoo.models.config import LanguageModelConfig
 GATED: Mapping[str, MLPKind] = {"silu": "swiglu", "gelu": "geglu", "gelu_pytorch_tanh": "geglu_tanh"}
 """Our gated MLPs by the name of their activation."""
 
+MLP = ("gate_proj", "up_proj", "down_proj")
+"""Linear layers of a gated MLP."""
+
+ALIKE = ("n_heads", "kv_heads", "head_width", "qkv_bias", "out_bias", "qk_norm", "rotary_base", "positions")
+"""What all attention layers of a model share."""
+
 WINDOWS = {"full_attention": False, "sliding_attention": True}
 """Whether a layer has a window, by theirs `layer_types`."""
 
@@ -30,12 +36,10 @@ def attentions(common: dict[str, Any], windows: Iterable[int | None]) -> tuple[M
     return (layers[0],) if len(set(layers)) == 1 else tuple(layers)
 
 
-def windows_of(fields: Fields, n_layers: int, *, default: int | None) -> list[int | None]:
+def windows_of(fields: Fields, n_layers: int) -> list[int | None]:
     """The window of every layer by the fields of Qwen: `use_sliding_window`, `max_window_layers`, `layer_types`."""
-    window, first = (
-        fields.optional_integer("sliding_window", default),
-        fields.integer("max_window_layers", default=28, low=0),
-    )
+    window = fields.optional_integer("sliding_window", 4096)
+    first = fields.integer("max_window_layers", default=28, low=0)
     used = fields.flag("use_sliding_window", False)
     kinds = fields.words("layer_types", n_layers, WINDOWS)
     if kinds is None:
@@ -45,11 +49,51 @@ def windows_of(fields: Fields, n_layers: int, *, default: int | None) -> list[in
     return [window if kind else None for kind in kinds]
 
 
-def only(config: LanguageModelConfig, family: str, **expected: Any) -> None:
-    """Refuses to write a model that differs from the family's in a field.
+def read_model(fields: Fields, pattern: Iterable[MixerConfig], *, tied: bool, **others: Any) -> LanguageModelConfig:
+    """The model whose sizes have the names that folders of transformers share.
+
+    Args:
+      fields: those of config.json.
+      pattern: the mixers of the layers.
+      tied: whether the embedding is the head where no field says so.
+      others: fields of the model, also instead of those that are read here.
+    """
+    sizes = {
+        "d_model": fields.integer("hidden_size"),
+        "n_layers": fields.integer("num_hidden_layers"),
+        "vocab_size": fields.integer("vocab_size"),
+        "pad_vocab_multiple": 1,
+        "tie_embeddings": fields.flag("tie_word_embeddings", tied),
+    }
+    return LanguageModelConfig(pattern=tuple(pattern), **{**sizes, **others})
+
+
+def matrix_shape(fields: Fields, shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor. Raises `ValueError` if it is missing, or no matrix."""
+    if len(shapes.get(name, ())) != 2:
+        raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
+    return shapes[name]
+
+
+def written(config: LanguageModelConfig, architecture: str, kind: str, eps: str, **others: Any) -> dict[str, Any]:
+    """The config.json of a model, with the fields that folders of transformers share; `eps`: name of that of norms."""
+    return {
+        "architectures": [architecture],
+        "model_type": kind,
+        "vocab_size": config.padded_vocab_size,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": config.n_layers,
+        eps: config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
+        **others,
+    }
+
+
+def only(config: LanguageModelConfig, family: str, *kinds: Any, **expected: Any) -> None:
+    """Refuses to write a model that differs from the family's in a field, or whose layers are not of `kinds` in turn.
 
     Raises:
-      ValueError: field, value and what the family has.
+      ValueError: field, value and what the family has; or the layer.
     """
     plain = {
         "parallel_residual": False,
@@ -64,29 +108,21 @@ def only(config: LanguageModelConfig, family: str, **expected: Any) -> None:
             raise ValueError(
                 f"{name}={found!r}: a model of family {family} has {value!r}; no such folder can be written"
             )
+    for index, layer in enumerate(config.layers if kinds else ()):
+        if not isinstance(layer, kinds[index % len(kinds)]) or config.n_layers % len(kinds):
+            raise ValueError(f"layer {index}: {type(layer).__name__} has no place there in a model of family {family}")
 
 
-def attention_layers(config: LanguageModelConfig, family: str) -> list[MultiHeadConfig]:
-    """The attention of every layer, alike but for windows.
+def attention_layers(config: LanguageModelConfig, family: str, **expected: Any) -> list[MultiHeadConfig]:
+    """The attention of every layer, alike but for windows; `expected` as in `only`.
 
     Raises:
-      ValueError: a layer has another mixer, or other heads than the first.
+      ValueError: the model differs from the family's, or a layer has other heads than the first.
     """
-    found: list[MultiHeadConfig] = []
-    for index, layer in enumerate(config.layers):
-        if not isinstance(layer, AttentionConfig | SlidingWindowAttentionConfig):
-            raise ValueError(f"layer {index}: {type(layer).__name__} has no place in a model of family {family}")
-        found.append(layer)
-        for name in (
-            "n_heads",
-            "kv_heads",
-            "head_width",
-            "qkv_bias",
-            "out_bias",
-            "qk_norm",
-            "rotary_base",
-            "positions",
-        ):
+    only(config, family, AttentionConfig | SlidingWindowAttentionConfig, **expected)
+    found: list[Any] = list(config.layers)
+    for index, layer in enumerate(found):
+        for name in ALIKE:
             if getattr(layer, name) != getattr(found[0], name):
                 raise ValueError(f"layer {index}: {name}={getattr(layer, name)!r} must be that of layer 0 in {family}")
     return found

@@ -1,110 +1,82 @@
 """Mamba, as transformers has it, and as the authors' library and Based's release do (`mamba_ssm`)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import only
+from jaxzoo.interop.families.common import only, read_model, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, by_model_type, layers
-from jaxzoo.interop.transforms import CONV, TRANSPOSED
+from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
+from jaxzoo.interop.transforms import CONV
 from jaxzoo.mixers import MambaConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "backbone.layers.{i}.mixer", "layers.{i}.mixer"
 VECTORS = {"conv1d.bias": "conv_bias", "dt_proj.bias": "dt_bias", "A_log": "a_log", "D": "skip"}
-TABLE = (
-    Row("backbone.layers.{i}.norm.weight", "layers.{i}.mixer_norm.scale"),
-    *(
-        Row(f"{LAYER}.{name}.weight", f"{OURS}.{name}.kernel", TRANSPOSED)
-        for name in ("in_proj", "x_proj", "dt_proj", "out_proj")
-    ),
-    Row(f"{LAYER}.conv1d.weight", f"{OURS}.taps", CONV),
-    *(Row(f"{LAYER}.{a}", f"{OURS}.{b}") for a, b in VECTORS.items()),
-)
-NORM_BIAS = Row("backbone.layers.{i}.norm.bias", "layers.{i}.mixer_norm.bias")
+PROJECTIONS = ("in_proj", "x_proj", "dt_proj", "out_proj")
 INITIAL = ("time_step_scale", "time_step_min", "time_step_max", "time_step_init_scheme", "time_step_floor")
-WITHOUT_EFFECT = (*INITIAL, "rescale_prenorm_residual", "residual_in_fp32", "use_mambapy", "use_associative_scan",
-                  "fused_add_norm", "pad_vocab_size_multiple", "d_inner", "intermediate_size")  # fmt: skip
+WITHOUT_EFFECT = (
+    *INITIAL,
+    "rescale_prenorm_residual",
+    "use_mambapy",
+    "use_associative_scan",
+    "d_inner",
+    "intermediate_size",
+)
 """Fields of initial values, of speed, and those that follow from others."""
-OF_A_TRANSFORMER = [
-    "use_fast_path",
-    "n_embd",
-    "n_head",
-    "n_positions",
-    "vocab_size",
-    "use_flash_attn",
-    "fused_dropout_add_ln",
-    "fused_mlp",
-    "fused_bias_fc",
-    "reorder_and_upcast_attn",
-    "scale_attn_by_inverse_layer_idx",
-]
+OF_A_TRANSFORMER = ("use_fast_path", "n_embd", "n_head", "n_positions", "vocab_size", "scale_attn_by_inverse_layer_idx")
 """Fields that Based's Mamba has besides, and does not read; rows of the vocabulary are those of the tensor."""
 
 
-def _rows(config: LanguageModelConfig, embedding: str) -> Iterator[Row]:
-    yield Row(embedding, "embedding")
-    with_bias = config.norm == "layer"
-    yield from layers((*TABLE, *(NORM_BIAS,) * with_bias), config.n_layers)
-    yield Row("backbone.norm_f.weight", "final_norm.scale")
-    if with_bias:
-        yield Row("backbone.norm_f.bias", "final_norm.bias")
-    if not config.tie_embeddings:
-        yield Row("lm_head.weight", "head")
+def rows(config: LanguageModelConfig, i: int) -> list[Row]:
+    """The rows of a layer."""
+    return [
+        *norm("backbone.layers.{i}.norm", "layers.{i}.mixer_norm", bias=config.norm == "layer"),
+        *linears(LAYER, OURS, PROJECTIONS),
+        Row(f"{LAYER}.conv1d.weight", f"{OURS}.taps", CONV),
+        *(Row(f"{LAYER}.{a}", f"{OURS}.{b}") for a, b in VECTORS.items()),
+    ]
 
 
-def _model(fields: Fields, mixer: MambaConfig, **others: Any) -> LanguageModelConfig:
-    for name in WITHOUT_EFFECT:
-        fields.optional(name)
-    plain: dict[str, Any] = {"pad_vocab_multiple": 1, "max_length": 2048, "mlp": "none"}
-    return LanguageModelConfig(pattern=(mixer,), **plain, **others)
+PLAIN: dict[str, Any] = {"pad_vocab_multiple": 1, "max_length": 2048, "mlp": "none"}
+"""Fields of every model of the family."""
+
+
+def _read_mixer(fields: Fields, state: str, taps: str, rank: str) -> MambaConfig:
+    """The mixer by the names of its fields."""
+    return MambaConfig(
+        d_state=fields.integer(state, default=16),
+        expand=fields.integer("expand", default=2),
+        n_taps=fields.integer(taps, default=4),
+        dt_rank=None if fields.optional(rank, "auto") == "auto" else fields.integer(rank),
+    )
 
 
 def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     for name, value in (("use_bias", False), ("use_conv_bias", True), ("hidden_act", "silu"), ("rms_norm", True)):
         fields.require(name, value)
-    rank = fields.optional("time_step_rank", "auto")
-    mixer = MambaConfig(
-        d_state=fields.integer("state_size", default=16),
-        expand=fields.integer("expand", default=2),
-        n_taps=fields.integer("conv_kernel", default=4),
-        dt_rank=None if rank == "auto" else fields.integer("time_step_rank"),
-    )
-    return _model(
-        fields,
-        mixer,
-        d_model=fields.integer("hidden_size", "d_model"),
-        n_layers=fields.integer("num_hidden_layers", "n_layer"),
-        vocab_size=fields.integer("vocab_size"),
-        norm="rms",
-        norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
-        tie_embeddings=fields.flag("tie_word_embeddings", True),
-    )
+    mixer = _read_mixer(fields, "state_size", "conv_kernel", "time_step_rank")
+    fields.ignore(*WITHOUT_EFFECT)
+    eps = fields.number("layer_norm_epsilon", default=1e-5)
+    return read_model(fields, [mixer], tied=True, norm="rms", norm_eps=eps, **PLAIN)
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
-    only(config, "mamba", norm="rms", mlp="none")
-    mixer = _mixer(config)
-    return {
-        "architectures": ["MambaForCausalLM"],
-        "model_type": "mamba",
-        "vocab_size": config.padded_vocab_size,
-        "hidden_size": config.d_model,
-        "num_hidden_layers": config.n_layers,
+    mixer = _mixer(config, "mamba", norm="rms")
+    own = {
         "state_size": mixer.d_state,
         "expand": mixer.expand,
         "conv_kernel": mixer.n_taps,
         "time_step_rank": mixer.rank,
-        "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": config.tie_embeddings,
     }
+    return written(config, "MambaForCausalLM", "mamba", "layer_norm_epsilon", **own)
 
 
-def _mixer(config: LanguageModelConfig) -> MambaConfig:
-    for index, layer in enumerate(config.layers):
-        if not isinstance(layer, MambaConfig) or layer != config.layers[0] or layer.discretization != "release":
-            raise ValueError(f"layer {index}: {type(layer).__name__} has no place in a model of family mamba")
-    return config.layers[0]  # type: ignore[return-value]
+def _mixer(config: LanguageModelConfig, family: str, **expected: Any) -> MambaConfig:
+    only(config, family, MambaConfig, mlp="none", **expected)
+    mixer: Any = config.layers[0]
+    if len(set(config.layers)) > 1 or mixer.discretization != "release":
+        raise ValueError(f"layers of family {family} are Mamba of one config, of discretization 'release'")
+    return mixer
 
 
 def _read_ssm(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
@@ -112,33 +84,24 @@ def _read_ssm(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
     inner.require("layer", "Mamba1")
     for name, value in (("use_fast_path", True), ("conv_bias", True), ("bias", False)):
         inner.require(name, value)
-    rank = inner.optional("dt_rank", "auto")
-    mixer = MambaConfig(
-        d_state=inner.integer("d_state", default=16),
-        expand=inner.integer("expand", default=2),
-        n_taps=inner.integer("d_conv", default=4),
-        dt_rank=None if rank == "auto" else inner.integer("dt_rank"),
-    )
-    for name in ("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor"):
-        inner.optional(name)
+    mixer = _read_mixer(inner, "d_state", "d_conv", "dt_rank")
+    inner.ignore("dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor")
     inner.check_all_read()
-    for name in OF_A_TRANSFORMER:
-        fields.optional(name)
-    return _model(
-        fields,
-        mixer,
+    fields.ignore(*WITHOUT_EFFECT, *OF_A_TRANSFORMER)
+    return LanguageModelConfig(
+        pattern=(mixer,),
         d_model=fields.integer("d_model", default=1024),
         n_layers=fields.integer("n_layer", default=48),
         vocab_size=shapes["backbone.embedding.weight"][0],
         norm="rms" if fields.flag("rms_norm", True) else "layer",
         norm_eps=1e-5,
         tie_embeddings=fields.flag("tie_embeddings", True),
+        **PLAIN,
     )
 
 
 def _write_ssm(config: LanguageModelConfig) -> dict[str, Any]:
-    only(config, "mamba_ssm", norm=("rms", "layer"), mlp="none", norm_eps=1e-5)
-    mixer = _mixer(config)
+    mixer = _mixer(config, "mamba_ssm", norm=("rms", "layer"), norm_eps=1e-5)
     return {
         "d_model": config.d_model,
         "n_layer": config.n_layers,
@@ -157,17 +120,17 @@ MAMBA = Family(
     matches=by_model_type("mamba"),
     read=_read,
     write=_write,
-    rows=lambda config: _rows(config, "backbone.embeddings.weight"),
+    ends=("backbone.embeddings.weight", "backbone.norm_f", "lm_head.weight"),
+    rows=rows,
     renames={r"^backbone\.embedding\.": "backbone.embeddings."},
-    tied=("backbone.embeddings.weight", "lm_head.weight"),
 )
 MAMBA_SSM = Family(
     name="mamba_ssm",
     matches=lambda content, names: "model_type" not in content and any("backbone.embedding." in name for name in names),
     read=_read_ssm,
     write=_write_ssm,
-    rows=lambda config: _rows(config, "backbone.embedding.weight"),
+    ends=("backbone.embedding.weight", "backbone.norm_f", "lm_head.weight"),
+    rows=rows,
     renames={r"^model\.": ""},
     left_out=(r".*metrics.*",),
-    tied=("backbone.embedding.weight", "lm_head.weight"),
 )

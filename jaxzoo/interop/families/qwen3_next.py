@@ -1,26 +1,18 @@
 """Qwen3-Next with dense feed-forward: Gated DeltaNet and gated attention, three to one. Experts are refused by name."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import GATED, only
+from jaxzoo.interop.families.common import GATED, MLP, only, read_model, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, by_model_type
+from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
 from jaxzoo.interop.rope import read_rope, write_rope
-from jaxzoo.interop.transforms import CONV, PLUS_ONE, TRANSPOSED, split_heads
+from jaxzoo.interop.transforms import CONV, PLUS_ONE, split_heads
 from jaxzoo.mixers import AttentionConfig, GatedDeltaNetConfig, MixerConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 LAYER, OURS = "model.layers.{i}", "layers.{i}"
 LINEAR, ATTENTION, MIXER = f"{LAYER}.linear_attn", f"{LAYER}.self_attn", f"{OURS}.mixer"
-SHARED = (
-    Row(f"{LAYER}.input_layernorm.weight", f"{OURS}.mixer_norm.scale", PLUS_ONE),
-    Row(f"{LAYER}.post_attention_layernorm.weight", f"{OURS}.mlp_norm.scale", PLUS_ONE),
-    *(
-        Row(f"{LAYER}.mlp.{n}.weight", f"{OURS}.mlp.{n}.kernel", TRANSPOSED)
-        for n in ("gate_proj", "up_proj", "down_proj")
-    ),
-)
 
 
 def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
@@ -42,8 +34,8 @@ def _delta_rows(mixer: GatedDeltaNetConfig) -> tuple[Row, ...]:
         Row(f"{LINEAR}.conv1d.weight", f"{MIXER}.conv.taps", CONV),
         Row(f"{LINEAR}.A_log", f"{MIXER}.a_log"),
         Row(f"{LINEAR}.dt_bias", f"{MIXER}.dt_bias"),
-        Row(f"{LINEAR}.norm.weight", f"{MIXER}.norm.scale"),
-        Row(f"{LINEAR}.out_proj.weight", f"{MIXER}.out_proj.kernel", TRANSPOSED),
+        *norm(f"{LINEAR}.norm", f"{MIXER}.norm"),
+        *linears(LINEAR, MIXER, ("out_proj",)),
     )
 
 
@@ -52,32 +44,30 @@ def _attention_rows(mixer: AttentionConfig) -> tuple[Row, ...]:
     gated = split_heads(mixer.n_heads, mixer.head_width, mixer.head_width)
     return (
         Row(f"{ATTENTION}.q_proj.weight", (f"{MIXER}.q_proj.kernel", f"{MIXER}.gate_proj.kernel"), gated),
-        *(Row(f"{ATTENTION}.{n}.weight", f"{MIXER}.{n}.kernel", TRANSPOSED) for n in ("k_proj", "v_proj")),
-        Row(f"{ATTENTION}.o_proj.weight", f"{MIXER}.out_proj.kernel", TRANSPOSED),
-        *(Row(f"{ATTENTION}.{n}.weight", f"{MIXER}.{n}.scale", PLUS_ONE) for n in ("q_norm", "k_norm")),
+        *linears(ATTENTION, MIXER, {"k_proj": "k_proj", "v_proj": "v_proj", "o_proj": "out_proj"}),
+        *(row for n in ("q_norm", "k_norm") for row in norm(f"{ATTENTION}.{n}", f"{MIXER}.{n}", PLUS_ONE)),
     )
 
 
-def rows(config: LanguageModelConfig) -> Iterator[Row]:
-    """All tensors of a model."""
-    yield Row("model.embed_tokens.weight", "embedding")
-    for i, layer in enumerate(config.layers):
-        own = _delta_rows(layer) if isinstance(layer, GatedDeltaNetConfig) else ()
-        own = _attention_rows(layer) if isinstance(layer, AttentionConfig) else own
-        yield from (row.at(i=i) for row in (*SHARED, *own))
-    yield Row("model.norm.weight", "final_norm.scale", PLUS_ONE)
-    if not config.tie_embeddings:
-        yield Row("lm_head.weight", "head")
+def rows(config: LanguageModelConfig, i: int) -> list[Row]:
+    """The rows of a layer."""
+    layer: Any = config.layers[i]
+    return [
+        *norm(f"{LAYER}.input_layernorm", f"{OURS}.mixer_norm", PLUS_ONE),
+        *norm(f"{LAYER}.post_attention_layernorm", f"{OURS}.mlp_norm", PLUS_ONE),
+        *linears(f"{LAYER}.mlp", f"{OURS}.mlp", MLP),
+        *(_delta_rows(layer) if isinstance(layer, GatedDeltaNetConfig) else _attention_rows(layer)),
+    ]
 
 
 def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
-    d, heads, n_layers = (fields.integer(f) for f in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    n_layers = fields.integer("num_hidden_layers")
     _refuse_experts(fields, n_layers)
     fields.require("attention_bias", False)
     eps = fields.number("rms_norm_eps", default=1e-6)
     max_length = fields.integer("max_position_embeddings", default=32768)
     attention = AttentionConfig(
-        n_heads=heads,
+        n_heads=fields.integer("num_attention_heads"),
         n_kv_heads=fields.integer("num_key_value_heads", default=2),
         head_dim=fields.integer("head_dim", default=256),
         qk_norm="rms",
@@ -85,9 +75,8 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
         output_gate=True,
         **read_rope(fields, max_length=max_length, fraction=0.25),
     )
-    key_heads, value_heads = (
-        fields.integer(f"linear_num_{f}_heads", default=n) for f, n in (("key", 16), ("value", 32))
-    )
+    key_heads = fields.integer("linear_num_key_heads", default=16)
+    value_heads = fields.integer("linear_num_value_heads", default=32)
     delta = GatedDeltaNetConfig(
         n_heads=key_heads,
         n_value_heads=value_heads,
@@ -99,18 +88,15 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
     of: dict[str, MixerConfig] = {"linear_attention": delta, "full_attention": attention}
     every = fields.integer("full_attention_interval", default=4)
     kinds = fields.words("layer_types", n_layers, of)
-    return LanguageModelConfig(
-        pattern=kinds or tuple(delta if (i + 1) % every else attention for i in range(n_layers)),
-        d_model=d,
-        n_layers=n_layers,
-        vocab_size=fields.integer("vocab_size"),
-        pad_vocab_multiple=1,
+    return read_model(
+        fields,
+        kinds or [delta if (i + 1) % every else attention for i in range(n_layers)],
+        tied=False,
         max_length=max_length,
         mlp=fields.choice("hidden_act", of={"silu": GATED["silu"]}, default="silu"),
         mlp_width=fields.integer("intermediate_size"),
         norm="rms",
         norm_eps=eps,
-        tie_embeddings=fields.flag("tie_word_embeddings", False),
     )
 
 
@@ -120,19 +106,15 @@ def _refuse_experts(fields: Fields, n_layers: int) -> None:
     dense = fields.optional("mlp_only_layers") or []
     if experts and any((i + 1) % every == 0 and i not in dense for i in range(n_layers)):
         fields.refuse("num_experts", "must be 0: a mixture of experts is not computed by this library")
-    for name in ("moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob"):
-        fields.optional(name)
+    fields.ignore("moe_intermediate_size", "shared_expert_intermediate_size", "num_experts_per_tok", "norm_topk_prob")
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
-    only(config, "qwen3_next", norm="rms", mlp="swiglu", mlp_bias=False)
+    kinds = GatedDeltaNetConfig | AttentionConfig
+    only(config, "qwen3_next", kinds, norm="rms", mlp="swiglu", mlp_bias=False)
     deltas = {layer for layer in config.layers if isinstance(layer, GatedDeltaNetConfig)}
     attentions = {layer for layer in config.layers if isinstance(layer, AttentionConfig)}
-    if (
-        len(deltas) != 1
-        or len(attentions) != 1
-        or not all(isinstance(x, GatedDeltaNetConfig | AttentionConfig) for x in config.layers)
-    ):
+    if len(deltas) != 1 or len(attentions) != 1:
         raise ValueError("layers of family qwen3_next are Gated DeltaNet of one config and attention of one")
     delta, attention = deltas.pop(), attentions.pop()
     ours = (delta.negative, delta.norm_eps, attention.qk_norm, attention.qk_norm_eps, attention.output_gate)
@@ -140,14 +122,9 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         raise ValueError(
             "family qwen3_next has gated attention with a norm of queries and keys, no biases, one norm_eps"
         )
-    kinds = ["linear_attention" if isinstance(x, GatedDeltaNetConfig) else "full_attention" for x in config.layers]
-    return {
-        "architectures": ["Qwen3NextForCausalLM"],
-        "model_type": "qwen3_next",
-        "vocab_size": config.padded_vocab_size,
-        "hidden_size": config.d_model,
+    types = ["linear_attention" if isinstance(x, GatedDeltaNetConfig) else "full_attention" for x in config.layers]
+    own = {
         "intermediate_size": config.hidden_width,
-        "num_hidden_layers": config.n_layers,
         "num_attention_heads": attention.n_heads,
         "num_key_value_heads": attention.kv_heads,
         "head_dim": attention.head_width,
@@ -156,13 +133,12 @@ def _write(config: LanguageModelConfig) -> dict[str, Any]:
         "linear_key_head_dim": delta.head_key,
         "linear_value_head_dim": delta.head_value,
         "linear_conv_kernel_dim": delta.n_taps,
-        "layer_types": kinds,
+        "layer_types": types,
         "num_experts": 0,
         "max_position_embeddings": config.max_length,
-        "rms_norm_eps": config.norm_eps,
         "rope_parameters": {"partial_rotary_factor": 1.0, **write_rope(attention)},
-        "tie_word_embeddings": config.tie_embeddings,
     }
+    return written(config, "Qwen3NextForCausalLM", "qwen3_next", "rms_norm_eps", **own)
 
 
 QWEN3_NEXT = Family(
@@ -170,6 +146,7 @@ QWEN3_NEXT = Family(
     matches=by_model_type("qwen3_next"),
     read=_read,
     write=_write,
+    ends=("model.embed_tokens.weight", "model.norm", "lm_head.weight"),
     rows=rows,
-    tied=("model.embed_tokens.weight", "lm_head.weight"),
+    norm_scale=PLUS_ONE,
 )

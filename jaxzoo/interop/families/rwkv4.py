@@ -3,50 +3,32 @@
 `rescale_every` changes the scale of the residual in inference there, not the logits: it is read and left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from jaxzoo.interop.families.common import only
+from jaxzoo.interop.families.common import only, read_model, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row, by_model_type
-from jaxzoo.interop.transforms import ROW, TRANSPOSED
+from jaxzoo.interop.mapping import Family, Row, by_model_type, linears, norm
+from jaxzoo.interop.transforms import ROW
 from jaxzoo.mixers import RWKV4ChannelMixConfig, RWKV4TimeMixConfig
 from jaxzoo.models.config import LanguageModelConfig
 
-TIME, CHANNEL = "rwkv.blocks.{i}.attention", "rwkv.blocks.{i}.feed_forward"
-TABLE = (
-    *(
-        Row(f"rwkv.blocks.{{i}}.ln1.{a}", f"layers.{{time}}.mixer_norm.{b}")
-        for a, b in (("weight", "scale"), ("bias", "bias"))
-    ),
-    *(Row(f"{TIME}.{name}", f"layers.{{time}}.mixer.{name}") for name in ("time_decay", "time_first")),
-    *(Row(f"{TIME}.time_mix_{n}", f"layers.{{time}}.mixer.time_mix_{n}", ROW) for n in ("key", "value", "receptance")),
-    *(
-        Row(f"{TIME}.{n}.weight", f"layers.{{time}}.mixer.{n}.kernel", TRANSPOSED)
-        for n in ("key", "value", "receptance", "output")
-    ),
-    *(
-        Row(f"rwkv.blocks.{{i}}.ln2.{a}", f"layers.{{channel}}.mixer_norm.{b}")
-        for a, b in (("weight", "scale"), ("bias", "bias"))
-    ),
-    *(Row(f"{CHANNEL}.time_mix_{n}", f"layers.{{channel}}.mixer.time_mix_{n}", ROW) for n in ("key", "receptance")),
-    *(
-        Row(f"{CHANNEL}.{n}.weight", f"layers.{{channel}}.mixer.{n}.kernel", TRANSPOSED)
-        for n in ("key", "receptance", "value")
-    ),
-)
+BLOCK, TIME, CHANNEL = "rwkv.blocks.{i}", "layers.{time}.mixer", "layers.{channel}.mixer"
 
 
-def rows(config: LanguageModelConfig) -> Iterator[Row]:
-    """All tensors of a model."""
-    yield Row("rwkv.embeddings.weight", "embedding")
-    for theirs, ours in (("blocks.0.pre_ln", "embedding_norm"), ("ln_out", "final_norm")):
-        yield Row(f"rwkv.{theirs}.weight", f"{ours}.scale")
-        yield Row(f"rwkv.{theirs}.bias", f"{ours}.bias")
-    for i in range(config.n_layers // 2):
-        yield from (row.at(i=i, time=2 * i, channel=2 * i + 1) for row in TABLE)
-    if not config.tie_embeddings:
-        yield Row("head.weight", "head")
+def rows(config: LanguageModelConfig, i: int) -> list[Row]:
+    """The rows of a layer of theirs."""
+    time, channel = f"{BLOCK}.attention", f"{BLOCK}.feed_forward"
+    return [
+        *(norm("rwkv.blocks.0.pre_ln", "embedding_norm", bias=True) if i == 0 else ()),
+        *norm(f"{BLOCK}.ln1", f"{TIME}_norm", bias=True),
+        *(Row(f"{time}.{name}", f"{TIME}.{name}") for name in ("time_decay", "time_first")),
+        *(Row(f"{time}.time_mix_{n}", f"{TIME}.time_mix_{n}", ROW) for n in ("key", "value", "receptance")),
+        *linears(time, TIME, ("key", "value", "receptance", "output")),
+        *norm(f"{BLOCK}.ln2", f"{CHANNEL}_norm", bias=True),
+        *(Row(f"{channel}.time_mix_{n}", f"{CHANNEL}.time_mix_{n}", ROW) for n in ("key", "receptance")),
+        *linears(channel, CHANNEL, ("key", "receptance", "value")),
+    ]
 
 
 def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
@@ -62,43 +44,31 @@ def _read(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageMode
             RWKV4ChannelMixConfig(hidden_width=hidden, layer_index=i, n_layers=n_layers),
         )
     ]
-    return LanguageModelConfig(
-        pattern=tuple(pattern),
-        d_model=d,
+    return read_model(
+        fields,
+        pattern,
+        tied=False,
         n_layers=2 * n_layers,
-        vocab_size=fields.integer("vocab_size"),
-        pad_vocab_multiple=1,
         max_length=fields.integer("context_length", "max_position_embeddings", default=1024),
         mlp="none",
         norm="layer",
         norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
         embed_norm=True,
-        tie_embeddings=fields.flag("tie_word_embeddings", False),
     )
 
 
 def _write(config: LanguageModelConfig) -> dict[str, Any]:
-    only(config, "rwkv4", norm="layer", mlp="none", embed_norm=True)
-    kinds = (RWKV4TimeMixConfig, RWKV4ChannelMixConfig)
-    for index, layer in enumerate(config.layers):
-        if not isinstance(layer, kinds[index % 2]) or config.n_layers % 2:
-            raise ValueError(f"layer {index}: {type(layer).__name__} has no place there in a model of family rwkv4")
-    time, channel = config.layers[:2]
-    assert isinstance(time, RWKV4TimeMixConfig)
-    assert isinstance(channel, RWKV4ChannelMixConfig)
-    return {
-        "architectures": ["RwkvForCausalLM"],
-        "model_type": "rwkv",
-        "vocab_size": config.padded_vocab_size,
-        "hidden_size": config.d_model,
+    only(config, "rwkv4", RWKV4TimeMixConfig, RWKV4ChannelMixConfig, norm="layer", mlp="none", embed_norm=True)
+    layers: Any = config.layers
+    time, channel = layers[:2]
+    own = {
         "num_hidden_layers": config.n_layers // 2,
         "attention_hidden_size": time.values,
         "intermediate_size": channel.hidden,
         "context_length": config.max_length,
         "rescale_every": 0,
-        "layer_norm_epsilon": config.norm_eps,
-        "tie_word_embeddings": config.tie_embeddings,
     }
+    return written(config, "RwkvForCausalLM", "rwkv", "layer_norm_epsilon", **own)
 
 
 RWKV4 = Family(
@@ -106,6 +76,7 @@ RWKV4 = Family(
     matches=by_model_type("rwkv"),
     read=_read,
     write=_write,
+    ends=("rwkv.embeddings.weight", "rwkv.ln_out", "head.weight"),
     rows=rows,
-    tied=("rwkv.embeddings.weight", "head.weight"),
+    layers_per_block=2,
 )

@@ -9,22 +9,24 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from jaxzoo.interop.families.common import only
+from jaxzoo.interop.families.common import matrix_shape, only, written
 from jaxzoo.interop.fields import Fields
-from jaxzoo.interop.mapping import Family, Row
+from jaxzoo.interop.mapping import Family, Row, linears, norm
 from jaxzoo.interop.transforms import ROW, ROWS, SAME, TRANSPOSED, Transform
 from jaxzoo.mixers import MixerConfig, RWKV7ChannelMixConfig, RWKV7TimeMixConfig
 from jaxzoo.models.config import LanguageModelConfig
 
 MAPS = {"w": "decay", "a": "rate", "v": "value_share", "g": "gate"}
 """Our low-rank maps by their letter."""
+RANKS = {"decay_rank": ("decay", 64), "rate_rank": ("a", 64), "gate_rank": ("gate", 128), "value_rank": ("v", 16)}
+"""Names of our ranks in flash-linear-attention, and their defaults there."""
 EPS, HEAD_EPS = 1e-5, 64e-5
 
 
 class _Names(NamedTuple):
     """Names that differ between the two; `{n}` is the letter of a low-rank map."""
 
-    ends: tuple[str, str, str, str]  # embedding, its norm, last norm, head
+    first_norm: str  # of the embedding
     layer: str
     norms: tuple[str, str]  # before time mix and channel mix
     time: str
@@ -36,7 +38,7 @@ class _Names(NamedTuple):
 
 
 RELEASE = _Names(
-    ends=("emb.weight", "blocks.0.ln0", "ln_out", "head.weight"),
+    first_norm="blocks.0.ln0",
     layer="blocks.{i}",
     norms=("ln1", "ln2"),
     time="att",
@@ -47,7 +49,7 @@ RELEASE = _Names(
     vector=ROW,
 )
 FLA = _Names(
-    ends=("model.embeddings.weight", "model.layers.0.pre_norm", "model.norm", "lm_head.weight"),
+    first_norm="model.layers.0.pre_norm",
     layer="model.layers.{i}",
     norms=("attn_norm", "ffn_norm"),
     time="attn",
@@ -59,26 +61,21 @@ FLA = _Names(
 )
 
 
-def _rows(names: _Names, config: LanguageModelConfig) -> Iterator[Row]:
-    embedding, first_norm, last_norm, head = names.ends
-    yield Row(embedding, "embedding")
-    yield from (*_norm(first_norm, "embedding_norm"), *_norm(last_norm, "final_norm"))
-    yield Row(head, "head")
-    for i in range(config.n_layers // 2):
-        rows = (*_time_rows(names, with_values=i > 0), *_channel_rows(names))
-        yield from (row.at(i=i, time=2 * i, channel=2 * i + 1) for row in rows)
-
-
-def _norm(theirs: str, ours: str) -> tuple[Row, Row]:
-    return Row(f"{theirs}.weight", f"{ours}.scale"), Row(f"{theirs}.bias", f"{ours}.bias")
+def _rows(names: _Names, config: LanguageModelConfig, i: int) -> Iterator[Row]:
+    if i == 0:
+        yield from norm(names.first_norm, "embedding_norm", bias=True)
+    yield from _time_rows(names, with_values=i > 0)
+    theirs, ours = f"{names.layer}.ffn", "layers.{channel}.mixer"
+    yield from norm(f"{names.layer}.{names.norms[1]}", "layers.{channel}.mixer_norm", bias=True)
+    yield Row(f"{theirs}.x_k", f"{ours}.shift", names.vector)
+    yield from linears(theirs, ours, ("key", "value"))
 
 
 def _time_rows(names: _Names, *, with_values: bool) -> Iterator[Row]:
     theirs, ours = f"{names.layer}.{names.time}", "layers.{time}.mixer"
-    yield from _norm(f"{names.layer}.{names.norms[0]}", "layers.{time}.mixer_norm")
+    yield from norm(f"{names.layer}.{names.norms[0]}", "layers.{time}.mixer_norm", bias=True)
     yield Row(tuple(f"{theirs}.x_{n}" for n in "rwkvag"), f"{ours}.shifts", ROWS)
-    for name, projection in zip(names.projections, RELEASE.projections, strict=True):
-        yield Row(f"{theirs}.{name}.weight", f"{ours}.{projection}.kernel", TRANSPOSED)
+    yield from linears(theirs, ours, dict(zip(names.projections, RELEASE.projections, strict=True)))
     down, up, bias = names.low_rank
     for n, low_rank in MAPS.items():
         if n != "v" or with_values:
@@ -93,14 +90,6 @@ def _time_rows(names: _Names, *, with_values: bool) -> Iterator[Row]:
         yield Row(f"{theirs}.{names.head_norm}.{end}", f"{ours}.{vector}")
 
 
-def _channel_rows(names: _Names) -> Iterator[Row]:
-    theirs, ours = f"{names.layer}.ffn", "layers.{channel}.mixer"
-    yield from _norm(f"{names.layer}.{names.norms[1]}", "layers.{channel}.mixer_norm")
-    yield Row(f"{theirs}.x_k", f"{ours}.shift", names.vector)
-    for name in ("key", "value"):
-        yield Row(f"{theirs}.{name}.weight", f"{ours}.{name}.kernel", TRANSPOSED)
-
-
 def _model(pattern: list[MixerConfig], **others: Any) -> LanguageModelConfig:
     plain: dict[str, Any] = {"pad_vocab_multiple": 1, "mlp": "none", "norm": "layer", "embed_norm": True}
     return LanguageModelConfig(pattern=tuple(pattern), n_layers=len(pattern), tie_embeddings=False, **plain, **others)
@@ -108,10 +97,7 @@ def _model(pattern: list[MixerConfig], **others: Any) -> LanguageModelConfig:
 
 def _read_release(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     def size(name: str, axis: int) -> int:
-        shape = shapes.get(name, ())
-        if len(shape) != 2:
-            raise ValueError(f"{fields.where}: tensor {name} is missing, or no matrix")
-        return shape[axis]
+        return matrix_shape(fields, shapes, name)[axis]
 
     n_layers = len({found[1] for found in (re.match(r"blocks\.(\d+)\.", name) for name in shapes) if found})
     pattern: list[MixerConfig] = []
@@ -141,8 +127,7 @@ def _read_release(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Lang
 def _read_fla(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> LanguageModelConfig:
     for name, value in (("norm_first", True), ("norm_bias", True), ("hidden_act", "sqrelu")):
         fields.require(name, value)
-    for name in ("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp"):
-        fields.optional(name)  # of speed and training
+    fields.ignore("attn_mode", "use_l2warp")
     fields.require("tie_word_embeddings", False)
     d, n_layers = fields.integer("hidden_size", default=2048), fields.integer("num_hidden_layers", default=24)
     fields.require("value_dim", None, d, [d] * n_layers)
@@ -152,13 +137,7 @@ def _read_fla(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Language
     hidden = fields.optional_integer("intermediate_size") or 32 * -(-int(d * ratio) // 32)
     eps = fields.number("norm_eps", default=EPS)
     ranks: dict[str, Any] = {
-        ours: fields.integer(f"{theirs}_low_rank_dim", default=default)
-        for ours, theirs, default in (
-            ("decay_rank", "decay", 64),
-            ("rate_rank", "a", 64),
-            ("gate_rank", "gate", 128),
-            ("value_rank", "v", 16),
-        )
+        ours: fields.integer(f"{theirs}_low_rank_dim", default=default) for ours, (theirs, default) in RANKS.items()
     }
     pattern: list[MixerConfig] = []
     for i in range(n_layers):
@@ -181,16 +160,12 @@ def _layers(config: LanguageModelConfig, family: str, **others: Any) -> list[RWK
     Raises:
       ValueError: it is not RWKV-7 as published: the layers, the values of which layer are mixed in, or the heads.
     """
-    only(config, family, norm="layer", mlp="none", embed_norm=True, tie_embeddings=False, **others)
-    found: list[RWKV7TimeMixConfig] = []
-    for index, layer in enumerate(config.layers):
-        kind = (RWKV7TimeMixConfig, RWKV7ChannelMixConfig)[index % 2]
-        if not isinstance(layer, kind) or config.n_layers % 2:
-            raise ValueError(f"layer {index}: {type(layer).__name__} has no place there in a model of family {family}")
-        if isinstance(layer, RWKV7TimeMixConfig):
-            if layer.mixes_values != (index > 0):
-                raise ValueError(f"layer {index}: value_residual={layer.mixes_values}: all but layer 0 have it there")
-            found.append(layer)
+    plain: dict[str, Any] = {"norm": "layer", "mlp": "none", "embed_norm": True, "tie_embeddings": False}
+    only(config, family, RWKV7TimeMixConfig, RWKV7ChannelMixConfig, **plain, **others)
+    found = [layer for layer in config.layers if isinstance(layer, RWKV7TimeMixConfig)]
+    for index, time in enumerate(found):
+        if time.mixes_values != (index > 0):
+            raise ValueError(f"layer {2 * index}: value_residual={time.mixes_values}: all but layer 0 have it there")
     return found
 
 
@@ -211,26 +186,18 @@ def _write_fla(config: LanguageModelConfig) -> dict[str, Any]:
         raise ValueError("layers of family rwkv7_fla have the same value_rank")
     if abs(first.norm_eps - first.head_width * config.norm_eps) > 1e-6 * first.norm_eps:
         raise ValueError(f"norm_eps={first.norm_eps} of the heads: family rwkv7_fla has norm_eps times their width")
-    return {
-        "model_type": "rwkv7",
-        "architectures": ["RWKV7ForCausalLM"],
-        "vocab_size": config.padded_vocab_size,
-        "hidden_size": config.d_model,
+    own = {
         "intermediate_size": hidden.pop(),
         "num_hidden_layers": len(times),
         "head_dim": first.head_width,
-        "decay_low_rank_dim": first.decay_rank,
-        "a_low_rank_dim": first.rate_rank,
-        "gate_low_rank_dim": first.gate_rank,
-        "v_low_rank_dim": first.value_rank,
+        **{f"{theirs}_low_rank_dim": getattr(first, ours) for ours, (theirs, _) in RANKS.items()},
         "value_dim": [config.d_model] * len(times),
         "hidden_act": "sqrelu",
         "norm_first": True,
         "norm_bias": True,
-        "norm_eps": config.norm_eps,
         "max_position_embeddings": config.max_length,
-        "tie_word_embeddings": False,
     }
+    return written(config, "RWKV7ForCausalLM", "rwkv7", "norm_eps", **own)
 
 
 RWKV7 = Family(
@@ -238,7 +205,9 @@ RWKV7 = Family(
     matches=lambda content, names: content.get("model_type") == "rwkv7" and "blocks.0.att.r_k" in names,
     read=_read_release,
     write=_write_release,
-    rows=lambda config: _rows(RELEASE, config),
+    ends=("emb.weight", "ln_out", "head.weight"),
+    rows=lambda config, i: _rows(RELEASE, config, i),
+    layers_per_block=2,
     left_out=(r"blocks\.0\.att\.v[012]",),
 )
 RWKV7_FLA = Family(
@@ -246,5 +215,7 @@ RWKV7_FLA = Family(
     matches=lambda content, names: content.get("model_type") in ("rwkv7", "rwkv7_fla"),
     read=_read_fla,
     write=_write_fla,
-    rows=lambda config: _rows(FLA, config),
+    ends=("model.embeddings.weight", "model.norm", "lm_head.weight"),
+    rows=lambda config, i: _rows(FLA, config, i),
+    layers_per_block=2,
 )

@@ -15,10 +15,15 @@ import pytest
 import zstandard
 
 from jaxzoo.data.corpus import building
-from jaxzoo.data.corpus.building import Build, BuildConfig, build
+from jaxzoo.data.corpus.building import Build, BuildConfig
 
 Row = tuple[str, str]
 """Text and subset."""
+
+
+def build(config, out, **options):
+    """A finished data set."""
+    return Build(config, out).run(**options)
 
 
 def rows(seed: int, n: int, *, longest: int = 400) -> list[Row]:
@@ -267,7 +272,7 @@ def test_disk_space(config, pile, tmp_path, monkeypatch):
     monkeypatch.setattr(building.shutil, "disk_usage", lambda _: usage(0, 0, 2 * size - 1))
     with pytest.raises(ValueError, match=r"about 0\.0 GB are needed .* and 0\.0 GB are free; .*--allow-low-disk"):
         job.check_disk()
-    job.work.create()
+    job.work.shards.mkdir(parents=True)
     (job.work.shards / "x.array_record").write_bytes(b"12")
     job.check_disk()
 

@@ -70,10 +70,10 @@ def test_bins_hold_every_distance_once():
     for m in [1, 2, 39, 41, 2047]:
         counts = np.random.default_rng(m).integers(0, 9, m)
         counts[0] += 1
-        bins = distance_bins(counts)
-        assert (bins.first[0], bins.last[-1]) == (1, m)
-        np.testing.assert_array_equal(bins.first[1:], bins.last[:-1] + 1)
-        assert (bins.share * (bins.last - bins.first + 1)).sum() == pytest.approx(1)
+        first, last, share = (np.array(distance_bins(counts)[key]) for key in ("first", "last", "share"))
+        assert (first[0], last[-1]) == (1, m)
+        np.testing.assert_array_equal(first[1:], last[:-1] + 1)
+        assert (share * (last - first + 1)).sum() == pytest.approx(1)
 
 
 @pytest.mark.slow

@@ -1,0 +1,97 @@
+"""Labelled examples in memory as training batches: each epoch in its own order, one part held out by hash."""
+
+import abc
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxzoo.data.base import Batch, Score, ValidSet
+from jaxzoo.data.tokenizer import Tokenizer
+
+
+class ExampleData(abc.ABC):
+    """Base of a `Dataset` of examples.
+
+    Args:
+      config: has the `length` of a row and the `seed` of the order.
+      tokenizer: of the text.
+      content: the examples as text, of which the fingerprint is made.
+    """
+
+    packed: bool = False
+    bytes_per_token: float | None = None
+    summary: str
+    _train: Sequence[Any]
+    _scored: Sequence[Any]
+
+    def __init__(self, config: Any, tokenizer: Tokenizer, content: Any, *, batch_size: int, valid_batch_size: int):
+        self.config, self._tokenizer = config, tokenizer
+        self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
+        self.vocab_size: int = tokenizer.vocab_size
+        self.max_length: int = config.length
+        digest = hashlib.sha256(repr(content).encode()).hexdigest()[:12]
+        self.fingerprint: str = f"{tokenizer.fingerprint}:{digest}"
+
+    @abc.abstractmethod
+    def _batch(self, examples: Sequence[Any]) -> Batch:
+        """Makes a batch of examples."""
+
+    def train(self, rows: Sequence[int] | None = None) -> "ExampleStream":
+        """Returns a new stream at batch 0; `rows` as in `Dataset.train`."""
+        return ExampleStream(self, rows)
+
+    def valid(self) -> Sequence[ValidSet]:
+        """The examples that are scored."""
+        n, size = len(self._scored), self._valid_batch_size
+        return [ValidSet({}, -(-n // size), lambda i: self._batch(self._scored[i * size : (i + 1) * size]))]
+
+    def baselines(self) -> dict[str, Score]:
+        """None of them."""
+        return {}
+
+    def training_batch(self, number: int, rows: Sequence[int] | None) -> Batch:
+        """Makes batch `number`; `rows` as in `Dataset.train`."""
+        examples = self._training_examples(number)
+        return self._batch(examples if rows is None else [examples[row] for row in rows])
+
+    def _training_examples(self, number: int, *stream: int) -> list[Any]:
+        """Examples of batch `number`: each once per epoch but for a remainder; order of (seed, stream, epoch)."""
+        epoch, place = divmod(number, len(self._train) // self._batch_size)
+        order = np.random.default_rng((self.config.seed, *stream, epoch)).permutation(len(self._train))
+        return [self._train[i] for i in order[place * self._batch_size : (place + 1) * self._batch_size]]
+
+
+class ExampleStream:
+    """Endless iterator of training batches; the number of the next one is the cursor."""
+
+    def __init__(self, data: ExampleData, rows: Sequence[int] | None):
+        self._data, self._rows, self._next = data, rows, 0
+
+    def __iter__(self) -> "ExampleStream":
+        return self
+
+    def __next__(self) -> Batch:
+        """Returns the next batch."""
+        batch = self._data.training_batch(self._next, self._rows)
+        self._next += 1
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the cursor, JSON-able."""
+        return {"fingerprint": self._data.fingerprint, "next": self._next}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Moves to a saved cursor. Raises `ValueError` if it belongs to other examples."""
+        if state.get("fingerprint") != self._data.fingerprint:
+            raise ValueError(
+                f"the cursor is of the sequences {state.get('fingerprint')!r}, and these are "
+                f"{self._data.fingerprint!r}; restore the files, or start again"
+            )
+        self._next = int(state["next"])
+
+
+def is_held_out(text: str, one_in: int) -> bool:
+    """Returns whether an example validates: one in so many, by the hash of its text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") % one_in == 0
