@@ -136,3 +136,10 @@ class DataConfig(Checked, abc.ABC):
         The cursor of a stream with a tokenizer holds a `fingerprint` that begins with the tokenizer's own and a colon.
         """
         return None
+
+
+def require_batch_sizes(config: DataConfig, **sizes: int) -> None:
+    """Raises `ValueError` unless all sizes, by name, are positive: a caller's own, not those of a checked config."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{type(config).__name__}.build: {name}={size!r} must be positive")

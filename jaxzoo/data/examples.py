@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxzoo.data.base import Batch, Score, ValidSet
+from jaxzoo.data.base import Batch, Score, ValidSet, require_batch_sizes
 from jaxzoo.data.tokenizer import Tokenizer
 
 
@@ -27,6 +27,7 @@ class ExampleData(abc.ABC):
     _scored: Sequence[Any]
 
     def __init__(self, config: Any, tokenizer: Tokenizer, content: Any, *, batch_size: int, valid_batch_size: int):
+        require_batch_sizes(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
         self.config, self._tokenizer = config, tokenizer
         self._batch_size, self._valid_batch_size = batch_size, valid_batch_size
         self.vocab_size: int = tokenizer.vocab_size

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Integer, UInt
 
 from jaxzoo.checked import PositiveInt
-from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet
+from jaxzoo.data.base import UNLABELLED, Batch, DataConfig, Score, ValidSet, require_batch_sizes
 from jaxzoo.data.statistics.ngram import Tokens, ngram_baselines
 from jaxzoo.data.tokenizer import Tokenizer
 
@@ -106,6 +106,7 @@ class WindowedText(abc.ABC):
         batch_size: int,
         valid_batch_size: int,
     ):
+        require_batch_sizes(config, batch_size=batch_size, valid_batch_size=valid_batch_size)
         self.config: WindowsConfig = config
         self.tokenizer: Tokenizer = tokenizer
         self.fingerprint: str = fingerprint

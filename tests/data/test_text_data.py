@@ -290,6 +290,13 @@ def test_a_split_that_holds_no_window_is_an_error(tmp_path, train, valid, split)
             make(tmp_path, valid_lengths=(2, 5))
 
 
+def test_batch_sizes_must_be_positive(folder):
+    """Kills a division by zero, or empty batches, far from the cause."""
+    for field in ["batch_size", "valid_batch_size"]:
+        with pytest.raises(ValueError, match=rf"TextDataConfig\.build: {field}=0 must be positive"):
+            make(folder, **{field: 0})
+
+
 @pytest.mark.slow
 def test_an_open_stream_does_not_hold_or_crash_the_interpreter(folder):
     """Kills a prefetch thread that blocks the exit of a script or prints a traceback there."""

@@ -53,7 +53,7 @@ def test_the_equation(feature_map, window):
         np.asarray(x[0], np.float64) @ np.asarray(p.kernel[...], np.float64)
         for p in (mixer.q_proj, mixer.k_proj, mixer.v_proj)
     )
-    y, log_weight = np.zeros((8, 8)), np.asarray(mixer.log_weight[...], np.float64)
+    y, log_weight = np.zeros((8, 8)), np.asarray(mixer.log_weight[...], np.float64) if window else np.zeros(2)
     for h in range(2):
         own = slice(4 * h, 4 * h + 4)
         mapped = [z[:, own] @ np.float64(m[h]) for z, m in ((q, mixer.q_map[...]), (k, mixer.k_map[...]))]
