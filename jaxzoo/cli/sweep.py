@@ -143,7 +143,7 @@ def report(places: Sequence[str], out: str | None, screen: Screen, *, experiment
     Args:
       places: directories of sweeps, or folders of such directories.
       out: where to; None: into the directories themselves, the page into the first place. The report of one sweep goes
-        to `out`, together with what it needs to be made again; of several, each to its own folder there.
+        to `out`, with all that is needed to make it again; of several, each to its own folder there.
       screen: gets lines about what there is.
       experiment: file of the experiment of all these sweeps.
     """

@@ -122,7 +122,7 @@ def _levels(
 
     Args:
       n_first: number of wires that are there at first.
-      reads: for each other wire, in order, what it is computed from.
+      reads: for each other wire, in order, the wires that it adds or multiplies.
       outputs: wires that are read after all levels.
       place: level of a wire, given the first one after all that it reads.
     """

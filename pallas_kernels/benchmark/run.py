@@ -15,8 +15,8 @@ from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.benchmark.environment import free_bytes
 from pallas_kernels.workload import Workload
 
-CASES_AHEAD = 8
-"""Workloads whose programs are compiled together, where the processor is not what is measured."""
+CASES_AHEAD = {"cpu": 1, "gpu": 8, "tpu": 8}
+"""Workloads whose programs are compiled together."""
 SEED_STEP = 1000
 """Between the seeds of two input sets: a workload may use the next few for its parts."""
 
@@ -56,9 +56,8 @@ def cases(groups: Mapping[str, Iterable[Workload]], kinds: tuple[str, ...]) -> l
 def all_rows(
     cases: list[Case], candidates: list[Candidate], op: Op, ceilings: Ceilings, settings: Settings
 ) -> Iterator[tuple[int, dict]]:
-    """The rows of every case, with its place; programs of several cases are compiled side by side, none is timed
-    meanwhile."""
-    ahead = CASES_AHEAD if jax.default_backend() != "cpu" else 1
+    """The rows of every case, with its place. Programs of several cases are compiled together, before any is timed."""
+    ahead = CASES_AHEAD[jax.default_backend()]
     for start in range(0, len(cases), ahead):
         batch = cases[start : start + ahead]
         jobs = [(case.workload, c) for case in batch for c in candidates if case.workload.kind in c.kinds]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_kernels.benchmark import __main__ as command, checks, environment, ops, programs, run, timing
+from pallas_kernels.benchmark import __main__ as command, checks, environment, ops, programs, run, timing, trace
 from pallas_kernels.benchmark.candidates import Candidate, implementation
 from pallas_kernels.benchmark.ceilings import Ceilings, floor
 from pallas_kernels.taylor_attention.problem import Problem
@@ -80,6 +80,33 @@ def test_right_candidate_is_timed(timed):
     assert row["share_of_floor"] == 0.5
     assert row["error"] < 1e-7
     assert len(timed) == 1
+
+
+def test_workloads_that_are_compiled_together_keep_their_programs(timed, monkeypatch):
+    """Kills a program that is timed for another workload or candidate, and a row at another workload's place."""
+    monkeypatch.setattr(run, "CASES_AHEAD", {"cpu": 2})
+    op, cases = toy_op("right", "wrong"), [run.Case(workload=toy(t), groups=("g",)) for t in (5, 4, 3)]
+    found = list(run.all_rows(cases, op.candidates("cpu"), op, CEILINGS, SETTINGS))
+    assert [(i, row["name"], row["status"]) for i, row in found] == [
+        (i, f"t{t}", status) for i, t in enumerate((5, 4, 3)) for status in ("ok", "wrong")
+    ]
+    assert len(timed) == 3
+
+
+def test_kernels_of_a_trace_add_up(monkeypatch):
+    """Kills nanoseconds for microseconds, a sum over programs or calls, and events of the host."""
+    event = lambda name, ns: types.SimpleNamespace(name=name, duration_ns=ns)  # noqa: E731
+    line = lambda name, *events: types.SimpleNamespace(name=name, events=events)  # noqa: E731
+    device = types.SimpleNamespace(
+        name="/device:GPU:0",
+        lines=[line("Stream #1", event("a", 6e3), event("b", 9e4), event("a", 6e3)), line("Steps", event("c", 1e9))],
+    )
+    host = types.SimpleNamespace(name="/host:CPU", lines=[line("Stream #1", event("d", 1e9))])
+    data = types.SimpleNamespace(from_file=lambda file: types.SimpleNamespace(planes=[host, device]))
+    monkeypatch.setattr(jax.profiler, "ProfileData", data)
+    ran = []
+    assert trace.kernels(lambda n: ran.append(n) or 0.0, calls=2) == {"b": 15.0, "a": 2.0}
+    assert ran == [3]
 
 
 @pytest.mark.parametrize(("name", "reason"), [("wrong", "relative L2"), ("unwritten", "relative L2 nan")])

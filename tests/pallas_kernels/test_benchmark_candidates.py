@@ -14,12 +14,16 @@ import pytest
 
 from pallas_kernels.benchmark import (
     checks,
+    gated_linear_attention as gated,
     ops,
     peers,
+    run,
     sliding_window as window,
     softmax,
     taylor_attention as taylor,
 )
+from pallas_kernels.gated_linear_attention import reference as gated_reference, workloads as gated_workloads
+from pallas_kernels.gated_linear_attention.problem import Problem as GatedProblem
 from pallas_kernels.taylor_attention import reference
 from pallas_kernels.taylor_attention.problem import Problem
 from pallas_kernels.taylor_attention.specs import TINY
@@ -163,8 +167,33 @@ def test_window_step_truth_is_the_last_token_of_its_window(last):
     assert found[3].dtype == np.int32
 
 
+def test_gated_truth_is_the_recurrence(monkeypatch):
+    """Kills a state that is lost between the blocks of the truth, in values or gradients: 12 tokens, blocks of 4."""
+    monkeypatch.setattr(gated, "BLOCK", 4)
+    problem = GatedProblem(b=2, t=12, h=2, g=1, k=3, v=4, dtype=jnp.float32)
+    work = gated_workloads.GATED.workload("x", problem, "forward_backward")
+    inputs = work.inputs(1)
+    found = checks.expected(gated.truth, work, inputs, np.arange(2))
+
+    @jax.jit
+    def whole(*inputs):
+        y, pull_back = jax.vjp(lambda *x: gated_reference.recurrence(*x)[0], *inputs[:-1])
+        return [y, *pull_back(inputs[-1])]
+
+    with jax.enable_x64(True):
+        wanted = whole(*(jnp.asarray(np.asarray(x, np.float64)) for x in inputs))
+    assert max(relative_l2(x, y) for x, y in zip(found, wanted, strict=True)) < 1e-12
+
+
+def test_decays_per_channel_are_workloads_of_their_own():
+    """Kills shapes of a group that are left out because those of another have the same sizes."""
+    names = ("headline", "channel")
+    cases = run.cases({name: gated_workloads.GROUPS[name] for name in names}, ("forward", "forward_backward"))
+    assert [case.groups for case in cases] == [(name,) for name in names for _ in range(4)]
+
+
 def test_every_default_name_exists():
-    for module in (taylor, window):
+    for module in (taylor, window, gated):
         for platform in ("cpu", "gpu", "tpu"):
             names = {c.name for c in module.candidates(platform)}
             assert set(module.default_names(platform)) <= names
