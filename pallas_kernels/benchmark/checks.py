@@ -10,8 +10,9 @@ import numpy as np
 from pallas_kernels.workload import Workload
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 5e-3}
-"""By the dtype that `dtypes` gives an output. float32 lands near 1e-6 and tf32, near 3e-4, does not pass for it; bfloat16 operands
-land between 1e-3 and 1e-2, and a gradient has two roundings more. Others, such as positions, are exact."""
+"""By the dtype that `dtypes` gives an output. float32 lands near 1e-6 and tf32, near 3e-4, does not pass for it;
+bfloat16 operands land between 1e-3 and 1e-2, and a gradient has two roundings more. Others, such as positions, are
+exact."""
 TOKENS = {"cpu": 8192, "gpu": 16384}
 """How many tokens of the batch float64 computes on a device."""
 

@@ -3,8 +3,8 @@
     flash_linear_attention: `fla.ops` of a checkout of fla-org/flash-linear-attention
     torch_windows: flex_attention and scaled_dot_product_attention of torch, flash_attn where installed
 
-All take our layout, (b, t, h, d), and our scale, d^-1/2 (gated: 1); what a peer does to the layout is part of its time. Only a
-peer's own folder of operators is imported: a package's `__init__` may load every model that it has.
+All take our layout, (b, t, h, d), and our scale, d^-1/2 (gated: 1); what a peer does to the layout is part of its
+time. Only a peer's own folder of operators is imported: a package's `__init__` may load every model that it has.
 """
 
 import functools
