@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxzoo.mixers.base import Context
 from jaxzoo.mixers.linear.rwkv7 import RWKV7TimeMix, RWKV7TimeMixConfig
 from jaxzoo.mixers.linear.rwkv7_channel_mix import RWKV7ChannelMix, RWKV7ChannelMixConfig
 from jaxzoo.models import LanguageModelConfig
@@ -53,6 +54,18 @@ def test_equation():
     mixer, p = moved(lambda: RWKV7TimeMix(config, rngs=quick_rngs()))
     x = inputs(D)
     check(mixer, truth(config, p, x), x)
+
+
+def test_equation_of_a_later_layer():
+    """Kills a share of the layer's own values for the share of the first layer's."""
+    config = RWKV7TimeMixConfig(d_model=D, n_heads=2, layer_index=1, n_layers=2, value_rank=2)
+    mixer, p = moved(lambda: RWKV7TimeMix(config, rngs=quick_rngs()))
+    x = inputs(D)
+    first_values = np.cos(7 * x)
+    call = nnx.jit(lambda mixer, x, values: mixer(x, Context(first_values=values)))
+    found = call(mixer, np.float32(x), np.float32(first_values))
+    expected = truth(config, p, x, first_values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def stack_of(n):

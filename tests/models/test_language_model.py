@@ -211,7 +211,6 @@ def test_remat_policies_need_less_and_less_memory():
     assert period > everything + n / 4, "16 borders, or 4 of groups and 4 in one"
 
 
-@pytest.mark.full
 def test_padding_rows_get_no_probability_and_no_gradient():
     """Kills a softmax over 16 rows of a vocabulary of 13, and an embedding whose padding drifts."""
     config = hybrid_config(pattern=(GatedShortConvConfig(),))

@@ -93,7 +93,6 @@ def streamed(model, tokens, cut):
     return jnp.concatenate([head, tail.swapaxes(0, 1)], axis=1)
 
 
-@pytest.mark.full
 def test_logits_in_all_ways_to_run():
     """Kills an MLP that reads what the mixer has added, a norm that both share, a branch that is added twice; all at
     once and streamed."""

@@ -52,7 +52,6 @@ MUTANTS: list[Mutant] = [
         old="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** (self.power - 1), n)",
         new="sampling.successive(words, np.arange(1.0, self.n_slots + 1) ** -self.power, n)",
         tests=("tests/tasks/test_mqar.py::test_gaps_follow_the_power_law_in_the_order_of_the_pairs",),
-        full=True,
     ),
     Mutant(
         name="first value of a key that is bound twice",
@@ -137,7 +136,6 @@ MUTANTS: list[Mutant] = [
         old="before if self.parallel_residual else residual",
         new="residual",
         tests=("tests/models/test_parallel_residual.py::test_logits_in_all_ways_to_run",),
-        full=True,
     ),
     Mutant(
         name="all repeats of a scan share a key",
@@ -201,7 +199,6 @@ MUTANTS: list[Mutant] = [
         old="if isinstance(first_row, int) and first_row + table.shape[0] <= vocab_size:",
         new="if isinstance(first_row, int):",
         tests=("tests/models/test_language_model.py::test_padding_rows_get_no_probability_and_no_gradient",),
-        full=True,
     ),
     Mutant(
         name="state bytes without the model's position",

@@ -46,9 +46,8 @@ MUTANTS: list[Mutant] = [
     ),
     *planted(
         "jaxzoo/layers/pair_embedding.py",
-        "tests/models/test_task_models.py",
+        "tests/layers/test_pair_embedding.py",
         ("a key that is asked for comes with a value", "value[:, :, None] > 0", "value[:, :, None] >= 0"),
-        full=True,
     ),
     *planted(
         "jaxzoo/tasks/continuous_mqar.py",

@@ -79,8 +79,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/mixers/linear/rwkv7.py",
         old="values = values + (context.first_values - values) * share",
         new="values = context.first_values + (values - context.first_values) * share",
-        tests=("tests/mixers/test_rwkv7.py::test_value_residual_of_a_model",),
-        full=True,
+        tests=("tests/mixers/test_rwkv7.py::test_equation_of_a_later_layer",),
     ),
     Mutant(
         name="permutations composed in the other order",

@@ -16,7 +16,6 @@ class Mutant:
         old: text that occurs exactly once in the file.
         new: its replacement.
         tests: core tests of the affected package: folders, files or test ids, relative to the repository root.
-        full: whether only a test of the tier *full* among them kills it.
     """
 
     name: str
@@ -24,7 +23,6 @@ class Mutant:
     old: str
     new: str
     tests: tuple[str, ...]
-    full: bool = False
 
     def mutate(self, root: Path = ROOT) -> str:
         """Text of the file with the bug. Raises ValueError unless `old` occurs exactly once."""
@@ -34,6 +32,6 @@ class Mutant:
         return text.replace(self.old, self.new)
 
 
-def planted(path: str, test: str, *bugs: tuple[str, str, str], full: bool = False) -> list[Mutant]:
+def planted(path: str, test: str, *bugs: tuple[str, str, str]) -> list[Mutant]:
     """Bugs in one file, each a name, a text and its replacement, that one test, or file of tests, kills."""
-    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,), full=full) for name, old, new in bugs]
+    return [Mutant(name=name, path=path, old=old, new=new, tests=(test,)) for name, old, new in bugs]

@@ -67,13 +67,12 @@ MUTANTS: list[Mutant] = [
     ),
     *planted(
         f"{OPS}/delta_rule.py",
-        f"{TESTS}/test_delta_rule.py::test_parts_of_a_sequence_on_four_devices",
+        f"{TESTS}/test_delta_rule.py::test_two_parts_of_a_sequence",
         (
             "delta rule: parts of a sequence in reverse order",
             'einsum("bhij,bhjk->bhik", then, first',
             'einsum("bhij,bhjk->bhik", first, then',
         ),
-        full=True,
     ),
     *planted(
         "pallas_kernels/gated_linear_attention/decayed_scores.py",

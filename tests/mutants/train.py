@@ -168,8 +168,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/train/checkpoint.py",
         old="if step not in best:",
         new="if step >= 0:",
-        tests=("tests/train/test_best.py::test_the_best_stay",),
-        full=True,
+        tests=("tests/train/test_best.py::test_one_of_the_best_outlives_newer_ones",),
     ),
     Mutant(
         name="an infinite gradient not noticed",
@@ -190,8 +189,7 @@ MUTANTS: list[Mutant] = [
         path="jaxzoo/train/recorder.py",
         old="                if not math.isfinite(value):\n",
         new="                if False:\n",
-        tests=("tests/cli/test_train.py::test_a_validation_that_is_not_a_number_ends_the_run",),
-        full=True,
+        tests=("tests/train/test_recorder.py",),
     ),
     Mutant(
         name="rows of a batch in the order in which they come",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxzoo.ops.delta_rule import CHUNK, Removal, delta_rule, delta_rule_step
+from jaxzoo.ops.delta_rule import CHUNK, Removal, _after, _matmul_states, delta_rule, delta_rule_step
 from jaxzoo.sharding import MeshConfig, make_mesh
 from pallas_kernels import xla_chunks
 from pallas_kernels.dispatch import lowering_for
@@ -235,6 +235,13 @@ def test_memory_of_a_long_sequence():
 
     compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3, 4))).lower(shape, shape, shape, beta, shape).compile()
     assert compiled.memory_analysis().temp_size_in_bytes < 12 * 2**20
+
+
+def test_two_parts_of_a_sequence():
+    """Kills transitions of parts in reverse order: the second part acts on what the first one has left."""
+    first, then, before, own = np.random.default_rng(0).normal(size=(4, 2, 3, 5, 5)).astype(np.float32)
+    assert_close(_matmul_states(first, then) @ before, then @ (first @ before), 1e-5)
+    assert_close(_after(then, first, own), then @ first + own, 1e-5)
 
 
 @needs_eight_devices

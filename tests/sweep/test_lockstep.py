@@ -1,13 +1,18 @@
 """Runs side by side are the runs that they would be alone."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.mixers import MIXERS, BaseConvConfig
-from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
+from jaxzoo.sharding import MeshConfig, make_mesh
+from jaxzoo.sweep import lockstep
+from jaxzoo.sweep.lockstep import Rated, SequentialRuns, VmappedRuns
 from jaxzoo.train.session import Session
 from tests.sweep.small import open_small
 
@@ -48,6 +53,28 @@ def losses_beside(lanes_of, configs, stop_second_at: int = STEPS, steps: int = S
             for i, fetch in lanes.update(next(stream), active).items():
                 losses[i].append(fetch()["loss"])
     return losses
+
+
+@pytest.mark.parametrize("lanes_of", [SequentialRuns, VmappedRuns])
+def test_lanes_of_one_number(lanes_of, monkeypatch):
+    """Kills: a rate or state of another run, metrics of another run where one has ended; by hand, for a state that is
+    one number, whose loss, and from which a step takes rate times batch."""
+
+    def step(rated: Rated, batch):
+        state = rated.state - rated.peak * batch
+        return Rated(state, rated.peak), {"loss": state}
+
+    everywhere = NamedSharding(make_mesh(MeshConfig(), jax.devices()[:1]), PartitionSpec())
+    monkeypatch.setattr(lockstep, "_rated_step", lambda _: step)
+    monkeypatch.setattr(lockstep, "_shardings", lambda _: Rated(everywhere, everywhere))
+    session = SimpleNamespace(place=jnp.asarray, updating=lambda step, _: jax.jit(step))
+    lanes = lanes_of(session, [jnp.float32(x) for x in (10, 20, 30)], [0.5, 0.25, 0.125])
+    found = [lanes.update(2.0, active) for active in ([0, 1, 2], [0, 2])]
+    assert [{i: fetch()["loss"] for i, fetch in each.items()} for each in found] == [
+        {0: 9.0, 1: 19.5, 2: 29.75},
+        {0: 8.0, 2: 29.5},
+    ]
+    assert (float(lanes.state(0)), float(lanes.state(2))) == (8.0, 29.5)
 
 
 @pytest.mark.full

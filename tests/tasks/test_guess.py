@@ -7,7 +7,6 @@ from jaxzoo.tasks.guess import guessing_line, guessing_lines
 from jaxzoo.tasks.recall_data import Examples, RecallDataConfig
 
 
-@pytest.mark.full
 def test_guessing_lines():
     """Kills: a line below one over the pairs, the share of answers "no match" left out, slices that share a line."""
     two, four = mqar.paper(8, 2, vocab_size=32), mqar.paper(32, 4, vocab_size=64)

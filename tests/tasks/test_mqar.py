@@ -85,7 +85,6 @@ def test_oracle_reads_the_worked_example():
     np.testing.assert_array_equal(mqar.oracle(tokens, config), expected)
 
 
-@pytest.mark.full
 def test_gaps_follow_the_power_law_in_the_order_of_the_pairs():
     """Kills an exponent off by one, a law that starts at i = 0, and slots that are sorted or shuffled over
     pairs."""

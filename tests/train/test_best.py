@@ -4,9 +4,11 @@ import random
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from jaxzoo.cli.config_file import load_config
+from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.evaluate import metric_names
 from jaxzoo.train.loop import TrainingRun
 from jaxzoo.train.metrics import best_steps
@@ -51,6 +53,14 @@ def test_order():
     assert best_steps(rows, "valid/accuracy") == [4, 2, 8, 6, 9]
     assert best_steps(rows, "valid/accuracy", among=[9, 6]) == [6, 9]
     assert best_steps(rows, "valid/perplexity") == []
+
+
+def test_one_of_the_best_outlives_newer_ones(tmp_path):
+    """Kills a best checkpoint that is removed as too old, and others that stay with it."""
+    with Checkpoints(tmp_path / "checkpoints", keep=1, best=lambda _: [2]) as checkpoints:
+        for step in (1, 2, 3, 4):
+            checkpoints.save(step, {"x": np.ones(3)}, cursor={}, config={})
+    assert kept(tmp_path) == [2, 4]
 
 
 @pytest.mark.parametrize(

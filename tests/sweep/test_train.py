@@ -1,0 +1,39 @@
+"""Runs of a group begin where they were and end as stopped or finished; with stand-ins for all that trains."""
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from jaxzoo.sweep import train
+from jaxzoo.train.loop import StopSignals
+from jaxzoo.train.run_dir import RunDirectory
+from tests.sweep.small import open_small
+
+
+@pytest.mark.parametrize(("is_stopped", "expected"), [(False, "last state"), (True, None)])
+def test_a_stopped_run_has_no_last_state(is_stopped, expected, monkeypatch):
+    """Kills a run that was stopped, and counts as finished."""
+    monkeypatch.setattr(train, "SequentialRuns", lambda *_: SimpleNamespace(state=lambda _: "last state"))
+    member = MagicMock(goes_on=lambda _: False, seconds=0.0, cpu_seconds=0.0)
+    stop = MagicMock(StopSignals, requested=is_stopped)
+    found = list(train.train_members([member], MagicMock(), vectorized=False, tell=lambda *_: None, stop=stop))
+    assert found == [(member, expected)]
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_run_with_checkpoints_goes_on(saved, tmp_path, monkeypatch):
+    """Kills a stopped run that begins again."""
+    begun = []
+    monkeypatch.setattr(train, "begin", lambda *given: begun.append(given) or SimpleNamespace(step=3))
+    run = RunDirectory(tmp_path / "run")
+    if saved:
+        run.create({}, None)
+        (run.checkpoints / "3").mkdir(parents=True)
+        run.release()
+    session = MagicMock()
+    session.dataset.manifest.return_value = None
+    start = train.Member(open_small(tmp_path).tasks[0], run, session).start
+    ((_, checkpoints, _),) = begun
+    assert start.step == 3
+    assert (checkpoints is not None) == saved
