@@ -27,8 +27,7 @@ class Command(Checked):
 
 
 def _count(command: Command) -> None:
-    from jaxzoo.data.statistics.bigram_counts import BigramCounts
-    from jaxzoo.data.statistics.count_bigrams import count_bigrams
+    from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 
     shards, entries = ProgressLines("shards"), ProgressLines("entries")
     out = command.out.expanduser()

@@ -66,12 +66,11 @@ def _progress(work: "Tokenization", before: int, seconds: float) -> str:
 
 
 def _tell(directory: "TokenDirectory") -> None:
-    from jaxzoo.data.tokens.token_shards import total_of
-
     for name, split in directory.splits.items():
-        documents, n_bytes, tokens = total_of(split.subsets.values())
-        ratio = n_bytes / max(tokens - documents, 1)
-        print(f"  {name}: {documents:,} documents, {tokens:,} tokens, {n_bytes:,} bytes, {ratio:.2f} bytes per token")
+        all_ = split.total
+        ratio = all_.bytes / max(all_.tokens - all_.documents, 1)
+        counts = f"{all_.documents:,} documents, {all_.tokens:,} tokens, {all_.bytes:,} bytes"
+        print(f"  {name}: {counts}, {ratio:.2f} bytes per token")
         for subset, each in split.subsets.items():
             if subset:
                 print(f"    {subset}: {each.documents:,} documents, {each.tokens:,} tokens, {each.bytes:,} bytes")

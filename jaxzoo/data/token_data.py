@@ -18,7 +18,7 @@ from jaxzoo.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score
 from jaxzoo.data.statistics.markov import markov_baselines
 from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
-from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, allow_open_shards, total_of
+from jaxzoo.data.tokens.token_shards import Split, TokenDirectory, allow_open_shards
 from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, ShuffledWindows, as_integers, source_of
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import WindowedText, WindowsConfig
@@ -125,9 +125,9 @@ class TokenData(WindowedText):
         for source, directory, text in zip(config.mixture, self._directories, self._texts, strict=True):
             steps = text.n_windows / batch_size / (source.weight / total)
             mixed = f", {100 * source.weight / total:.3g} % of the rows" if config.sources else ""
-            valid = total_of(directory.split(config.valid_split).subsets.values()).tokens
+            valid = directory.split(config.valid_split).total.tokens
             parts.append(
-                f"{source.path}{mixed}: {_describe(directory.split('train').subsets)}, an epoch of {steps:,.1f} steps; "
+                f"{source.path}{mixed}: {_describe(directory.split('train'))}, an epoch of {steps:,.1f} steps; "
                 f"{config.valid_split} {valid:,} tokens"
             )
         if len(train) > MOST_COUNTED:
@@ -204,9 +204,9 @@ def _fingerprint_of(directories: Sequence[TokenDirectory]) -> str:
     return f"{made_by}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-def _describe(subsets: dict[str, Counts]) -> str:
+def _describe(split: Split) -> str:
     """Returns tokens and documents, and the largest subsets with their shares of the tokens."""
-    total = total_of(subsets.values())
+    subsets, total = split.subsets, split.total
     ranked = sorted(subsets, key=lambda name: -subsets[name].tokens)
     shown = [f"{name} {100 * subsets[name].tokens / total.tokens:.0f} %" for name in ranked[:SHOWN_SUBSETS]]
     more = [f"{len(ranked) - SHOWN_SUBSETS} more"] if len(ranked) > SHOWN_SUBSETS else []

@@ -7,7 +7,7 @@ import pytest
 
 from jaxzoo.cli.evaluate import main as evaluate
 from jaxzoo.cli.train import main
-from jaxzoo.data.statistics.count_bigrams import count_bigrams
+from jaxzoo.data.statistics.bigram_counts import count_bigrams
 from jaxzoo.train.session import Session
 from tests.data.test_token_data import write
 from tests.train.conftest import CONFIG

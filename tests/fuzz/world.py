@@ -85,7 +85,7 @@ def _make_unfinished() -> None:
         (
             "data_bigrams",
             ["--data", "tokens", "--out", "half_counts"],
-            "jaxzoo.data.statistics.count_bigrams.merge",
+            "jaxzoo.data.statistics.bigram_counts.merge",
         ),
         (
             "data_recall_statistics",

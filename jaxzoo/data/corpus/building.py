@@ -10,24 +10,28 @@ own; workers share the pieces. The bytes of the result depend on the inputs and 
 """
 
 import contextlib
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxzoo.data.corpus.built import check_metadata
+from jaxzoo.data.corpus.fasta import FastaLayout
 from jaxzoo.data.corpus.lines import COMPRESSED
-from jaxzoo.data.corpus.request import MEGABYTE, BuildConfig, find_inputs, request
-from jaxzoo.data.corpus.shards import VERSION, FilePiece, WorkDirectory, finish, write_piece
-from jaxzoo.data.corpus.sources import SOURCES, Skipped, read_documents
-from jaxzoo.data.pieces.resumable import begun, check_plan, remove_drafts
-from jaxzoo.data.pieces.share_out import Piece, is_shared, share_out
+from jaxzoo.data.corpus.request import BuildConfig
+from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
+from jaxzoo.data.corpus.sources import SOURCES, Fields, Skipped, find_source_files, read_documents
+from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.extras import need
 from jaxzoo.json_files import read_json
 
+FORMAT = 1
+"""Format of `build.json`; changes when the same request would give other bytes."""
 COMPRESSED_FACTOR = 2.0
 """Bytes of shards per byte of compressed input, at most: shards compress each document by itself."""
-_PLAN = "build.json"
+MEGABYTE = 10**6
 
 
 class Progress(NamedTuple):
@@ -66,41 +70,36 @@ class Build:
         for library in ("tensorflow_datasets", "array_record", "zstandard"):
             need(library, "building a corpus")
         self.config: BuildConfig = config
-        self.out: Path = out
-        self.files: dict[str, dict[str, Path]] = find_inputs(config)
-        self.directory: Path = out / SOURCES[config.source].dataset / VERSION
-        self.work: WorkDirectory = WorkDirectory(out / "work")
-        self._request = request(config, self.files)
-        check_plan(out, _PLAN, self._request)
+        plan, self._files = _inputs(config)
+        self._directory = out / SOURCES[config.source].dataset / VERSION
+        result = (self._directory / "dataset_info.json").relative_to(out)
+        self._work = ResumableDirectory(out, plan, "build.json", "work/notes", str(result), temporary=("work",))
 
     @property
     def n_files(self) -> int:
         """Number of inputs."""
-        return sum(map(len, self.files.values()))
+        return sum(map(len, self._files.values()))
 
     @property
     def is_finished(self) -> bool:
         """Whether the data set exists."""
-        return (self.directory / "dataset_info.json").is_file()
-
-    def estimate(self) -> int:
-        """Bytes of disk that the data set needs: `COMPRESSED_FACTOR` for compressed inputs, 1 for others."""
-        total = 0.0
-        for file in (file for files in self.files.values() for file in files.values()):
-            total += file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
-        return round(total)
+        return self._work.is_finished
 
     def check_disk(self) -> None:
-        """Raises `ValueError` if the disk has too little space for the rest of the build."""
-        place = next(p for p in (self.out, *self.out.absolute().parents) if p.exists())
-        free, written = shutil.disk_usage(place).free, 0
-        for file in self.work.path.rglob("*.array_record"):
+        """Raises `ValueError` if the disk has too little space for the rest of the build.
+
+        It needs `COMPRESSED_FACTOR` times the size of compressed inputs, and the size of others.
+        """
+        out, needed = self._work.path, 0.0
+        for file in (file for files in self._files.values() for file in files):
+            needed += file.stat().st_size * (COMPRESSED_FACTOR if file.suffix in (*COMPRESSED, ".parquet") else 1)
+        for file in (out / "work").rglob("*.array_record"):
             with contextlib.suppress(FileNotFoundError):  # renamed by another command
-                written += file.stat().st_size
-        needed = max(self.estimate() - written, 0)
+                needed -= file.stat().st_size
+        free = shutil.disk_usage(next(p for p in (out, *out.absolute().parents) if p.exists())).free
         if needed > free:
             raise ValueError(
-                f"--out {self.out}: about {needed / 1e9:,.1f} GB are needed ({COMPRESSED_FACTOR:g} times the size of "
+                f"--out {out}: about {needed / 1e9:,.1f} GB are needed ({COMPRESSED_FACTOR:g} times the size of "
                 f"compressed inputs, the size of others) and {free / 1e9:,.1f} GB are free; free some, choose another "
                 "place, or try with --allow-low-disk"
             )
@@ -108,7 +107,7 @@ class Build:
     def progress(self) -> Progress:
         """Progress of all commands that share the build."""
         found = [Progress(0, 0, 0)]
-        for file in self.work.progress.glob("*.json"):
+        for file in (self._work.path / "work" / "progress").glob("*.json"):
             with contextlib.suppress(FileNotFoundError, ValueError):  # another command has ended the build
                 found.append(read_json(file, Progress))
         return Progress(*map(sum, zip(*found, strict=True)))
@@ -123,38 +122,24 @@ class Build:
         Raises:
             ValueError: an input is damaged, or holds no document to train on.
         """
-        is_new = not self.is_finished
-        if is_new:
-            self._make(workers, skip_bad)
-        if not is_shared(self.work.claims):
-            shutil.rmtree(self.work.path, ignore_errors=True)
-            remove_drafts(self.out)
-        found = check_metadata(self.directory)
-        return Built(self.directory, found["subsets"], Skipped(**found["skipped"]), is_new)
+        pieces = dict(self._pieces(skip_bad))
+        if not self.is_finished:
+            for split in self._files:  # a wrong source is refused before anything is written
+                first = pieces[f"{split}-00000"]
+                next(read_documents(first.files, first.fields, Skipped(), skip_bad=skip_bad), None)
+        notes = [self._work.note(name) for name in pieces]
+        arguments = {name: (piece,) for name, piece in pieces.items()}
+        is_new = self._work.make(write_piece, arguments, lambda: finish(notes, self._directory), workers=workers)
+        found = check_metadata(self._directory)
+        return Built(self._directory, found["subsets"], Skipped(**found["skipped"]), is_new)
 
-    def _make(self, workers: int, skip_bad: bool) -> None:
-        files = list(self._pieces(skip_bad))
-        for piece in files:
-            if piece.number == 0:  # a wrong source is refused before anything is written
-                next(read_documents(piece.files, piece.fields, Skipped(), skip_bad=skip_bad), None)
-        claims = self.work.claims
-        with begun(self.out, _PLAN, self._request, results="work/notes/*.json", claims=claims):
-            for folder in (self.work.notes, self.work.shards, self.work.progress):
-                folder.mkdir(parents=True, exist_ok=True)
-            pieces = [Piece(p.name, self.work.notes / f"{p.name}.json", (self.work, p)) for p in files]
-            share_out(write_piece, pieces, workers=workers, claims=claims)
-        names = [piece.name for piece in files]
-        arguments = (self.work, self.directory, SOURCES[self.config.source].dataset, names)
-        last = Piece("the data set's metadata", self.directory / "dataset_info.json", arguments)
-        share_out(finish, [last], workers=1, claims=claims)
-
-    def _pieces(self, skip_bad: bool) -> Iterator[FilePiece]:
+    def _pieces(self, skip_bad: bool) -> Iterator[tuple[str, FilePiece]]:
         """Joins the files of every split, in their order, while their sizes add up to at most a shard's."""
         limit, fields = self.config.max_shard_mb * MEGABYTE, self.config.fields
-        for split, found in self.files.items():
+        for split, found in self._files.items():
             groups: list[list[Path]] = []
             room = 0
-            for file in found.values():
+            for file in found:
                 size = file.stat().st_size
                 if not groups or size > room:
                     groups.append([])
@@ -163,4 +148,43 @@ class Build:
                 room -= size
             fraction = self.config.hashed_fraction if split == "train" else 0.0
             for i, group in enumerate(groups):
-                yield FilePiece(split, i, tuple(group), fields, fraction, limit, skip_bad)
+                yield f"{split}-{i:05d}", FilePiece(split, tuple(group), fields, fraction, limit, skip_bad)
+
+
+def _inputs(config: BuildConfig) -> tuple[dict[str, Any], dict[str, list[Path]]]:
+    """Returns everything that determines the bytes of the result, for `build.json`, and the files of each split.
+
+    Raises `ValueError` if a split that is asked for has no file, or a file is of two splits.
+    """
+    options = {"train": "--paths", "valid": "--valid-paths", "test": "--test-paths"}
+    given = {"train": config.paths, "valid": config.valid_paths, "test": config.test_paths}
+    files: dict[str, list[Path]] = {}
+    inputs: dict[str, Any] = {}
+    seen: dict[Path, str] = {}
+    for split, path in given.items():
+        if path is None:
+            continue
+        found = find_source_files(config.source, path, option=options[split])
+        files[split] = list(found.values())
+        sizes = [[name, file.stat().st_size] for name, file in found.items()]
+        inputs[split] = {"files": len(sizes), "bytes": sum(n for _, n in sizes), "names_and_sizes": _digest(sizes)}
+        for file in found.values():
+            other = seen.setdefault(file.resolve(), split)
+            if other != split:
+                raise ValueError(f"{file} is in {options[other]} and in {options[split]}; a file is of one split")
+    fields: Any = config.fields
+    if isinstance(fields, FastaLayout):
+        fields = {"splits": _digest(fields)}
+    plan = {
+        "format": FORMAT,
+        "source": config.source,
+        "fields": fields._asdict() if isinstance(fields, Fields) else fields,
+        "valid_fraction": config.hashed_fraction,
+        "max_shard_mb": config.max_shard_mb,
+        "inputs": inputs,
+    }
+    return plan, files
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

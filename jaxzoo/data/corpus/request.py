@@ -1,19 +1,13 @@
-"""Configuration of a build, and the request that its directory records."""
+"""Configuration of a build."""
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from jaxzoo.checked import Checked, FractionBelowOne, PositiveInt
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
-from jaxzoo.data.corpus.sources import SOURCES, Fields, LabelledLayout, Layout, find_source_files
+from jaxzoo.data.corpus.sources import SOURCES, Fields, LabelledLayout, Layout
 
-FORMAT = 1
-"""Format of `build.json`; changes when the same request would give other bytes."""
-MEGABYTE = 10**6
 VALID_FRACTION = 0.01
 """Share of the documents, where no files are named for validation."""
 OPEN = ("jsonl", "parquet")
@@ -83,48 +77,3 @@ class BuildConfig(Checked):
         if self.valid_fraction is not None:
             return self.valid_fraction
         return VALID_FRACTION if self.valid_paths is None and self.source != "labelled" else 0.0
-
-
-def find_inputs(config: BuildConfig) -> dict[str, dict[str, Path]]:
-    """Returns name -> file of each split. Raises `ValueError` if there is none, or one is of two splits."""
-    options = {"train": "--paths", "valid": "--valid-paths", "test": "--test-paths"}
-    given = {"train": config.paths, "valid": config.valid_paths, "test": config.test_paths}
-    files = {
-        split: find_source_files(config.source, path, option=options[split])
-        for split, path in given.items()
-        if path is not None
-    }
-    seen: dict[Path, str] = {}
-    for split, found in files.items():
-        for file in found.values():
-            other = seen.setdefault(file.resolve(), split)
-            if other != split:
-                raise ValueError(f"{file} is in {options[other]} and in {options[split]}; a file is of one split")
-    return files
-
-
-def request(config: BuildConfig, files: Mapping[str, Mapping[str, Path]]) -> dict[str, Any]:
-    """Returns everything that determines the bytes of the result, for `build.json`."""
-    fields: Any = config.fields
-    if isinstance(fields, FastaLayout):
-        fields = {"splits": _digest(fields)}
-    listings = {split: [[name, file.stat().st_size] for name, file in found.items()] for split, found in files.items()}
-    return {
-        "format": FORMAT,
-        "source": config.source,
-        "fields": fields._asdict() if isinstance(fields, Fields) else fields,
-        "valid_fraction": config.hashed_fraction,
-        "max_shard_mb": config.max_shard_mb,
-        "inputs": {
-            split: {
-                "files": len(listing),
-                "bytes": sum(size for _, size in listing),
-                "names_and_sizes": _digest(listing),
-            }
-            for split, listing in listings.items()
-        },
-    }
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:12]

@@ -5,14 +5,14 @@ text, the shards of all splits are closed, and a note records their content and 
 continues after its last note, and cuts the same sections. `finish`, the last step of a build, names the shards.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import os
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from jaxzoo.data.corpus.built import write_metadata_checksums
 from jaxzoo.data.corpus.files import hash_share
 from jaxzoo.data.corpus.sources import BEGINNING, SUMMARIES, Layout, Position, Skipped, TextDocument, read_documents
 from jaxzoo.json_files import add_checksum, read_json
-from jaxzoo.whole_files import write_json, write_whole
+from jaxzoo.whole_files import replacing, write_json, write_whole
 
 WRITER_OPTIONS = "group_size:1,zstd:3"
 """Options of array_record that determine its bytes; one document per group, so that any can be read alone."""
@@ -36,8 +36,6 @@ class FilePiece(NamedTuple):
     """Work of one call of `write_piece`."""
 
     split: str
-    number: int
-    """Index among the pieces of its split."""
     files: tuple[Path, ...]
     fields: Layout
     valid_fraction: float
@@ -45,10 +43,16 @@ class FilePiece(NamedTuple):
     section_bytes: int
     skip_bad: bool
 
-    @property
-    def name(self) -> str:
-        """`train-00003`."""
-        return f"{self.split}-{self.number:05d}"
+
+@dataclasses.dataclass(frozen=True)
+class TextCounts:
+    """Documents and bytes of their text."""
+
+    documents: Count = 0
+    bytes: Count = 0
+
+    def __add__(self, other: "TextCounts") -> "TextCounts":
+        return TextCounts(self.documents + other.documents, self.bytes + other.bytes)
 
 
 @dataclasses.dataclass
@@ -56,12 +60,17 @@ class ShardContent:
     """Content of the shard of a split and section."""
 
     file_bytes: Count = 0
-    subsets: dict[str, list[Count]] = dataclasses.field(default_factory=dict)
-    """Documents and bytes of text by subset."""
+    subsets: dict[str, TextCounts] = dataclasses.field(default_factory=dict)
+
+    @property
+    def total(self) -> TextCounts:
+        """Content of all subsets."""
+        return sum(self.subsets.values(), TextCounts())
 
 
-class SectionNote(NamedTuple):
-    """Note of a finished section."""
+@dataclasses.dataclass
+class Section:
+    """Finished section of a piece, as its note records it."""
 
     end: Position
     """Where reading continues."""
@@ -71,77 +80,78 @@ class SectionNote(NamedTuple):
     skipped: Skipped
 
 
-class WorkDirectory:
-    """Files of an unfinished build.
+class PieceFiles:
+    """Files of a piece in the directory of an unfinished build.
 
     Attributes:
-        notes: one per section, and one per finished piece.
         shards: directory that becomes the data set.
-        progress: progress of the pieces under way, for the user.
-        claims: locks of the processes that share the work.
+        progress: progress of the piece, for the user.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.notes: Path = path / "notes"
-        self.shards: Path = path / "dataset"
-        self.progress: Path = path / "progress"
-        self.claims: Path = path / "claims"
+    def __init__(self, note: Path):
+        work = note.parent.parent
+        self.name: str = note.stem
+        self.note: Path = note
+        self.shards: Path = work / "dataset"
+        self.progress: Path = work / "progress" / note.name
 
-    def section_note(self, piece: str, section: int) -> Path:
+    def section_note(self, section: int) -> Path:
         """Note of the content of a section."""
-        return self.notes / f"{piece}-{section:05d}.json"
+        return self.note.with_name(f"{self.name}-{section:05d}.json")
 
-    def shard(self, piece: str, section: int, split: str) -> Path:
+    def shard(self, section: int, split: str) -> Path:
         """Shard of a section and split."""
-        return self.shards / f"{piece}-{section:05d}-{split}.array_record"
+        return self.shards / f"{self.name}-{section:05d}-{split}.array_record"
 
-    def section_notes(self, piece: str) -> Iterator[SectionNote]:
-        """Notes of the finished sections of a piece, in order. Raises `ValueError` if one is damaged."""
-        for section in itertools.count():
-            note = self.section_note(piece, section)
-            if not note.exists():
-                return
-            yield read_json(note, SectionNote, checksum=True, remedy=f"remove {self.path} and build again")
+    def sections(self) -> list[Section]:
+        """Finished sections, in order. Raises `ValueError` if a note is damaged."""
+        notes = itertools.takewhile(Path.exists, map(self.section_note, itertools.count()))
+        remedy = f"remove {self.note.parent.parent} and build again"
+        return [read_json(note, Section, checksum=True, remedy=remedy) for note in notes]
 
 
-def write_piece(work: WorkDirectory, piece: FilePiece) -> None:
+def write_piece(piece: FilePiece, note: Path) -> None:
     """Makes the missing sections of a piece. Raises `ValueError`, with file and line, at damage that is not skipped."""
-    for draft in work.path.glob(f"{piece.name}-*.tmp"):  # of a killed worker
+    files = PieceFiles(note)
+    for folder in (files.shards, files.progress.parent):
+        folder.mkdir(exist_ok=True)
+    for draft in files.shards.glob(f"{files.name}-*.tmp"):  # of a killed worker
         draft.unlink(missing_ok=True)
-    notes = list(work.section_notes(piece.name))
-    subsets = [counts for note in notes for shard in note.splits.values() for counts in shard.subsets.values()]
-    n_documents, n_bytes = (sum(counts[i] for counts in subsets) for i in (0, 1))
-    start, ended = (notes[-1].end, notes[-1].ended) if notes else (BEGINNING, False)
-    reported, progress = time.monotonic(), work.progress / f"{piece.name}.json"
-    skipped = Skipped()
-    documents = read_documents(piece.files, piece.fields, skipped, start=start, skip_bad=piece.skip_bad)
-    for section in itertools.count(len(notes)):
+    sections = files.sections()
+    done = sum((shard.total for section in sections for shard in section.splits.values()), TextCounts())
+    end, ended = (sections[-1].end, sections[-1].ended) if sections else (BEGINNING, False)
+    skipped, told = Skipped(), time.monotonic()
+
+    def tell(n_files: int) -> None:
+        write_json(files.progress, {**dataclasses.asdict(done), "files": n_files})
+
+    documents = read_documents(piece.files, piece.fields, skipped, start=end, skip_bad=piece.skip_bad)
+    for i in itertools.count(len(sections)):
         if ended:
             break
-        writer, end_of_section = _SectionWriter(work, piece, section), n_bytes + piece.section_bytes
-        for start, document in documents:
-            n_documents, n_bytes = n_documents + 1, n_bytes + writer.add(document)
-            if time.monotonic() - reported >= PROGRESS_SECONDS:
-                write_json(progress, {"documents": n_documents, "bytes": n_bytes, "files": start.file})
-                reported = time.monotonic()
-            if n_bytes >= end_of_section:
-                break
-        else:
-            ended = True
-        splits = {split: dataclasses.asdict(shard) for split, shard in writer.close().items()}
-        note = {"end": start, "ended": ended, "splits": splits, "skipped": dataclasses.asdict(skipped.take())}
-        write_json(work.section_note(piece.name, section), add_checksum(note))
-    write_json(progress, {"documents": n_documents, "bytes": n_bytes, "files": len(piece.files)})
-    write_json(work.notes / f"{piece.name}.json", {})
+        end_of_section = done.bytes + piece.section_bytes
+        with _SectionWriter(files, piece, i) as writer:
+            for end, document in documents:
+                done += TextCounts(1, writer.add(document))
+                if time.monotonic() - told >= PROGRESS_SECONDS:
+                    tell(end.file)
+                    told = time.monotonic()
+                if done.bytes >= end_of_section:
+                    break
+            else:
+                ended = True
+        section = Section(end, ended, writer.content(), skipped.take())
+        write_json(files.section_note(i), add_checksum(dataclasses.asdict(section)))
+    tell(len(piece.files))
+    write_json(note, {})
 
 
-class _SectionWriter:
-    """Writer of the shards of a section."""
+class _SectionWriter(contextlib.ExitStack):
+    """Writer of the shards of a section, which are in their places after the block."""
 
-    def __init__(self, work: WorkDirectory, piece: FilePiece, section: int):
-        self._work, self._piece, self._section = work, piece, section
-        self._suffix = f"{uuid.uuid4().hex[:8]}.tmp"
+    def __init__(self, files: PieceFiles, piece: FilePiece, section: int):
+        super().__init__()
+        self._files, self._piece, self._section = files, piece, section
         self._writers: dict[str, Any] = {}
         self._content: dict[str, ShardContent] = {}
 
@@ -153,27 +163,20 @@ class _SectionWriter:
         is_valid = hash_share(data) < self._piece.valid_fraction
         split = document.split or ("valid" if is_valid else self._piece.split)
         if split not in self._writers:
-            self._writers[split] = ArrayRecordWriter(os.fspath(self._draft(split)), WRITER_OPTIONS)
+            place = self.enter_context(replacing(self._files.shard(self._section, split)))
+            self._writers[split] = ArrayRecordWriter(os.fspath(place), WRITER_OPTIONS)
+            self.callback(self._writers[split].close)
             self._content[split] = ShardContent()
         self._writers[split].write(serializer()(document))
-        counts = self._content[split].subsets.setdefault(document.subset, [0, 0])
-        counts[0] += 1
-        counts[1] += len(data)
+        subsets = self._content[split].subsets
+        subsets[document.subset] = subsets.get(document.subset, TextCounts()) + TextCounts(1, len(data))
         return len(data)
 
-    def close(self) -> dict[str, ShardContent]:
-        """Moves the shards to their places; returns their content by split."""
-        for split, writer in sorted(self._writers.items()):
-            writer.close()
-            file = self._draft(split)
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-            self._content[split].file_bytes = file.stat().st_size
-            os.replace(file, self._work.shard(self._piece.name, self._section, split))
-        return dict(sorted(self._content.items()))
-
-    def _draft(self, split: str) -> Path:
-        return self._work.path / f"{self._piece.name}-{self._section:05d}-{split}.{self._suffix}"
+    def content(self) -> dict[str, ShardContent]:
+        """Content of the finished shards by split."""
+        for split, content in self._content.items():
+            content.file_bytes = self._files.shard(self._section, split).stat().st_size
+        return self._content
 
 
 @functools.cache
@@ -199,74 +202,60 @@ def _features() -> Any:
     return tfds.features.FeaturesDict({"text": tfds.features.Text(), "subset": tfds.features.Text()})
 
 
-class Shard(NamedTuple):
-    """Shard in the work directory."""
-
-    file: Path
-    documents: int
-    n_bytes: int
-    """Size of the file."""
+Shards = dict[str, list[tuple[Path, ShardContent]]]
+"""Shards in the work directory, by split, in their order."""
 
 
-def finish(work: WorkDirectory, directory: Path, dataset: str, pieces: Sequence[str]) -> None:
-    """Makes the directory of a data set of the work directory: whole or not at all.
+def finish(notes: Sequence[Path], directory: Path) -> None:
+    """Makes the directory of a data set of the shards of all pieces: whole or not at all.
 
     Args:
-        work: with all pieces done.
-        directory: of the version of the data set.
-        dataset: name of the data set.
-        pieces: names of all pieces, in the order of the inputs.
+        notes: of all pieces, in the order of the inputs.
+        directory: of the version of the data set; its parent has the data set's name.
 
     Raises:
         ValueError: there is no document to train on.
     """
-    shards: dict[str, list[Shard]] = {}
-    subsets: dict[str, dict[str, dict[str, int]]] = {}
-    skipped, out = Skipped(), work.path.parent
-    for piece in pieces:
-        notes = list(work.section_notes(piece))
-        if not notes or not notes[-1].ended:
-            raise ValueError(f"{work.notes} lacks a note of the piece {piece}; remove {out} and build again")
-        for section, note in enumerate(notes):
-            skipped.add(note.skipped)
-            for split, content in note.splits.items():
-                n_documents = sum(documents for documents, _ in content.subsets.values())
-                shard = Shard(work.shard(piece, section, split), n_documents, content.file_bytes)
-                shards.setdefault(split, []).append(shard)
-                totals = subsets.setdefault(split, {})
-                for subset, (documents, n_bytes) in content.subsets.items():
-                    total = totals.setdefault(subset, {"documents": 0, "bytes": 0})
-                    total["documents"] += documents
-                    total["bytes"] += n_bytes
+    shards: Shards = {}
+    totals: dict[str, dict[str, TextCounts]] = {}
+    skipped, out, dataset = Skipped(), directory.parent.parent, directory.parent.name
+    for files in map(PieceFiles, notes):
+        sections = files.sections()
+        if not sections or not sections[-1].ended:
+            where = files.note.parent
+            raise ValueError(f"{where} lacks a note of the piece {files.name}; remove {out} and build again")
+        for i, section in enumerate(sections):
+            skipped.add(section.skipped)
+            for split, content in section.splits.items():
+                shards.setdefault(split, []).append((files.shard(i, split), content))
+                total = totals.setdefault(split, {})
+                for subset, counts in content.subsets.items():
+                    total[subset] = total.get(subset, TextCounts()) + counts
     if "train" not in shards:
         raise ValueError(f"{out}: the inputs of --paths must hold a document to train on, but they hold none")
-    _name_shards(work, dataset, shards)
-    subsets = {split: dict(sorted(totals.items())) for split, totals in sorted(subsets.items())}
-    _write_metadata(work, dataset, shards, {"subsets": subsets, "skipped": dataclasses.asdict(skipped)})
-    directory.parent.mkdir(exist_ok=True)
-    os.rename(work.shards, directory)
-
-
-def _name_shards(work: WorkDirectory, dataset: str, shards: dict[str, list[Shard]]) -> None:
-    """Renames shards to `<dataset>-<split>.array_record-NNNNN-of-MMMMM`; a killed call may have renamed some."""
+    place = PieceFiles(notes[0]).shards
     for split, found in shards.items():
-        for i, shard in enumerate(found):
-            if shard.file.exists():
-                if shard.file.stat().st_size != shard.n_bytes:
-                    raise ValueError(f"{shard.file} is damaged: it must have {shard.n_bytes:,} bytes; remove the build")
-                name = f"{dataset}-{split}.array_record-{i:05d}-of-{len(found):05d}"
-                os.replace(shard.file, work.shards / name)
+        for i, (file, content) in enumerate(found):
+            if file.exists():  # else a killed call has renamed it
+                if file.stat().st_size != content.file_bytes:
+                    rule = f"it must have {content.file_bytes:,} bytes"
+                    raise ValueError(f"{file} is damaged: {rule}; remove the build")
+                os.replace(file, place / f"{dataset}-{split}.array_record-{i:05d}-of-{len(found):05d}")
+    subsets = {
+        split: {subset: dataclasses.asdict(counts) for subset, counts in sorted(total.items())}
+        for split, total in sorted(totals.items())
+    }
+    _write_metadata(place, dataset, shards, {"subsets": subsets, "skipped": dataclasses.asdict(skipped)})
+    directory.parent.mkdir(exist_ok=True)
+    os.rename(place, directory)
 
 
-def _write_metadata(
-    work: WorkDirectory, dataset: str, shards: dict[str, list[Shard]], metadata: dict[str, Any]
-) -> None:
+def _write_metadata(place: Path, dataset: str, shards: Shards, metadata: dict[str, Any]) -> None:
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.dataset_info import DatasetIdentity
 
-    identity = DatasetIdentity(
-        dataset, tfds.core.Version(VERSION), os.fspath(work.path), __name__, release_notes=RELEASE_NOTES
-    )
+    version, work = tfds.core.Version(VERSION), os.fspath(place.parent)
+    identity = DatasetIdentity(dataset, version, work, __name__, release_notes=RELEASE_NOTES)
     summary = SUMMARIES[dataset]
     info = tfds.core.DatasetInfo(
         builder=identity, description=summary, features=_features(), metadata=tfds.core.MetadataDict(metadata)
@@ -274,15 +263,17 @@ def _write_metadata(
     info.set_file_format(tfds.core.FileFormat.ARRAY_RECORD)
     splits = [
         tfds.core.SplitInfo(
-            name=split, shard_lengths=[s.documents for s in found], num_bytes=sum(s.n_bytes for s in found)
+            name=split,
+            shard_lengths=[content.total.documents for _, content in found],
+            num_bytes=sum(content.file_bytes for _, content in found),
         )
         for split in ("train", "valid", "test")
         if (found := shards.get(split))
     ]
     info.set_splits(tfds.core.SplitDict(splits))
-    info.write_to_directory(work.shards)
-    write_metadata_checksums(work.shards)
-    _write_card(work.shards, dataset, summary, metadata)
+    info.write_to_directory(place)
+    write_metadata_checksums(place)
+    _write_card(place, dataset, summary, metadata)
 
 
 SHOWN_SUBSETS = 30

@@ -1,9 +1,9 @@
-"""One-dimensional arrays in NumPy files: written part by part with a digest, checked when they are read."""
+"""One-dimensional arrays in NumPy files `NAME.KEY.npy`: written part by part with digests, checked when first read."""
 
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -55,30 +55,66 @@ def writing_array(path: Path, dtype: np.dtype) -> Iterator[ArrayWriter]:
         writer.finish()
 
 
-def open_array(file: Path, dtype: np.dtype | str, size: int, *, remedy: str) -> np.ndarray:
-    """Returns the array of a file that `ArrayWriter` made, memory-mapped and read-only.
+@contextlib.contextmanager
+def writing_arrays(
+    directory: Path, name: str, dtypes: Mapping[str, np.dtype | str]
+) -> Iterator[dict[str, ArrayWriter]]:
+    """Gives the writers of a group of files, by key; whole as those of `writing_array`."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            key: stack.enter_context(writing_array(directory / f"{name}.{key}.npy", np.dtype(dtype)))
+            for key, dtype in dtypes.items()
+        }
+
+
+class ArrayGroup:
+    """Arrays that `writing_arrays` wrote, memory-mapped and read-only; a pair of type and size by key.
+
+    `group[key]` compares an array with its digest when it is first read, at 1.7 GB/s.
 
     Raises:
-        ValueError: the file is missing, damaged, or holds another array; with the remedy.
+        ValueError: a file is missing, damaged, or holds another array; with the remedy.
+        OSError: from `group[key]`, an array has another digest than was written. Training, which may read a shard at
+            any step, takes a ValueError for a defect of the model's code.
     """
-    dtype = np.dtype(dtype)
-    expected = _header(dtype, size)
-    try:
-        with file.open("rb") as stream:
-            found, n_bytes = stream.read(len(expected)), stream.seek(0, io.SEEK_END)
-    except OSError as error:
-        raise ValueError(f"{file} cannot be read: {error.strerror}; {remedy}") from error
-    if found != expected or n_bytes != len(expected) + size * dtype.itemsize:
-        raise ValueError(f"{file} must hold {dtype}[{size}], but its header or its size says otherwise; {remedy}")
-    if size == 0:  # cannot be mapped
-        return np.zeros(0, dtype)
-    return np.asarray(np.memmap(file, dtype, mode="r", offset=len(expected), shape=(size,)))
 
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        kinds: Mapping[str, tuple[str, int]],
+        digests: Mapping[str, str],
+        *,
+        remedy: str,
+    ):
+        self._files = {key: directory / f"{name}.{key}.npy" for key in kinds}
+        self._digests, self._remedy = digests, remedy
+        self._arrays = {key: self._open(key, np.dtype(dtype), size) for key, (dtype, size) in kinds.items()}
+        self._checked: set[str] = set()
 
-def require_digest(array: np.ndarray, digest: str, file: Path, *, remedy: str) -> None:
-    """Raises `OSError`, with the remedy, unless an array has the digest that its writer gave; 1.7 GB/s.
+    def size(self, key: str) -> int:
+        """Length of an array."""
+        return len(self._arrays[key])
 
-    Training, which may read a shard at any step, takes a ValueError for a defect of the model's code.
-    """
-    if hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() != digest:
-        raise OSError(f"{file} is damaged: its content has another digest than was written; {remedy}")
+    def __getitem__(self, key: str) -> np.ndarray:
+        array = self._arrays[key]
+        if key not in self._checked:
+            if hashlib.sha256(np.ascontiguousarray(array).data).hexdigest() != self._digests.get(key, ""):
+                rule = "its content has another digest than was written"
+                raise OSError(f"{self._files[key]} is damaged: {rule}; {self._remedy}")
+            self._checked.add(key)
+        return array
+
+    def _open(self, key: str, dtype: np.dtype, size: int) -> np.ndarray:
+        file, expected = self._files[key], _header(dtype, size)
+        try:
+            with file.open("rb") as stream:
+                found, n_bytes = stream.read(len(expected)), stream.seek(0, io.SEEK_END)
+        except OSError as error:
+            raise ValueError(f"{file} cannot be read: {error.strerror}; {self._remedy}") from error
+        if found != expected or n_bytes != len(expected) + size * dtype.itemsize:
+            rule = f"must hold {dtype}[{size}], but its header or its size says otherwise"
+            raise ValueError(f"{file} {rule}; {self._remedy}")
+        if size == 0:  # cannot be mapped
+            return np.zeros(0, dtype)
+        return np.asarray(np.memmap(file, dtype, mode="r", offset=len(expected), shape=(size,)))

@@ -1,8 +1,4 @@
-"""Directories that a command fills in steps: killed at any point and started again, it ends with the same bytes.
-
-A file in the directory, written first, holds the plan: everything that determines the results. A command with another
-plan is refused.
-"""
+"""Directories that a command fills in parts: killed at any point and started again, it ends with the same bytes."""
 
 import contextlib
 import dataclasses
@@ -10,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxzoo.checked import shorten
 from jaxzoo.config_io import first_difference
@@ -18,104 +14,138 @@ from jaxzoo.data.pieces.share_out import Piece, Report, is_shared, share_out
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
-
-def check_plan(out: Path, name: str, plan: Mapping[str, Any]) -> None:
-    """Checks that a directory is absent or empty, or holds results that were begun with this plan.
-
-    The file `name` holds the plan, its most important fields first. Raises `ValueError`, with the first difference of
-    the plans, if the directory holds something else.
-    """
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out} must be a directory")
-    if not (out / name).is_file():
-        others = sorted(path.name for path in out.glob("*") if not path.match(f"{name}.*.tmp"))
-        if others:
-            raise ValueError(f"--out {out} holds {others[0]!r}, which this command did not write; choose another place")
-        return
-    found = read_json(out / name, dict, checksum=True, remedy=f"remove {out} and start again")
-    wanted = json.loads(json.dumps(plan))
-    difference = first_difference({key: found.get(key) for key in wanted}, wanted)
-    if difference:
-        field, old, new = difference
-        raise ValueError(
-            f"--out {out} holds other results: {field} is {shorten(old)} there and {shorten(new)} here; choose another "
-            "place, or remove it"
-        )
-
-
-@contextlib.contextmanager
-def begun(out: Path, name: str, plan: Mapping[str, Any], *, results: str, claims: Path) -> Iterator[None]:
-    """Makes the directory and writes its plan; removes them if the block refuses an input before there are results.
-
-    Otherwise a command with the repaired input would find another plan. `results` is the pattern of the files of
-    results, `claims` the directory of the locks of `share_out`.
-    """
-    existed = out.exists()
-    was_empty = not any(out.glob("*"))
-    out.mkdir(parents=True, exist_ok=True)
-    if not (out / name).exists():
-        write_json(out / name, add_checksum(plan))
-    try:
-        yield
-    except ValueError:
-        if was_empty and not any(out.glob(results)) and not is_shared(claims):
-            shutil.rmtree(out)
-            if existed:
-                out.mkdir()
-        raise
-
-
-def remove_drafts(out: Path) -> None:
-    """Removes unfinished files of killed commands."""
-    for draft in out.glob("*.tmp"):
-        draft.unlink(missing_ok=True)
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumableDirectory:
-    """Directory of results, with unfinished work next to them.
+    """Directory of results, with unfinished work in it; several commands may share the work.
 
-    `plan.json` is the first file, everything that determines the results; `kind` tells the command from others.
-    `parts/` holds the finished parts of the work. `manifest.json` is the last file, and holds the plan as well; once it
-    exists, `plan.json` and `parts/` are removed.
+    Raises `ValueError` if the directory holds something else, or results that were begun with another plan.
     """
 
     path: Path
     plan: Mapping[str, Any]
+    """Everything that determines the results, the most important fields first."""
+    plan_file: str = "plan.json"
+    """Holds the plan; the first file."""
+    parts: str = "parts"
+    """Directory of the notes of finished parts of the work."""
+    result: str = "manifest.json"
+    """The last file; where `plan_file` is temporary, it holds the plan as well."""
+    temporary: tuple[str, ...] = ("plan.json", "parts")
+    """What is removed once the results exist."""
 
+    def __post_init__(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"--out {self.path} must be a directory")
+        in_result = self.is_finished and self.plan_file in self.temporary
+        name = self.result if in_result else self.plan_file
+        if not (self.path / name).is_file():
+            others = sorted(path.name for path in self.path.glob("*") if not path.match(f"{name}.*.tmp"))
+            if others:
+                rule = f"holds {others[0]!r}, which this command did not write"
+                raise ValueError(f"--out {self.path} {rule}; choose another place")
+            return
+        found = read_json(self.path / name, dict, checksum=True, remedy=f"remove {self.path} and start again")
+        wanted = json.loads(json.dumps(self.plan))
+        difference = first_difference({key: found.get(key) for key in wanted}, wanted)
+        if difference:
+            field, old, new = difference
+            rule = f"holds other results: {field} is {shorten(old)} there and {shorten(new)} here"
+            raise ValueError(f"--out {self.path} {rule}; choose another place, or remove it")
+
+    @property
     def is_finished(self) -> bool:
-        """Returns whether the results exist. Raises `ValueError` if the directory holds something else."""
-        is_finished = (self.path / "manifest.json").is_file()
-        check_plan(self.path, "manifest.json" if is_finished else "plan.json", self.plan)
-        if is_finished:
-            self._clean()
-        return is_finished
+        """Whether the results exist."""
+        return (self.path / self.result).is_file()
 
-    def make_parts(
+    def note(self, name: str) -> Path:
+        """Note of a part, which is finished where it exists."""
+        return self.path / self.parts / f"{name}.json"
+
+    def make(
         self,
-        make: Callable[..., None],
+        make_part: Callable[..., None],
         arguments: Mapping[str, tuple[Any, ...]],
+        finish: Callable[[], None],
         *,
-        workers: int,
+        prepare: Callable[[], None] = lambda: None,
+        workers: int = 1,
         report: Report = lambda *_: None,
-    ) -> list[Path]:
-        """Makes the missing parts, each by `make(*arguments, note)`; returns their notes, `parts/NAME.json`.
+    ) -> bool:
+        """Makes the missing parts and then the results; removes what is left of unfinished work.
 
-        `make` is a function of a module that writes the note last; `arguments` are by name of the part.
+        Args:
+            make_part: function of a module, called with the arguments of a part and its note, which it writes last.
+            arguments: by name of the part.
+            finish: writes the results of all parts, the file `result` last.
+            prepare: writes what the parts need.
+            workers: processes, each for one part at a time.
+            report: as in `share_out`, of parts.
+
+        Returns:
+            False if the results existed already.
         """
-        parts = self.path / "parts"
-        notes = {name: parts / f"{name}.json" for name in arguments}
-        pieces = [Piece(name, note, (*arguments[name], note)) for name, note in notes.items()]
-        with begun(self.path, "plan.json", self.plan, results="parts/*.json", claims=parts / ".claims"):
-            share_out(make, pieces, workers=workers, claims=parts / ".claims", report=report)
-        return list(notes.values())
+        claims = self.path / self.parts / ".claims"
+        if is_new := not self.is_finished:
+            pieces = [Piece(name, self.note(name), (*given, self.note(name))) for name, given in arguments.items()]
+            with self._begun(claims):
+                prepare()
+                share_out(make_part, pieces, workers=workers, claims=claims, report=report)
+            share_out(finish, [Piece("the results", self.path / self.result, ())], workers=1, claims=claims)
+        if not is_shared(claims):
+            for left in (*(self.path / name for name in self.temporary), *self.path.glob("*.tmp")):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
+        return is_new
 
-    def finish(self, results: Mapping[str, Any]) -> None:
-        """Writes the manifest, which holds the plan and these results, and removes the unfinished work."""
-        write_json(self.path / "manifest.json", add_checksum({**self.plan, **results}))
-        self._clean()
+    def write_manifest(self, results: Mapping[str, Any]) -> None:
+        """Writes a `result` that holds the plan and these results."""
+        write_json(self.path / self.result, add_checksum({**self.plan, **results}))
 
-    def _clean(self) -> None:
-        (self.path / "plan.json").unlink(missing_ok=True)
-        remove_drafts(self.path)
-        shutil.rmtree(self.path / "parts", ignore_errors=True)
+    @contextlib.contextmanager
+    def _begun(self, claims: Path) -> Iterator[None]:
+        """Makes the directory and writes its plan; removes them if the block refuses an input before there are notes.
+
+        Otherwise a command with the repaired input would find another plan.
+        """
+        existed = self.path.exists()
+        was_empty = not any(self.path.glob("*"))
+        self.path.mkdir(parents=True, exist_ok=True)
+        if not (self.path / self.plan_file).exists():
+            write_json(self.path / self.plan_file, add_checksum(self.plan))
+        (self.path / self.parts).mkdir(parents=True, exist_ok=True)
+        try:
+            yield
+        except ValueError:
+            if was_empty and not any((self.path / self.parts).glob("*-[0-9]*.json")) and not is_shared(claims):
+                shutil.rmtree(self.path)
+                if existed:
+                    self.path.mkdir()
+            raise
+
+
+def read_manifest(path: Path, declared: type[T], format: int, what: str, *, command: str, remedy: str) -> T:
+    """Reads `manifest.json` of finished results.
+
+    Args:
+        path: directory.
+        declared: as in `read_json`.
+        format: of the directory; another one is refused.
+        what: the results, for errors.
+        command: makes them.
+        remedy: what to do about a damaged file.
+
+    Raises:
+        ValueError: the file is missing, damaged, or of another format.
+    """
+    file = path / "manifest.json"
+    if not file.is_file():
+        raise ValueError(f"{path} holds no {what}: {file.name} is missing; make them, or finish them, with {command}")
+    found = read_json(file, dict, checksum=True, remedy=remedy).get("format")
+    if found != format:
+        raise ValueError(f"{file}: format={found!r} must be {format}; {remedy}")
+    return read_json(file, declared, checksum=True, remedy=remedy)

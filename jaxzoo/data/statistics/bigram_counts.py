@@ -7,10 +7,11 @@ most 1,250 times. A directory of counts holds
     bigrams.keys.npy      (n,) uint64, rising: the first token times 2^32, plus the second
     bigrams.counts.npy    (n,) int64, positive
 
-The bytes depend on the stream alone: neither on workers or memory, nor on how often the count was interrupted.
+The pairs of a shard are counted in sorted runs that fit into memory; the runs of all shards are merged. The bytes
+depend on the stream alone: neither on workers or memory, nor on how often the count was interrupted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,9 +19,12 @@ import numpy as np
 from jaxtyping import Int64, Integer, UInt64
 
 from jaxzoo.checked import Count
-from jaxzoo.data.pieces.array_files import open_array, require_digest
+from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
+from jaxzoo.data.pieces.resumable import ResumableDirectory, read_manifest
+from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.tokens.token_shards import TokenDirectory
-from jaxzoo.json_files import read_json
+from jaxzoo.json_files import add_checksum, read_json
+from jaxzoo.whole_files import write_json
 
 FORMAT = 2
 """Format of the directory; another number is refused."""
@@ -28,6 +32,12 @@ THRESHOLD = 1250
 """Zoology's, for 10 billion tokens of training."""
 AGAIN = "remove its directory and count again"
 """Remedy for damaged counts."""
+KEY_BYTES = 64
+"""Memory for each key that is counted at once: the sorted keys, the distinct ones, their places and counts, twice."""
+MERGE_BYTES = 72
+"""Memory for each entry that is summed at once."""
+
+_TYPES = {"keys": "uint64", "counts": "int64"}
 
 
 class Manifest(NamedTuple):
@@ -67,16 +77,9 @@ class BigramCounts:
 
     def __init__(self, path: Path):
         self.path: Path = path
-        file = path / "manifest.json"
-        if not file.is_file():
-            raise ValueError(
-                f"{path} holds no bigram counts: manifest.json is missing; make them, or finish them, with "
-                "python -m jaxzoo.data.bigrams"
-            )
-        self.manifest: Manifest = read_json(file, Manifest, checksum=True, remedy=AGAIN)
-        if self.manifest.format != FORMAT:
-            raise ValueError(f"{file}: format={self.manifest.format} must be {FORMAT}; {AGAIN}")
-        self.entries: SortedCounts = read_counts(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
+        command = "python -m jaxzoo.data.bigrams"
+        self.manifest: Manifest = read_manifest(path, Manifest, FORMAT, "bigram counts", command=command, remedy=AGAIN)
+        self.entries: SortedCounts = _read(path, "bigrams", self.manifest.distinct, self.manifest.sha256)
         self.fingerprint: str = self.manifest.tokens
 
     def check_made_from(self, tokens: TokenDirectory) -> None:
@@ -109,18 +112,140 @@ def pair_keys(previous: Integer[np.ndarray, "..."], following: Integer[np.ndarra
     return np.asarray(previous).astype(np.uint64) << np.uint64(32) | np.asarray(following).astype(np.uint64)
 
 
-def count_files(directory: Path, name: str) -> dict[str, tuple[Path, np.dtype]]:
-    """Returns file and dtype of the arrays of counts, by key."""
-    return {
-        key: (directory / f"{name}.{key}.npy", np.dtype(dtype))
-        for key, dtype in (("keys", "uint64"), ("counts", "int64"))
-    }
+def count_bigrams(
+    data: Path,
+    out: Path,
+    *,
+    split: str = "train",
+    workers: int = 1,
+    memory: int = 2**30,
+    report: Report = lambda *_: None,
+) -> bool:
+    """Counts all pairs of neighbours in a split, whose documents are joined by their end-of-text tokens.
+
+    The last token of a shard and the first of the next are a pair, too: a split of t tokens has t - 1 pairs.
+
+    Args:
+        data: a token directory.
+        out: directory of the counts; unfinished work in it continues.
+        split: name.
+        workers: processes, one per shard.
+        memory: bytes of arrays in each process, without the operating system's pages of mapped files.
+        report: receives name, number done and number of all: of shards, then ("merge") of entries that are summed.
+
+    Returns:
+        False if the counts existed already.
+
+    Raises:
+        ValueError: there are no such tokens, or `out` holds something else.
+
+    Cost: each pair is sorted once among the `memory / 64` that fit, and each distinct pair of these summed once.
+    """
+    tokens = TokenDirectory(data)
+    tokens.shards(split)
+    work = ResumableDirectory(out, {"kind": "bigrams", "format": FORMAT, "tokens": tokens.fingerprint, "split": split})
+    arguments = {name: (data, split, i, memory) for i, name in enumerate(tokens.split(split).shards)}
+
+    def finish() -> None:
+        runs = [run for name in arguments for run in _read_runs(work.note(name))]
+        n_entries = sum(len(run.keys) for run in runs)
+        total = 0
+
+        def summed() -> Iterator[SortedCounts]:
+            nonlocal total
+            for block in merge(runs, memory, lambda n: report("merge", n, n_entries)):
+                total += int(block.counts.sum())
+                yield block
+
+        lengths, sha256 = _write(out, "bigrams", summed())
+        work.write_manifest({"total": total, "distinct": sum(lengths), "sha256": sha256})
+
+    return work.make(_count_shard, arguments, finish, workers=workers, report=report)
 
 
-def read_counts(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> SortedCounts:
+class _Note(NamedTuple):
+    """Note of the runs of a shard."""
+
+    runs: list[Count]
+    """Number of entries of each."""
+    sha256: dict[str, str]
+
+
+def _count_shard(data: Path, split: str, index: int, memory: int, note: Path) -> None:
+    """Counts the pairs of a shard, and that of its last token with the first of the next shard."""
+    shards = TokenDirectory(data).shards(split)
+    tokens = shards[index].tokens
+    after = shards[index + 1].tokens[:1] if index + 1 < len(shards) else tokens[:0]
+    size = max(1, memory // KEY_BYTES)
+
+    def runs() -> Iterator[SortedCounts]:
+        for start in range(0, len(tokens) - 1 + len(after), size):
+            following = tokens[start + 1 : start + 1 + size]
+            if len(following) < size:
+                following = np.concatenate([following, after])
+            yield _counted(pair_keys(tokens[start : start + len(following)], following))
+
+    lengths, sha256 = _write(note.parent, note.stem, runs())
+    write_json(note, add_checksum(_Note(lengths, sha256)._asdict()))
+
+
+def _counted(keys: UInt64[np.ndarray, "n"]) -> SortedCounts:
+    """Counts the keys, which it sorts in place."""
+    keys.sort()
+    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return SortedCounts(keys[starts], np.diff(starts, append=len(keys)))
+
+
+def _write(directory: Path, name: str, blocks: Iterable[SortedCounts]) -> tuple[list[int], dict[str, str]]:
+    """Writes blocks of counts, each array whole or not at all; returns the blocks' lengths and the digests."""
+    lengths: list[int] = []
+    with writing_arrays(directory, name, _TYPES) as arrays:
+        for block in blocks:
+            arrays["keys"].append(block.keys)
+            arrays["counts"].append(block.counts)
+            lengths.append(len(block.keys))
+    return lengths, {key: writer.digest for key, writer in arrays.items()}
+
+
+def _read(directory: Path, name: str, n: int, sha256: Mapping[str, str]) -> SortedCounts:
     """Returns n entries, memory-mapped. Raises `ValueError` if a file is missing, `OSError` if it is damaged."""
-    arrays = []
-    for key, (file, dtype) in count_files(directory, name).items():
-        arrays.append(open_array(file, dtype, n, remedy=AGAIN))
-        require_digest(arrays[-1], sha256.get(key, ""), file, remedy=AGAIN)
-    return SortedCounts(*arrays)
+    arrays = ArrayGroup(directory, name, {key: (kind, n) for key, kind in _TYPES.items()}, sha256, remedy=AGAIN)
+    return SortedCounts(arrays["keys"], arrays["counts"])
+
+
+def _read_runs(note: Path) -> Iterator[SortedCounts]:
+    """Yields the runs of a shard, memory-mapped."""
+    content = read_json(note, _Note, checksum=True, remedy=AGAIN)
+    entries, start = _read(note.parent, note.stem, sum(content.runs), content.sha256), 0
+    for n in content.runs:
+        yield SortedCounts(entries.keys[start : start + n], entries.counts[start : start + n])
+        start += n
+
+
+def merge(runs: Sequence[SortedCounts], memory: int, report: Callable[[int], None]) -> Iterator[SortedCounts]:
+    """Yields the sums of several counts, block by block in the order of the keys.
+
+    The range of keys is halved until its entries in all runs fit into memory; one key alone may need `MERGE_BYTES`
+    times the number of runs. `report` receives the growing number of summed entries.
+    """
+    most, n_done = memory // MERGE_BYTES, 0
+    waiting = [(0, 2**64, [0] * len(runs), [len(run.keys) for run in runs])]
+    while waiting:
+        low, high, starts, ends = waiting.pop()
+        n = sum(ends) - sum(starts)
+        if n == 0:
+            continue
+        bounds = list(zip(runs, starts, ends, strict=True))
+        if n > most and high - low > 1:
+            middle = (low + high) // 2
+            cuts = [start + int(np.searchsorted(run.keys[start:end], np.uint64(middle))) for run, start, end in bounds]
+            waiting += [(middle, high, cuts, ends), (low, middle, starts, cuts)]
+            continue
+        keys = np.concatenate([run.keys[start:end] for run, start, end in bounds])
+        counts = np.concatenate([run.counts[start:end] for run, start, end in bounds])
+        order = np.argsort(keys, kind="stable")
+        keys, counts = keys[order], counts[order]
+        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        yield SortedCounts(keys[firsts], np.add.reduceat(counts, firsts))
+        n_done += n
+        report(n_done)

@@ -19,7 +19,7 @@ from jaxtyping import Bool
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.pieces.share_out import Report
 from jaxzoo.data.statistics.recall_figures import draw_distances, draw_distances_by_source, draw_repeats_by_source
-from jaxzoo.data.statistics.recall_histograms import Cut, count_repeats
+from jaxzoo.data.statistics.recall_histograms import Cut, count_repeats, sum_repeats
 from jaxzoo.data.statistics.recall_summary import summarise, table
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import TokenDirectory
@@ -72,18 +72,19 @@ def make_recall_statistics(
     }
     stop = stop_tokens(load_tokenizer(cut.data), words)
     work = ResumableDirectory(out, plan)
-    if work.is_finished():
-        return False
-    histograms = count_repeats(cut, stop, work, workers=workers, report=report)
-    summary = summarise(histograms, cut.n)
-    text = table(summary, [name for name in tokens.split(cut.split).subsets if name not in summary])
-    write_json(out / "statistics.json", summary)
-    write_whole(out / "table.md", text)
-    save(draw_distances(summary), out / "distances.png")
-    save(draw_repeats_by_source(summary), out / "repeats_by_source.png")
-    save(draw_distances_by_source(summary), out / "distances_by_source.png")
-    work.finish({"table_sha256": _sha256(text.encode())})
-    return True
+    arguments = {name: (cut, i, stop) for i, name in enumerate(tokens.split(cut.split).shards)}
+
+    def finish() -> None:
+        summary = summarise(sum_repeats(cut, map(work.note, arguments)), cut.n)
+        text = table(summary, [name for name in tokens.split(cut.split).subsets if name not in summary])
+        write_json(out / "statistics.json", summary)
+        write_whole(out / "table.md", text)
+        save(draw_distances(summary), out / "distances.png")
+        save(draw_repeats_by_source(summary), out / "repeats_by_source.png")
+        save(draw_distances_by_source(summary), out / "distances_by_source.png")
+        work.write_manifest({"table_sha256": _sha256(text.encode())})
+
+    return work.make(count_repeats, arguments, finish, workers=workers, report=report)
 
 
 def read_table(out: Path) -> str:

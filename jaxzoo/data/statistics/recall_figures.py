@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxzoo.data.statistics.power_law import PowerLaw
-from jaxzoo.data.statistics.recall_summary import TOGETHER, Json
+from jaxzoo.data.statistics.recall_summary import TOGETHER, Json, PowerLaw
 from pallas_kernels.figure import PALETTE, add_legend, panels, plain_log_ticks, series_style
 
 if TYPE_CHECKING:

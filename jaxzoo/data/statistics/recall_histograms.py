@@ -7,18 +7,17 @@ the model's context.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Int64, UInt
 
-from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
-from jaxzoo.data.pieces.resumable import ResumableDirectory
-from jaxzoo.data.pieces.share_out import Report
+from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
 from jaxzoo.data.statistics.bigram_counts import AGAIN
 from jaxzoo.data.statistics.repeats import repeat_distances
-from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard, shard_name
+from jaxzoo.data.tokens.token_shards import Counts, TokenDirectory, TokenShard
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
@@ -53,40 +52,15 @@ class Histograms(NamedTuple):
     """Number of sequences by their number of repeated n-grams."""
 
 
-def count_repeats(
-    cut: Cut, stop: Bool[np.ndarray, "vocab"], work: ResumableDirectory, *, workers: int, report: Report
-) -> dict[str, Histograms]:
-    """Counts the repeats of every subset that has a sequence.
+def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: Path) -> None:
+    """Counts the repeats in a shard, and writes an array of `_shape`, flat, and a note with its digest.
 
     Args:
         cut: the sequences.
+        index: of the shard.
         stop: tokens that an n-gram of content does not hold.
-        work: directory of the finished shards.
-        workers: processes, one per shard.
-        report: as in `share_out`, of shards.
-
-    Returns:
-        By subset, in the order of their names; axes kind (of `KINDS`) and n before the histogram's own.
+        note: place of the note.
     """
-    split = TokenDirectory(cut.data).split(cut.split)
-    names = [shard_name(cut.split, i) for i in range(len(split.shards))]
-    arguments = {name: (cut, i, stop) for i, name in enumerate(names)}
-    total = np.zeros(_shape(cut, len(split.subsets)), np.int64)
-    for note in work.make_parts(_count_shard, arguments, workers=workers, report=report):
-        file = note.with_suffix(".npy")
-        part = open_array(file, "int64", total.size, remedy=AGAIN)
-        digest = read_json(note, dict[str, str], checksum=True, remedy=AGAIN).get("sha256", "")
-        require_digest(part, digest, file, remedy=AGAIN)
-        total += part.reshape(total.shape)
-    return {
-        subset: Histograms(each[:, :, 0, :-1], each[:, :, 1])
-        for subset, each in zip(sorted(split.subsets), total, strict=True)
-        if each[0, 0, 1].any()
-    }
-
-
-def _count_shard(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: Path) -> None:
-    """Counts the repeats in a shard, and writes an array of `_shape`, flat, and a note with its digest."""
     directory = TokenDirectory(cut.data)
     shard, subsets = directory.shards(cut.split)[index], sorted(directory.split(cut.split).subsets)
     counts = np.zeros(_shape(cut, len(subsets)), np.int64)
@@ -97,9 +71,27 @@ def _count_shard(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: Pa
             tokens = _sequences(shard, subset, cut.length, chosen[start : start + step])
             for column, n in enumerate(cut.n):
                 _add(counts[row, :, column], tokens, stop[tokens], n)
-    with writing_array(note.with_suffix(".npy"), counts.dtype) as writer:
-        writer.append(counts.ravel())
-    write_json(note, add_checksum({"sha256": writer.digest}))
+    with writing_arrays(note.parent, note.stem, {"counts": counts.dtype}) as arrays:
+        arrays["counts"].append(counts.ravel())
+    write_json(note, add_checksum({"counts": arrays["counts"].digest}))
+
+
+def sum_repeats(cut: Cut, notes: Iterable[Path]) -> dict[str, Histograms]:
+    """Returns the sums over all shards of every subset that has a sequence.
+
+    By subset, in the order of their names; axes kind (of `KINDS`) and n before the histogram's own.
+    """
+    subsets = sorted(TokenDirectory(cut.data).split(cut.split).subsets)
+    total = np.zeros(_shape(cut, len(subsets)), np.int64)
+    for note in notes:
+        digests = read_json(note, dict[str, str], checksum=True, remedy=AGAIN)
+        part = ArrayGroup(note.parent, note.stem, {"counts": ("int64", total.size)}, digests, remedy=AGAIN)
+        total += part["counts"].reshape(total.shape)
+    return {
+        subset: Histograms(each[:, :, 0, :-1], each[:, :, 1])
+        for subset, each in zip(subsets, total, strict=True)
+        if each[0, 0, 1].any()
+    }
 
 
 def _shape(cut: Cut, n_subsets: int) -> tuple[int, ...]:

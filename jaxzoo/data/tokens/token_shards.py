@@ -14,6 +14,7 @@ Notes and manifest hold a checksum of their own text. Shards do not depend on ea
 whatever order, makes the same bytes.
 """
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -26,7 +27,8 @@ import numpy as np
 from jaxtyping import Int64, UInt, UInt16
 
 from jaxzoo.checked import Count, NonNegativeInt, PositiveInt
-from jaxzoo.data.pieces.array_files import open_array, require_digest, writing_array
+from jaxzoo.data.pieces.array_files import ArrayGroup, writing_arrays
+from jaxzoo.data.pieces.resumable import read_manifest
 from jaxzoo.json_files import add_checksum, read_json
 from jaxzoo.whole_files import write_json
 
@@ -35,11 +37,13 @@ FORMAT = 2
 OTHER_FILES = 512
 """Open files other than arrays: libraries, checkpoints, logs."""
 
-_ARRAYS = ("tokens", "starts", "subsets")
+_ARRAYS = {"starts": "int64", "subsets": "uint16"}
+"""Types of the arrays next to the tokens."""
 _AGAIN = "tokenize again into another directory"
 
 
-class Counts(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Counts:
     """Content of a shard, a subset or a split."""
 
     documents: Count = 0
@@ -48,8 +52,12 @@ class Counts(NamedTuple):
     tokens: Count = 0
     """Tokens, with one end-of-text per document."""
 
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(self.documents + other.documents, self.bytes + other.bytes, self.tokens + other.tokens)
 
-class ShardNote(NamedTuple):
+
+@dataclasses.dataclass(frozen=True)
+class ShardNote:
     """Note of a shard."""
 
     subsets: dict[str, Counts]
@@ -62,7 +70,8 @@ class ShardNote(NamedTuple):
     """Documents in which U+FFFD stands for bytes that are not UTF-8."""
 
 
-class TokenizerIdentity(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class TokenizerIdentity:
     """Tokenizer of a token directory."""
 
     name: str
@@ -71,14 +80,21 @@ class TokenizerIdentity(NamedTuple):
     end_of_text: NonNegativeInt
 
 
-class Split(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Split:
     """Shards of a split, and content of its subsets."""
 
     shards: dict[str, ShardNote]
     subsets: dict[str, Counts]
 
+    @property
+    def total(self) -> Counts:
+        """Content of all subsets."""
+        return sum(self.subsets.values(), Counts())
 
-class Manifest(NamedTuple):
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
     """Content of `manifest.json`."""
 
     format: int
@@ -103,14 +119,14 @@ class TokenShard:
 
     def __init__(self, directory: Path, name: str, *, dtype: str, vocab_size: int, note: ShardNote):
         self.subsets: tuple[str, ...] = tuple(sorted(note.subsets))
-        self._directory, self._name, self._vocab_size, self._digests = directory, name, vocab_size, note.sha256
-        self._remedy = f"remove {name}.json and tokenize again"
-        total = total_of(note.subsets.values())
-        kinds = zip(_ARRAYS, (dtype, "int64", "uint16"), (total.tokens, total.documents, total.documents), strict=True)
-        self._arrays = {key: open_array(self._file(key), kind, size, remedy=self._remedy) for key, kind, size in kinds}
+        self._where, self._vocab_size = f"{directory}: shard {name}", vocab_size
+        total = sum(note.subsets.values(), Counts())
+        kinds = {"tokens": (dtype, total.tokens), **{key: (kind, total.documents) for key, kind in _ARRAYS.items()}}
+        remedy = f"remove {name}.json and tokenize again"
+        self._arrays = ArrayGroup(directory, name, kinds, note.sha256, remedy=remedy)
 
     def __len__(self) -> int:
-        return len(self._arrays["tokens"])
+        return self._arrays.size("tokens")
 
     def __getitem__(self, index: slice) -> UInt[np.ndarray, "t"]:
         return self.tokens[index]
@@ -118,30 +134,21 @@ class TokenShard:
     @functools.cached_property
     def tokens(self) -> UInt[np.ndarray, "t"]:
         """Token ids, below the vocabulary's size."""
-        tokens = self._checked("tokens")
+        tokens = self._arrays["tokens"]
         if (largest := int(tokens.max())) >= self._vocab_size:
-            raise OSError(
-                f"{self._directory}: shard {self._name} has the token {largest}, which must be in "
-                f"[0, {self._vocab_size}); {_AGAIN}"
-            )
+            rule = f"has the token {largest}, which must be in [0, {self._vocab_size})"
+            raise OSError(f"{self._where} {rule}; {_AGAIN}")
         return tokens
 
-    @functools.cached_property
+    @property
     def starts(self) -> Int64[np.ndarray, "n"]:
         """Index of the first token of each document."""
-        return self._checked("starts")
+        return self._arrays["starts"]
 
-    @functools.cached_property
+    @property
     def subset_ids(self) -> UInt16[np.ndarray, "n"]:
         """Index of the subset of each document."""
-        return self._checked("subsets")
-
-    def _checked(self, key: str) -> np.ndarray:
-        require_digest(self._arrays[key], self._digests.get(key, ""), self._file(key), remedy=self._remedy)
-        return self._arrays[key]
-
-    def _file(self, key: str) -> Path:
-        return self._directory / f"{self._name}.{key}.npy"
+        return self._arrays["subsets"]
 
 
 class TokenizedDocument(NamedTuple):
@@ -179,40 +186,28 @@ def write_shard(
         vocab_size: ids are below.
         end_of_text: id after every document.
     """
-    dtype = token_dtype(vocab_size)
-    end = np.array([end_of_text], dtype)
+    end = np.array([end_of_text])
     lengths: list[int] = []
     names: list[str] = []
     counts: dict[str, Counts] = {}
     n_empty = n_repaired = 0
-    with writing_array(directory / f"{name}.tokens.npy", dtype) as tokens:
+    with writing_arrays(directory, name, {"tokens": token_dtype(vocab_size), **_ARRAYS}) as arrays:
         for document in documents:
-            tokens.append(document.tokens.astype(dtype, copy=False))
-            tokens.append(end)
+            arrays["tokens"].append(document.tokens)
+            arrays["tokens"].append(end)
             lengths.append(len(document.tokens) + 1)
             names.append(document.subset)
             new = Counts(1, document.n_bytes, lengths[-1])
-            counts[document.subset] = total_of([counts.get(document.subset, Counts()), new])
+            counts[document.subset] = counts.get(document.subset, Counts()) + new
             n_empty += not len(document.tokens)
             n_repaired += document.is_repaired
         if not lengths:
             raise ValueError(f"{directory}: shard {name} must have at least one document")
-    ids = {subset: i for i, subset in enumerate(sorted(counts))}
-    arrays = {
-        "starts": np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]).astype(np.int64),
-        "subsets": np.array([ids[n] for n in names], np.uint16),
-    }
-    digests = {"tokens": tokens.digest}
-    for key, array in arrays.items():
-        with writing_array(directory / f"{name}.{key}.npy", array.dtype) as writer:
-            writer.append(array)
-        digests[key] = writer.digest
-    note = {"subsets": _as_json(counts), "sha256": digests, "empty": n_empty, "repaired": n_repaired}
-    write_json(directory / f"{name}.json", add_checksum(note))
-
-
-def _as_json(subsets: Mapping[str, Counts]) -> dict[str, dict[str, int]]:
-    return {subset: counts._asdict() for subset, counts in subsets.items()}
+        ids = {subset: i for i, subset in enumerate(sorted(counts))}
+        arrays["starts"].append(np.cumsum([0, *lengths[:-1]]))
+        arrays["subsets"].append(np.array([ids[subset] for subset in names]))
+    note = ShardNote(counts, {key: writer.digest for key, writer in arrays.items()}, n_empty, n_repaired)
+    write_json(directory / f"{name}.json", add_checksum(dataclasses.asdict(note)))
 
 
 def read_note(directory: Path, name: str) -> ShardNote:
@@ -233,22 +228,15 @@ def write_manifest(
     """
     splits = {}
     for split, n_shards in shards.items():
-        names = [shard_name(split, i) for i in range(n_shards)]
-        notes = {name: read_note(directory, name) for name in names}
-        subsets = sorted({subset for note in notes.values() for subset in note.subsets})
-        totals = {s: total_of(note.subsets.get(s, Counts()) for note in notes.values()) for s in subsets}
-        splits[split] = {
-            "shards": {name: {**note._asdict(), "subsets": _as_json(note.subsets)} for name, note in notes.items()},
-            "subsets": _as_json(totals),
-        }
-    manifest = {
-        "format": FORMAT,
-        "tokenizer": dict(tokenizer),
-        "dtype": str(token_dtype(tokenizer["vocab_size"])),
-        "versions": dict(versions),
-        "splits": splits,
-    }
-    write_json(directory / "manifest.json", add_checksum(manifest))
+        notes = {name: read_note(directory, name) for name in (shard_name(split, i) for i in range(n_shards))}
+        totals: dict[str, Counts] = {}
+        for note in notes.values():
+            for subset, counts in note.subsets.items():
+                totals[subset] = totals.get(subset, Counts()) + counts
+        splits[split] = Split(notes, totals)
+    identity, dtype = TokenizerIdentity(**tokenizer), str(token_dtype(tokenizer["vocab_size"]))
+    manifest = Manifest(FORMAT, identity, dtype, dict(versions), splits)  # type: ignore[arg-type]
+    write_json(directory / "manifest.json", add_checksum(dataclasses.asdict(manifest)))
 
 
 class TokenDirectory:
@@ -266,16 +254,9 @@ class TokenDirectory:
 
     def __init__(self, path: Path):
         self.path: Path = path
-        file = path / "manifest.json"
-        if not file.is_file():
-            raise ValueError(
-                f"{path} holds no token shards: manifest.json is missing; make them, or finish them, with "
-                "python -m jaxzoo.data.tokenize"
-            )
-        self.json: dict[str, Any] = read_json(file, dict, checksum=True, remedy=_AGAIN)
-        if self.json.get("format") != FORMAT:
-            raise ValueError(f"{file}: format={self.json.get('format')!r} must be {FORMAT}; {_AGAIN}")
-        manifest = read_json(file, Manifest, checksum=True, remedy=_AGAIN)
+        command = "python -m jaxzoo.data.tokenize"
+        manifest = read_manifest(path, Manifest, FORMAT, "token shards", command=command, remedy=_AGAIN)
+        self.json: dict[str, Any] = dataclasses.asdict(manifest)
         self.tokenizer: TokenizerIdentity = manifest.tokenizer
         self.splits: dict[str, Split] = manifest.splits
         self._dtype = manifest.dtype
@@ -306,17 +287,12 @@ class TokenDirectory:
         )
 
 
-def total_of(subsets: Iterable[Counts]) -> Counts:
-    """Returns the sums over subsets."""
-    return Counts(*map(sum, zip(Counts(), *subsets, strict=True)))
-
-
 def allow_open_shards(n_shards: int) -> None:
     """Raises this process's limit of open files, often 1024: a memory-mapped array holds one for as long as it lives.
 
     Raises `ValueError` if the limit that the system sets is lower.
     """
-    n_arrays = len(_ARRAYS) * n_shards
+    n_arrays = (1 + len(_ARRAYS)) * n_shards
     needed = n_arrays + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -7,8 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from jaxzoo.data.statistics.bigram_counts import BigramCounts
-from jaxzoo.data.statistics.count_bigrams import count_bigrams
+from jaxzoo.data.statistics.bigram_counts import BigramCounts, count_bigrams
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from jaxzoo.json_files import add_checksum
 from tests.data import recall_reference
@@ -104,7 +103,7 @@ def test_killed_and_started_again(tmp_path):
     count_bigrams(tokens.path, tmp_path / "whole", workers=2, memory=5000)
     n_files, results = killed_everywhere(
         tmp_path / "killed",
-        imports="from jaxzoo.data.statistics.count_bigrams import count_bigrams",
+        imports="from jaxzoo.data.statistics.bigram_counts import count_bigrams",
         call=f"count_bigrams(Path({str(tokens.path)!r}), out, memory=20_000)",
     )
     assert n_files == 1 + 2 * 3 + 3  # the plan, two shards, and the results

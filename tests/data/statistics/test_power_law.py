@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxzoo.data.statistics.power_law import PowerLaw, fit_power_law
+from jaxzoo.data.statistics.recall_summary import PowerLaw, fit_power_law
 from jaxzoo.data.statistics.repeats import repeat_distances
 
 M = 2047

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.statistics import recall_histograms
-from jaxzoo.data.statistics.recall_histograms import Cut, Histograms, count_repeats
+from jaxzoo.data.statistics.recall_histograms import Cut, Histograms, count_repeats, sum_repeats
+from jaxzoo.data.tokens.token_shards import TokenDirectory
 from tests.data import recall_reference
 from tests.data.shards import random_documents, write_tokens
 
@@ -15,9 +15,12 @@ END = 12
 STOP = np.isin(np.arange(13), [3, END])
 
 
-def counted(cut: Cut, out, workers: int = 1, stop=STOP) -> dict[str, Histograms]:
-    work = ResumableDirectory(out, {"kind": "test"})
-    return count_repeats(cut, stop, work, workers=workers, report=lambda *_: None)
+def counted(cut: Cut, out, stop=STOP) -> dict[str, Histograms]:
+    out.mkdir()
+    notes = [out / f"{name}.json" for name in TokenDirectory(cut.data).split(cut.split).shards]
+    for i, note in enumerate(notes):
+        count_repeats(cut, i, stop, note)
+    return sum_repeats(cut, notes)
 
 
 def as_counters(histograms: Histograms, kind: int, n: int) -> tuple[Counter, Counter]:
