@@ -16,7 +16,7 @@ from jaxtyping import UInt
 
 from jaxzoo.checked import Checked, PositiveFloat, Seed
 from jaxzoo.data.base import Score
-from jaxzoo.data.statistics.markov import markov_baselines
+from jaxzoo.data.statistics.ngram import markov_baselines
 from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import Split, TokenDirectory, allow_open_shards
 from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, ShuffledWindows, as_integers, source_of

@@ -55,10 +55,10 @@ MUTANTS: list[Mutant] = [
         ("answers of continuous MQAR in another order than its queries", "targets=values[last]", "targets=values"),
     ),
     *planted(
-        "jaxzoo/data/statistics/markov.py",
+        "jaxzoo/data/statistics/ngram.py",
         "tests/data/statistics/test_markov.py",
         ("contexts are lost where chunks meet", "train[max(start - order, 0) :", "train[start :"),
-        ("the lower order is left out", "own + seen * lower[at]", "own + seen / BASES"),
+        ("the lower order is left out", "own + seen * lower[at]", "own + seen / n_ids"),
     ),
     *planted(
         "jaxzoo/data/labelled_sequences.py",

@@ -1,30 +1,40 @@
-"""Unigram and bigram baselines: scores that a model must beat before it has learnt anything about text.
+"""N-gram baselines: scores that a model must beat before it has learnt anything about text.
 
-Both are counted on the training tokens and scored on the same targets as the model.
+All are counted on the training tokens and scored on the same targets as the model. The lowest order is the add-one
+share `p_0(w) = (c(w) + 1) / (N + V)`, N training tokens, V the vocabulary. Each higher order k is interpolated with the
+next lower one by Witten-Bell smoothing (Witten and Bell 1991; Chen and Goodman 1998):
 
-- unigram, add-one: `p(w) = (c(w) + 1) / (N + V)`, N training tokens, V the vocabulary;
-- bigram, interpolated with it by Witten-Bell smoothing (Witten and Bell 1991; Chen and Goodman 1998):
-  `p(w | v) = (c(v, w) + u(v) p(w)) / (c(v) + u(v))`, where `u(v)` is the number of different tokens seen
-  after v and `c(v)` how often v was followed by any; `p(w)` itself where v was never followed. The lower
-  order `p(w)` is the add-one unigram above.
+    p_k(w | c) = (n(c, w) + u(c) p_(k-1)(w | c')) / (n(c) + u(c))
 
-The token before is always the input token, so the first target of a window has its true predecessor. Pairs
-with an end-of-text token count like any others, as the model sees them.
+n counts the training tokens w after the k tokens c, u(c) is the number of different tokens seen after c, and c' is c
+without its first one; where c was never followed by any, p_k is p_(k-1).
+
+- Text: unigram and bigram, k = 0 and 1. Pairs with an end-of-text count like any others, as the model sees them.
+- DNA: k = 0 to 11. Contexts and counts are of the four bases. Where N or an end-of-text stands among the last k tokens,
+  the order below counts. N and end-of-text themselves have the add-one share of their kind, so that probabilities sum
+  to 1 over all six tokens. These are strong baselines: bacterial genomes are mostly genes, whose codons a context of 11
+  bases knows.
+
+Contexts are the tokens before a target in the validation text, across windows: a model that reads a window alone knows
+less at its beginning.
 """
 
 import math
 from typing import Protocol
 
 import numpy as np
-from jaxtyping import Float64, Int64, Integer
+from jaxtyping import Bool, Float64, Int64, Integer
 
 from jaxzoo.data.base import Score
+from jaxzoo.data.tokenizer import DNATokenizer
 
 CHUNK = 2**22
-"""Training pairs counted at once: bounds the memory of the int64 copies to some 100 MB."""
-
+"""Training tokens counted at once: bounds the memory of the int64 copies to some 100 MB."""
 LARGEST_TABLE = 512
 """Ids of the largest vocabulary whose bigrams are counted: a table has 8 bytes for each pair of them."""
+BASES = 4
+HIGHEST_ORDER = 11
+"""Of DNA; the counts of its contexts, 4^12 numbers, take 128 MB."""
 
 
 class Tokens(Protocol):
@@ -56,57 +66,101 @@ def ngram_baselines(
     vocab_size: int,
     n_bytes: int,
 ) -> dict[str, Score]:
-    """Scores the baselines, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
+    """Scores the baselines of text, `{"unigram": ..., "bigram": ...}`; the unigram alone above `LARGEST_TABLE` ids.
 
     Args:
-        train: training tokens, at least 1, ids in `[0, vocab_size)`; read once, in parts.
+        train: training tokens, at least 1, ids in `[0, vocab_size)`; read once for each order, in parts.
         tokens: input tokens of the validation windows.
         targets: the token after each of `tokens`, of the same shape.
         vocab_size: V.
         n_bytes: how many bytes of text `targets` stand for, positive.
     """
-    bytes_per_token = n_bytes / targets.size
-    if vocab_size > LARGEST_TABLE:
-        unigram = (count_tokens(train, vocab_size) + 1) / (len(train) + vocab_size)
-        return {"unigram": score(unigram[targets], bytes_per_token)}
-    pairs = _count_pairs(train, vocab_size)
-    counts = pairs.sum(axis=0)
-    counts[train[:1]] += 1  # the only token that is no pair's second
-    unigram = (counts + 1) / (len(train) + vocab_size)
-    bigram = _witten_bell(pairs, unigram)
-    return {
-        "unigram": score(unigram[targets], bytes_per_token),
-        "bigram": score(bigram[tokens, targets], bytes_per_token),
-    }
+    tokens, targets, bytes_per_token = tokens.ravel(), targets.ravel(), n_bytes / targets.size
+    p = _shares(train, vocab_size)[targets]
+    scores = {"unigram": _score(p, bytes_per_token)}
+    if vocab_size <= LARGEST_TABLE:
+        p = _refined(p, _counts(train, 1, vocab_size), tokens, targets, 1)
+        scores["bigram"] = _score(p, bytes_per_token)
+    return scores
 
 
-def count_tokens(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab"]:
-    """Counts each token."""
+def markov_baselines(
+    train: Tokens, tokens: Integer[np.ndarray, "t"], targets: Integer[np.ndarray, "t"], *, highest: int = HIGHEST_ORDER
+) -> dict[str, Score]:
+    """Scores each order of DNA, `{"order-0": ..., "order-11": ...}`.
+
+    Args:
+        train: training tokens of `DNATokenizer`; read once for each order, in parts.
+        tokens: input tokens of the validation windows, one after the other.
+        targets: the token after each of `tokens`.
+        highest: the highest order.
+    """
+    is_base = targets < BASES
+    bytes_per_token = DNATokenizer().count_bytes(targets) / targets.size
+    share = _shares(train, DNATokenizer.vocab_size)
+    bases = share[:BASES].sum()
+    p = share[np.where(is_base, targets, 0)] / bases
+    scores = {}
+    for order in range(highest + 1):
+        if order:
+            p = _refined(p, _counts(train, order, BASES), tokens, targets, order)
+        scores[f"order-{order}"] = _score(np.where(is_base, p * bases, share[targets]), bytes_per_token)
+    return scores
+
+
+def _shares(train: Tokens, vocab_size: int) -> Float64[np.ndarray, "vocab"]:
+    """Computes `p_0` of each token."""
     counts = np.zeros(vocab_size, np.int64)
     for start in range(0, len(train), CHUNK):
         counts += np.bincount(train[start : start + CHUNK], minlength=vocab_size)
-    return counts
+    return (counts + 1) / (len(train) + vocab_size)
 
 
-def _count_pairs(train: Tokens, vocab_size: int) -> Int64[np.ndarray, "vocab vocab"]:
-    """Counts how often each token (column) follows each token (row)."""
-    counts = np.zeros(vocab_size**2, np.int64)
-    for start in range(0, len(train) - 1, CHUNK):
-        chunk = train[start : start + CHUNK + 1].astype(np.int64)
-        counts += np.bincount(chunk[:-1] * vocab_size + chunk[1:], minlength=vocab_size**2)
-    return counts.reshape(vocab_size, vocab_size)
+def _counts(train: Tokens, order: int, n_ids: int) -> Int64[np.ndarray, "contexts ids"]:
+    """Counts how often each id below `n_ids` follows each context of `order` of them."""
+    counts = np.zeros(n_ids ** (order + 1), np.int64)
+    for start in range(0, len(train), CHUNK):
+        text = np.asarray(train[max(start - order, 0) : start + CHUNK])
+        known, context = _contexts(text, order, n_ids)
+        following = text[order:]
+        known &= following < n_ids
+        counts += np.bincount(context[known] * n_ids + following[known], minlength=len(counts))
+    return counts.reshape(-1, n_ids)
 
 
-def _witten_bell(
-    pairs: Int64[np.ndarray, "vocab vocab"], unigram: Float64[np.ndarray, "vocab"]
-) -> Float64[np.ndarray, "vocab vocab"]:
-    """`p(column | row)`, see the module docstring."""
-    followers = np.count_nonzero(pairs, axis=1, keepdims=True)
-    followers[followers == 0] = 1  # a row without counts is then the unigram, not 0 / 0
-    return (pairs + followers * unigram[None, :]) / (pairs.sum(axis=1, keepdims=True) + followers)
+def _contexts(
+    text: Integer[np.ndarray, "t"], order: int, n_ids: int
+) -> tuple[Bool[np.ndarray, "t-order"], Int64[np.ndarray, "t-order"]]:
+    """Returns, for each place from `order` on, whether the tokens before it are all below `n_ids`, and their number."""
+    n = max(len(text) - order, 0)
+    known, context = np.ones(n, bool), np.zeros(n, np.int64)
+    for i in range(order):
+        part = text[i : i + n]
+        known &= part < n_ids
+        context = context * n_ids + np.minimum(part, n_ids - 1)
+    return known, context
 
 
-def score(probability: Float64[np.ndarray, "..."], bytes_per_token: float) -> Score:
+def _refined(
+    lower: Float64[np.ndarray, "t"],
+    counts: Int64[np.ndarray, "contexts ids"],
+    tokens: Integer[np.ndarray, "t"],
+    targets: Integer[np.ndarray, "t"],
+    order: int,
+) -> Float64[np.ndarray, "t"]:
+    """Computes `p_k` of each target from `p_(k-1)`; unchanged where the context holds other tokens than ids."""
+    n_ids = counts.shape[1]
+    known, context = _contexts(np.concatenate([tokens, targets[-1:]]), order, n_ids)
+    context = context[known]
+    seen, total = np.count_nonzero(counts, axis=1)[context], counts.sum(axis=1)[context]
+    at = np.flatnonzero(known) + order - 1  # place of the target whose context this is
+    own = counts[context, np.minimum(targets[at], n_ids - 1)]
+    refined = lower.copy()
+    refined[at] = np.where(total > 0, (own + seen * lower[at]) / np.maximum(total + seen, 1), lower[at])
+    return refined
+
+
+def _score(probability: Float64[np.ndarray, "t"], bytes_per_token: float) -> Score:
     """Scores predictions by the probabilities that they gave the targets."""
     nats = -float(np.mean(np.log(probability)))
     return Score(nats, bits_per_byte(nats, bytes_per_token), math.exp(nats))

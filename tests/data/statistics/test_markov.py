@@ -5,8 +5,8 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from jaxzoo.data.statistics import markov
-from jaxzoo.data.statistics.markov import markov_baselines
+from jaxzoo.data.statistics import ngram
+from jaxzoo.data.statistics.ngram import markov_baselines
 
 
 def by_hand(train, text, order):
@@ -43,7 +43,7 @@ def by_hand(train, text, order):
 def test_against_dictionaries(monkeypatch):
     """Kills: a context off by one, pairs lost where chunks meet, N taken for T, a lower order that is left out."""
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(markov, "CHUNK", 37)
+    monkeypatch.setattr(ngram, "CHUNK", 37)
     draw = lambda n: rng.choice(6, n, p=[0.3, 0.2, 0.2, 0.2, 0.07, 0.03]).astype(np.uint16)  # noqa: E731
     train, text = draw(400), draw(150)
     scores = markov_baselines(train, text[:-1], text[1:], highest=4)
