@@ -237,7 +237,7 @@ MUTANTS: list[Mutant] = [
     *planted(
         "jaxzoo/data/corpus/sources.py",
         "tests/data/corpus/test_sources.py",
-        ("a build that goes on reads its last document again", "if number > n_before", "if number >= n_before > 0"),
+        ("a build that goes on reads its last document again", "if number <= n_before:", "if number < n_before:"),
     ),
     *planted(
         "jaxzoo/evals/text_model.py",

@@ -6,7 +6,6 @@ The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` file
 """
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -127,10 +126,6 @@ class Skipped:
         return taken
 
 
-class DamagedLineError(ValueError):
-    """Error in a line that holds no document; the message lacks file and line."""
-
-
 def find_source_files(source: str, path: str, *, option: str = "--paths") -> dict[str, Path]:
     """Returns relative POSIX name -> file, as `find_files` does; in a directory, those with the endings of the source.
 
@@ -184,84 +179,85 @@ def read_documents(
     Raises:
         ValueError: a line or file is damaged (no JSON, no text, not UTF-8, bad compression): file, line, error.
     """
-    for i in range(start.file, len(files)):
-        line = start.line if i == start.file else 0
-        lines = _numbered(files[i], fields, line)
-        while True:
-            try:
-                found = next(lines, None)
-                if found is None:
-                    break
-                line, data = found
-                document = _parsed(data, fields)
-                if document.text:
-                    yield Position(i, line), document
+    unit = "document" if isinstance(fields, FastaLayout) else "line"
+
+    def skip(file: Path, where: str, damage: DamagedFileError | str) -> None:
+        rest = isinstance(damage, DamagedFileError)
+        if not skip_bad:
+            effect = "leave out the rest of the file" if rest else "leave out such lines"
+            raise ValueError(f"{file}:{where}: {damage}; --skip-bad to {effect}")
+        skipped.add(Skipped(lines=int(not rest), files=int(rest), places=[f"{file.name}:{where}: {damage}"]))
+
+    for i, file in enumerate(files[start.file :], start.file):
+        line = n_before = start.line if i == start.file else 0
+        try:
+            for line, found in _numbered(file, fields, n_before):
+                if isinstance(found, str):
+                    skip(file, f"{line}", found)
+                elif found.text:
+                    yield Position(i, line), found
                 else:
                     skipped.empty += 1
-            except (DamagedLineError, DamagedFileError) as error:
-                rest = isinstance(error, DamagedFileError)
-                unit = "document" if isinstance(fields, FastaLayout) else "line"
-                where = f"after {unit} {line}" if rest else f"{line}"
-                if not skip_bad:
-                    effect = "leave out the rest of the file" if rest else "leave out such lines"
-                    raise ValueError(f"{files[i]}:{where}: {error}; --skip-bad to {effect}") from error
-                place = f"{files[i].name}:{where}: {error}"
-                skipped.add(Skipped(lines=int(not rest), files=int(rest), places=[place]))
+        except DamagedFileError as error:
+            skip(file, f"after {unit} {line}", error)
 
 
-def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, bytes | dict | TextDocument | None]]:
-    """Yields number and content of each non-blank line, document of sequences, or file of text, after `n_before`.
+def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, TextDocument | str]]:
+    """Yields number and document of each non-blank line, document of sequences, or file of text, after `n_before`.
 
-    The content of what is too large is None.
+    For one that holds no document, yields what is wrong with it.
     """
     if isinstance(fields, FastaLayout):
-        left = itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
-        for number, (text, name, split) in left:
-            yield number, TextDocument(text, name, split if fields.intervals else "")
+        for number, (text, name, split) in enumerate(read_bases(file, fields), start=1):
+            if number > n_before:
+                yield number, TextDocument(text, name, split if fields.intervals else "")
     elif isinstance(fields, LabelledLayout):
         split = file.stem if file.suffix == ".csv" else file.parent.parent.name
-        for number, (text, name) in itertools.islice(enumerate(read_labelled(file), start=1), n_before, None):
+        for number, (text, name) in enumerate(read_labelled(file)[n_before:], start=n_before + 1):
             yield number, TextDocument(text, name, split)
     elif fields is not None and file.suffix in TABLES:
         columns = [name.split(".")[0] for name in fields if name]
-        yield from read_rows(file, list(dict.fromkeys(columns)), n_before)
+        for number, row in read_rows(file, list(dict.fromkeys(columns)), n_before):
+            yield number, _document(row, fields)
     elif fields is not None:
         for number, line in enumerate(read_lines(file), start=1):
-            if number > n_before and (line is None or line.strip()):
-                yield number, line
+            if number <= n_before:
+                continue
+            if line is None:
+                yield number, f"longer than {MOST_LINE_BYTES:,} bytes"
+            elif line.strip():
+                yield number, _document(line, fields)
     elif n_before == 0:
-        yield 1, file.read_bytes() if file.stat().st_size <= MOST_TEXT_BYTES else None
+        is_large = file.stat().st_size > MOST_TEXT_BYTES
+        yield 1, f"larger than {MOST_TEXT_BYTES:,} bytes" if is_large else _document(file.read_bytes(), None)
 
 
-def _parsed(data: bytes | dict | TextDocument | None, fields: Layout) -> TextDocument:
-    if isinstance(data, TextDocument):
-        return data
-    if data is None:
-        what = f"longer than {MOST_LINE_BYTES:,}" if fields else f"larger than {MOST_TEXT_BYTES:,}"
-        raise DamagedLineError(f"{what} bytes")
+def _document(data: bytes | dict, fields: Fields | None) -> TextDocument | str:
+    """Returns the document of a row, a line of JSON, or (without fields) a text; or what is wrong with it."""
     try:
         text = "" if isinstance(data, dict) else data.decode("utf-8")
-        if not isinstance(fields, Fields):
+        if fields is None:
             return TextDocument(text, "")
         record = data if isinstance(data, dict) else json.loads(text)
         document = TextDocument(_field(record, fields.text), _field(record, fields.subset) if fields.subset else "")
         for part in document:  # JSON may spell out half a character, such as "\ud800"
             part.encode("utf-8")
-    except DamagedLineError:
-        raise
+        return document
+    except LookupError as error:
+        return str(error)
     except UnicodeError as error:
-        raise DamagedLineError(f"not UTF-8: {getattr(error, 'reason', error)}") from error
+        return f"not UTF-8: {getattr(error, 'reason', error)}"
     except (ValueError, RecursionError) as error:
-        raise DamagedLineError(f"not JSON: {error}") from error
-    return document
+        return f"not JSON: {error}"
 
 
 def _field(record: Any, keys: str) -> str:
+    """Raises `LookupError` unless the record has a string at these keys."""
     value = record
     for key in keys.split("."):
         if not isinstance(value, dict) or key not in value:
-            raise DamagedLineError(f"no field {keys!r}")
+            raise LookupError(f"no field {keys!r}")
         value = value[key]
     if not isinstance(value, str):
-        raise DamagedLineError(f"field {keys!r} must be a string, got {json.dumps(value, default=str)[:40]}")
+        raise LookupError(f"field {keys!r} must be a string, got {json.dumps(value, default=str)[:40]}")
     return value
