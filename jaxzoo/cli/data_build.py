@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from jaxzoo.checked import PositiveInt
 from jaxzoo.cli.progress import show_progress
 from jaxzoo.cli.runner import GOES_ON, Main, make_main, say
+from jaxzoo.data.corpus.building import BuildConfig
 from jaxzoo.data.corpus.fasta import FastaLayout
-from jaxzoo.data.corpus.request import BuildConfig
 
 if TYPE_CHECKING:
     from jaxzoo.data.corpus.building import Build, Built

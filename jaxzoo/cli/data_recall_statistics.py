@@ -38,8 +38,7 @@ class Command(Checked):
 
 
 def _count(command: Command) -> None:
-    from jaxzoo.data.statistics.corpus_recall import make_recall_statistics, read_table
-    from jaxzoo.data.statistics.recall_histograms import Cut
+    from jaxzoo.data.statistics.corpus_recall import Cut, make_recall_statistics, read_table
 
     out = command.out.expanduser()
     is_new = make_recall_statistics(

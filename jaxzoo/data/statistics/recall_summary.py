@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int64, Integer
 
-from jaxzoo.data.statistics.recall_histograms import KINDS, Histograms
-
+KINDS = ("all", "content")
+"""All n-grams, those with an end-of-text token too; and those without stop words, punctuation and end-of-text."""
 NEAR = 100
 """Tokens within which the paper finds most of the repeats."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -17,6 +17,15 @@ _STEEPEST = 50.0
 """Exponents are searched in [-50, 50]: beyond, all but one distance has a share below 1e-15."""
 
 Json = dict[str, Any]
+
+
+class Histograms(NamedTuple):
+    """Histograms of one subset, kind and n; or of many, along leading axes."""
+
+    distances: Int64[np.ndarray, "... length"]
+    """Number of repeated n-grams by the distance to their last occurrence; 0 at distance 0."""
+    sequences: Int64[np.ndarray, "... length+1"]
+    """Number of sequences by their number of repeated n-grams."""
 
 
 def summarise(histograms: Mapping[str, Histograms], n: Sequence[int]) -> Json:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxzoo.data.statistics.corpus_recall import make_recall_statistics
-from jaxzoo.data.statistics.recall_histograms import Cut
+from jaxzoo.data.statistics.corpus_recall import Cut, make_recall_statistics
 from jaxzoo.data.statistics.recall_summary import TOGETHER, distance_bins
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from tests.data import recall_reference

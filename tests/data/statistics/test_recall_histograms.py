@@ -5,8 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from jaxzoo.data.statistics import recall_histograms
-from jaxzoo.data.statistics.recall_histograms import Cut, Histograms, count_repeats, sum_repeats
+from jaxzoo.data.statistics import corpus_recall
+from jaxzoo.data.statistics.corpus_recall import Cut, count_repeats, sum_repeats
+from jaxzoo.data.statistics.recall_summary import Histograms
 from jaxzoo.data.tokens.token_shards import TokenDirectory
 from tests.data import recall_reference
 from tests.data.shards import random_documents, write_tokens
@@ -41,7 +42,7 @@ def documents_of_three_subsets():
 def test_equals_the_reference(shards, block, tmp_path, monkeypatch):
     """Kills: sequences across subsets or shards, a document's end-of-text lost, blocks that skip or repeat sequences,
     stop words looked up at the n-gram's end alone."""
-    monkeypatch.setattr(recall_histograms, "_BLOCK", block)
+    monkeypatch.setattr(corpus_recall, "_BLOCK", block)
     write_tokens(tmp_path / "tokens", {"train": shards}, vocab_size=13)
     length = 16
     found = counted(Cut(tmp_path / "tokens", "train", length, (3, 2)), tmp_path / "out")
