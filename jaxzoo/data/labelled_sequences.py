@@ -144,14 +144,14 @@ def read_splits(path: Path) -> tuple[list[str], dict[str, list[Labelled]]]:
     """Returns names of the classes, and the sequences of train, valid and test; raises as `LabelledSequences`."""
     if any(path.glob("dataset_info.json")) or any(path.glob("*/*/dataset_info.json")):
         data = BuiltData(path)
-        shards = {split: [data.shard(split, i) for i in range(len(n))] for split, n in data.splits.items()}
-        found = {split: [(row.text, row.subset) for rows in shards[split] for row in rows] for split in shards}
+        found = {split: list(data.read(split, range(sum(lengths)))) for split, lengths in data.splits.items()}
         check_splits(path, found)
     else:
         found = read_benchmark(path)
-    classes = sorted({name for _, name in found["train"]}, key=lambda name: (int(name) if name.isdigit() else 0, name))
+    names = {row.subset for row in found["train"]}
+    classes = sorted(names, key=lambda name: (int(name) if name.isdigit() else 0, name))
     ids = {name: i for i, name in enumerate(classes)}
-    splits = {split: [Labelled(text, ids[name]) for text, name in rows] for split, rows in found.items()}
+    splits = {split: [Labelled(row.text, ids[row.subset]) for row in rows] for split, rows in found.items()}
     if "valid" not in splits:
         valid = [each for each in splits["train"] if is_held_out(each.text, VALID_SHARE)]
         splits["train"] = [each for each in splits["train"] if not is_held_out(each.text, VALID_SHARE)]

@@ -6,7 +6,6 @@ batch size, i): windows at independent, uniform random offsets.
 """
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -73,9 +72,12 @@ class TextData(WindowedText):
         """The files of the tokens, JSON-able: `{split: [[name, bytes, sha256 of the content], ...]}`."""
         return self._manifest
 
-    def _windows(self, rows: Sequence[int] | None) -> "_RandomWindows":
-        chosen = range(self._batch_size) if rows is None else rows
-        return _RandomWindows(self._tokens, self.config.length, self._batch_size, self._seed, np.asarray(chosen))
+    def windows(self, index: int, rows: Sequence[int]) -> UInt[np.ndarray, "b length+1"]:
+        """Windows at random offsets."""
+        length = self.config.length
+        rng = np.random.default_rng((self._seed, index))
+        starts = rng.integers(0, len(self._tokens) - length, size=self._batch_size)[np.asarray(rows)]
+        return self._tokens[starts[:, None] + np.arange(length + 1)]
 
 
 def _flatten(
@@ -95,22 +97,3 @@ def _flatten(
         remedy="take more text, a shorter length or another valid_fraction",
     )
     return tokens
-
-
-@dataclasses.dataclass(frozen=True)
-class _RandomWindows:
-    """Source for grain: element i is the given rows of batch i, `length + 1` tokens each."""
-
-    tokens: UInt[np.ndarray, "t"]
-    length: int
-    batch_size: int
-    seed: int
-    rows: np.ndarray
-
-    def __len__(self) -> int:
-        return sys.maxsize
-
-    def __getitem__(self, index: int) -> UInt[np.ndarray, "b t+1"]:
-        rng = np.random.default_rng((self.seed, index))
-        starts = rng.integers(0, len(self.tokens) - self.length, size=self.batch_size)[self.rows]
-        return self.tokens[starts[:, None] + np.arange(self.length + 1)[None, :]]

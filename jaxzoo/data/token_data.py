@@ -19,7 +19,7 @@ from jaxzoo.data.base import Score
 from jaxzoo.data.statistics.ngram import markov_baselines
 from jaxzoo.data.tokenizer import DNATokenizer, Tokenizer
 from jaxzoo.data.tokens.token_shards import Split, TokenDirectory, allow_open_shards
-from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, ShuffledWindows, as_integers, source_of
+from jaxzoo.data.tokens.token_windows import Concatenation, ShuffledText, as_integers, source_of
 from jaxzoo.data.tokens.tokenizer_files import load_tokenizer
 from jaxzoo.data.windows import WindowedText, WindowsConfig
 
@@ -110,18 +110,18 @@ class TokenData(WindowedText):
             ShuffledText(text, length=config.length, seed=(config.seed, i), reverse_complements=reverses)
             for i, text in enumerate(texts)
         ]
-        self._weights = [source.weight for source in config.mixture]
+        self._shares = as_integers([source.weight for source in config.mixture])
         train = Concatenation(texts)
         super().__init__(
             config,
             tokenizer,
             _fingerprint_of(self._directories),
             train=train,
-            valid=_valid_text(config, self._directories),
+            valid=_valid_text(config, self._directories, self._shares),
             batch_size=batch_size,
             valid_batch_size=valid_batch_size,
         )
-        total, parts = sum(self._weights), []
+        total, parts = sum(source.weight for source in config.mixture), []
         for source, directory, text in zip(config.mixture, self._directories, self._texts, strict=True):
             steps = text.n_windows / batch_size / (source.weight / total)
             mixed = f", {100 * source.weight / total:.3g} % of the rows" if config.sources else ""
@@ -146,8 +146,10 @@ class TokenData(WindowedText):
             return markov_baselines(self._train, *self._scored)
         return super().baselines()
 
-    def _windows(self, rows: Sequence[int] | None) -> ShuffledWindows:
-        return ShuffledWindows(self._texts, self._weights, batch_size=self._batch_size, rows=rows)
+    def windows(self, index: int, rows: Sequence[int]) -> UInt[np.ndarray, "b length+1"]:
+        """Windows of the mixture; the share of a source in the rows is its weight over the sum of all."""
+        chosen = (source_of(index * self._batch_size + row, self._shares) for row in rows)
+        return np.stack([self._texts[source].window(number) for source, number in chosen])
 
 
 def _read(config: TokenDataConfig, directory: TokenDirectory, split: str, *, valid: bool) -> Concatenation:
@@ -163,12 +165,11 @@ def _read(config: TokenDataConfig, directory: TokenDirectory, split: str, *, val
 
 
 def _valid_text(
-    config: TokenDataConfig, directories: Sequence[TokenDirectory]
+    config: TokenDataConfig, directories: Sequence[TokenDirectory], shares: Sequence[int]
 ) -> tuple[UInt[np.ndarray, "t"], UInt[np.ndarray, "t"]]:
     """Returns tokens and targets of all sources' shares, one after the other."""
     unit, parts = config.valid_unit, []
-    weights = as_integers([source.weight for source in config.mixture])
-    chosen = [source_of(i, weights)[0] for i in range(config.valid_tokens // unit)]
+    chosen = [source_of(i, shares)[0] for i in range(config.valid_tokens // unit)]
     for i, directory in enumerate(directories):
         text = _read(config, directory, config.valid_split, valid=True)
         n = min(max(chosen.count(i), 1), (len(text) - 1) // unit) * unit

@@ -12,6 +12,7 @@ of a token:
 import abc
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -124,12 +125,12 @@ class WindowedText(abc.ABC):
         self.bytes_per_token: float | None = self._valid_bytes / self._scored[1].size
 
     @abc.abstractmethod
-    def _windows(self, rows: Sequence[int] | None) -> Any:
-        """Returns a source for grain: element i has the given rows (None: all) of batch i, `(b, length + 1)`."""
+    def windows(self, index: int, rows: Sequence[int]) -> UInt[np.ndarray, "b length+1"]:
+        """Returns the given rows of training batch `index`, with the target of each row's last token."""
 
     def train(self, rows: Sequence[int] | None = None) -> "WindowStream":
         """Returns a new stream at batch 0, of these rows of every batch; None: all."""
-        return WindowStream(self._windows(rows), self)
+        return WindowStream(self, range(self._batch_size) if rows is None else rows)
 
     def valid(self) -> Sequence[ValidSet]:
         """Consecutive windows, every target scored once: one set, or one for each of `valid_lengths`.
@@ -179,15 +180,28 @@ class WindowedText(abc.ABC):
         )
 
 
+class _Windows:
+    """Source for grain: element i has the given rows of training batch i."""
+
+    def __init__(self, text: WindowedText, rows: Sequence[int]):
+        self._text, self._rows = text, rows
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: int) -> UInt[np.ndarray, "b length+1"]:
+        return self._text.windows(index, self._rows)
+
+
 class WindowStream:
     """Endless iterator of training batches (a `Stream`) that knows which data its cursor belongs to.
 
     A thread makes the batches ahead of time. The number of the next one is the whole cursor.
     """
 
-    def __init__(self, windows: Any, text: WindowedText):
+    def __init__(self, text: WindowedText, rows: Sequence[int]):
         ahead = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
-        self._windows = iter(grain.MapDataset.source(windows).to_iter_dataset(ahead))
+        self._windows = iter(grain.MapDataset.source(_Windows(text, rows)).to_iter_dataset(ahead))
         self._text = text
 
     def __iter__(self) -> "WindowStream":

@@ -149,7 +149,7 @@ MUTANTS: list[Mutant] = [
         "jaxzoo/data/text_data.py",
         "tests/data/test_text_data.py",
         ("training on the validation text", '"train", corpus.train)', '"train", corpus.valid)'),
-        ("last window never drawn", "- self.length, size=", "- self.length - 1, size="),
+        ("last window never drawn", "- length, size=", "- length - 1, size="),
     ),
     *planted(
         "jaxzoo/data/corpus/files.py",
@@ -165,11 +165,11 @@ MUTANTS: list[Mutant] = [
         "tests/data/test_token_data.py",
         ("windows of an epoch overlap by one token", "place * self._length)", "place * (self._length - 1))"),
         ("all later epochs begin at the same token", "default_rng((*seed, epoch))", "default_rng(seed)"),
-        (
-            "rows of a process are the first rows of the batch",
-            "for row in self._rows:",
-            "for row in range(len(self._rows)):",
-        ),
+    ),
+    *planted(
+        "jaxzoo/data/token_data.py",
+        "tests/data/test_token_data.py",
+        ("rows of a process are the first rows of the batch", "for row in rows)", "for row in range(len(rows)))"),
     ),
     *planted(
         "jaxzoo/evals/recall_slices.py",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from jaxzoo.checked import Count
+from jaxzoo.data.corpus.lines import TextDocument
 from jaxzoo.extras import need
 from jaxzoo.json_files import add_checksum, decode_json, read_json
 from jaxzoo.whole_files import write_json
@@ -43,15 +44,6 @@ class DatasetInfo(NamedTuple):
     splits: list[SplitInfo]
 
 
-class BuiltDocument(NamedTuple):
-    """Document of a data set."""
-
-    text: str
-    subset: str
-    is_repaired: bool
-    """Whether U+FFFD stands in the text for bytes that are not UTF-8."""
-
-
 class BuiltData:
     """Documents of a directory: one version of a data set, or a directory above it that holds no other.
 
@@ -80,11 +72,18 @@ class BuiltData:
         for name in (self._info.name, *lengths):
             if not name.isidentifier():
                 raise ValueError(f"{file}: the name {name!r} must have letters, digits and _ alone; {_AGAIN}")
-        self._names = {"valid" if name == "validation" else name: name for name in lengths if sum(lengths[name])}
-        self.splits: dict[str, tuple[int, ...]] = {split: lengths[name] for split, name in sorted(self._names.items())}
+        names = {"valid" if name == "validation" else name: name for name in lengths if sum(lengths[name])}
+        self.splits: dict[str, tuple[int, ...]] = {split: lengths[name] for split, name in sorted(names.items())}
         if not self.splits:
             raise ValueError(f"{self.path} holds no documents; {_AGAIN}")
-        missing = [file for split in self.splits for file in self.files(split) if not file.is_file()]
+        self._files = {
+            split: [
+                self.path / f"{self._info.name}-{names[split]}.array_record-{i:05d}-of-{len(shards):05d}"
+                for i in range(len(shards))
+            ]
+            for split, shards in self.splits.items()
+        }
+        missing = [file for files in self._files.values() for file in files if not file.is_file()]
         if missing:
             raise ValueError(f"{missing[0]} is missing; {_AGAIN}")
         import tensorflow_datasets as tfds
@@ -93,36 +92,29 @@ class BuiltData:
         self._decode: Any = kinds.deserialize_example_np
         self._readers: dict[Path, Any] = {}
 
-    def files(self, split: str) -> list[Path]:
-        """Files of the shards, in order."""
-        begin, n = f"{self._info.name}-{self._names[split]}.array_record", len(self.splits[split])
-        return [self.path / f"{begin}-{i:05d}-of-{n:05d}" for i in range(n)]
-
     def identity(self) -> dict[str, Any]:
         """Identity of the data, JSON-able: name, version, and documents and size of every file."""
         splits = {
-            name: [[n, file.stat().st_size, file.name] for n, file in zip(lengths, self.files(name), strict=True)]
+            name: [[n, file.stat().st_size, file.name] for n, file in zip(lengths, self._files[name], strict=True)]
             for name, lengths in self.splits.items()
         }
         return {"name": self._info.name, "version": self._info.version, "splits": splits}
 
-    def shard(self, split: str, index: int) -> Iterator[BuiltDocument]:
+    def shard(self, split: str, index: int) -> Iterator[TextDocument]:
         """Yields the documents of a shard, in order. Raises `ValueError` if its file is damaged."""
-        file, length = self.files(split)[index], self.splits[split][index]
-        return self._read(file, length, range(length))
+        first = sum(self.splits[split][:index])
+        return self.read(split, range(first, first + self.splits[split][index]))
 
-    def read(self, split: str, numbers: Iterable[int]) -> Iterator[BuiltDocument]:
+    def read(self, split: str, numbers: Iterable[int]) -> Iterator[TextDocument]:
         """Yields documents by their numbers in the split. Raises `ValueError` if a file is damaged."""
-        files, lengths = self.files(split), self.splits[split]
+        lengths = self.splits[split]
         ends = list(itertools.accumulate(lengths))
-        for number in numbers:
-            i = bisect.bisect_right(ends, number)
-            yield from self._read(files[i], lengths[i], [number - ends[i] + lengths[i]])
+        for i, found in itertools.groupby(numbers, key=lambda number: bisect.bisect_right(ends, number)):
+            yield from self._read(self._files[split][i], lengths[i], (n - ends[i] + lengths[i] for n in found))
 
-    def _read(self, file: Path, length: int, numbers: Iterable[int]) -> Iterator[BuiltDocument]:
+    def _read(self, file: Path, length: int, left: Iterator[int]) -> Iterator[TextDocument]:
         from array_record.python.array_record_module import ArrayRecordReader
 
-        left = iter(numbers)
         try:
             if file not in self._readers:
                 self._readers[file] = ArrayRecordReader(str(file))
@@ -132,8 +124,8 @@ class BuiltData:
             while some := list(itertools.islice(left, AT_ONCE)):
                 for record in reader.read(some):
                     document = self._decode(record)
-                    text = document["text"].decode("utf-8", errors="replace")
-                    yield BuiltDocument(text, document.get("subset", b"").decode(), text.encode() != document["text"])
+                    text, subset = document["text"].decode("utf-8", errors="replace"), document.get("subset", b"")
+                    yield TextDocument(text, subset.decode(), is_repaired=text.encode() != document["text"])
         except Exception as error:  # array_record and protobuf have no classes of their own
             raise ValueError(f"{file} is damaged: {' '.join(str(error).split())}; {_AGAIN}") from error
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-from jaxzoo.data.corpus.lines import DamagedFileError
+from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument
 
 DOCUMENT_BASES = 2**20
 """Most bases of a document."""
@@ -124,16 +124,8 @@ def _without_overlaps(intervals: Iterable[tuple[str, Interval]], where: str) -> 
     return by_name
 
 
-class Bases(NamedTuple):
-    """Text of a document, and the name of its sequence."""
-
-    text: str
-    name: str
-    split: str
-
-
-def read_bases(file: Path, layout: FastaLayout) -> Iterator[Bases]:
-    """Yields the documents of a file, in order.
+def read_bases(file: Path, layout: FastaLayout) -> Iterator[TextDocument]:
+    """Yields the documents of a file, in order; subsets are the names of the sequences.
 
     Raises `DamagedFileError`, with the line, if it is no FASTA, has a letter that is no base, or damaged compression.
     """
@@ -145,7 +137,7 @@ def read_bases(file: Path, layout: FastaLayout) -> Iterator[Bases]:
                 if pending is not None:
                     yield from pending.end()
                 name = _sequence_name(part, number)
-                pending = _Pending(name, layout.of(name))
+                pending = _Pending(name, layout)
                 continue
             letters = part.translate(_TO_BASE)
             if wrong := _NO_BASE.search(letters):
@@ -164,12 +156,13 @@ def read_bases(file: Path, layout: FastaLayout) -> Iterator[Bases]:
 class _Pending:
     """Bases of a sequence that are not yet part of a document."""
 
-    def __init__(self, name: str, intervals: list[Interval]) -> None:
-        self._name, self._intervals = name, list(intervals)
+    def __init__(self, name: str, layout: FastaLayout) -> None:
+        self._name, self._intervals = name, list(layout.of(name))
+        self._names_splits = bool(layout.intervals)
         self._at = 0  # place in the sequence of the next base
         self._held = bytearray()  # of the first of the intervals
 
-    def add(self, letters: bytes) -> Iterator[Bases]:
+    def add(self, letters: bytes) -> Iterator[TextDocument]:
         while letters and self._intervals:
             start, end, _ = self._intervals[0]
             if self._at < start:
@@ -186,7 +179,7 @@ class _Pending:
                 del self._intervals[0]
         self._at += len(letters)
 
-    def end(self) -> Iterator[Bases]:
+    def end(self) -> Iterator[TextDocument]:
         """Yields the last documents of the sequence."""
         if self._intervals:
             last = self._intervals[-1]
@@ -196,20 +189,17 @@ class _Pending:
                 )
             yield from self._cut(is_end=True)
 
-    def _cut(self, *, is_end: bool) -> Iterator[Bases]:
+    def _cut(self, *, is_end: bool) -> Iterator[TextDocument]:
         """Yields held documents, without the last one, and a run of N after it, unless it is the end."""
         held = bytes(self._held)
         n = len(held) if is_end else len(held.rstrip(b"N"))
         *runs, last = _GAP.split(held[:n])
-        for run in runs:
-            yield from self._documents(run)
         kept = 0 if is_end else len(last) % DOCUMENT_BASES
-        yield from self._documents(last[: len(last) - kept])
+        split = self._intervals[0].split if self._names_splits else ""
+        for run in (*runs, last[: len(last) - kept]):
+            for first in range(0, len(run), DOCUMENT_BASES):
+                yield TextDocument(run[first : first + DOCUMENT_BASES].decode(), self._name, split)
         self._held[:] = last[len(last) - kept :] + held[n : n + GAP_BASES]
-
-    def _documents(self, run: bytes) -> Iterator[Bases]:
-        for first in range(0, len(run), DOCUMENT_BASES):
-            yield Bases(run[first : first + DOCUMENT_BASES].decode(), self._name, self._intervals[0].split)
 
 
 def _sequence_name(header: bytes, line: int) -> str:

@@ -10,11 +10,9 @@ import csv
 from pathlib import Path
 
 from jaxzoo.checked import shorten
+from jaxzoo.data.corpus.lines import TextDocument
 
 SPLITS = ("train", "valid", "test")
-
-Labelled = tuple[str, str]
-"""Sequence, in capitals, and name of its class."""
 
 
 def find_benchmark(path: Path) -> dict[str, list[Path]]:
@@ -31,38 +29,44 @@ def find_benchmark(path: Path) -> dict[str, list[Path]]:
     return found
 
 
-def read_benchmark(path: Path) -> dict[str, list[Labelled]]:
+def read_benchmark(path: Path) -> dict[str, list[TextDocument]]:
     """Returns the sequences of each split; raises as `find_benchmark`, `read_labelled` and `check_splits` do."""
-    found = {
-        split: [row for file in files for row in read_labelled(file)] for split, files in find_benchmark(path).items()
-    }
+    places = find_benchmark(path)
+    found = {split: [row for file in files for row in read_labelled(file)] for split, files in places.items()}
     check_splits(path, found)
     return found
 
 
-def check_splits(path: Path, found: dict[str, list[Labelled]]) -> None:
+def check_splits(path: Path, found: dict[str, list[TextDocument]]) -> None:
     """Raises `ValueError` where train or test is missing, or a class is in one of the splits only."""
     for split in ("train", "test"):
         if split not in found:
             raise ValueError(f"{path} must hold {split}/CLASS/*.txt or {split}.csv, and has neither; check the path")
-    names = {split: {name for _, name in rows} for split, rows in found.items()}
+    names = {split: {row.subset for row in rows} for split, rows in found.items()}
     for split, there in names.items():
         if odd := sorted(there ^ names["train"]):
             where = f"one of train and {split} only"
             raise ValueError(f"{path}: class {shorten(odd[0])} is in {where}; splits must have the same")
 
 
-def read_labelled(file: Path) -> list[Labelled]:
-    """Returns the sequences of a file. Raises `ValueError` for an empty one and for what is no table in UTF-8."""
+def read_labelled(file: Path) -> list[TextDocument]:
+    """Returns the sequences of a file, in capitals; the subset is the class.
+
+    Raises `ValueError` for an empty one and for what is no table in UTF-8.
+    """
     if file.suffix != ".csv":
-        return [(_checked(file.read_text().strip(), str(file)), file.parent.name)]
+        text = _checked(file.read_text().strip(), str(file))
+        return [TextDocument(text, file.parent.name, file.parent.parent.name)]
     with file.open(newline="", encoding="utf-8") as stream:
         rows = csv.DictReader(stream)
         try:
             if not {"sequence", "label"} <= set(rows.fieldnames or ()):
                 rule = "the header must have the columns sequence and label"
                 raise ValueError(f"{file}:1: {rule}, got {shorten(rows.fieldnames)}")
-            return [(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "") for row in rows]
+            return [
+                TextDocument(_checked(row["sequence"] or "", f"{file}:{rows.line_num}"), row["label"] or "", file.stem)
+                for row in rows
+            ]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{file}:{rows.line_num + 1}: no table in UTF-8: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Lines of plain and of compressed files, in bounded memory."""
+"""Documents, and lines of plain and of compressed files in bounded memory."""
 
 import bz2
 import collections
@@ -6,6 +6,7 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 CHUNK_BYTES = 2**16
 """Bytes that are read, or split into lines, at once."""
@@ -23,6 +24,18 @@ COMPRESSED = (".zst", ".gz", ".bz2")
 
 class DamagedFileError(ValueError):
     """Error after which the rest of a file cannot be read; the message lacks its name."""
+
+
+class TextDocument(NamedTuple):
+    """One document."""
+
+    text: str
+    subset: str
+    """Part of the corpus; empty where there are no parts."""
+    split: str = ""
+    """Split that the document itself names; empty: that of its file."""
+    is_repaired: bool = False
+    """Whether U+FFFD stands in the text for bytes that are not UTF-8."""
 
 
 def read_lines(file: Path) -> Iterator[bytes | None]:

@@ -10,7 +10,6 @@ import importlib.metadata
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from jaxzoo.data.corpus.files import find_files, hash_share
 from jaxzoo.extras import need
@@ -19,14 +18,6 @@ from jaxzoo.whole_files import replacing
 FILES = ("train/00.jsonl.zst", "train/01.jsonl.zst", "val.jsonl.zst")
 VALID_FRACTION = 0.1
 """Expected share of the documents in `val.jsonl.zst`."""
-
-
-class NamedText(NamedTuple):
-    """Document with its subset and name."""
-
-    subset: str
-    name: str
-    text: str
 
 
 def write_python_pile(
@@ -50,18 +41,18 @@ def write_python_pile(
     for file in FILES:
         if (out / file).exists() and not overwrite:
             raise ValueError(f"{out / file} exists; choose another --out, or replace it with --overwrite")
-    placed = sorted((hash_share(f"{each.subset}:{each.name}".encode()), each) for each in documents(packages))
+    placed = sorted((hash_share(f"{subset}:{name}".encode()), subset, text) for subset, name, text in _texts(packages))
     middle = (1 + VALID_FRACTION) / 2
     shares = zip(FILES, ((VALID_FRACTION, middle), (middle, 1.0), (0.0, VALID_FRACTION)), strict=True)
     counts: dict[str, dict[str, list[int]]] = {}
     for file, (low, high) in shares:
-        chosen = [document for share, document in placed if low <= share < high]
-        counts[file] = {}
-        for subset, _, text in sorted(chosen):
-            count = counts[file].setdefault(subset, [0, 0])
+        chosen = [(subset, text) for share, subset, text in placed if low <= share < high]
+        counts[file] = {subset: [0, 0] for subset in sorted({subset for subset, _ in chosen})}
+        for subset, text in chosen:
+            count = counts[file][subset]
             count[0] += 1
             count[1] += len(text.encode())
-        rows = ({"text": text, "meta": {"pile_set_name": subset}} for subset, _, text in chosen)
+        rows = ({"text": text, "meta": {"pile_set_name": subset}} for subset, text in chosen)
         data = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
         (out / file).parent.mkdir(parents=True, exist_ok=True)
         with replacing(out / file, owned=True) as place:
@@ -69,8 +60,8 @@ def write_python_pile(
     return counts
 
 
-def documents(packages: Sequence[str] = ()) -> Iterator[NamedText]:
-    """Yields all documents, without those that are empty or not UTF-8."""
+def _texts(packages: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yields subset, name and text of all documents, without those that are empty or not UTF-8."""
     files = [("Python source", name, file) for name, file in find_files("").items()]
     files += [("Python packages", name, file) for name, file in sorted(_package_files(packages).items())]
     for subset, name, file in files:
@@ -79,9 +70,9 @@ def documents(packages: Sequence[str] = ()) -> Iterator[NamedText]:
         except UnicodeDecodeError:
             continue
         if text:
-            yield NamedText(subset, name, text)
+            yield subset, name, text
     for name, text in sorted(importlib.import_module("pydoc_data.topics").topics.items()):
-        yield NamedText("Python reference", name, text)
+        yield "Python reference", name, text
 
 
 def _package_files(packages: Sequence[str]) -> dict[str, Path]:

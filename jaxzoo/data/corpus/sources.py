@@ -6,6 +6,7 @@ The Pile (Gao et al., 2020, arXiv 2101.00027) is distributed as `jsonl.zst` file
 """
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxzoo.data.corpus.fasta import FastaLayout, read_bases
 from jaxzoo.data.corpus.files import find_files
 from jaxzoo.data.corpus.labelled import find_benchmark, read_benchmark, read_labelled
-from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, read_lines
+from jaxzoo.data.corpus.lines import COMPRESSED, MOST_LINE_BYTES, DamagedFileError, TextDocument, read_lines
 from jaxzoo.data.corpus.rows import TABLES, read_rows
 
 LINES = (".jsonl", *(f".jsonl{ending}" for ending in COMPRESSED))
@@ -73,17 +74,6 @@ SUMMARIES = {
     "labelled_sequences": "Sequences with a class each, whose name is the subset, in the splits of their folders.",
 }
 """Description of each data set."""
-
-
-class TextDocument(NamedTuple):
-    """One document."""
-
-    text: str
-    """Not empty."""
-    subset: str
-    """Part of the corpus; empty where there are no parts."""
-    split: str = ""
-    """Split that the document itself names; empty: that of its file."""
 
 
 class Position(NamedTuple):
@@ -208,13 +198,9 @@ def _numbered(file: Path, fields: Layout, n_before: int) -> Iterator[tuple[int, 
     For one that holds no document, yields what is wrong with it.
     """
     if isinstance(fields, FastaLayout):
-        for number, (text, name, split) in enumerate(read_bases(file, fields), start=1):
-            if number > n_before:
-                yield number, TextDocument(text, name, split if fields.intervals else "")
+        yield from itertools.islice(enumerate(read_bases(file, fields), start=1), n_before, None)
     elif isinstance(fields, LabelledLayout):
-        split = file.stem if file.suffix == ".csv" else file.parent.parent.name
-        for number, (text, name) in enumerate(read_labelled(file)[n_before:], start=n_before + 1):
-            yield number, TextDocument(text, name, split)
+        yield from enumerate(read_labelled(file)[n_before:], start=n_before + 1)
     elif fields is not None and file.suffix in TABLES:
         columns = [name.split(".")[0] for name in fields if name]
         for number, row in read_rows(file, list(dict.fromkeys(columns)), n_before):
@@ -240,7 +226,7 @@ def _document(data: bytes | dict, fields: Fields | None) -> TextDocument | str:
             return TextDocument(text, "")
         record = data if isinstance(data, dict) else json.loads(text)
         document = TextDocument(_field(record, fields.text), _field(record, fields.subset) if fields.subset else "")
-        for part in document:  # JSON may spell out half a character, such as "\ud800"
+        for part in document[:2]:  # JSON may spell out half a character, such as "\ud800"
             part.encode("utf-8")
         return document
     except LookupError as error:

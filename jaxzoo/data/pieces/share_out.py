@@ -73,8 +73,7 @@ def share_out(
 
     with _presence(claims):
         if workers == 1:
-            for _ in _make_pieces(make, list(todo), claims):
-                tell()
+            _make_pieces(make, list(todo), claims, tell)
             tell()
             return
         with _processes(workers) as executor:
@@ -103,8 +102,10 @@ def is_shared(claims: Path) -> bool:
     return False
 
 
-def _make_pieces(make: Callable[..., None], todo: list[Piece], claims: Path) -> Iterator[None]:
-    """Makes each piece that no other process is making until all are done; yields after each."""
+def _make_pieces(
+    make: Callable[..., None], todo: list[Piece], claims: Path, tell: Callable[[], None] = lambda: None
+) -> None:
+    """Makes each piece that no other process is making until all are done; calls `tell` after each."""
     while todo:
         is_idle = True
         for piece in todo:
@@ -119,7 +120,7 @@ def _make_pieces(make: Callable[..., None], todo: list[Piece], claims: Path) -> 
                 _remove(lock)
             if not piece.makes.exists():
                 raise RuntimeError(f"{piece.name} was made, but there is no {piece.makes}")
-            yield
+            tell()
         todo = [piece for piece in todo if not piece.makes.exists()]
         if todo and is_idle:
             time.sleep(WAIT_SECONDS)
@@ -128,8 +129,7 @@ def _make_pieces(make: Callable[..., None], todo: list[Piece], claims: Path) -> 
 def _work(make: Callable[..., None], pieces: list[Piece], claims: Path) -> None:
     """Runs `_make_pieces` in a worker; errors of other types may not survive the way to the command."""
     try:
-        for _ in _make_pieces(make, pieces, claims):
-            pass
+        _make_pieces(make, pieces, claims)
     except (ValueError, OSError, MemoryError):
         raise
     except Exception as error:

@@ -16,7 +16,6 @@ import bisect
 import functools
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import cast
@@ -93,29 +92,6 @@ class ShuffledText:
         if self._reverses and np.random.SeedSequence((*self._seed, 1, number)).generate_state(1)[0] % 2:
             return reverse_complement(window)
         return window
-
-
-class ShuffledWindows:
-    """Source for `WindowStream`: element i is the given rows (None: all) of batch i of a mixture.
-
-    The share of a text in the rows is its weight over the sum of all.
-    """
-
-    def __init__(
-        self, texts: Sequence[ShuffledText], weights: Sequence[float], *, batch_size: int, rows: Sequence[int] | None
-    ):
-        self._texts, self._weights, self._batch_size = texts, as_integers(weights), batch_size
-        self._rows = range(batch_size) if rows is None else rows
-
-    def __len__(self) -> int:
-        return sys.maxsize // self._batch_size
-
-    def __getitem__(self, index: int) -> UInt[np.ndarray, "b t+1"]:
-        windows = []
-        for row in self._rows:
-            source, number = source_of(index * self._batch_size + row, self._weights)
-            windows.append(self._texts[source].window(number))
-        return np.stack(windows)
 
 
 def as_integers(weights: Sequence[float]) -> tuple[int, ...]:

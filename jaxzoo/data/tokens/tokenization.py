@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxzoo.data.corpus.built import BuiltData, BuiltDocument
+from jaxzoo.data.corpus.built import BuiltData
+from jaxzoo.data.corpus.lines import TextDocument
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.data.tokens.token_shards import (
@@ -115,7 +116,7 @@ def write_token_shard(data: Path, split: str, index: int, note: Path) -> None:
     write_shard(note.parent, note.stem, documents, **ids)
 
 
-def _tokenized(documents: Iterator[BuiltDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
+def _tokenized(documents: Iterator[TextDocument], tokenizer: Tokenizer) -> Iterator[TokenizedDocument]:
     """Encodes the documents, some at a time."""
     while some := list(_some(documents)):
         tokens = tokenizer.encode_batch([document.text for document in some])
@@ -123,7 +124,7 @@ def _tokenized(documents: Iterator[BuiltDocument], tokenizer: Tokenizer) -> Iter
             yield TokenizedDocument(ids, len(document.text.encode()), document.subset, document.is_repaired)
 
 
-def _some(documents: Iterator[BuiltDocument]) -> Iterator[BuiltDocument]:
+def _some(documents: Iterator[TextDocument]) -> Iterator[TextDocument]:
     """Yields the next documents, of about `BATCH_BYTES` together."""
     n_bytes = 0
     while n_bytes < BATCH_BYTES and (document := next(documents, None)):

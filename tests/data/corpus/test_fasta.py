@@ -13,7 +13,7 @@ import pytest
 from jaxzoo.cli import data_build
 from jaxzoo.data.corpus import fasta
 from jaxzoo.data.corpus.fasta import FastaLayout, Interval, read_bases, read_layout
-from jaxzoo.data.corpus.lines import DamagedFileError
+from jaxzoo.data.corpus.lines import DamagedFileError, TextDocument
 from jaxzoo.data.tokenizer import DNATokenizer, reverse_complement
 from tests.data.corpus.test_building import read_back
 
@@ -67,7 +67,8 @@ def expected(made, layout):
         for start, end, split in layout.of(name):
             for run in re.split("N{100,}", clean[start:end]):
                 for i in range(0, len(run), fasta.DOCUMENT_BASES):
-                    found.append((run[i : i + fasta.DOCUMENT_BASES], name, split))
+                    named = split if layout.intervals else ""
+                    found.append(TextDocument(run[i : i + fasta.DOCUMENT_BASES], name, named))
     return found
 
 
@@ -158,7 +159,7 @@ def test_command(tmp_path, capsys):
     layout = read_layout(valid_regions="chr2", test_regions="chr1:1001-1500")
     found = read_back(tmp_path / "out" / "dna" / "1.0.0")
     for split, documents in found.items():
-        assert documents == [(text, name) for text, name, of in expected(made, layout) if of == split and text]
+        assert documents == [row[:2] for row in expected(made, layout) if row.split == split and row.text]
     assert json.loads((tmp_path / "out" / "build.json").read_text())["source"] == "fasta"
 
 
