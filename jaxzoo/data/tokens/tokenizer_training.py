@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from jaxzoo.data.corpus.built import BuiltData
 from jaxzoo.data.tokenizer import END_OF_TEXT
-from jaxzoo.data.tokens.bpe import BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
+from jaxzoo.data.tokens.tokenizer_files import BPETokenizer
 from jaxzoo.extras import need
 
 SMALLEST = 257

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxzoo.data.tokenizer import END_OF_TEXT, ByteTokenizer
-from jaxzoo.data.tokens.bpe import PROBE, BPETokenizer
 from jaxzoo.data.tokens.tokenizer_definition import Definition
-from jaxzoo.data.tokens.tokenizer_files import load_tokenizer, save_tokenizer
+from jaxzoo.data.tokens.tokenizer_files import PROBE, BPETokenizer, load_tokenizer, save_tokenizer
 from tests.data.gpt2 import gpt2_directory, gpt2_encode
 
 SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
