@@ -207,14 +207,10 @@ Shards = dict[str, list[tuple[Path, ShardContent]]]
 
 
 def finish(notes: Sequence[Path], directory: Path) -> None:
-    """Makes the directory of a data set of the shards of all pieces: whole or not at all.
+    """Makes the directory of a data set of the shards of all pieces, whole or not at all.
 
-    Args:
-        notes: of all pieces, in the order of the inputs.
-        directory: of the version of the data set; its parent has the data set's name.
-
-    Raises:
-        ValueError: there is no document to train on.
+    Notes are in the order of the inputs; the directory's parent has the data set's name. Raises `ValueError` if there
+    is no document to train on.
     """
     shards: Shards = {}
     totals: dict[str, dict[str, TextCounts]] = {}

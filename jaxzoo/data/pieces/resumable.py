@@ -129,18 +129,10 @@ class ResumableDirectory:
 
 
 def read_manifest(path: Path, declared: type[T], format: int, what: str, *, command: str, remedy: str) -> T:
-    """Reads `manifest.json` of finished results.
+    """Reads `manifest.json` of finished results as `read_json` does.
 
-    Args:
-        path: directory.
-        declared: as in `read_json`.
-        format: of the directory; another one is refused.
-        what: the results, for errors.
-        command: makes them.
-        remedy: what to do about a damaged file.
-
-    Raises:
-        ValueError: the file is missing, damaged, or of another format.
+    Raises `ValueError` if it is damaged or of another format, with the remedy, or missing, with what the directory
+    lacks and the command that makes it.
     """
     file = path / "manifest.json"
     if not file.is_file():

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -196,9 +195,8 @@ def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:
-        parent = multiprocessing.parent_process()
-        if parent is not None:
-            connection.wait([parent.sentinel])
+        if parent := multiprocessing.parent_process():
+            parent.join()
             os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()

@@ -153,13 +153,9 @@ def stop_tokens(tokenizer: Tokenizer, words: Collection[str]) -> Bool[np.ndarray
 
 
 def count_repeats(cut: Cut, index: int, stop: Bool[np.ndarray, "vocab"], note: Path) -> None:
-    """Counts the repeats in a shard, and writes an array of `_shape`, flat, and a note with its digest.
+    """Counts the repeats in a shard; an n-gram of content holds no token of `stop`.
 
-    Args:
-        cut: the sequences.
-        index: of the shard.
-        stop: tokens that an n-gram of content does not hold.
-        note: place of the note.
+    Writes an array of `_shape`, flat, and a note with its digest.
     """
     directory = TokenDirectory(cut.data)
     shard, subsets = directory.shards(cut.split)[index], sorted(directory.split(cut.split).subsets)

@@ -177,14 +177,9 @@ def shard_name(split: str, index: int) -> str:
 def write_shard(
     directory: Path, name: str, documents: Iterable[TokenizedDocument], *, vocab_size: int, end_of_text: int
 ) -> None:
-    """Writes a shard: whole or not at all, its note last.
+    """Writes a shard of at least one document, whole or not at all, its note last.
 
-    Args:
-        directory: exists.
-        name: `shard_name` of split and index.
-        documents: at least one.
-        vocab_size: ids are below.
-        end_of_text: id after every document.
+    `name` is `shard_name` of split and index; ids are below `vocab_size`, `end_of_text` comes after every document.
     """
     end = np.array([end_of_text])
     lengths: list[int] = []
@@ -218,13 +213,9 @@ def read_note(directory: Path, name: str) -> ShardNote:
 def write_manifest(
     directory: Path, shards: Mapping[str, int], *, tokenizer: Mapping[str, Any], versions: Mapping[str, str]
 ) -> None:
-    """Joins the notes of all shards; the directory can be read from then on.
+    """Joins the notes of all shards, whose numbers are given by split; the directory can be read from then on.
 
-    Args:
-        directory: of the shards.
-        shards: number of shards of each split.
-        tokenizer: `name`, `fingerprint`, `vocab_size` and `end_of_text`.
-        versions: of the software that made the tokens, by name.
+    `tokenizer` has the fields of `TokenizerIdentity`, `versions` those of the software that made the tokens, by name.
     """
     splits = {}
     for split, n_shards in shards.items():

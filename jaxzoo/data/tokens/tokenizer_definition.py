@@ -105,9 +105,13 @@ class Definition:
     def byte_table(self) -> list[bytes]:
         """Bytes that each id stands for; none for special tokens and ids without token."""
         table = [b""] * self.vocab_size
-        as_bytes = _byte_level if self.scheme == "byte-level" else functools.partial(_fallback, space=self.space)
+        alphabet, is_byte_level, space = byte_alphabet(), self.scheme == "byte-level", self.space
         for token, i in self.content["model"]["vocab"].items():
-            table[i] = as_bytes(token)
+            if is_byte_level:
+                table[i] = bytes(map(alphabet.__getitem__, token)) if alphabet.keys() >= set(token) else token.encode()
+            else:
+                byte = _BYTE.fullmatch(token)
+                table[i] = bytes([int(byte[1], 16)]) if byte else token.replace(space, " ").encode()
         for token in self.content["added_tokens"]:
             table[token["id"]] = b"" if token["special"] else token["content"].encode()
         return table
@@ -204,13 +208,3 @@ def byte_alphabet() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-def _byte_level(token: str) -> bytes:
-    alphabet = byte_alphabet()
-    return bytes(alphabet[c] for c in token) if all(c in alphabet for c in token) else token.encode()
-
-
-def _fallback(token: str, *, space: str) -> bytes:
-    byte = _BYTE.fullmatch(token)
-    return bytes([int(byte[1], 16)]) if byte else token.replace(space, " ").encode()

@@ -70,7 +70,8 @@ if __name__ == "__main__":
 
 def start(folder: Path, n: int, seconds: float, workers: int, first_line: str = "") -> subprocess.Popen:
     script = folder.parent / f"command{len(first_line)}.py"
-    script.write_text(first_line + COMMAND)
+    if not script.exists():  # a command that begins must not find it cut
+        script.write_text(first_line + COMMAND)
     words = [sys.executable, str(script), str(folder), str(n), str(seconds), str(workers)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
