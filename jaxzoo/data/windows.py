@@ -141,9 +141,8 @@ class WindowedText(abc.ABC):
         config, size = self.config, self._valid_batch_size
         if positions := config.valid_positions:
             return [self._valid_set(2 * p, p, {"position": p}, size * max(positions) // p) for p in positions]
-        if not config.valid_lengths:
-            return [self._valid_set(config.length, 0, {}, size)]
-        return [self._valid_set(length, 0, {"length": length}, size) for length in config.valid_lengths]
+        sets = [self._valid_set(length, 0, {"length": length}, size) for length in config.valid_lengths]
+        return sets or [self._valid_set(config.length, 0, {}, size)]
 
     def _valid_set(self, length: int, unscored: int, slices: dict[str, int], size: int) -> ValidSet:
         """Windows of `length` tokens that score all targets of `_scored`, in batches of `size` rows."""
@@ -163,12 +162,7 @@ class WindowedText(abc.ABC):
 
     def baselines(self) -> dict[str, Score]:
         """Unigram and bigram scores on the targets of `valid`."""
-        return ngram_baselines(
-            self._train,
-            *self._scored,
-            vocab_size=self.vocab_size,
-            n_bytes=self._valid_bytes,
-        )
+        return ngram_baselines(self._train, *self._scored, vocab_size=self.vocab_size, n_bytes=self._valid_bytes)
 
     def batch(self, tokens: UInt[np.ndarray, "b t"], targets: Integer[np.ndarray, "b t"]) -> Batch:
         """Makes a batch; `segment_ids` count the ends of text at or before a token, from 0 in each row."""

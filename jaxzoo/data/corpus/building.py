@@ -23,15 +23,7 @@ from jaxzoo.data.corpus.built import check_metadata
 from jaxzoo.data.corpus.fasta import FastaLayout, read_layout
 from jaxzoo.data.corpus.lines import COMPRESSED
 from jaxzoo.data.corpus.shards import VERSION, FilePiece, finish, write_piece
-from jaxzoo.data.corpus.sources import (
-    SOURCES,
-    Fields,
-    LabelledLayout,
-    Layout,
-    Skipped,
-    find_source_files,
-    read_documents,
-)
+from jaxzoo.data.corpus.sources import SOURCES, Fields, Layout, Skipped, find_source_files, read_documents
 from jaxzoo.data.pieces.resumable import ResumableDirectory
 from jaxzoo.extras import need
 from jaxzoo.json_files import read_json
@@ -84,7 +76,7 @@ class BuildConfig(Checked):
             allowed = not getattr(self, field) or self.source == "fasta"
             self.require(field, allowed, "is for source fasta alone", "leave it out")
         fields = self.fields
-        if isinstance(fields, LabelledLayout) or (isinstance(fields, FastaLayout) and fields.intervals):
+        if self.source == "labelled" or (isinstance(fields, FastaLayout) and fields.intervals):
             rule = "must not be given where folders, regions or intervals say the splits"
             for field in ("valid_paths", "test_paths", "valid_fraction"):
                 self.require(field, getattr(self, field) is None, rule, "leave one of the two out")

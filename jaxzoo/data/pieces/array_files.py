@@ -92,10 +92,6 @@ class ArrayGroup:
         self._arrays = {key: self._open(key, np.dtype(dtype), size) for key, (dtype, size) in kinds.items()}
         self._checked: set[str] = set()
 
-    def size(self, key: str) -> int:
-        """Length of an array."""
-        return len(self._arrays[key])
-
     def __getitem__(self, key: str) -> np.ndarray:
         array = self._arrays[key]
         if key not in self._checked:

@@ -121,12 +121,13 @@ class TokenShard:
         self.subsets: tuple[str, ...] = tuple(sorted(note.subsets))
         self._where, self._vocab_size = f"{directory}: shard {name}", vocab_size
         total = sum(note.subsets.values(), Counts())
+        self._length = total.tokens
         kinds = {"tokens": (dtype, total.tokens), **{key: (kind, total.documents) for key, kind in _ARRAYS.items()}}
         remedy = f"remove {name}.json and tokenize again"
         self._arrays = ArrayGroup(directory, name, kinds, note.sha256, remedy=remedy)
 
     def __len__(self) -> int:
-        return self._arrays.size("tokens")
+        return self._length
 
     def __getitem__(self, index: slice) -> UInt[np.ndarray, "t"]:
         return self.tokens[index]
