@@ -201,7 +201,7 @@ def attention_run(command: Command) -> Path:
 def score(model: LanguageModel, data: Any, seen: Mapping[int, int]) -> Nats:
     """Nats of all validation targets, and the slices of Zoology, sec. 3.1."""
     graph, variables = nnx.split(model)
-    nats_of = jax.jit(lambda variables, batch: score_targets(nnx.merge(graph, variables), batch)[0].nats)
+    nats_of = jax.jit(lambda variables, batch: score_targets(nnx.merge(graph, variables), batch).nats)
     batches = [data.valid()[0].batch(i) for i in range(data.valid()[0].n_batches)]
     nats = np.concatenate([np.asarray(nats_of(variables, batch), np.float64) for batch in batches])
     tokens, targets = (np.concatenate([np.asarray(getattr(b, f)) for b in batches]) for f in ("tokens", "targets"))

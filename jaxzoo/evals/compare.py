@@ -125,7 +125,7 @@ def _score(loaded: Loaded, data: Dataset) -> Rows:
 
     @jax.jit
     def score(variables: Any, batch: Batch) -> tuple[Array, ...]:
-        scores, _ = score_targets(nnx.merge(graph, variables), batch)
+        scores = score_targets(nnx.merge(graph, variables), batch)
         return tuple(jnp.sum(x, axis=1, dtype=jnp.float32) for x in (scores.nats, scores.labelled, scores.hits))
 
     parts, timed, seconds = [], 0, 0.0

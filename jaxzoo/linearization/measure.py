@@ -62,7 +62,7 @@ def recall(
 
     @jax.jit
     def nats(variables: Any, batch: Batch) -> Array:
-        return score_targets(nnx.merge(graph, variables), batch)[0].nats
+        return score_targets(nnx.merge(graph, variables), batch).nats
 
     sums = RecallSums(bigrams, at_most=at_most)
     for valid in data.valid():

@@ -33,11 +33,10 @@ def step_work(config: ExperimentConfig, batch: Batch) -> Work:
     model, (rows, length), targets = config.model, batch.tokens.shape, batch.targets.size
     head = head_flops(model) * targets
     layers = (flops_per_token(model, length) - head_flops(model)) * rows * length
-    is_chunked = 0 < config.train.loss_chunk < batch.targets.shape[1]
     again = FORWARD_AGAIN[model.remat] * layers
     if model.remat == "mixer_inputs":  # the sums after mixers and MLPs are kept: their last projections are not needed
         again -= 2 * model.d_model * (model.d_model + model.hidden_width) * model.n_layers * rows * length
-    return Work(3 * (layers + head), again + is_chunked * head)
+    return Work(3 * (layers + head), again)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

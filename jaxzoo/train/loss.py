@@ -1,8 +1,9 @@
-"""Cross-entropy of the targets of a batch, optionally without all logits in memory at once."""
+"""Cross-entropy of the targets of a batch: of each target, or their sum with its gradient, chunk by chunk."""
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +12,9 @@ from jax.sharding import PartitionSpec
 from jaxzoo.array_typing import Array, Bool, Float, Int, PRNGKeyArray
 from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.mixers.base import Losses
-from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.models.head import project
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.sharding import mesh_axes, partition_spec
-from pallas_kernels.dispatch import may_run_on
 
 
 class TokenScores(NamedTuple):
@@ -31,30 +30,60 @@ class TokenScores(NamedTuple):
     """Which targets count."""
 
 
-def score_targets(
-    model: LanguageModel, batch: Batch, key: PRNGKeyArray | None = None, *, chunk: int = 0
-) -> tuple[TokenScores, Losses]:
-    """Scores of the batch's targets, and what the mixers add to the training loss.
+class Totals(NamedTuple):
+    """Sums over the labelled targets of a batch, float32 scalars."""
+
+    nats: Float[Array, ""]
+    squares: Float[Array, ""]
+    """Of `log_normalizer`."""
+    hits: Float[Array, ""]
+
+
+def score_targets(model: LanguageModel, batch: Batch, *, chunk: int = 0) -> TokenScores:
+    """Scores of the batch's targets.
 
     Where the batch names `positions`, features are gathered there before the head: the head is most of a
-    recall task's work, and answers stand at few positions. Loss and gradients are those of the head at all
-    positions with the others unlabelled. Where it is `pooled`, the head reads a mean of features.
+    recall task's work, and answers stand at few positions. Where it is `pooled`, the head reads a mean of features.
 
     Args:
       model: computes features and logits.
       batch: tokens and targets.
-      key: turns on what is random in training.
-      chunk: targets of a row whose logits exist at once, in the backward pass too, which computes them again; the
-        largest array is then (b, chunk, vocab). 0: all m.
+      chunk: targets of a row whose logits exist at once; the largest array is then (b, chunk, vocab). 0: all m.
     """
+    features, _ = _features(model, batch, None)
+    if not 0 < chunk < batch.targets.shape[1]:
+        return cross_entropy(model.logits(features), batch.targets)
+    return _on_mesh(_scores, features, model, batch.targets, chunk)
+
+
+def sum_of_losses(
+    model: LanguageModel, batch: Batch, key: PRNGKeyArray | None, *, chunk: int = 0, z_loss: float = 0.0
+) -> tuple[Float[Array, ""], Totals, Losses]:
+    """What training minimises.
+
+    The gradient is made together with the sum, so that logits are computed once and not kept, and in products of the
+    compute dtype. It is that of the head at all positions, those without a label included.
+
+    Args:
+      model, batch, chunk: as in `score_targets`.
+      key: turns on what is random in training.
+      z_loss: weight of the squares.
+
+    Returns:
+      `nats + z_loss squares` of the totals; the totals, which have no gradient; what the mixers add to the loss.
+    """
+    features, losses = _features(model, batch, key)
+    loss, totals = _on_mesh(_sums, features, model, batch.targets, chunk, z_loss)
+    return jnp.sum(loss), jax.tree.map(lambda x: jax.lax.stop_gradient(jnp.sum(x)), totals), losses
+
+
+def _features(model: LanguageModel, batch: Batch, key: PRNGKeyArray | None) -> tuple[Float[Array, "b m d"], Losses]:
     features, losses = model.features_with_losses(batch.tokens, segment_ids=batch.segment_ids, key=key)
     if batch.pooled is not None:
         features = _mean_of_first(features, batch.pooled)
     elif batch.positions is not None:
         features = jnp.take_along_axis(features, batch.positions[:, :, None], axis=1)
-    if not 0 < chunk < batch.targets.shape[1]:
-        return cross_entropy(model.logits(features), batch.targets), losses
-    return _score_in_chunks(features, model.head_table, batch.targets, chunk, model.config), losses
+    return features, losses
 
 
 def _mean_of_first(features: Float[Array, "b t d"], counts: Int[Array, "b"]) -> Float[Array, "b 1 d"]:
@@ -85,59 +114,25 @@ def cross_entropy(
       targets: ids, or `UNLABELLED`.
       part: the rows of the vocabulary that the logits are of.
     """
+    return _softmax(logits, targets, part)[0]
+
+
+def _softmax(logits: Array, targets: Array, part: VocabularyPart) -> tuple[TokenScores, Array, Array]:
+    """Scores of targets, and what the gradient needs: unnormalised probabilities, and their sum (b, m)."""
     labelled = targets != UNLABELLED
     ids = jnp.where(labelled, targets, jnp.zeros_like(targets))
-    picked, log_normalizer, first = _picked_and_normalizer(
-        logits, ids, jnp.asarray(part.first_row, jnp.int32), part.axes
-    )
-    zeros = jnp.zeros_like(picked)
-    return TokenScores(
-        jnp.where(labelled, log_normalizer - picked, zeros),
-        jnp.where(labelled, log_normalizer, zeros),
-        labelled & first,
-        labelled,
-    )
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _picked_and_normalizer(
-    logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], first_row: Int[Array, ""], axes: tuple[str, ...]
-) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Bool[Array, "b m"]]:
-    """The logits of the ids, `log sum exp`, and whether the id is the first of the likeliest tokens.
-
-    The gradient is one pass over the logits. JAX's own makes three arrays of their size: one for the sum, one of zeros
-    into which a scatter writes, and the sum of both.
-    """
-    return _forward(logits, ids, first_row, axes)[0]
-
-
-def _forward(logits: Array, ids: Array, first_row: Array, axes: tuple[str, ...]) -> tuple[tuple, tuple]:
-    part = VocabularyPart(axes, first_row)
     picked = _pick(logits, ids, part)
     # optax.softmax_cross_entropy_with_integer_labels keeps this maximum to itself: the hits would need one pass more.
     peak = jnp.max(logits, axis=-1)
-    if axes:
-        peak = jax.lax.pmax(peak, axes)
+    if part.axes:
+        peak = jax.lax.pmax(peak, part.axes)
     weights = jnp.exp(logits - peak[:, :, None])
     total = jnp.sum(weights, axis=-1)
-    total = jax.lax.psum(total, axes) if axes else total
+    total = jax.lax.psum(total, part.axes) if part.axes else total
     hits = (picked >= peak) & ~_ties_before(logits, picked, ids, part)
-    # A CPU reads the weights again in less time than it computes them; elsewhere an array less is written.
-    kept = weights if may_run_on("cpu") else logits
-    return (picked, jnp.log(total) + peak, hits), (kept, peak, total, ids - first_row)
-
-
-def _backward(axes: tuple[str, ...], kept: tuple, cotangents: tuple) -> tuple[Array, None, None]:
-    weights, peak, total, columns = kept
-    d_picked, d_normalizer = (jax.lax.psum(x, axes) if axes else x for x in cotangents[:2])
-    if not may_run_on("cpu"):
-        weights = jnp.exp(weights - peak[:, :, None])
-    is_picked = jax.lax.broadcasted_iota(jnp.int32, weights.shape, 2) == columns[:, :, None]
-    own = jnp.where(is_picked, d_picked[:, :, None], jnp.zeros((1, 1, 1)))
-    return (d_normalizer / total)[:, :, None] * weights + own, None, None
-
-
-_picked_and_normalizer.defvjp(_forward, _backward)
+    log_normalizer, zeros = jnp.log(total) + peak, jnp.zeros_like(peak)
+    nats = jnp.where(labelled, log_normalizer - picked, zeros)
+    return TokenScores(nats, jnp.where(labelled, log_normalizer, zeros), labelled & hits, labelled), weights, total
 
 
 def _ties_before(
@@ -161,57 +156,129 @@ def _pick(logits: Float[Array, "b m vocab"], ids: Int[Array, "b m"], part: Vocab
     return jnp.where(ids < n * jax.lax.axis_size(part.axes), picked, jnp.full_like(picked, jnp.nan))
 
 
-def _score_in_chunks(
+class _Head(NamedTuple):
+    """How features become scores: static."""
+
+    chunk: int
+    n_outputs: int
+    soft_cap: float
+    z_loss: float = 0.0
+    rows: tuple[str, ...] = ()
+    """Mesh axes over which the rows of the table are sharded."""
+    columns: tuple[str, ...] = ()
+
+    def part(self, table: Array) -> VocabularyPart:
+        first = jax.lax.axis_index(self.rows) * table.shape[0] if self.rows else 0
+        return VocabularyPart(self.rows, first)
+
+    def whole_rows(self, features: Array, table: Array) -> Array:
+        """The table's rows in the dtype of the features."""
+        table = table.astype(features.dtype)
+        return jax.lax.all_gather(table, self.columns, axis=1, tiled=True) if self.columns else table
+
+    def logits(self, features: Array, table: Array, part: VocabularyPart) -> Array:
+        return project(features, table, vocab_size=self.n_outputs, soft_cap=self.soft_cap, first_row=part.first_row)
+
+
+def _on_mesh(
+    function: Callable[..., Any],
     features: Float[Array, "b m d"],
-    table: Float[Array, "vocab d"],
+    model: LanguageModel,
     targets: Int[Array, "b m"],
     chunk: int,
-    config: LanguageModelConfig,
-) -> TokenScores:
-    """Scores of `chunk` targets of each row after the other.
+    z_loss: float = 0.0,
+) -> Any:
+    """`function(features, table, targets, head)`: scores (b, m), or sums (parts of b, parts of m).
 
-    On a mesh each device goes through its own: the table's columns are gathered once before, and its gradient is summed
-    over devices once after, where the compiler would do so for every chunk.
+    On a mesh each device goes through its own: the table's columns are gathered once before all chunks, and its
+    gradient is summed over devices once after, where the compiler would do so for every chunk.
     """
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh, table = jax.sharding.get_abstract_mesh(), model.head_table
+    head = _Head(chunk, model.config.n_outputs, model.config.logit_soft_cap, z_loss)
     if mesh.empty or mesh.manual_axes or mesh.size == 1:
-        return _in_turn(features, table, targets, chunk, config, WHOLE)
+        return function(features, table, targets, head)
     rows, columns = (mesh_axes(entry) for entry in partition_spec(table.shape, ("vocab", "embed"), mesh))
     batch, time = (mesh_axes(entry) for entry in partition_spec(targets.shape, ("batch", "time"), mesh))
     chunk = -(-chunk // math.prod(mesh.shape[name] for name in time))
-
-    def local(features: Array, table: Array, targets: Array) -> TokenScores:
-        first = jax.lax.axis_index(rows) * table.shape[0] if rows else 0
-        if columns:
-            table = jax.lax.all_gather(table, columns, axis=1, tiled=True)
-        return _in_turn(features, table, targets, chunk, config, VocabularyPart(rows, first))
-
+    local = functools.partial(function, head=head._replace(chunk=chunk, rows=rows, columns=columns))
     spec = PartitionSpec(batch, time)
     return jax.shard_map(local, in_specs=(spec, PartitionSpec(rows, columns), spec), out_specs=spec, check_vma=False)(
         features, table, targets
     )
 
 
-def _in_turn(
-    features: Array, table: Array, targets: Array, chunk: int, config: LanguageModelConfig, part: VocabularyPart
-) -> TokenScores:
-    """Scores of one chunk after the other, on one device."""
-
-    @jax.checkpoint
-    def score(features_bcd: Array, targets_bc: Array) -> TokenScores:
-        cap, first = config.logit_soft_cap, part.first_row
-        logits = project(features_bcd, table, vocab_size=config.n_outputs, soft_cap=cap, first_row=first)
-        return cross_entropy(logits, targets_bc, part)
-
-    b, m = targets.shape
-    chunks = _in_chunks(features, chunk, 0), _in_chunks(targets, chunk, UNLABELLED)
-    scores = jax.lax.map(lambda pair: score(*pair), chunks)
-    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1).reshape(b, -1)[:, :m], scores)
-
-
 def _in_chunks(x: Array, chunk: int, fill: int) -> Array:
-    """(b, m, ...) -> (chunks, b, chunk, ...), filled up."""
+    """(b, m, ...) -> (chunks, b, chunk, ...), filled up; one chunk of all m for 0."""
     b, m, *rest = x.shape
+    chunk = chunk if 0 < chunk < m else m
     n = -(-m // chunk)
     padded = jnp.pad(x, [(0, 0), (0, n * chunk - m)] + [(0, 0)] * len(rest), constant_values=fill)
     return jnp.swapaxes(padded.reshape(b, n, chunk, *rest), 0, 1)
+
+
+def _in_place(chunks: Array, m: int) -> Array:
+    """(chunks, b, chunk, ...) -> (b, m, ...)."""
+    n, b, chunk, *rest = chunks.shape
+    return jnp.swapaxes(chunks, 0, 1).reshape(b, n * chunk, *rest)[:, :m]
+
+
+def _scores(features: Array, table: Array, targets: Array, head: _Head) -> TokenScores:
+    part, table = head.part(table), head.whole_rows(features, table)
+    chunks = _in_chunks(features, head.chunk, 0), _in_chunks(targets, head.chunk, UNLABELLED)
+    scores = jax.lax.map(lambda pair: cross_entropy(head.logits(pair[0], table, part), pair[1], part), chunks)
+    return jax.tree.map(lambda x: _in_place(x, targets.shape[1]), scores)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def _sums(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Float[Array, "1 1"], Totals]:
+    """The loss and the totals of a device's targets. JAX's own gradient would compute all logits a second time, and its
+    matrix products would be float32."""
+    return _sums_forward(features, table, targets, head)[0]
+
+
+def _sums_forward(features: Array, table: Array, targets: Array, head: _Head) -> tuple[Any, tuple[Array, Array]]:
+    part, whole = head.part(table), head.whole_rows(features, table)
+    product = functools.partial(jax.lax.dot_general, preferred_element_type=jnp.float32)
+
+    def add(carry: tuple[Totals, Array], pair: tuple[Array, Array]) -> tuple[tuple[Totals, Array], Array]:
+        (totals, d_table), (x, y) = carry, pair
+        logits = head.logits(x, whole, part)
+        scores, weights, total = _softmax(logits, y, part)
+        d_logits = _gradient(scores, weights, total, y - part.first_row, head.z_loss)
+        if head.soft_cap:
+            d_logits *= 1 - jnp.square(jnp.maximum(logits / head.soft_cap, -1.0))  # of padding: 0 times 0
+        d_logits = d_logits.astype(x.dtype)
+        d_table += product(d_logits, x, (((0, 1), (0, 1)), ((), ())))
+        d_x = product(d_logits, whole, (((2,), (0,)), ((), ())))
+        new = Totals(scores.nats, jnp.square(scores.log_normalizer), scores.hits)
+        totals = jax.tree.map(lambda old, x: old + jnp.sum(x, dtype=jnp.float32), totals, new)
+        return (totals, d_table), d_x.astype(x.dtype)
+
+    nothing = Totals(*[jnp.zeros((1, 1))] * 3), jnp.zeros(whole.shape)
+    chunks = _in_chunks(features, head.chunk, 0), _in_chunks(targets, head.chunk, UNLABELLED)
+    (totals, d_table), d_features = jax.lax.scan(add, nothing, chunks)
+    loss = totals.nats + head.z_loss * totals.squares
+    return (loss, totals), (_in_place(d_features, targets.shape[1]), d_table.astype(table.dtype))
+
+
+def _sums_backward(head: _Head, kept: tuple[Array, Array], cotangents: tuple[Array, Totals]) -> tuple:
+    d_features, d_table = kept
+    d_loss = cotangents[0]
+    if head.rows:  # each of these devices has the loss, and a share of its cotangent
+        d_loss = jax.lax.psum(d_loss, head.rows)
+    scaled = lambda x, by: (by * x.astype(jnp.float32)).astype(x.dtype)  # noqa: E731
+    d_table = scaled(d_table, d_loss)
+    if head.columns:
+        d_table = jax.lax.psum_scatter(d_table, head.columns, scatter_dimension=1, tiled=True)
+    return scaled(d_features, d_loss[:, :, None]), d_table, None
+
+
+_sums.defvjp(_sums_forward, _sums_backward)
+
+
+def _gradient(scores: TokenScores, weights: Array, total: Array, columns: Array, z_loss: float) -> Array:
+    """The gradient of `nats + z_loss log_normalizer^2` with respect to the logits; targets are in these columns."""
+    scale = (1 + 2 * z_loss * scores.log_normalizer) / total
+    scale = jnp.where(scores.labelled, scale, jnp.zeros_like(scale))
+    is_target = jax.lax.broadcasted_iota(jnp.int32, weights.shape, 2) == columns[:, :, None]  # never UNLABELLED
+    return scale[:, :, None] * weights - is_target.astype(weights.dtype)

@@ -13,7 +13,7 @@ from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.models.adapters import AdaptedBlueprint
 from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.sharding import constrain
-from jaxzoo.train.loss import score_targets
+from jaxzoo.train.loss import score_targets, sum_of_losses
 from jaxzoo.train.state import TrainState
 
 Metrics = dict[str, Array]
@@ -41,15 +41,15 @@ def make_train_step(
 
         def loss_of(params: dict, part: Batch, key: PRNGKeyArray) -> tuple[Array, Metrics]:
             model = blueprint.model(Variables(params, state.buffers))
-            scores, losses = score_targets(model, part, key, chunk=config.loss_chunk)
-            loss, accuracy = jnp.sum(scores.nats) / n, jnp.sum(scores.hits, dtype=jnp.float32) / n
+            loss, totals, losses = sum_of_losses(model, part, key, chunk=config.loss_chunk, z_loss=config.z_loss)
             terms = {name: term / config.accumulate for name, term in losses.items()}
+            loss, accuracy = sum(terms.values(), loss / n), totals.hits / n
             if config.z_loss:
-                terms["z"] = config.z_loss * jnp.sum(jnp.square(scores.log_normalizer)) / n
+                terms["z"] = config.z_loss * totals.squares / n
             if not terms:
                 return loss, {"accuracy": accuracy}
             parts = {f"loss/{name}": term for name, term in terms.items()}
-            return sum(terms.values(), loss), {"accuracy": accuracy, "loss/cross_entropy": loss, **parts}
+            return loss, {"accuracy": accuracy, "loss/cross_entropy": totals.nats / n, **parts}
 
         (loss, others), gradients = _accumulated(
             jax.value_and_grad(loss_of, has_aux=True), state.params, batch, key, config.accumulate
@@ -106,7 +106,7 @@ def make_eval_step(
     """`eval_step(variables, batch) -> Scores`, without dropout; rows without labels (padding) do not count."""
 
     def eval_step(variables: Variables, batch: Batch) -> Scores:
-        scores, _ = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
+        scores = score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)
         labels = jnp.sum(scores.labelled, axis=1, dtype=jnp.float32)
         accuracy = jnp.sum(scores.hits, axis=1, dtype=jnp.float32) / jnp.maximum(labels, 1.0)
         examples = jnp.sum(labels > 0, dtype=jnp.float32)
@@ -124,6 +124,6 @@ def make_target_nats_step(
     """
 
     def target_nats_step(variables: Variables, batch: Batch) -> Float[Array, "b m"]:
-        return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk)[0].nats
+        return score_targets(blueprint.model(variables), batch, chunk=config.loss_chunk).nats
 
     return target_nats_step

@@ -1,6 +1,7 @@
 """Chunked cross-entropy, gradient accumulation and z-loss against one pass over the whole batch."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jaxzoo.data.base import UNLABELLED, Batch
 from jaxzoo.plan.collectives import read_traffic
 from jaxzoo.plan.hlo import Hlo
 from jaxzoo.sharding import MeshConfig
-from jaxzoo.train.loss import _mean_of_first, score_targets
+from jaxzoo.train.loss import _Head, _mean_of_first, _sums, score_targets, sum_of_losses
 from jaxzoo.train.session import Session
 from jaxzoo.train.step import _accumulated
 from tests.mixers.outside import N_TOKENS, SignedTokensConfig
@@ -53,13 +54,62 @@ def test_chunks_keep_each_score_in_its_place(small_config):
     @jax.jit
     def scores(variables):
         model = blueprint.model(variables)
-        return score_targets(model, batch)[0], score_targets(model, batch, chunk=4)[0]
+        return score_targets(model, batch), score_targets(model, batch, chunk=4)
 
     whole, chunked = scores(state.variables)
     np.testing.assert_array_equal(chunked.labelled, whole.labelled)
     np.testing.assert_array_equal(chunked.hits, whole.hits)
     np.testing.assert_allclose(chunked.nats, whole.nats, rtol=1e-5)
     np.testing.assert_allclose(chunked.log_normalizer, whole.log_normalizer, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "soft_cap", "z_loss"), [(0, 0.0, 0.0), (2, 3.0, 0.25)])
+def test_gradient_of_the_sum_of_losses(chunk, soft_cap, z_loss):
+    """Kills: a gradient that is not softmax minus target, or misses the z-loss or the cap, of an unlabelled target, of
+    one chunk alone, without the factor of the sum; a softmax over padding; hits or squares of other targets."""
+    rng, vocab, b, m, d = np.random.default_rng(0), 7, 2, 3, 4
+    features, table = rng.normal(size=(b, m, d)), rng.normal(size=(8, d))
+    targets = np.array([[1, -100, 6], [0, 3, -100]], np.int32)
+    labelled = targets != UNLABELLED
+    slope = 1.0
+    logits = (features @ table.T)[..., :vocab]
+    if soft_cap:
+        logits = soft_cap * np.tanh(logits / soft_cap)
+        slope = 1 - (logits / soft_cap) ** 2
+    log_normalizer = np.log(np.exp(logits).sum(-1))
+    softmax, target = np.exp(logits - log_normalizer[..., None]), targets[..., None] == np.arange(vocab)
+    d_logits = slope * labelled[..., None] * (softmax * (1 + 2 * z_loss * log_normalizer[..., None]) - target)
+    nats = (log_normalizer - (logits * target).sum(-1))[labelled].sum()
+    squares = (log_normalizer[labelled] ** 2).sum()
+
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def loss(features, table):
+        loss, totals = _sums(features, table, targets, _Head(chunk, vocab, soft_cap, z_loss))
+        return loss[0, 0] / 5, totals
+
+    (found, totals), (d_features, d_table) = jax.jit(loss)(np.float32(features), np.float32(table))
+    np.testing.assert_allclose(5 * found, nats + z_loss * squares, rtol=1e-5)
+    hits = (logits.argmax(-1) == targets).sum()
+    np.testing.assert_allclose(np.ravel(totals), [nats, squares, hits], rtol=1e-5)
+    np.testing.assert_allclose(5 * d_features, d_logits @ table[:vocab], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(5 * d_table[:vocab], np.einsum("bmv,bmd->vd", d_logits, features), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(d_table[vocab:], 0)
+
+
+def test_products_of_the_head_are_of_the_compute_dtype():
+    """Kills products of float32 in the gradient of a bfloat16 model, which take a GPU twice the time, and logits that
+    are computed a second time; the gradient of the table is float32."""
+    shapes = ((2, 4, 16), jnp.bfloat16), ((32, 16), jnp.float32), ((2, 4), jnp.int32)
+
+    def loss(features, table, targets):
+        return _sums(features, table, targets, _Head(2, 32, 0.0))[0].sum()
+
+    lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    products = [line.split(" : ")[-1] for line in lowered.as_text().splitlines() if "dot_general" in line]
+    assert len(products) == 3
+    for types in products:
+        assert types.count("bf16") == 2
+    assert lowered.out_info[1].dtype == jnp.float32
 
 
 def test_pooled_features_by_hand():
@@ -152,7 +202,7 @@ def test_traffic_of_the_head_does_not_grow_with_the_chunks(tiny_config, sizes):
         for chunk in (m // 2, m // 16):
 
             def loss(variables, batch, chunk=chunk):
-                return score_targets(session.blueprint.model(variables), batch, chunk=chunk)[0].nats.sum()
+                return sum_of_losses(session.blueprint.model(variables), batch, None, chunk=chunk)[0]
 
             lowered = jax.jit(jax.grad(loss, allow_int=True)).lower(variables, batch)
             hlo = Hlo(lowered.compile(compiler_options=HASTY).as_text())

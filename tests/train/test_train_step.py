@@ -14,7 +14,6 @@ from jaxzoo.train.loss import cross_entropy, score_targets
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
 from jaxzoo.train.state import init_state
 from jaxzoo.train.step import make_eval_step, make_target_nats_step, make_train_step
-from pallas_kernels.dispatch import lowering_for
 from tests.mixers.test_sequence_parallel import HASTY
 
 
@@ -56,8 +55,7 @@ def spread(batch):
 
 
 def test_cross_entropy_equals_numpy():
-    """Kills: scoring unlabelled positions, an index of -100 that wraps around, a softmax that overflows, a gradient
-    that is not softmax minus target, for the loss, or softmax, for the z-loss."""
+    """Kills: scoring unlabelled positions, an index of -100 that wraps around, a softmax that overflows."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, 3, 7)) * 50
     targets = np.array([[1, -100, 6], [0, 3, -100]])
@@ -73,21 +71,6 @@ def test_cross_entropy_equals_numpy():
             np.testing.assert_allclose(nats[b, m], expected, rtol=1e-5, atol=1e-4)
             assert bool(hits[b, m]) == (row.argmax() == target)
             assert labelled[b, m]
-    weights = rng.normal(size=(2, 2, 3)).astype(np.float32)
-
-    def loss(logits):
-        scores = cross_entropy(logits, targets.astype(np.int32))
-        return (weights[0] * scores.nats + weights[1] * scores.log_normalizer).sum()
-
-    logits /= 50  # so that more than one token has weight
-    softmax = np.exp(logits - logits.max(-1, keepdims=True))
-    softmax /= softmax.sum(-1, keepdims=True)
-    expected = weights.sum(0)[:, :, None] * softmax - weights[0][:, :, None] * (targets[:, :, None] == np.arange(7))
-    expected = np.where(targets[:, :, None] == -100, 0, expected)
-    for platform in ("cpu", "cuda"):
-        with lowering_for(platform):
-            gradient = jax.jit(jax.grad(lambda logits: loss(logits)))(logits.astype(np.float32))
-        np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_tie_is_a_miss_unless_the_target_comes_first():
@@ -130,7 +113,7 @@ def test_model_learns_which_document_a_token_belongs_to():
     batch = jax.device_get(recall_batch())
     ids = np.cumsum(batch.tokens == 3, axis=1)
     for each in (batch, dataclasses.replace(batch, segment_ids=ids)):
-        assert jax.eval_shape(lambda each=each: score_targets(Spy(), each)[0].nats).shape == (4, 3)
+        assert jax.eval_shape(lambda each=each: score_targets(Spy(), each).nats).shape == (4, 3)
     assert seen[0] is None
     np.testing.assert_array_equal(seen[1], ids)
 
