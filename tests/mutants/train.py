@@ -86,7 +86,7 @@ MUTANTS: list[Mutant] = [
     ),
     Mutant(
         name="loss: the gradient of log sum exp is that of a sum that is not normalised",
-        path="jaxzoo/train/loss.py",
+        path="jaxzoo/train/cross_entropy.py",
         old="scale = (1 + 2 * z_loss * scores.log_normalizer) / total",
         new="scale = (1 + 2 * z_loss * scores.log_normalizer)",
         tests=("tests/train/test_loss.py::test_gradient_of_the_sum_of_losses",),
