@@ -24,7 +24,7 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.mixers import WindowedLinearAttentionConfig
 from jaxzoo.sweep import Change, Claim, Experiment, Finding, Missing, Results, Scale, grid, learned
 from jaxzoo.sweep.claims import CHANCE, chance
-from jaxzoo.sweep.figure import Mark, guessing, marked_line
+from jaxzoo.sweep.figure import Mark, guessing, label_marks, marked_line
 from jaxzoo.sweep.results import Score as Seeds
 from jaxzoo.tasks import mqar
 from pallas_kernels.figure import TITLE_POINTS, add_legend, panels, plain_log_ticks
@@ -162,24 +162,27 @@ def _more_state(results: Results) -> Finding:
 
 
 def draw(results: Results) -> "Figure":
-    """Accuracy against state bytes, a panel a family; a line joins the widths of a mixer."""
+    """Accuracy against state bytes, a panel and a colour a family; a line joins the widths of a mixer."""
     found = scores(results)
     families = {name: family(subjects()[name]) for name in found}
     columns = sorted(set(families.values()))
     edge = 2 * max((each.state_bytes or 0 for widths in found.values() for each in widths.values()), default=1)
     title = f"MQAR, {LENGTH} tokens, {N_PAIRS} pairs: a short convolution, then the mixer"
-    figure, (axes,) = panels(1, len(columns), size=(3.6 * len(columns), 4.8), title=title, sharex=True, sharey=True)
-    for i, name in enumerate(sorted(found, key=lambda name: (families[name], name))):
-        widths = list(found[name].values())
-        states, accuracies = [each.state_bytes or edge for each in widths], [each.accuracy for each in widths]
-        place = axes[columns.index(families[name])]
-        spread = [(each.seeds.low, each.seeds.high) for each in widths]
-        marked_line(place, states, accuracies, [each.runs for each in widths], label=name, series=i, spread=spread)
+    figure, (axes,) = panels(1, len(columns), size=(3.8 * len(columns), 5.2), title=title, sharex=True, sharey=True)
+    marks: dict[str, list[tuple[str, float, float]]] = {name: [] for name in columns}
+    for name, widths in found.items():
+        column, each = columns.index(families[name]), list(widths.values())
+        states, accuracies = [score.state_bytes or edge for score in each], [score.accuracy for score in each]
+        spread, runs = [(score.seeds.low, score.seeds.high) for score in each], [score.runs for score in each]
+        marked_line(axes[column], states, accuracies, runs, label=f"_{name}", series=column, spread=spread)
+        marks[families[name]].append((name, states[-1], accuracies[-1]))
     for place, name in zip(axes, columns, strict=True):
         guessing(place, results.rows)
         place.set_title(name, fontsize=TITLE_POINTS)
         place.set(xlabel=f"state of a sequence, bytes\n(at {edge:,}: no stream)", ylim=(-0.03, 1.03))
         plain_log_ticks(place, "x")
+    for place, name in zip(axes, columns, strict=True):  # when the shared axes have their limits
+        label_marks(place, marks[name])
     axes[0].set(ylabel="accuracy, mean of the seeds, best learning rate")
     add_legend(figure)
     return figure

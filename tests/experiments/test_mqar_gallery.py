@@ -64,11 +64,15 @@ def test_scores_are_the_best_mean_not_the_mean_of_the_best():
 
 
 def test_the_picture():
-    """Kills: a mixer in another family's panel, one that does not stream and vanishes, widths of two mixers joined."""
+    """Kills: a mixer in another family's panel, one that does not stream and vanishes, widths of two mixers joined, a
+    name that is missing beside its mark, or also in the legend."""
     rows = [run("ret_net", 0.5), run("ret_net", 0.6, d_model=16, state_bytes=400)]
     rows.append(run("attention", 0.9, state_bytes=None))
-    panels = {panel.get_title(): curves(panel) for panel in draw(Results(rows)).axes}
-    assert panels == {"attention": {"attention": ([800], [0.9])}, "linear": {"ret_net": ([100, 400], [0.5, 0.6])}}
+    figure = draw(Results(rows))
+    panels = {panel.get_title(): curves(panel) for panel in figure.axes}
+    assert panels == {"attention": {"_attention": ([800], [0.9])}, "linear": {"_ret_net": ([100, 400], [0.5, 0.6])}}
+    assert [[text.get_text() for text in panel.texts] for panel in figure.axes] == [["attention"], ["ret_net"]]
+    assert not figure.legends
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """Marks of figures: which runs they name, in the picture that matplotlib writes."""
 
+import itertools
 import re
 from xml.etree import ElementTree
 
 import pytest
 
 from jaxzoo.sweep import Results
-from jaxzoo.sweep.figure import Mark, accuracy_label, curve
+from jaxzoo.sweep.figure import LABEL_GAP, Mark, accuracy_label, curve, label_marks
 from jaxzoo.sweep.inline_svg import Label, inline
 from pallas_kernels.figure import panels, render
 from tests.sweep.small_sweep import POINTS, draw, row, rows
@@ -24,6 +25,24 @@ def marks(svg):
             assert len(dots) <= 1
             found.append((mark, (float(dots[0].get("x")), float(dots[0].get("y"))) if dots else None))
     return found
+
+
+def test_names_beside_marks_do_not_cover_each_other():
+    """Kills: names at one height, out of the panel, in another order than their marks, or moved without need; a name
+    that runs out of the panel at its side."""
+    _, ((panel,),) = panels(1, 1, size=(4, 4), title="")
+    heights = [1.0, 1.0, 0.99, 0.5, 0.0, 0.0]
+    panel.set(xlim=(0, 10), ylim=(0, 1))
+    label_marks(panel, [(str(i), 1 + 1.5 * i, y) for i, y in enumerate(heights)])
+    names = {text.get_text(): text for text in panel.texts}
+    places = [names[str(i)].xyann for i in range(6)]
+    assert places[3][1] == pytest.approx(0.5)
+    found = sorted(y for _, y in places)
+    assert min(b - a for a, b in itertools.pairwise(found)) > LABEL_GAP - 1e-9
+    assert found[0] == 0.0
+    assert found[-1] == 1.0
+    assert places[2][1] < min(places[0][1], places[1][1])
+    assert [names[str(i)].get_ha() for i in range(6)] == ["left"] * 3 + ["right"] * 3
 
 
 def test_every_mark_names_its_runs_best_first():
