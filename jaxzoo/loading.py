@@ -16,20 +16,10 @@ from jaxzoo.config import ExperimentConfig
 from jaxzoo.data.base import Batch, Dataset
 from jaxzoo.data.tokenizer import Tokenizer
 from jaxzoo.generation import Sampling, generate
-from jaxzoo.models.blueprint import Variables, make_blueprint
 from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapter_files import apply_adapters
 from jaxzoo.train.metrics import Row, read_rows
-from jaxzoo.train.portable import EXTENSION, read_header, read_portable
-from jaxzoo.train.trained import (
-    Which,
-    load_variables,
-    on_device,
-    read_experiment,
-    read_run,
-    require_shapes,
-    stored_tokenizer,
-)
+from jaxzoo.train.trained import Which, load_variables, read_run, stored_tokenizer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,28 +125,10 @@ def load(
         been imported.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
-    place = Path(path).expanduser()
-    if place.suffix == EXTENSION:
-        return _load_export(place, tokenizer, adapters)
-    run, config = read_run(place)
+    run, config = read_run(Path(path).expanduser())
     blueprint, variables, seal = load_variables(run, config, checkpoint)
-    rows = read_rows(run.metrics)
-    model = blueprint.model(_adapted(variables, config, adapters))
+    if adapters is not None:
+        variables = apply_adapters(Path(adapters).expanduser(), config.model, variables)
+    model, rows = blueprint.model(variables), read_rows(run.metrics)
     own = stored_tokenizer(run, config) if tokenizer is None else tokenizer
     return Loaded(model=model, config=config, tokenizer=own, step=seal.step, metrics=rows)
-
-
-def _adapted(variables: Variables, config: ExperimentConfig, file: str | Path | None) -> Variables:
-    return variables if file is None else apply_adapters(Path(file).expanduser(), config.model, variables)
-
-
-def _load_export(file: Path, tokenizer: Tokenizer | None, adapters: str | Path | None) -> Loaded:
-    header = read_header(file)
-    config = read_experiment(header.config, file)
-    blueprint = make_blueprint(config.model)
-    abstract = Variables(*on_device(blueprint.shapes, jax.devices()[0]))
-    require_shapes(header.shapes, abstract, str(file), "by its config")
-    variables = read_portable(file, header, abstract)
-    own = config.data.tokenizer() if tokenizer is None else tokenizer
-    model = blueprint.model(_adapted(variables, config, adapters))
-    return Loaded(model=model, config=config, tokenizer=own, step=header.step, metrics=())

@@ -11,9 +11,9 @@ from jaxzoo.cli.flags import UsageError, override
 from jaxzoo.cli.runner import say
 from jaxzoo.models.accounting import count_parameters
 from jaxzoo.models.adapters import AdaptedBlueprint
-from jaxzoo.models.blueprint import Blueprint, Variables, names_of
+from jaxzoo.models.blueprint import Blueprint, Variables
 from jaxzoo.train.session import Session
-from jaxzoo.train.trained import Which, load_variables, read_run
+from jaxzoo.train.trained import Which, load_variables, read_run, require_shapes, shapes_of
 from jaxzoo.whole_files import write_whole
 
 PROGRAM = "python -m jaxzoo.evaluate"
@@ -42,27 +42,18 @@ def open_run(path: str, flags: Sequence[str], checkpoint: Which) -> OpenRun:
     blueprint, variables, seal = load_variables(directory, trained, checkpoint)
     try:
         session = Session(config, limited=True)
-        check_variables(blueprint, session.blueprint)
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
+    check_variables(path, blueprint, session.blueprint)
     n = count_parameters(blueprint.model(variables))
     say(f"{path}: {n:,} parameters, checkpoint {seal.step}, {jax.devices()[0].device_kind}")
     return OpenRun(directory.path, session, jax.device_get(variables), seal.step, n)
 
 
-def check_variables(trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
-    """Raises `UsageError` for a model that has other variables than the trained one, by the name of the first."""
-    shapes = [
-        {name: leaf.shape for name, leaf in names_of(blueprint.shapes._asdict()).items()}
-        for blueprint in (trained, asked)
-    ]
-    for name in sorted(shapes[0].keys() | shapes[1].keys()):
-        before, after = (each.get(name) for each in shapes)
-        if before != after:
-            raise UsageError(
-                f"variable {name} has shape {before} in the run and {after} with these flags; those of --model may "
-                "change what is computed, not which variables there are"
-            )
+def check_variables(path: str, trained: Blueprint, asked: Blueprint | AdaptedBlueprint) -> None:
+    """Raises `ValueError` for a model that has other variables than the trained one, by the name of the first."""
+    end = "with these flags; those of --model may change what is computed, not which variables there are"
+    require_shapes(shapes_of(trained.shapes), asked.shapes, path, end)
 
 
 def write_results(table: str, out: Path | None, report: Mapping[str, Any]) -> None:

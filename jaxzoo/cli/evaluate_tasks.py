@@ -44,7 +44,7 @@ def evaluate_tasks(options: argparse.Namespace, flags: Sequence[str]) -> None:
     use_compilation_cache()
     trained, tokenizer, step = load_trained(directory.path, options.checkpoint)
     blueprint = make_blueprint(asked.model)
-    check_variables(make_blueprint(config.model), blueprint)
+    check_variables(path, make_blueprint(config.model), blueprint)
     say(f"{path}: {count_parameters(trained):,} parameters, checkpoint {step}, {jax.devices()[0].device_kind}")
     model = TextModel(
         blueprint.model(split_variables(trained)),

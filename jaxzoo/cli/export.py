@@ -47,8 +47,8 @@ def _export(argv: Sequence[str]) -> None:
         from jaxzoo.train.importing import import_run
         from jaxzoo.train.run_dir import RunDirectory
 
-        header = import_run(Path(options.file).expanduser(), RunDirectory(out.absolute()))
-        arrays = f"the {len(header.shapes)} arrays of {options.file}, trained for {header.step} steps"
+        seal = import_run(Path(options.file).expanduser(), RunDirectory(out.absolute()))
+        arrays = f"the {len(seal.digests)} arrays of {options.file}, trained for {seal.step} steps"
         say(f"{out.absolute()}: a run with {arrays}")
         return
     if out.suffix != EXTENSION and (out.suffix or options.adapters):

@@ -35,12 +35,12 @@ def _work(argv: Sequence[str]) -> None:
 
     import jax
 
+    from jaxzoo.distributed.agreement import StopSignals
     from jaxzoo.sweep.cluster import STOPPING
     from jaxzoo.sweep.queue import Queue
     from jaxzoo.sweep.work import work
     from jaxzoo.sweep.workers import as_one_program
     from jaxzoo.train.host_memory import keep_freed_memory, share_one_arena
-    from jaxzoo.train.loop import StopSignals
 
     if share_one_arena():  # before JAX starts its threads
         keep_freed_memory()

@@ -7,8 +7,11 @@ depends on it. Every process must make these calls, in the same order.
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -69,13 +72,38 @@ def together(*kinds: type[Exception]) -> Iterator[None]:
             raise kinds[kind](f"process {process}: {text}")
 
 
-class StopRequest(Protocol):
-    """Request to end a run early."""
+class StopSignals:
+    """Inside the block the first SIGTERM, SIGHUP or Ctrl-C only sets `requested`; a second one kills as usual.
 
-    @property
-    def requested(self) -> bool:
-        """Whether it ends."""
-        ...
+    SIGHUP stays ignored where it is ignored already, as under nohup.
+
+    Args:
+      more: signals that do the same.
+      patient: whether later signals change nothing, for jobs of a scheduler that repeats its signals.
+    """
+
+    def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
+        self.requested = False
+        self._numbers, self._patient = [signal.SIGTERM, signal.SIGINT, *more], patient
+        hangup = getattr(signal, "SIGHUP", None)
+        if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+            self._numbers.append(hangup)
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.requested: bool = True
+        for each in () if self._patient else self._before:
+            signal.signal(each, signal.SIG_DFL)
 
 
 class AgreedStop:
@@ -92,7 +120,7 @@ class AgreedStop:
       mesh: all devices of the run.
     """
 
-    def __init__(self, request: StopRequest, mesh: Mesh):
+    def __init__(self, request: StopSignals, mesh: Mesh):
         self._wish = request
         self._alone = not is_one_of_many()
         self._agreed = False

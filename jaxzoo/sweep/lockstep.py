@@ -15,13 +15,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxzoo.array_typing import Array, Float
 from jaxzoo.data.base import Batch
+from jaxzoo.train.loop import Fetch, host_metrics
 from jaxzoo.train.optimizer import make_optimizer, make_schedule
-from jaxzoo.train.recorder import host_metrics
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import TrainState
 from jaxzoo.train.step import Metrics, make_train_step
-
-Fetch = Callable[[], Mapping[str, float]]
 
 
 class Rated(NamedTuple):

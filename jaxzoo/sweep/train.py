@@ -8,50 +8,24 @@ from typing import Any
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.screen import warn
-from jaxzoo.sweep.lockstep import Fetch, SequentialRuns, VmappedRuns
+from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.sweep.results import thinned
 from jaxzoo.sweep.task import Task
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import Start, StopSignals, TrainingRun, begin
-from jaxzoo.train.metrics import MetricsLog, Row, read_rows
-from jaxzoo.train.recorder import NonFiniteError, Recorder
+from jaxzoo.train.loop import Current, Fetch, NonFiniteError, TrainingRun
+from jaxzoo.train.metrics import Row, read_rows
 from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.state import TrainState
+from jaxzoo.train.start import Start, begin
 
 Tell = Callable[..., None]
 """`tell(task, step=..., steps=..., score=...)`."""
 
-State = Callable[[], TrainState]
-
 CURVE_POINTS = 60
 """Largest number of points of a learning curve in a result."""
-
-
-class Listener:
-    """Reports the progress of a run to the queue (a `ProgressReporter`)."""
-
-    def __init__(self, tell: Tell, task: str, steps: int):
-        self._tell, self._task = tell, task
-        tell(task, step=0, steps=steps)
-
-    def say(self, text: str) -> None:
-        """Drops the text."""
-
-    def train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports the step."""
-        self._tell(self._task, step=step)
-
-    def valid(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Reports the step and the accuracy."""
-        self._tell(self._task, step=step, score=metrics["valid/accuracy"])
-
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Does nothing: the time outside of training counts too."""
-        yield
 
 
 class Member:
@@ -67,7 +41,7 @@ class Member:
 
     def __init__(self, task: Task, run: RunDirectory, session: Session):
         self.task: Task = task
-        self._config, self._run, self._session = task.trained, run, session
+        self._run, self._session = run, session
         self.start: Start = _start(session, task.trained, run)
         self.seconds: float = 0.0
         self.cpu_seconds: float = 0.0
@@ -75,24 +49,25 @@ class Member:
 
     def open(self, stack: contextlib.ExitStack, tell: Tell, stop: StopSignals) -> None:
         """Opens its files until the stack is left."""
-        fields = to_json(self._config)
-        log = MetricsLog(self._run.metrics, self.start.step or -1, n_rows=self.start.n_rows, config=fields)
-        stack.enter_context(log)
-        listener = Listener(tell, self.task.id, self._config.train.steps)
-        record = Recorder(self._session, self._run, log, listener, draws=False)
-        keep, best = self._config.train.keep_checkpoints, functools.partial(record.best, self._config.train.keep_best)
-        saved = stack.enter_context(Checkpoints(self._run.checkpoints, keep, self._run.newest_checkpoint, best))
-        self.course: TrainingRun = TrainingRun(self._config, self.start, saved, record, stop)
+        task, config = self.task.id, self.task.trained
+        tell(task, step=0, steps=config.train.steps)
 
-    def begin(self, state: State) -> None:
+        def report(step: int, metrics: Mapping[str, float]) -> None:
+            score = {"score": metrics["valid/accuracy"]} if "valid/accuracy" in metrics else {}
+            tell(task, step=step, **score)
+
+        course = TrainingRun(self._session, self._run, self.start, stop, report, config=config)
+        self.course: TrainingRun = stack.enter_context(course)
+
+    def begin(self, state: Current) -> None:
         """Does what is due before the first step."""
         self._guarded(lambda: self.course.begin(state))
 
-    def advance(self, fetch: Fetch, state: State) -> None:
+    def advance(self, fetch: Fetch, state: Current) -> None:
         """Does what is due after a step."""
         self._guarded(lambda: self.course.advance(fetch, state))
 
-    def goes_on(self, state: State) -> bool:
+    def goes_on(self, state: Current) -> bool:
         """Whether there is a next step; otherwise the run is saved."""
         if self.diverged is None and self.course.goes_on:
             return True

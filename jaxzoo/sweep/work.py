@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from jaxzoo.config_io import to_json
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.models.accounting import state_bytes
 from jaxzoo.sweep.directory import SweepDirectory
 from jaxzoo.sweep.experiment import Measurement
@@ -23,7 +24,6 @@ from jaxzoo.sweep.task import Task
 from jaxzoo.sweep.train import Member, curve, train_members
 from jaxzoo.tasks.guess import guessing_lines
 from jaxzoo.train.flops import train_flops
-from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.run_dir import InUseError, RunDirectory
 from jaxzoo.train.session import Session
 

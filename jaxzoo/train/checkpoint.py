@@ -22,7 +22,6 @@ from jaxzoo.train.restore import (
     UNFINISHED,
     UNUSABLE,
     NewestCheckpoint,
-    Restored,
     Seal,
     folders,
     newest_usable,
@@ -106,7 +105,7 @@ class Checkpoints:
                 raise
         self.newest = step
 
-    def restore_newest(self, abstract: TrainState, config: Json) -> Restored | None:
+    def restore_newest(self, abstract: TrainState, config: Json) -> tuple[TrainState, Seal] | None:
         """The newest checkpoint that can be used, with a warning for each that is newer; writes nothing.
 
         Args:

@@ -1,7 +1,6 @@
 """One experiment: from its config to a run directory with metrics, checkpoints and a picture."""
 
 import contextlib
-import functools
 import time
 from collections.abc import Iterator
 
@@ -9,21 +8,20 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
+from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.screen import Failure, Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_kernels
-from jaxzoo.train.loop import Start, StopSignals, begin, train
+from jaxzoo.train.loop import NonFiniteError, TrainingRun, train
 from jaxzoo.train.memory import check_compiled
-from jaxzoo.train.metrics import MetricsLog, RowFile, rows_until
 from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
 from jaxzoo.train.profiling import Profiler, check_ahead
 from jaxzoo.train.progress import Progress, duration, table
-from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed, step_work
+from jaxzoo.train.start import Start, begin
 
 
 class TrainingError(Failure):
@@ -132,39 +130,25 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
     config, began = session.config.train, time.monotonic()
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)
-    with StopSignals() as signals, contextlib.ExitStack() as stack:
+    traced = profile if is_leader() else None
+    with StopSignals() as signals, Profiler(traced, run.profile, progress.say, speed.pause) as profiler:
         stop = AgreedStop(signals, session.mesh)
-        with together(OSError):
-            fields = to_json(session.config)
-            log = MetricsLog(run.metrics, start.step or -1, n_rows=start.n_rows, writes=is_leader(), config=fields)
-            speeds = RowFile(run.speed, rows_until(run.speed, start.step or -1)) if is_leader() else None
-        stack.enter_context(log)
-        if speeds:
-            stack.enter_context(speeds)
-        traced = profile if is_leader() else None
-        profiler = stack.enter_context(Profiler(traced, run.profile, progress.say, progress.pause))
-        clock = (speed, speeds) if speeds else None
-        record = Recorder(session, run, log, progress, clock=clock, draws=is_leader())
-        if start.step:
-            progress.say(f"resumed at step {start.step}")
-        else:
-            record.baselines()
-        best = functools.partial(record.best, config.keep_best)
-        with Checkpoints(
-            run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, best, run.follow
-        ) as checkpoints:
+        with TrainingRun(session, run, start, stop, progress.show, speed=speed) as course:
+            line = f"resumed at step {start.step}" if start.step else course.baselines()
+            if line:
+                progress.say(line)
             try:
-                step = train(session, start, checkpoints, record, stop, profiler)
+                train(course, session, start, stop, profiler)
             except NonFiniteError as error:
-                raise TrainingError(f"{error}; {_last_saved(checkpoints, run)}") from error
-        record.draw()
-        row = log.last("valid/loss")
+                raise TrainingError(f"{error}; {_last_saved(course.checkpoints, run)}") from error
+        course.draw()
+    row = course.log.last("valid/loss")
     if stop.requested:
-        progress.say(f"stopped at step {step}, saved; continue with the same command and --resume")
+        progress.say(f"stopped at step {course.step}, saved; continue with the same command and --resume")
     elif row:
         progress.say(f"validation at step {row['step']}\n{table(row)}")
     seconds = time.monotonic() - began
-    progress.say(f"{step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}")
+    progress.say(f"{course.step} steps, {duration(seconds)} after compilation; metrics, curve, checkpoints: {run.path}")
 
 
 def _print_start(session: Session, name: str, run: RunDirectory, screen: Screen) -> None:

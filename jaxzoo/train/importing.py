@@ -5,14 +5,15 @@ from pathlib import Path
 import jax
 
 from jaxzoo.config_io import Json
-from jaxzoo.models.blueprint import Variables, make_blueprint
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.portable import Header, read_header, read_portable, variables_digest
+from jaxzoo.train.portable import ExportedFile, variables_digest
+from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.run_dir import RunDirectory
-from jaxzoo.train.trained import on_device, read_experiment, require_shapes
+from jaxzoo.train.trained import load_variables, read_experiment
 
 
-def import_run(file: Path, run: RunDirectory) -> Header:
+def import_run(file: Path, run: RunDirectory) -> Seal:
     """Makes a run whose one checkpoint, that of step 0, holds the variables of a file; returns what the file says.
 
     Args:
@@ -24,15 +25,13 @@ def import_run(file: Path, run: RunDirectory) -> Header:
       OSError: the file is damaged, or the run cannot be written.
     """
     run.check(resume=False, overwrite=False)
-    header = read_header(file)
-    config = read_experiment(header.config, file)
-    abstract = on_device(make_blueprint(config.model).shapes, jax.devices("cpu")[0])
-    require_shapes(header.shapes, abstract, f"{file} is of another model", "by its config")
-    variables = read_portable(file, header, abstract)
+    source = ExportedFile(file.absolute())
+    config = read_experiment(source.read_config(), file)
+    _, variables, seal = load_variables(source, config, device=jax.devices("cpu")[0])
     create_imported(
-        run, header.config, variables, {"file": str(file.absolute()), "step": header.step}, header.tokenizer
+        run, seal.config, variables, {"file": str(source.path), "step": seal.step}, tokenizer_of(seal.cursor)
     )
-    return header
+    return seal
 
 
 def create_imported(

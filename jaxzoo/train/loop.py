@@ -1,127 +1,131 @@
 """The training loop: batch -> step -> metrics, validation, checkpoint."""
 
-import dataclasses
+import contextlib
 import functools
-import signal
-import threading
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
+
+import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
-from jaxzoo.data.base import Stream
-from jaxzoo.distributed.agreement import AgreedStop, StopRequest
-from jaxzoo.models.blueprint import Variables
+from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
+from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
 from jaxzoo.train.patience import Patience
+from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.profiling import Profiler
-from jaxzoo.train.recorder import NonFiniteError, Recorder, host_metrics
+from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
+from jaxzoo.train.speed import Speed
+from jaxzoo.train.start import Start
 from jaxzoo.train.state import TrainState, first_not_finite
+from jaxzoo.train.step import Metrics
+
+Fetch = Callable[[], Mapping[str, float]]
+"""Gives the metrics of a step as numbers; waits for the device."""
+Current = Callable[[], TrainState]
+"""Gives the newest state."""
+Report = Callable[[int, Mapping[str, float]], None]
+"""Shows metrics of a step: those of an update (`loss`, `accuracy`), or those of a validation (`valid/loss`)."""
 
 
-@dataclasses.dataclass
-class Start:
-    """State and stream with which training begins."""
+class NonFiniteError(ArithmeticError):
+    """Loss, gradient, validation or parameters of `step` are not finite."""
 
-    state: TrainState
-    """The state, which training donates."""
-    stream: Stream
-    """Training batches from there on."""
-    step: int = 0
-    """Updates that `state` has seen."""
-    n_rows: int = 0
-    """Rows of metrics up to `step`, when it was saved."""
-    is_given: bool = False
-    """Whether `state` holds the parameters of another run: it is saved before the first update."""
-
-
-class StopSignals:
-    """Inside the block the first SIGTERM, SIGHUP or Ctrl-C only sets `requested`; a second one kills as usual.
-
-    SIGHUP stays ignored where it is ignored already, as under nohup.
-
-    Args:
-      more: signals that do the same.
-      patient: whether later signals change nothing, for jobs of a scheduler that repeats its signals.
-    """
-
-    def __init__(self, more: Collection[signal.Signals] = (), *, patient: bool = False) -> None:
-        self.requested = False
-        self._numbers, self._patient = [signal.SIGTERM, signal.SIGINT, *more], patient
-        hangup = getattr(signal, "SIGHUP", None)
-        if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-            self._numbers.append(hangup)
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in self._numbers:
-                self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.requested: bool = True
-        for each in () if self._patient else self._before:
-            signal.signal(each, signal.SIG_DFL)
+    def __init__(self, what: str, step: int):
+        super().__init__(f"{what} at step {step}")
+        self.step = step
 
 
 class TrainingRun:
     """One run from where it begins to its end: what is due at each step, in the order metrics, validation, checkpoint.
 
-    So all rows up to a checkpoint's step are on disk before the checkpoint is.
+    So all rows up to a checkpoint's step are on disk before the checkpoint is. Training metrics are recorded one step
+    late: fetching those of the step before, while the device works on the next one, never keeps the device waiting.
+
+    Inside the `with` block its files are open. Every process of the run must make the same calls; process 0 alone
+    writes, but for the arrays of checkpoints.
 
     Attributes:
       step: updates so far.
+      log: metrics so far.
+      checkpoints: of the run.
 
     Args:
-      config: the experiment.
+      session: what trains.
+      run: the claimed directory.
       start: where it begins.
-      checkpoints: where its state goes.
-      record: where its metrics go.
       stop: what may end it before its time.
+      report: shows its metrics.
+      config: the experiment; None: the session's.
+      speed: its clock; None: neither its speed nor a picture is kept.
     """
 
     def __init__(
         self,
-        config: ExperimentConfig,
+        session: Session,
+        run: RunDirectory,
         start: Start,
-        checkpoints: Checkpoints,
-        record: Recorder,
-        stop: StopRequest,
+        stop: AgreedStop | StopSignals,
+        report: Report,
+        *,
+        config: ExperimentConfig | None = None,
+        speed: Speed | None = None,
     ):
         self.step: int = start.step
-        self._config, self._stream, self._is_given = config, start.stream, start.is_given
-        self._checkpoints, self._record, self._stop = checkpoints, record, stop
-        self._patience = Patience()
+        self._session, self._run, self._start, self._stop, self._report = session, run, start, stop, report
+        self._config, self._speed = config or session.config, speed
+        self._patience, self._files = Patience(), contextlib.ExitStack()
+        self._held: tuple[int, Fetch] | None = None
 
-    def begin(self, state: Callable[[], TrainState]) -> None:
+    def __enter__(self) -> Self:
+        """Opens the files. Raises OSError."""
+        run, config, begin = self._run, self._config.train, self._start.step or -1
+        with contextlib.ExitStack() as files:
+            with together(OSError):
+                fields = to_json(self._config)
+                log = MetricsLog(run.metrics, begin, n_rows=self._start.n_rows, writes=is_leader(), config=fields)
+                self.log: MetricsLog = files.enter_context(log)
+                self._speeds: RowFile | None = None
+                if self._speed is not None and is_leader():
+                    self._speeds = files.enter_context(RowFile(run.speed, rows_until(run.speed, begin)))
+            self.checkpoints: Checkpoints = files.enter_context(
+                Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, self._best, run.follow)
+            )
+            self._files = files.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._files.__exit__(*error)
+
+    def baselines(self) -> str:
+        """Records what a model must beat; returns it as a line, empty where the data do not know it."""
+        scores = self._session.dataset.baselines()
+        if not scores:
+            return ""
+        names = ("bits_per_byte", "perplexity")
+        self.log.write(0, {f"baseline/{k}/{name}": getattr(s, name) for k, s in scores.items() for name in names})
+        return "bits per byte to beat: " + ", ".join(f"{k} {score.bits_per_byte:.3f}" for k, score in scores.items())
+
+    def begin(self, state: Current) -> None:
         """Before the first update: saves parameters of another run, so that this one can go on without it; validates,
         where that is due and was not done before the run was stopped."""
-        if self._is_given:
+        if self._start.is_given:
             self.save(state)
         self._validate(state)
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a next update."""
-        config = self._config.train
-        return (
-            self.step < config.steps and not self._stop.requested and not self._record.reached(config.stop_at_accuracy)
-        )
+        """Whether there is a next update: not after a stop, nor where the newest validation has the wanted accuracy."""
+        config, row = self._config.train, self.log.last("valid/accuracy")
+        is_reached = config.stop_at_accuracy > 0 and row and row["valid/accuracy"] >= config.stop_at_accuracy
+        return self.step < config.steps and not self._stop.requested and not is_reached
 
-    def advance(self, fetch: Callable[[], Mapping[str, float]], state: Callable[[], TrainState]) -> None:
-        """After an update.
-
-        Args:
-          fetch: gives its metrics, `host_metrics`.
-          state: gives the state after it.
+    def advance(self, fetch: Fetch, state: Current) -> None:
+        """After an update, with its metrics (`host_metrics`) and the state after it.
 
         Raises:
           NonFiniteError: loss or gradient of this step or the one before, the validation or the parameters are not
@@ -129,69 +133,97 @@ class TrainingRun:
           OSError: metrics or a checkpoint cannot be written, with all patience.
         """
         self.step += 1
-        self._record.train(self.step, fetch)
+        self._catch_up()
+        self._held = self.step, fetch
         self._validate(state)
-        self._attempt(self._checkpoints.check)
+        self._attempt(self.checkpoints.check)
         if self._due(self._config.train.checkpoint_every) or self._is_best or time.monotonic() >= self._patience.due:
             self.save(state)
 
-    def save(self, state: Callable[[], TrainState]) -> bool:
+    def save(self, state: Current) -> bool:
         """Begins to save a checkpoint of this step, unless there is one; returns whether it could.
 
         A failure is warned of, and tried again at a later step. Raises as `advance` does.
         """
-        self._record.catch_up()
-        return self._checkpoints.newest == self.step or self._attempt(lambda: self._begin_to_save(state()))
+        self._catch_up()
+        return self.checkpoints.newest == self.step or self._attempt(lambda: self._begin_to_save(state()))
 
-    def finish(self, state: Callable[[], TrainState]) -> None:
+    def finish(self, state: Current) -> None:
         """Saves a checkpoint of this step and waits until it is complete; what fails is tried again. Raises as
         `advance` does."""
-        while not (self.save(state) and self._attempt(self._checkpoints.wait)):
+        while not (self.save(state) and self._attempt(self.checkpoints.wait)):
             self._patience.wait()
+
+    def draw(self) -> None:
+        """Draws the learning curve, where a picture is kept."""
+        if self._speeds:
+            self._run.follow()
+            draw_learning_curve(self.log.rows, self._run.picture, title=self._run.path.name)
+
+    def _catch_up(self) -> None:
+        """Records the training metrics that are held back."""
+        if self._held is None:
+            return
+        (step, fetch), self._held = self._held, None
+        metrics = fetch()
+        _require_finite({name: metrics[name] for name in ("loss", "grad_norm")}, step)
+        if step % self._config.train.log_every == 0:
+            self.log.write(step, {f"train/{name}": value for name, value in metrics.items()})
+            if self._speed and self._speeds:
+                row = self._speed.row(step)
+                self._speeds.write(step, row)
+                self.log.chart(step, {f"speed/{name}": value for name, value in row.items()})
+        self._report(step, metrics)
+
+    def _validate(self, state: Current) -> None:
+        """Scores the validation sets where that is due and not done, records the result and draws the picture."""
+        row = self.log.last("valid/loss")
+        is_done = row is not None and row["step"] == self.step
+        if not self._due(self._config.train.eval_every) or self._stop.requested or is_done:
+            return
+        self._catch_up()
+        with self._speed.pause() if self._speed else contextlib.nullcontext():
+            metrics = self._session.evaluate(state().variables)
+            _require_finite(metrics, self.step)
+            self._report(self.step, self.log.write(self.step, metrics))
+            self.draw()
 
     def _begin_to_save(self, state: TrainState) -> None:
         broken = first_not_finite(state.variables)
         if broken:
             raise NonFiniteError(f"{broken} is not finite", self.step)
-        cursor, config = self._stream.get_state(), to_json(self._config)
-        self._checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=self._record.n_rows)
+        cursor, config = self._start.stream.get_state(), to_json(self._config)
+        self.checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=len(self.log.rows))
         self._patience.begun()
 
     def _attempt(self, action: Callable[[], None]) -> bool:
         try:
             action()
         except OSError as error:
-            self._patience.failed(error, self._checkpoints.newest)
+            self._patience.failed(error, self.checkpoints.newest)
             return False
         return True
+
+    def _best(self, among: Collection[int] | None = None) -> list[int]:
+        """Steps of the best validations so far, as many as are kept; of all steps, or of those asked for."""
+        return best_steps(self.log.rows, self._config.train.best_metric, among)[: self._config.train.keep_best]
 
     @property
     def _is_best(self) -> bool:
         """Whether this step was validated, and is one of the best."""
-        n, validated = self._config.train.keep_best, self._due(self._config.train.eval_every)
-        return n > 0 and validated and self.step in self._record.best(n)
-
-    def _validate(self, state: Callable[[], TrainState]) -> None:
-        due = self._due(self._config.train.eval_every) and not self._stop.requested
-        if due and not self._record.validated(self.step):
-            self._record.validate(self.step, state())
+        return self._due(self._config.train.eval_every) and self.step in self._best()
 
     def _due(self, every: int) -> bool:
         return self.step == self._config.train.steps or (every > 0 and self.step > 0 and self.step % every == 0)
 
 
-def train(
-    session: Session, start: Start, checkpoints: Checkpoints, record: Recorder, stop: AgreedStop, profiler: Profiler
-) -> int:
-    """Trains to the end, to the wanted accuracy or until it is told to stop; returns the last step.
-
-    There is a checkpoint of the last step when this returns.
+def train(course: TrainingRun, session: Session, start: Start, stop: AgreedStop, profiler: Profiler) -> None:
+    """Trains to the end, to the wanted accuracy or until it is told to stop, and saves a checkpoint of the last step.
 
     Raises:
       NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
       OSError: metrics or a checkpoint cannot be written.
     """
-    course = TrainingRun(session.config, start, checkpoints, record, stop)
     state = start.state
 
     def current() -> TrainState:
@@ -204,34 +236,14 @@ def train(
         course.advance(functools.partial(host_metrics, metrics), current)
         stop.ask()
     course.finish(current)
-    return course.step
 
 
-def begin(
-    session: Session,
-    checkpoints: Checkpoints | None,
-    config: ExperimentConfig | None = None,
-    variables: Variables | None = None,
-) -> Start:
-    """The start of a new run, or of one that goes on from the newest checkpoint that can be used.
+def host_metrics(metrics: Metrics) -> dict[str, float]:
+    """Metrics of a step as numbers; waits for the device."""
+    return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
-    Args:
-      session: of the run, or of one that differs in learning rate and seed alone.
-      checkpoints: those of the run; None: it is new.
-      config: the run's; None: the session's.
-      variables: what a new run begins with, donated; None: random ones.
 
-    Raises:
-      ValueError: the checkpoint's cursor belongs to other data.
-      UnusableError: there are checkpoints, or were, and none can be used.
-    """
-    config = config or session.config
-    stream = session.stream()
-    found = checkpoints.restore_newest(session.abstract_state, to_json(config)) if checkpoints else None
-    if found is None:
-        return Start(session.init_state(config.train.seed, variables), stream, is_given=variables is not None)
-    try:
-        stream.set_state(found.seal.cursor)
-    except (LookupError, TypeError) as error:
-        raise ValueError(f"checkpoint {found.seal.step}: its cursor is not one of these data: {error!r}") from error
-    return Start(found.state, stream, found.seal.step, found.seal.n_rows)
+def _require_finite(metrics: Mapping[str, float], step: int) -> None:
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise NonFiniteError(f"{name} is {value}", step)

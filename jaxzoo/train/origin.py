@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxzoo.config_io import Json, first_difference, from_json, to_json
-from jaxzoo.models.blueprint import Shapes, Variables
+from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
-from jaxzoo.train.portable import EXTENSION, read_header, read_portable, variables_digest
+from jaxzoo.train.portable import ExportedFile, read_header, variables_digest
 from jaxzoo.train.restore import Seal, tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Which, find_run, read_merged, require_shapes, shapes_of
+from jaxzoo.train.trained import Which, find_run, read_merged, require_shapes
 
 OPTION = "--init-from"
 
@@ -69,25 +69,22 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
       OSError: it cannot be read, or holds other numbers than were saved.
     """
     source, abstract = place.path.absolute(), session.blueprint.own(session.abstract_state.variables)
-    if source.suffix == EXTENSION and not source.is_dir():
-        header = read_header(source)
-        _check(source, header.shapes, abstract)
-        variables = read_portable(source, header, abstract)
-        config, tokenizer = header.config, header.tokenizer
-        note = {"file": str(source), "step": header.step, "digest": header.digest}
+    run = find_run(source, OPTION)
+
+    def check(seal: Seal, expected: Variables) -> None:
+        end = "in this model; set the fields of --model to those that it was trained with"
+        require_shapes(seal.shapes, expected, f"{OPTION} {source}", end)
+
+    variables, seal = read_merged(run, place.step, session.config.model, abstract, check)
+    tokenizer = tokenizer_of(seal.cursor)
+    if isinstance(run, ExportedFile):
+        note = {"file": str(source), "step": seal.step, "digest": read_header(source).digest}
     else:
-        run = find_run(source, OPTION)
-
-        def check(seal: Seal, expected: Variables) -> None:
-            _check(source, shapes_of(seal), expected)
-
-        variables, seal = read_merged(run, place.step, session.config.model, abstract, check)
-        config, tokenizer = seal.config, tokenizer_of(seal.cursor)
         note = {"run": str(source), "step": seal.step, "digest": variables_digest(variables)}
     broken = first_not_finite(variables)
     if broken:
         raise ValueError(f"{OPTION} {source}: {broken} is not finite; take another checkpoint")
-    _warn_of_other_model(config["model"], source, session.config.model)
+    _warn_of_other_model(seal.config["model"], source, session.config.model)
     ours = tokenizer_of(session.dataset.train().get_state())
     if tokenizer != ours:
         warn(
@@ -95,11 +92,6 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
             "other meanings"
         )
     return Origin(variables, note)
-
-
-def _check(source: Path, shapes: Shapes, abstract: Variables) -> None:
-    end = "in this model; set the fields of --model to those that it was trained with"
-    require_shapes(shapes, abstract, f"{OPTION} {source}", end)
 
 
 def _warn_of_other_model(there: Json, source: Path, model: LanguageModelConfig) -> None:

@@ -19,10 +19,11 @@ from jaxzoo import __version__
 from jaxzoo.config_io import Json
 from jaxzoo.extras import need
 from jaxzoo.json_files import parse_json
-from jaxzoo.models.blueprint import Shapes, Variables, names_of
+from jaxzoo.models.blueprint import Variables, names_of
 from jaxzoo.train.adapters import stored_without_adapters
 from jaxzoo.train.digest import ArrayDigest, digests, joint_digest
 from jaxzoo.train.restore import Seal, tokenizer_of
+from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import replacing
 
 EXTENSION = ".safetensors"
@@ -31,25 +32,22 @@ EXTENSION = ".safetensors"
 class Header(NamedTuple):
     """Metadata of a file."""
 
-    config: Json
-    """The experiment that they were trained in."""
-    step: int
-    """Updates that they have seen."""
-    tokenizer: str
-    """Fingerprint of the tokenizer of its text; empty: no text."""
+    seal: Seal
+    """That of a checkpoint with these variables; the sums of its digests are unknown, and 0."""
     digest: str
     """Joint digest of all variables."""
-    buffers: frozenset[str]
-    """Names, as in `shapes`, of those that do not learn."""
-    shapes: Shapes
-    """Shapes by name, such as `stacks/0/blocks/1/mixer/q/kernel`."""
 
-    def seal(self) -> Seal:
-        """The seal of a checkpoint with these variables; the sums of its digests are unknown, and 0."""
-        kinds = {name: "buffers" if name in self.buffers else "params" for name in self.shapes}
-        sums = {f"{kinds[name]}/{name}": ArrayDigest(shape, "", 0) for name, shape in self.shapes.items()}
-        cursor = {"fingerprint": f"{self.tokenizer}:exported"} if self.tokenizer else {}
-        return Seal(self.step, cursor, self.config, 0, sums)
+
+class ExportedFile(RunDirectory):
+    """A file as a run of which it is all that there is: config and model."""
+
+    def __init__(self, file: Path):
+        super().__init__(file)
+        self.config = self.model = file
+
+    def read_config(self) -> Json:
+        """The experiment. Raises as `read_header` does."""
+        return read_header(self.model).seal.config
 
 
 def write_portable(file: Path, variables: Variables, seal: Seal) -> None:
@@ -110,13 +108,14 @@ def read_header(file: Path) -> Header:
     """
     with opened(file) as content:
         metadata = content.metadata() or {}
-        names = content.keys()
-        shapes: Shapes = {name.replace(".", "/"): tuple(content.get_slice(name).get_shape()) for name in names}
+        shapes = {name: tuple(content.get_slice(name).get_shape()) for name in content.keys()}  # noqa: SIM118
     try:
-        names = parse_json(metadata["buffers"], tuple[str, ...], where="buffers")
-        config, step = parse_json(metadata["config"], dict, where="config"), int(metadata["step"])
-        buffers = frozenset(name.replace(".", "/") for name in names)
-        return Header(config, step, metadata["tokenizer"], metadata["digest"], buffers, shapes)
+        buffers = parse_json(metadata["buffers"], tuple[str, ...], where="buffers")
+        kinds = {name: "buffers" if name in buffers else "params" for name in shapes}
+        sums = {f"{kinds[name]}/{name.replace('.', '/')}": ArrayDigest(shape, "", 0) for name, shape in shapes.items()}
+        cursor = {"fingerprint": f"{metadata['tokenizer']}:exported"} if metadata["tokenizer"] else {}
+        seal = Seal(int(metadata["step"]), cursor, parse_json(metadata["config"], dict, where="config"), 0, sums)
+        return Header(seal, metadata["digest"])
     except (LookupError, ValueError):
         raise ValueError(
             f"{file} is no model of jaxzoo: its metadata must be those of python -m jaxzoo.export"

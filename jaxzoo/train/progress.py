@@ -3,7 +3,6 @@
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 
 from jaxzoo.screen import Screen
 from jaxzoo.train.speed import Speed
@@ -39,8 +38,13 @@ class Progress:
             self._screen.write("\r" + " " * (shutil.get_terminal_size().columns - 1) + "\r")
         self._screen.say(text)
 
-    def train(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows the metrics of a training step, where it is time to."""
+    def show(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows the metrics of an update where it is time to; those of a validation in the live line, or as a line."""
+        if "valid/loss" in metrics:
+            self._valid = "valid " + _in_short(metrics)
+            if not self._live:
+                self.say(f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}")
+            return
         now = time.monotonic()
         if self._live and now - self._printed >= LIVE_SECONDS:
             width = shutil.get_terminal_size().columns - 1
@@ -50,16 +54,6 @@ class Progress:
         else:
             return
         self._printed = now
-
-    def valid(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Takes up the metrics of a validation: into the live line, or as a plain line."""
-        self._valid = "valid " + _in_short(metrics)
-        if not self._live:
-            self.say(f"step {step}/{self._steps}  valid loss {metrics['valid/loss']:.4f}  {_in_short(metrics)}")
-
-    def pause(self) -> AbstractContextManager[None]:
-        """Leaves the time of the block out of the speed and the estimate of the time left."""
-        return self._speed.pause()
 
     def _line(self, step: int, metrics: Mapping[str, float]) -> str:
         left = (self._steps - step) / self._speed.steps_per_second(step)

@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 from jaxzoo.config_io import Json, first_difference
 from jaxzoo.distributed.agreement import leaders, together
 from jaxzoo.json_files import parse_json, read_json
+from jaxzoo.models.blueprint import Shapes, Variables
 from jaxzoo.screen import warn
 from jaxzoo.train.digest import Digests, digests
 from jaxzoo.train.run_dir import MAY_CHANGE
@@ -55,14 +56,11 @@ class Seal(NamedTuple):
         content = json.loads(json.dumps(self._replace(digests=named)._asdict()))  # type: ignore[arg-type]
         return {**content, "sha256": _sha256(content)}
 
-
-class Restored(NamedTuple):
-    """State and seal of a checkpoint, verified by its digests."""
-
-    state: TrainState
-    """The state."""
-    seal: Seal
-    """Step, cursor and config."""
+    @property
+    def shapes(self) -> Shapes:
+        """Shapes of the variables, by name."""
+        parts = {name: array for name, array in self.digests.items() if name.split("/")[0] in Variables._fields}
+        return {name.partition("/")[2]: array.shape for name, array in parts.items()}
 
 
 def folders(directory: Path) -> dict[int, Path]:
@@ -124,8 +122,8 @@ def tokenizer_of(cursor: dict[str, Any]) -> str:
     return made_by.rpartition(":")[0] if isinstance(made_by, str) else ""
 
 
-def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored:
-    """State and seal of the checkpoint in the folder of a step.
+def restore(folder: Path, abstract: TrainState, config: Json = None) -> tuple[TrainState, Seal]:
+    """State and seal of the checkpoint in the folder of a step, verified by its digests.
 
     Args:
       folder: the step's.
@@ -143,7 +141,7 @@ def restore(folder: Path, abstract: TrainState, config: Json = None) -> Restored
     state = TrainState(**read_arrays(folder, seal, abstract._asdict()))
     if int(state.step) != seal.step:
         raise UnusableError(f"{STATE} is of step {int(state.step)}, but its seal of step {seal.step}")
-    return Restored(state, seal)
+    return state, seal
 
 
 def newest_usable(

@@ -18,7 +18,7 @@ from jaxzoo.models.language_model import LanguageModel
 from jaxzoo.train.adapters import merge, stored_lora, with_adapters, without_adapters
 from jaxzoo.train.memory import check_model
 from jaxzoo.train.metrics import best_steps, read_rows
-from jaxzoo.train.portable import read_header, read_portable
+from jaxzoo.train.portable import EXTENSION, ExportedFile, read_header, read_portable
 from jaxzoo.train.restore import Seal, UnusableError, folders, newest_usable, read_arrays, read_seal
 from jaxzoo.train.run_dir import RunDirectory
 
@@ -38,17 +38,19 @@ class Trained(NamedTuple):
     """Step of the checkpoint."""
 
 
-def find_run(directory: Path, option: str = "") -> RunDirectory:
-    """The run in a directory.
+def find_run(place: Path, option: str = "") -> RunDirectory:
+    """The run in a directory, or the file of an exported model, which is read like one.
 
     Args:
-      directory: the run's.
+      place: the directory or file.
       option: that named it, if any.
 
     Raises:
       ValueError: there is none, or a symbolic link stands in place of one of its files.
     """
-    run = RunDirectory(directory.absolute())
+    run = RunDirectory(place.absolute())
+    if place.suffix == EXTENSION and not place.is_dir():
+        return ExportedFile(run.path)
     takes = f"{option} takes" if option else "it must be"
     takes += " the directory of a run, such as runs/mqar-based"
     if not run.path.is_dir():
@@ -59,13 +61,13 @@ def find_run(directory: Path, option: str = "") -> RunDirectory:
     return run
 
 
-def read_run(directory: Path) -> tuple[RunDirectory, ExperimentConfig]:
+def read_run(place: Path) -> tuple[RunDirectory, ExperimentConfig]:
     """A run and the config of its model, in which adapters are merged.
 
     Raises:
       ValueError: there is no run, or its config.json is damaged or names a class that has not been imported.
     """
-    run = find_run(directory)
+    run = find_run(place)
     return run, without_adapters(read_experiment(run.read_config(), run.config))
 
 
@@ -128,8 +130,9 @@ def load_variables(
     blueprint = make_blueprint(config.model)
 
     def check(seal: Seal, expected: Variables) -> None:
-        where, remedy = f"{run.path}: checkpoint {seal.step} is of another model", "restore the run's own config.json"
-        require_shapes(shapes_of(seal), expected, where, f"by config.json; {remedy}")
+        where, file = f"{run.path}: checkpoint {seal.step} is of another model", run.config.name
+        remedy = f"restore the run's own {file}"
+        require_shapes(seal.shapes, expected, where, f"by {file}; {remedy}")
         difference = first_difference(seal.config.get("model"), run.read_config().get("model"), path="model")
         if difference:
             raise ValueError(f"{where}: {difference[0]} differs; {remedy}")
@@ -215,10 +218,15 @@ def _read_exported(
     run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
 ) -> tuple[Variables, Seal]:
     header = read_header(run.model)
-    if isinstance(step, int) and step != header.step:
-        raise ValueError(f"checkpoint {step} must be {header.step}, the only one in {run.path}")
-    check(header.seal())
-    return read_portable(run.model, header, abstract), header.seal()
+    if isinstance(step, int) and step != header.seal.step:
+        raise ValueError(f"checkpoint {step} must be {header.seal.step}, the only one in {run.path}")
+    check(header.seal)
+    return read_portable(run.model, header, abstract), header.seal
+
+
+def shapes_of(variables: Variables) -> Shapes:
+    """Shapes of variables by name."""
+    return {name: x.shape for tree in variables for name, x in names_of(tree).items()}
 
 
 def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None:
@@ -233,16 +241,10 @@ def require_shapes(there: Shapes, here: Variables, where: str, end: str) -> None
     Raises:
       ValueError: names the first variable that the two do not share, and both shapes.
     """
-    shapes = {name: x.shape for tree in here for name, x in names_of(tree).items()}
+    shapes = shapes_of(here)
     for name in sorted(there.keys() | shapes.keys()):
         if there.get(name) != shapes.get(name):
             raise ValueError(f"{where}: variable {name} has shape {there.get(name)} there and {shapes.get(name)} {end}")
-
-
-def shapes_of(seal: Seal) -> Shapes:
-    """Shapes of the variables in a checkpoint."""
-    parts = {name: array for name, array in seal.digests.items() if name.split("/")[0] in Variables._fields}
-    return {name.partition("/")[2]: array.shape for name, array in parts.items()}
 
 
 def _best(run: RunDirectory, found: list[int]) -> list[int]:

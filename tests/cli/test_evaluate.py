@@ -42,7 +42,7 @@ def trained(tmp_path_factory):
     (directory / "file.py").write_text(textwrap.dedent(FILE))
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        patch.setattr("jaxzoo.train.recorder.draw_learning_curve", lambda *_, **__: None)
+        patch.setattr("jaxzoo.train.loop.draw_learning_curve", lambda *_, **__: None)
         assert train(["--config", str(directory / "file.py"), "--run-dir", str(directory / "run")]) == 0
     return directory / "run"
 
@@ -88,7 +88,7 @@ def test_one_line_for_a_mistake(trained, capsys):
         ([], "--run DIR is required"),
         (["--run", "RUN", "--run", "RUN"], "--run takes one run; python -m jaxzoo.compare"),
         (["--run", "RUN", "--model.n-layrs", "2"], "unknown option --model.n-layrs; did you mean --model.n-layers?"),
-        (["--run", "RUN", "--model.n-layers", "2"], "variable params/stacks/0/blocks/0/mixer/"),
+        (["--run", "RUN", "--model.n-layers", "2"], "variable stacks/0/blocks/0/mixer/"),
         (["--run", "RUN", "--data.valid.0.task.length", "64"], "max_length=40 must be at least the 64 tokens"),
         (["--run", "RUN", "--out", "/no/such/file"], "--out /no/such/file: its directory does not exist"),
         (["--run", "RUN", "--limit", "2"], "--limit belongs to --tasks"),

@@ -9,7 +9,6 @@ import shutil
 import signal
 import time
 import traceback
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -19,18 +18,13 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import from_json
 from jaxzoo.data.statistics.ngram import ngram_baselines
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.mixers.conv.base_conv import BaseConv
-from jaxzoo.screen import Screen
 from jaxzoo.train import loss
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.metrics import MetricsLog
-from jaxzoo.train.progress import Progress
-from jaxzoo.train.recorder import NonFiniteError, Recorder
 from jaxzoo.train.restore import read_seal
-from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
-from jaxzoo.train.speed import Speed, StepWork
 from tests.train.traces import steps_of_trace
 
 
@@ -368,18 +362,12 @@ def test_parameters_that_are_not_finite_are_never_saved(mqar_file, run, tmp_path
     assert Checkpoints(place).newest == 3
 
 
-def test_infinite_gradient_stops_too(tiny_config, tmp_path):
+def test_infinite_gradient_stops_too(mqar_file, run, rows, at_step, capsys):
     """Kills: watching the loss alone, which is finite one step longer than the parameters."""
-    session = SimpleNamespace(config=tiny_config)
-    speed = Speed(StepWork("examples", 1, 1.0, None), [], 0)
-    progress = Progress(Screen(io.StringIO()), steps=20, speed=speed, log_every=1)
-    with MetricsLog(tmp_path / "metrics.jsonl") as log:
-        record = Recorder(session, RunDirectory(tmp_path), log, progress)
-        record.train(10, lambda: {"loss": 1.0, "accuracy": 0.0, "grad_norm": math.inf, "learning_rate": 0.1})
-        assert log.rows == []
-        with pytest.raises(NonFiniteError, match="grad_norm is inf at step 10"):
-            record.catch_up()
-        assert log.rows == []
+    at_step(6, lambda state, metrics: (state, {**metrics, "grad_norm": jnp.float32(jnp.inf)}))
+    assert run(mqar_file, "r") == 1
+    assert capsys.readouterr().err.startswith("error: grad_norm is inf at step 6; the newest checkpoint that was saved")
+    assert [row["step"] for row in rows("r") if "train/loss" in row] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow

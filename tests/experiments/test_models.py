@@ -34,8 +34,8 @@ def test_all_models_are_small_and_listed():
             "model.safetensors",
             "scores.json",
         }
-        header, scores = read_header(place / "model.safetensors"), stated(name)
-        assert (header.step, json.loads((place / "config.json").read_text())) == (scores["steps"], header.config)
+        seal, scores = read_header(place / "model.safetensors").seal, stated(name)
+        assert (seal.step, json.loads((place / "config.json").read_text())) == (scores["steps"], seal.config)
         scored = [key for key in scores if key.startswith(("accuracy", "bits"))]
         assert len(scored) == (3 if name.startswith("mqar") else 1)
         assert all(f"| {scores[key]:,} |" in readme for key in scored)

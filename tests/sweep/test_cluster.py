@@ -10,11 +10,11 @@ import pytest
 
 from jaxzoo.cli.runner import run as run_command
 from jaxzoo.cli.sweep_options import parse
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.sweep import cluster as cluster_module
 from jaxzoo.sweep.cluster import STOPPING, ClusterWorkers, run_in_job
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.queue import Queue
-from jaxzoo.train.loop import StopSignals
 from tests.sweep.slurm import install
 
 pytestmark = pytest.mark.full

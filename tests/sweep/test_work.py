@@ -12,12 +12,12 @@ import jax
 import pytest
 
 from jaxzoo.cli.sweep import report
+from jaxzoo.distributed.agreement import StopSignals
 from jaxzoo.screen import Screen
 from jaxzoo.sweep import Measurement
 from jaxzoo.sweep.directory import About, SweepDirectory
 from jaxzoo.sweep.queue import Queue
 from jaxzoo.sweep.work import work
-from jaxzoo.train.loop import StopSignals
 from jaxzoo.train.session import Session
 from tests.sweep.small import FACTS, open_small
 

@@ -11,8 +11,7 @@ from jaxzoo.cli.config_file import load_config
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.evaluate import metric_names
 from jaxzoo.train.loop import TrainingRun
-from jaxzoo.train.metrics import best_steps
-from jaxzoo.train.recorder import Recorder
+from jaxzoo.train.metrics import MetricsLog, best_steps
 from jaxzoo.train.restore import folders
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
@@ -27,11 +26,13 @@ FLAGS = ("--train.eval-every", "2", "--train.checkpoint-every", "3", "--train.ke
 def losses(monkeypatch):
     """Every validation has the loss of its step in `LOSSES`."""
 
-    def validate(self, step, state):
-        self.catch_up()
-        self._log.write(step, {"valid/loss": LOSSES[step], "valid/accuracy": LOSSES[step] / 10})
+    write = MetricsLog.write
 
-    monkeypatch.setattr(Recorder, "validate", validate)
+    def write_given(self, step, metrics):
+        known = {"valid/loss": LOSSES.get(step), "valid/accuracy": LOSSES.get(step, 0) / 10}
+        return write(self, step, known if "valid/loss" in metrics else metrics)
+
+    monkeypatch.setattr(MetricsLog, "write", write_given)
 
 
 def kept(directory: Path) -> list[int]:

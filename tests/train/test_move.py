@@ -9,8 +9,8 @@ import pytest
 from jaxzoo.config_io import to_json
 from jaxzoo.sharding import MeshConfig
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.loop import begin
 from jaxzoo.train.session import Session
+from jaxzoo.train.start import begin
 from tests.train.test_session import with_pattern
 
 STEPS_A_MESH = 2

@@ -63,7 +63,8 @@ def test_every_bit_and_all_that_is_said_of_it(odd):
     read = read_portable(odd.file, header, odd.abstract)
     assert jax.tree.map(bits, read) == jax.tree.map(bits, odd.variables)
     assert {d for x in jax.tree.leaves(read) for d in x.devices()} == {jax.devices()[3]}
-    assert (header.step, header.tokenizer, header.buffers) == (7, "tok:1", {"stacks/0/signs"})
+    assert (header.seal.step, header.seal.cursor) == (7, {"fingerprint": "tok:1:exported"})
+    assert "buffers/stacks/0/signs" in header.seal.digests
     assert [p.name for p in odd.file.parent.iterdir()] == ["m.safetensors"]
     for _ in range(4):
         write_portable(odd.file.parent / "again.safetensors", odd.variables, odd.seal)
@@ -199,7 +200,7 @@ def test_refusals(mqar_file, run, tmp_path, capfd):
         ([*given, "--checkpoint", "7", "--out", str(tmp_path / "n.safetensors")], "checkpoint 7 must be one of 2, 3"),
         (
             ["--import", str(other), "--out", str(tmp_path / "x")],
-            "embedding has shape (264, 8) there and (264, 16) by its",
+            "embedding has shape (264, 8) there and (264, 16) by other.safetensors",
         ),
         (["--import", str(places["deep"]), "--out", str(tmp_path / "x")], "n_layers=1073741824 must be in [1, 65536]"),
         (["--import", str(places["large"]), "--out", str(tmp_path / "x")], "and must fit into the "),
