@@ -37,7 +37,7 @@ def model(trained_run) -> LanguageModel:
     config = from_json(json.loads((trained_run / "config.json").read_text()), ExperimentConfig)
     session = Session(config)
     assert Checkpoints(trained_run / "checkpoints").newest == 4
-    state = restore(trained_run / "checkpoints" / "4", session.abstract_state).state
+    state = restore(trained_run / "checkpoints" / "4", session.abstract_state)[0]
     return session.blueprint.model(jax.device_put(jax.device_get(state.variables)))
 
 

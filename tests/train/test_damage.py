@@ -12,8 +12,9 @@ import pytest
 
 from jaxzoo.config_io import to_json
 from jaxzoo.train.checkpoint import Checkpoints
-from jaxzoo.train.restore import Restored, UnusableError, folders, read_seal
+from jaxzoo.train.restore import Seal, UnusableError, folders, read_seal
 from jaxzoo.train.session import Session
+from jaxzoo.train.state import TrainState
 
 pytestmark = [
     pytest.mark.usefixtures("leftovers"),
@@ -99,7 +100,7 @@ class Saved:
     def files(self, step: int) -> list[str]:
         return sorted(str(f.relative_to(self.folder(step))) for f in self.folder(step).rglob("*") if f.is_file())
 
-    def restore(self) -> Restored | None:
+    def restore(self) -> tuple[TrainState, Seal] | None:
         checkpoints = Checkpoints(self.directory / "c", record=self.record)
         with jax.set_mesh(self.mesh):
             return checkpoints.restore_newest(self.abstract, self.config)
@@ -108,8 +109,9 @@ class Saved:
         """The step that a resumed run goes on from, whose numbers must be those of that step to the last bit."""
         restored = self.restore()
         assert restored is not None
-        step = restored.seal.step
-        assert (bits(restored.state), restored.seal.cursor) == self.truth[step]
+        state, seal = restored
+        step = seal.step
+        assert (bits(state), seal.cursor) == self.truth[step]
         return step
 
 
@@ -311,7 +313,7 @@ def test_a_later_save_of_a_damaged_step(copy, saved, warned):
         assert checkpoints.newest == OLD
         assert json.loads(copy.record.read_text()) == {"newest": OLD}
         for step in (3, NEW):
-            state = restored.state._replace(step=restored.state.step + (step - OLD))
+            state = restored[0]._replace(step=restored[0].step + (step - OLD))
             checkpoints.save(step, state, cursor={"step": step}, config=copy.config)
     names = sorted(p.name for p in (copy.directory / "c").iterdir())
     assert names == ["3", "4", "4.unusable"]
@@ -319,7 +321,7 @@ def test_a_later_save_of_a_damaged_step(copy, saved, warned):
     warned()
     again = copy.restore()
     assert again
-    assert again.seal.cursor == {"step": NEW}
+    assert again[1].cursor == {"step": NEW}
     assert warned() == []
     assert list(folders(copy.directory / "c")) == [NEW, 3]
 
