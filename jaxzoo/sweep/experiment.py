@@ -5,12 +5,13 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxzoo.config import ExperimentConfig
 from jaxzoo.sweep.claims import Claim, complaints, made_up_row
-from jaxzoo.sweep.results import OVER, RATE, SEED, Results, Row
+from jaxzoo.sweep.results import Results, Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from jaxzoo.config import ExperimentConfig
 
 Value = str | int | float | bool | None
 Point = Mapping[str, Value]
@@ -46,28 +47,15 @@ class Scale:
     """The sizes, and how they differ from the paper's; one or two sentences, which stand below the figure."""
     points: Sequence[Point]
     """All have the same axes."""
-    config: Callable[[Point], ExperimentConfig | Measurement]
+    config: "Callable[[Point], ExperimentConfig | Measurement]"
     """The run of a point. Points with equal runs share one."""
-    also: Callable[[Point], Mapping[str, ExperimentConfig]] = lambda point: {}
+    also: "Callable[[Point], Mapping[str, ExperimentConfig]]" = lambda point: {}
     """Further validations of the trained model, by name: configs whose models have the same variables. The metrics of
     `name` are called `name/valid/...`."""
     all_seeds: int | None = None
     """Number of learning rates per place, the best with the first seed, that run with all seeds; None: all of them."""
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Remarks on verdicts at this scale, by the name of the claim, such as why we think that it does not hold."""
-
-    @property
-    def n_runs(self) -> int:
-        """Number of points that have a result when all is done, with `all_seeds` fewer than there are."""
-        points = {frozenset(point.items()) for point in self.points}
-        if self.all_seeds is None:
-            return len(points)
-        places: dict[Any, dict[str, set[Any]]] = {}
-        for point in self.points:
-            place = frozenset(item for item in point.items() if item[0] not in OVER)
-            for axis in OVER:
-                places.setdefault(place, {}).setdefault(axis, set()).add(point.get(axis))
-        return sum(len(at[RATE]) + min(self.all_seeds, len(at[RATE])) * (len(at[SEED]) - 1) for at in places.values())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,6 @@ MEASURE_SECONDS = 60.0
 """Time limit of the measurements; programs that are not measured by then are estimated."""
 STEPS = 5
 """Measured steps per program; the fastest counts."""
-H200_FLOPS, H200_SHARE, H200_STEP = 67e12, 0.3, 1e-3
-"""Float32 of an H200, the share of it that is reached (not measured), and the shortest step that is launched, seconds
-(not measured)."""
 EVENTS_BYTES = 20_000
 """Approximate size of the metrics of a run on disk."""
 
@@ -85,7 +82,7 @@ def plan(sweep: Sweep, measured: Sequence[Measured], *, workers: int, vectorized
         f"training: {flops:.2e} FLOPs",
         f"disk: about {disk / 1e6:.0f} MB, of which {checkpoint * 2 * workers / 1e6:.0f} for runs under way",
     ]
-    return [*lines, *_time(training, measured, workers), *_on_an_h200(training)]
+    return [*lines, *_time(training, measured, workers)]
 
 
 def _most_parameters(training: Sequence[Task]) -> int:
@@ -110,20 +107,4 @@ def _time(training: Sequence[Task], measured: Sequence[Measured], workers: int) 
         f"time: {duration((seconds + compiling) / workers)} by {workers} workers: {duration(seconds)} of steps and "
         f"{duration(compiling)} of compilation, validations and early stops left out (steps of {len(known)} of "
         f"{n_programs} programs measured here, the others by their FLOPs)"
-    ]
-
-
-def _on_an_h200(training: Sequence[Task]) -> list[str]:
-    """Predicted time on one GPU if the runs of a program are vmapped."""
-    groups: dict[str, list[Task]] = {}
-    for task in training:
-        groups.setdefault(task.program, []).append(task)
-    seconds = 0.0
-    for tasks in groups.values():
-        config = tasks[0].trained
-        step = sum(task.step_flops for task in tasks) / (H200_FLOPS * H200_SHARE)
-        seconds += config.train.steps * max(step, H200_STEP)
-    return [
-        f"on one H200 with --parallel vmap: about {duration(seconds)}, predicted (float32 at {H200_SHARE:.0%} of "
-        f"{H200_FLOPS / 1e12:.0f} TFLOP/s, {1e3 * H200_STEP:g} ms per step at least), not measured"
     ]

@@ -49,7 +49,16 @@ class Sweep:
         axes = tuple(dict.fromkeys(axis for point in self.scale.points for axis in point))
         experiment, missing = self.experiment, tuple(self.experiment.missing)
         texts = (experiment.title, experiment.about, self.scale.about)
-        return About(file, scale, *texts, missing, axes, self.scale.n_runs)
+        return About(file, scale, *texts, missing, axes, self.n_runs)
+
+    @property
+    def n_runs(self) -> int:
+        """Number of points that have a result when all is done, with `Scale.all_seeds` fewer than there are."""
+        total, most = 0, self.scale.all_seeds
+        for rates in self.places:
+            seeds = [len(runs) for runs in rates.values()]
+            total += sum(seeds) if most is None else len(rates) + min(most, len(rates)) * (max(seeds) - 1)
+        return total
 
     def left(self) -> tuple[list[Task], list[Task]]:
         """Runs that have neither a result nor a failure: those to make now, and those that may be made later.

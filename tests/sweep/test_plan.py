@@ -2,7 +2,7 @@
 
 import re
 
-from jaxzoo.sweep.plan import H200_STEP, Measured, plan
+from jaxzoo.sweep.plan import Measured, plan
 from jaxzoo.train.flops import train_flops
 from tests.sweep.small import open_small
 
@@ -10,7 +10,7 @@ from tests.sweep.small import open_small
 def minutes(lines: list[str], beginning: str) -> float:
     """The first duration of a line, in minutes."""
     (line,) = [line for line in lines if line.startswith(beginning)]
-    found = re.search(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?= by|, predicted)", line)
+    found = re.search(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?= by)", line)
     assert found
     hours, mins, seconds = (int(part or 0) for part in found.groups())
     return 60 * hours + mins + seconds / 60
@@ -38,9 +38,3 @@ def test_what_was_not_measured_is_estimated_by_what_was(tmp_path):
     ratio = (train_flops(other.trained, 1) / train_flops(sweep.tasks[0].trained, 1)) ** 0.6
     assert abs(minutes(lines, "time: ") - 4 * 10 * (1 + ratio)) < 1
     assert "steps of 1 of 2 programs" in " ".join(lines)
-
-
-def test_small_steps_take_what_it_takes_to_launch_them(tmp_path):
-    """Kills: a GPU that makes a step of a few thousand FLOPs in no time; runs of one program that count one by one."""
-    sweep = open_small(tmp_path, STEPS="60000")
-    assert minutes(plan(sweep, [], workers=1, vectorized=True), "on one H200") == 2 * 60000 * H200_STEP / 60

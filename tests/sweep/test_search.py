@@ -36,7 +36,7 @@ def test_the_best_rates_run_with_all_seeds(tmp_path):
 
     first = [(model, rate, 0) for model in ("attention", "convolution") for rate in (1e-3, 1e-2, 1e-1)]
     assert left() == (first, 12)
-    assert sweep.scale.n_runs == len(expected(sweep)) == 2 * (3 + 2)
+    assert sweep.n_runs == len(expected(sweep)) == 2 * (3 + 2)
     finish(sweep, 0.5, model="attention", learning_rate=1e-3, seed=0)
     finish(sweep, None, model="attention", learning_rate=1e-2, seed=0)
     assert left() == (first[2:], 12)
