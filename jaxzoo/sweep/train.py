@@ -71,7 +71,7 @@ class Member:
         """Whether there is a next step; otherwise the run is saved."""
         if self.diverged is None and self.course.goes_on:
             return True
-        self._guarded(lambda: self.course.finish(state))
+        self._guarded(lambda: self.course.save(state, wait=True))
         return False
 
     def _guarded(self, due: Callable[[], None]) -> None:

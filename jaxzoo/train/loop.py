@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from jaxzoo.config_io import to_json
 from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
-from jaxzoo.train.patience import Patience
+from jaxzoo.train.patience import patiently
 from jaxzoo.train.plot import draw_learning_curve
 from jaxzoo.train.profiling import Profiler
 from jaxzoo.train.run_dir import RunDirectory
@@ -78,7 +77,7 @@ class TrainingRun:
         self.step: int = start.step
         self._session, self._run, self._start, self._stop, self._report = session, run, start, stop, report
         self._config, self._speed = config or session.config, speed
-        self._patience, self._files = Patience(), contextlib.ExitStack()
+        self._files = contextlib.ExitStack()
         self._held: tuple[int, Fetch] | None = None
 
     def __enter__(self) -> Self:
@@ -136,23 +135,26 @@ class TrainingRun:
         self._catch_up()
         self._held = self.step, fetch
         self._validate(state)
-        self._attempt(self.checkpoints.check)
-        if self._due(self._config.train.checkpoint_every) or self._is_best or time.monotonic() >= self._patience.due:
-            self.save(state)
+        newest = self.checkpoints.newest
+        patiently(self.checkpoints.check, together=True)
+        has_failed = self.checkpoints.newest != newest
+        if self._due(self._config.train.checkpoint_every) or self._is_best or has_failed:
+            self.save(state, wait=has_failed)
 
-    def save(self, state: Current) -> bool:
-        """Begins to save a checkpoint of this step, unless there is one; returns whether it could.
+    def save(self, state: Current, *, wait: bool = False) -> None:
+        """Saves a checkpoint of this step, unless there is one: in the background, or until it is complete.
 
-        A failure is warned of, and tried again at a later step. Raises as `advance` does.
+        What fails is tried again, and training waits. Raises as `advance` does.
         """
         self._catch_up()
-        return self.checkpoints.newest == self.step or self._attempt(lambda: self._begin_to_save(state()))
 
-    def finish(self, state: Current) -> None:
-        """Saves a checkpoint of this step and waits until it is complete; what fails is tried again. Raises as
-        `advance` does."""
-        while not (self.save(state) and self._attempt(self.checkpoints.wait)):
-            self._patience.wait()
+        def attempt() -> None:
+            if self.checkpoints.newest != self.step:
+                self._begin_to_save(state())
+            if wait:
+                self.checkpoints.wait()
+
+        patiently(attempt, together=True)
 
     def draw(self) -> None:
         """Draws the learning curve, where a picture is kept."""
@@ -194,15 +196,6 @@ class TrainingRun:
             raise NonFiniteError(f"{broken} is not finite", self.step)
         cursor, config = self._start.stream.get_state(), to_json(self._config)
         self.checkpoints.save(self.step, state, cursor=cursor, config=config, n_rows=len(self.log.rows))
-        self._patience.begun()
-
-    def _attempt(self, action: Callable[[], None]) -> bool:
-        try:
-            action()
-        except OSError as error:
-            self._patience.failed(error, self.checkpoints.newest)
-            return False
-        return True
 
     def _best(self, among: Collection[int] | None = None) -> list[int]:
         """Steps of the best validations so far, as many as are kept; of all steps, or of those asked for."""
@@ -235,7 +228,7 @@ def train(course: TrainingRun, session: Session, start: Start, stop: AgreedStop,
             state, metrics = session.update(state, next(start.stream))
         course.advance(functools.partial(host_metrics, metrics), current)
         stop.ask()
-    course.finish(current)
+    course.save(current, wait=True)
 
 
 def host_metrics(metrics: Metrics) -> dict[str, float]:
