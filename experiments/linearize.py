@@ -12,7 +12,6 @@ kept.
 
 import dataclasses
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,7 +38,6 @@ from jaxzoo.models import LanguageModelConfig
 from jaxzoo.models.accounting import count_parameters, state_bytes
 from jaxzoo.models.blueprint import split_variables
 from jaxzoo.models.language_model import LanguageModel
-from jaxzoo.screen import Screen
 from jaxzoo.train.experiment import run_experiment
 from jaxzoo.train.importing import create_imported
 from jaxzoo.train.loss import score_targets
@@ -152,9 +150,7 @@ def train(config: ExperimentConfig, place: Path, *, steps: int, rate: float, sta
     if resume and load(place).step >= steps:
         return
     origin = None if start is None or resume else CheckpointPlace(start, None)
-    run_experiment(
-        config, run, name=place.name, resume=resume, overwrite=not resume, screen=Screen(sys.stdout), init_from=origin
-    )
+    run_experiment(config, run, name=place.name, resume=resume, overwrite=not resume, init_from=origin)
     if load(place).step < steps:
         raise Failure(f"stopped in {place}; the same command goes on")
 

@@ -1,7 +1,6 @@
 """`python -m jaxzoo.classify`: a pretrained language model, finetuned to name the class of a sequence."""
 
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -9,7 +8,6 @@ from jaxzoo.checked import Checked, PositiveFloat, PositiveInt, Seed
 from jaxzoo.cli.flags import UsageError
 from jaxzoo.cli.runner import Main, make_main, say, use_compilation_cache
 from jaxzoo.json_files import read_json
-from jaxzoo.screen import Screen
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.whole_files import write_json
 
@@ -80,7 +78,6 @@ def _classify(command: Command) -> None:
         name=f"classification of {command.data}",
         resume=command.resume,
         overwrite=command.overwrite,
-        screen=Screen(sys.stdout),
         init_from=None if command.from_scratch or command.resume else place,
     )
     newest = directory.newest_checkpoint

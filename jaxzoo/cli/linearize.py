@@ -3,7 +3,6 @@
 import argparse
 import dataclasses
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from jaxzoo.cli.progress import ProgressLines
 from jaxzoo.cli.runner import run, say, use_compilation_cache
 from jaxzoo.config_io import Json, to_json
 from jaxzoo.json_files import read_json
-from jaxzoo.screen import Failure, Screen
+from jaxzoo.screen import Failure
 from jaxzoo.train.run_dir import RunDirectory
 
 if TYPE_CHECKING:
@@ -181,8 +180,7 @@ def _finetune(config: "ExperimentConfig", run: RunDirectory, first: RunDirectory
     if resume:
         run.check_same(to_json(config))
     origin = None if resume else CheckpointPlace(first.path, None)
-    screen = Screen(sys.stdout)
-    run_experiment(config, run, name="finetuning", resume=resume, overwrite=not resume, screen=screen, init_from=origin)
+    run_experiment(config, run, name="finetuning", resume=resume, overwrite=not resume, init_from=origin)
     step = load(run.path).step
     if step < config.train.steps:
         raise Failure(f"stopped at step {step} of the finetuning; the same command and --resume continue it")

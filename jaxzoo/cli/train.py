@@ -7,7 +7,6 @@ in the middle, or another process of the run did, earlier checkpoints kept; 2: r
 import argparse
 import contextlib
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from jaxzoo.cli.config_file import add_config_options, read_config
 from jaxzoo.cli.flags import ArgumentParser, UsageError, positive
 from jaxzoo.cli.runner import quieten, run, say, use_compilation_cache
 from jaxzoo.config_io import to_json
-from jaxzoo.screen import Screen, mute
+from jaxzoo.screen import mute
 from jaxzoo.train.run_dir import RunDirectory, default_run_dir
 
 PROGRAM = "python -m jaxzoo.train"
@@ -50,7 +49,7 @@ def _train(argv: Sequence[str]) -> None:
 
 
 def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
-    from jaxzoo.distributed.agreement import is_leader, together
+    from jaxzoo.distributed.agreement import together
 
     with together(OSError, ValueError):
         directory.check(resume=options.resume, overwrite=options.overwrite)
@@ -76,7 +75,6 @@ def _train_in(directory: RunDirectory, options: argparse.Namespace) -> None:
         name=str(options.config_file),
         resume=options.resume,
         overwrite=options.overwrite,
-        screen=Screen(sys.stdout if is_leader() else None),
         init_from=init_from,
         allow_oversize=options.allow_oversize,
         profile=options.profile,

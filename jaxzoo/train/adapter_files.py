@@ -39,7 +39,7 @@ def write_adapters(directory: Path, file: Path, step: Which = None) -> tuple[int
         raise ValueError(f"{run.path} was trained without adapters; export it without --adapters")
     blueprint = adapt(make_blueprint(config.model), lora)
     own = Variables(*on_device(blueprint.base.shapes, jax.devices("cpu")[0]))
-    variables, seal = read_stored(run, step, with_adapters(blueprint, own), lambda seal: None)
+    variables, seal = read_stored(run, step, with_adapters(blueprint, own), str(run.path), "by its config")
     metadata = {
         "jaxzoo_version": __version__,
         "lora": json.dumps(lora._asdict()),

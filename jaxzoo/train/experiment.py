@@ -1,6 +1,7 @@
 """One experiment: from its config to a run directory with metrics, checkpoints and a picture."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Iterator
 
@@ -34,13 +35,12 @@ def run_experiment(
     *,
     name: str,
     resume: bool,
-    screen: Screen,
     overwrite: bool = False,
     init_from: CheckpointPlace | None = None,
     allow_oversize: bool = False,
     profile: range | None = None,
 ) -> None:
-    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory.
+    """Trains to the end, or until a signal comes; compiles, and only then touches the run directory. Prints its course.
 
     Every process of a run calls it; process 0 alone writes, but for the arrays of checkpoints.
 
@@ -49,7 +49,6 @@ def run_experiment(
       run: where it lives; checked by its `check` and `check_same`.
       name: of the experiment, in the first line.
       resume: whether to go on from the newest checkpoint that can be used.
-      screen: gets lines about the course of the run.
       overwrite: whether to replace a run that is there.
       init_from: the checkpoint or file whose parameters a new run begins with; None: random ones.
       allow_oversize: whether to try what is beyond the memory of the devices.
@@ -60,6 +59,7 @@ def run_experiment(
       OSError: the same of what could not be read, or written.
       TrainingError: a disk or the numbers failed in the middle, or no checkpoint can be used.
     """
+    screen = Screen(sys.stdout if is_leader() else None)
     check_kernels(config.train)
     if not resume:
         check_adapters(config.train, begins_with=init_from)

@@ -92,7 +92,9 @@ class TrainingRun:
                 if self._speed is not None and is_leader():
                     self._speeds = files.enter_context(RowFile(run.speed, rows_until(run.speed, begin)))
             self.checkpoints: Checkpoints = files.enter_context(
-                Checkpoints(run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, self._best, run.follow)
+                Checkpoints(
+                    run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, self._best, run.check_place
+                )
             )
             self._files = files.pop_all()
         return self
@@ -159,7 +161,7 @@ class TrainingRun:
     def draw(self) -> None:
         """Draws the learning curve, where a picture is kept."""
         if self._speeds:
-            self._run.follow()
+            self._run.check_place()
             draw_learning_curve(self.log.rows, self._run.picture, title=self._run.path.name)
 
     def _catch_up(self) -> None:

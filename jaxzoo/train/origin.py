@@ -13,10 +13,10 @@ from jaxzoo.models.blueprint import Variables
 from jaxzoo.models.config import LanguageModelConfig
 from jaxzoo.screen import warn
 from jaxzoo.train.portable import ExportedFile, read_header, variables_digest
-from jaxzoo.train.restore import Seal, tokenizer_of
+from jaxzoo.train.restore import tokenizer_of
 from jaxzoo.train.session import Session
 from jaxzoo.train.state import first_not_finite
-from jaxzoo.train.trained import Which, find_run, read_merged, require_shapes
+from jaxzoo.train.trained import Which, find_run, read_merged
 
 OPTION = "--init-from"
 
@@ -70,12 +70,8 @@ def read_origin(place: CheckpointPlace, session: Session) -> Origin:
     """
     source, abstract = place.path.absolute(), session.blueprint.own(session.abstract_state.variables)
     run = find_run(source, OPTION)
-
-    def check(seal: Seal, expected: Variables) -> None:
-        end = "in this model; set the fields of --model to those that it was trained with"
-        require_shapes(seal.shapes, expected, f"{OPTION} {source}", end)
-
-    variables, seal = read_merged(run, place.step, session.config.model, abstract, check)
+    end = "in this model; set the fields of --model to those that it was trained with"
+    variables, seal = read_merged(run, place.step, session.config.model, abstract, f"{OPTION} {source}", end)
     tokenizer = tokenizer_of(seal.cursor)
     if isinstance(run, ExportedFile):
         note = {"file": str(source), "step": seal.step, "digest": read_header(source).digest}

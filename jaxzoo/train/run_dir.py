@@ -9,7 +9,6 @@ from filelock import FileLock, Timeout
 
 from jaxzoo.config_io import Json, first_difference
 from jaxzoo.json_files import read_json
-from jaxzoo.screen import warn
 from jaxzoo.whole_files import unfinished, write_json, write_whole
 
 EVENTS = "events.out.tfevents."
@@ -76,7 +75,6 @@ class RunDirectory:
         # The operating system gives the lock up with the process that holds it, however that ends.
         self._lock = FileLock(path / LOCK, thread_local=False)
         self._claimed: tuple[int, int] | None = None
-        self._followed = False
 
     @property
     def holds_run(self) -> bool:
@@ -167,26 +165,13 @@ class RunDirectory:
     def release(self) -> None:
         """Ends the claim, if there is one."""
         if self._claimed is not None:
-            if self.path.is_symlink() and self._followed:
-                self.path.unlink()
             self._claimed = None
             self._lock.release()
 
-    def follow(self) -> None:
-        """Goes on in the claimed directory where it was renamed: until `release` a symbolic link has its old name.
-
-        Raises:
-          OSError: the directory was removed, or moved out of its parent.
-        """
-        if self._claimed is None or _identity(self.path) == self._claimed:
-            return
-        siblings = self.path.parent.iterdir()
-        renamed = next((path for path in siblings if path.is_dir() and _identity(path) == self._claimed), None)
-        if renamed is None or self.path.exists():
+    def check_place(self) -> None:
+        """Raises OSError where the claimed directory was removed, renamed, or replaced by another."""
+        if self._claimed is not None and _identity(self.path) != self._claimed:
             raise OSError(f"{self.path} was moved or removed while the run writes to it; bring it back")
-        self.path.symlink_to(renamed.name, target_is_directory=True)
-        self._followed = True
-        warn(f"{self.path} was renamed; the run goes on in {renamed}")
 
     def create(self, config: Json, manifest: Json | None, origin: Json | None = None, *, keep: bool = False) -> None:
         """Makes an empty run directory and claims it; a run that it held is removed.

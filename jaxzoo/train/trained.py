@@ -1,6 +1,5 @@
 """Trained models of run directories: the variables of a checkpoint, without its optimizer; nothing is written."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -127,45 +126,28 @@ def load_variables(
       step: as `load_trained` takes it, which tells what is raised.
       device: where to; None: the first.
     """
-    blueprint = make_blueprint(config.model)
-
-    def check(seal: Seal, expected: Variables) -> None:
-        where, file = f"{run.path}: checkpoint {seal.step} is of another model", run.config.name
-        remedy = f"restore the run's own {file}"
-        require_shapes(seal.shapes, expected, where, f"by {file}; {remedy}")
-        difference = first_difference(seal.config.get("model"), run.read_config().get("model"), path="model")
-        if difference:
-            raise ValueError(f"{where}: {difference[0]} differs; {remedy}")
-
-    shapes = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
-    return blueprint, *read_merged(run, step, config.model, shapes, check)
+    blueprint, file = make_blueprint(config.model), run.config.name
+    abstract = Variables(*on_device(blueprint.shapes, device or jax.devices()[0]))
+    remedy = f"restore the run's own {file}"
+    variables, seal = read_merged(run, step, config.model, abstract, str(run.path), f"by {file}; {remedy}")
+    difference = first_difference(seal.config.get("model"), run.read_config().get("model"), path="model")
+    if difference:
+        raise ValueError(f"{run.path}: checkpoint {seal.step} is of another model: {difference[0]} differs; {remedy}")
+    return blueprint, variables, seal
 
 
 def read_merged(
-    run: RunDirectory,
-    step: Which,
-    model: LanguageModelConfig,
-    abstract: Variables,
-    check: Callable[[Seal, Variables], None],
+    run: RunDirectory, step: Which, model: LanguageModelConfig, abstract: Variables, where: str, end: str
 ) -> tuple[Variables, Seal]:
     """The variables of a run's model, in which its adapters are merged, and the seal of the checkpoint.
 
-    Args:
-      run: its directory.
-      step: which checkpoint.
-      model: the model without adapters.
-      abstract: shapes, dtypes and shardings of its variables.
-      check: gets the seal and the shapes that it should have, with adapters; raises ValueError for others.
-
-    Raises:
-      ValueError, OSError: as `read_stored`.
+    Args as those of `read_stored`, and `model` without adapters, whose variables are `abstract`.
     """
     lora = stored_lora(run.read_config())
     if lora is None:
-        return read_stored(run, step, abstract, lambda seal: check(seal, abstract))
+        return read_stored(run, step, abstract, where, end)
     adapted = adapt(make_blueprint(model), lora)
-    expected = with_adapters(adapted, abstract)
-    variables, seal = read_stored(run, step, expected, lambda seal: check(seal, expected))
+    variables, seal = read_stored(run, step, with_adapters(adapted, abstract), where, end)
     return merge(adapted, variables), seal
 
 
@@ -175,21 +157,22 @@ def on_device(shapes: Any, device: Any) -> Any:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), shapes)
 
 
-def read_stored(
-    run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
-) -> tuple[Variables, Seal]:
+def read_stored(run: RunDirectory, step: Which, abstract: Variables, where: str, end: str) -> tuple[Variables, Seal]:
     """The variables and the seal of a checkpoint, or of the exported model in its place, verified by its digests.
 
     Args:
       run: its directory.
       step: which checkpoint.
       abstract: shapes, dtypes and shardings to read into; any mesh will do.
-      check: raises ValueError for a checkpoint of other variables, before any of them is read.
+      where, end: beginning and end of the line about a checkpoint of another model, as in `require_shapes`.
 
     Raises:
-      ValueError: there is no (such) checkpoint, or what `check` raises.
+      ValueError: there is no (such) checkpoint, or it is of another model; no variable was read.
       OSError: a file cannot be read, or holds other numbers than were saved.
     """
+
+    def check(seal: Seal) -> None:
+        require_shapes(seal.shapes, abstract, f"{where}: checkpoint {seal.step} is of another model", end)
 
     def read(folder: Path) -> tuple[Variables, Seal]:
         seal = read_seal(folder)
@@ -197,7 +180,11 @@ def read_stored(
         return Variables(**read_arrays(folder, seal, abstract._asdict())), seal
 
     if run.model.is_file():
-        return _read_exported(run, step, abstract, check)
+        header = read_header(run.model)
+        if isinstance(step, int) and step != header.seal.step:
+            raise ValueError(f"checkpoint {step} must be {header.seal.step}, the only one in {run.path}")
+        check(header.seal)
+        return read_portable(run.model, header, abstract), header.seal
     steps = list(folders(run.checkpoints))
     if isinstance(step, int) and steps and step not in steps:
         raise ValueError(f"checkpoint {step} must be one of {', '.join(map(str, sorted(steps)))}, those in {run.path}")
@@ -212,16 +199,6 @@ def read_stored(
     if found is None:
         raise ValueError(f"{run.path} holds a run without checkpoint; train it until it has saved one")
     return found
-
-
-def _read_exported(
-    run: RunDirectory, step: Which, abstract: Variables, check: Callable[[Seal], None]
-) -> tuple[Variables, Seal]:
-    header = read_header(run.model)
-    if isinstance(step, int) and step != header.seal.step:
-        raise ValueError(f"checkpoint {step} must be {header.seal.step}, the only one in {run.path}")
-    check(header.seal)
-    return read_portable(run.model, header, abstract), header.seal
 
 
 def shapes_of(variables: Variables) -> Shapes:

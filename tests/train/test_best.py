@@ -107,7 +107,7 @@ def test_best_by_name(losses, mqar_file, run, tmp_path, tiny_config, capfd):
     directory = RunDirectory(tmp_path / "r")
 
     def best(which="best") -> int:
-        return read_stored(directory, which, abstract, lambda _: None)[1].step
+        return read_stored(directory, which, abstract, "", "")[1].step
 
     session = Session(load_config(mqar_file))
     abstract = session.abstract_state.variables

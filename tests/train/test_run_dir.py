@@ -206,8 +206,8 @@ def test_a_directory_that_is_moved_away(directory, tmp_path):
         if other:
             directory.path.mkdir()
         with pytest.raises(OSError, match="/run was moved or removed while the run writes to it; bring it back"):
-            directory.follow()
+            directory.check_place()
     directory.path.rmdir()
     (tmp_path / "elsewhere").rename(directory.path)
-    directory.follow()
+    directory.check_place()
     directory.release()
