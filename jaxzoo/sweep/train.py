@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import StopSignals
+from jaxzoo.distributed.agreement import AgreedStop, StopSignals
 from jaxzoo.screen import warn
 from jaxzoo.sweep.lockstep import SequentialRuns, VmappedRuns
 from jaxzoo.sweep.results import thinned
@@ -56,7 +56,9 @@ class Member:
             score = {"score": metrics["valid/accuracy"]} if "valid/accuracy" in metrics else {}
             tell(task, step=step, **score)
 
-        course = TrainingRun(self._session, self._run, self.start, stop, report, config=config)
+        course = TrainingRun(
+            self._session, self._run, self.start, AgreedStop(stop, self._session.mesh), report, config=config
+        )
         self.course: TrainingRun = stack.enter_context(course)
 
     def begin(self, state: Current) -> None:
@@ -136,15 +138,14 @@ class Clock:
     """Time of this process, shared among runs."""
 
     def __init__(self) -> None:
-        self._seconds, self._cpu_seconds = time.perf_counter(), time.process_time()
+        self._before = time.perf_counter(), time.process_time()
 
     def share(self, members: Sequence[Member]) -> None:
         """Adds an equal share of the time since the last call to each run."""
-        seconds, cpu_seconds = time.perf_counter(), time.process_time()
+        before, self._before = self._before, (time.perf_counter(), time.process_time())
         for member in members:
-            member.seconds += (seconds - self._seconds) / len(members)
-            member.cpu_seconds += (cpu_seconds - self._cpu_seconds) / len(members)
-        self._seconds, self._cpu_seconds = seconds, cpu_seconds
+            member.seconds += (self._before[0] - before[0]) / len(members)
+            member.cpu_seconds += (self._before[1] - before[1]) / len(members)
 
 
 def curve(rows: Sequence[Row]) -> dict[str, list[tuple[int, float]]]:

@@ -13,10 +13,10 @@ from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, tog
 from jaxzoo.screen import Failure, Screen, warn
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.checks import check_adapters, check_kernels
-from jaxzoo.train.loop import NonFiniteError, TrainingRun, train
+from jaxzoo.train.loop import NonFiniteError, TrainingRun
 from jaxzoo.train.memory import check_compiled
 from jaxzoo.train.origin import CheckpointPlace, Origin, read_origin
-from jaxzoo.train.profiling import Profiler, check_ahead
+from jaxzoo.train.profiling import check_ahead, profiler
 from jaxzoo.train.progress import Progress, duration, table
 from jaxzoo.train.restore import UnusableError
 from jaxzoo.train.run_dir import RunDirectory
@@ -131,14 +131,14 @@ def _train(session: Session, run: RunDirectory, start: Start, screen: Screen, pr
     speed = Speed(step_work(session), session.mesh.local_devices, start.step)
     progress = Progress(screen, steps=config.steps, speed=speed, log_every=config.log_every)
     traced = profile if is_leader() else None
-    with StopSignals() as signals, Profiler(traced, run.profile, progress.say, speed.pause) as profiler:
+    with StopSignals() as signals, profiler(traced, run.profile, progress.say, speed.pause) as around:
         stop = AgreedStop(signals, session.mesh)
         with TrainingRun(session, run, start, stop, progress.show, speed=speed) as course:
             line = f"resumed at step {start.step}" if start.step else course.baselines()
             if line:
                 progress.say(line)
             try:
-                train(course, session, start, stop, profiler)
+                course.train(around)
             except NonFiniteError as error:
                 raise TrainingError(f"{error}; {_last_saved(course.checkpoints, run)}") from error
         course.draw()

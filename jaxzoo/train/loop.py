@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
@@ -10,12 +11,12 @@ import jax
 
 from jaxzoo.config import ExperimentConfig
 from jaxzoo.config_io import to_json
-from jaxzoo.distributed.agreement import AgreedStop, StopSignals, is_leader, together
+from jaxzoo.distributed.agreement import AgreedStop, is_leader, together
 from jaxzoo.train.checkpoint import Checkpoints
 from jaxzoo.train.metrics import MetricsLog, RowFile, best_steps, rows_until
 from jaxzoo.train.patience import patiently
 from jaxzoo.train.plot import draw_learning_curve
-from jaxzoo.train.profiling import Profiler
+from jaxzoo.train.profiling import StepTracer
 from jaxzoo.train.run_dir import RunDirectory
 from jaxzoo.train.session import Session
 from jaxzoo.train.speed import Speed
@@ -68,7 +69,7 @@ class TrainingRun:
         session: Session,
         run: RunDirectory,
         start: Start,
-        stop: AgreedStop | StopSignals,
+        stop: AgreedStop,
         report: Report,
         *,
         config: ExperimentConfig | None = None,
@@ -91,11 +92,9 @@ class TrainingRun:
                 self._speeds: RowFile | None = None
                 if self._speed is not None and is_leader():
                     self._speeds = files.enter_context(RowFile(run.speed, rows_until(run.speed, begin)))
-            self.checkpoints: Checkpoints = files.enter_context(
-                Checkpoints(
-                    run.checkpoints, config.keep_checkpoints, run.newest_checkpoint, self._best, run.check_place
-                )
-            )
+            record, check = run.newest_checkpoint, run.check_place
+            saved = Checkpoints(run.checkpoints, config.keep_checkpoints, record, self._best, check)
+            self.checkpoints: Checkpoints = files.enter_context(saved)
             self._files = files.pop_all()
         return self
 
@@ -110,6 +109,29 @@ class TrainingRun:
         names = ("bits_per_byte", "perplexity")
         self.log.write(0, {f"baseline/{k}/{name}": getattr(s, name) for k, s in scores.items() for name in names})
         return "bits per byte to beat: " + ", ".join(f"{k} {score.bits_per_byte:.3f}" for k, score in scores.items())
+
+    def train(self, around: StepTracer) -> None:
+        """Trains to the end, to the wanted accuracy or until it is told to stop, and saves the last step.
+
+        Args:
+          around: of each update.
+
+        Raises:
+          NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
+          OSError: metrics or a checkpoint cannot be written, with all patience.
+        """
+        state = self._start.state
+
+        def current() -> TrainState:
+            return state
+
+        self.begin(current)
+        while self.goes_on:
+            with around(self.step + 1, current):
+                state, metrics = self._session.update(state, next(self._start.stream))
+            self.advance(functools.partial(host_metrics, metrics), current)
+            self._stop.ask()
+        self.save(current, wait=True)
 
     def begin(self, state: Current) -> None:
         """Before the first update: saves parameters of another run, so that this one can go on without it; validates,
@@ -126,13 +148,7 @@ class TrainingRun:
         return self.step < config.steps and not self._stop.requested and not is_reached
 
     def advance(self, fetch: Fetch, state: Current) -> None:
-        """After an update, with its metrics (`host_metrics`) and the state after it.
-
-        Raises:
-          NonFiniteError: loss or gradient of this step or the one before, the validation or the parameters are not
-            finite; no checkpoint is saved any more.
-          OSError: metrics or a checkpoint cannot be written, with all patience.
-        """
+        """After an update, with its metrics and the state after it. Raises as `train` does."""
         self.step += 1
         self._catch_up()
         self._held = self.step, fetch
@@ -146,14 +162,16 @@ class TrainingRun:
     def save(self, state: Current, *, wait: bool = False) -> None:
         """Saves a checkpoint of this step, unless there is one: in the background, or until it is complete.
 
-        What fails is tried again, and training waits. Raises as `advance` does.
+        What fails is tried again, and training waits. Raises as `train` does.
         """
         self._catch_up()
+        attempts = itertools.count()
 
         def attempt() -> None:
+            is_first = next(attempts) == 0
             if self.checkpoints.newest != self.step:
                 self._begin_to_save(state())
-            if wait:
+            if wait or not is_first:
                 self.checkpoints.wait()
 
         patiently(attempt, together=True)
@@ -210,27 +228,6 @@ class TrainingRun:
 
     def _due(self, every: int) -> bool:
         return self.step == self._config.train.steps or (every > 0 and self.step > 0 and self.step % every == 0)
-
-
-def train(course: TrainingRun, session: Session, start: Start, stop: AgreedStop, profiler: Profiler) -> None:
-    """Trains to the end, to the wanted accuracy or until it is told to stop, and saves a checkpoint of the last step.
-
-    Raises:
-      NonFiniteError: no checkpoint is made of the step that it names, nor of any later one.
-      OSError: metrics or a checkpoint cannot be written.
-    """
-    state = start.state
-
-    def current() -> TrainState:
-        return state
-
-    course.begin(current)
-    while course.goes_on:
-        with profiler.step(course.step + 1, current):
-            state, metrics = session.update(state, next(start.stream))
-        course.advance(functools.partial(host_metrics, metrics), current)
-        stop.ask()
-    course.save(current, wait=True)
 
 
 def host_metrics(metrics: Metrics) -> dict[str, float]:

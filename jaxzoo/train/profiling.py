@@ -3,8 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 
@@ -39,8 +38,18 @@ def check_ahead(steps: range | None, step: int) -> None:
         )
 
 
-class Profiler:
-    """Traces some steps of a run, with all that lies between them.
+StepTracer = Callable[[int, Callable[[], Any]], contextlib.AbstractContextManager[None]]
+"""Around the update that leads to a step; the second argument gives what it computes, for which the trace waits."""
+
+
+@contextlib.contextmanager
+def profiler(
+    steps: range | None,
+    directory: Path,
+    say: Callable[[str], None],
+    pause: Callable[[], contextlib.AbstractContextManager[None]],
+) -> Iterator[StepTracer]:
+    """Traces some steps of a run, with all that lies between them; gives what is to stand around each step.
 
     Args:
       steps: which; None: none.
@@ -48,43 +57,31 @@ class Profiler:
       say: told of the file.
       pause: makes time that is not training.
     """
+    wanted, traced, trace = steps or range(0), [], contextlib.ExitStack()
 
-    def __init__(
-        self,
-        steps: range | None,
-        directory: Path,
-        say: Callable[[str], None],
-        pause: Callable[[], contextlib.AbstractContextManager[None]],
-    ):
-        self._steps, self._directory, self._say, self._pause = steps or range(0), directory, say, pause
-        self._trace = contextlib.ExitStack()
-        self._traced: list[int] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._traced:  # the run ends before the last of the steps
-            self._finish()
+    def finish() -> None:
+        with pause():
+            trace.close()
+        file = max(directory.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
+        say(f"trace of steps {traced[0]} to {traced[-1]}: {file}; open it at https://ui.perfetto.dev")
+        traced.clear()
 
     @contextlib.contextmanager
-    def step(self, step: int, state: Callable[[], Any]) -> Iterator[None]:
-        """Around the update that leads to `step`; `state` gives what it computes, for which the trace waits."""
-        if step not in self._steps:
+    def around(step: int, state: Callable[[], Any]) -> Iterator[None]:
+        if step not in wanted:
             yield
             return
-        if step == self._steps.start:
-            self._trace.enter_context(jax.profiler.trace(str(self._directory), create_perfetto_trace=True))
-        self._traced.append(step)
+        if step == wanted.start:
+            trace.enter_context(jax.profiler.trace(str(directory), create_perfetto_trace=True))
+        traced.append(step)
         with jax.profiler.StepTraceAnnotation(ANNOTATION, step_num=step):
             yield
-        if step == self._steps[-1]:
+        if step == wanted[-1]:
             jax.block_until_ready(state())
-            self._finish()
+            finish()
 
-    def _finish(self) -> None:
-        with self._pause():
-            self._trace.close()
-        file = max(self._directory.rglob("perfetto_trace.json.gz"), key=lambda path: path.stat().st_mtime)
-        self._say(f"trace of steps {self._traced[0]} to {self._traced[-1]}: {file}; open it at https://ui.perfetto.dev")
-        self._traced = []
+    try:
+        yield around
+    finally:
+        if traced:  # the run ends before the last of the steps
+            finish()

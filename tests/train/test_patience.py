@@ -65,7 +65,7 @@ def test_a_disk_that_does_not(disk, mqar_file, run, rows, tmp_path, capfd):
     disk(99, errno.ENOSPC)
     assert run(mqar_file, "r2", "--train.checkpoint-every", "1") == 1
     *warnings, line = capfd.readouterr().err.splitlines()
-    assert len(warnings) in (3, 4, 5)  # the first failure may be noticed before or at the next save
+    assert len(warnings) in (3, 4)  # the first failure may be noticed at the next save, or before
     place = tmp_path / "r2" / "checkpoints"
     assert (
         line

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxzoo.train.profiling import Profiler, check_ahead, parse_steps
+from jaxzoo.train.profiling import check_ahead, parse_steps, profiler
 from tests.train.traces import steps_of_trace
 
 
@@ -15,15 +15,14 @@ def test_a_run_that_ends_early_leaves_its_trace(tmp_path):
     """Kills: a trace that is lost, or goes on, when a signal ends the run between its first step and its last; steps
     before the first among the traced."""
     said, double = [], jax.jit(lambda x: 2 * x)
-    with Profiler(range(2, 9), tmp_path, said.append, contextlib.nullcontext) as profiler:
+    with profiler(range(2, 9), tmp_path, said.append, contextlib.nullcontext) as around:
         for step in (1, 2, 3):
-            with profiler.step(step, lambda: None):
+            with around(step, lambda: None):
                 double(jnp.float32(step))
     (file,) = tmp_path.rglob("perfetto_trace.json.gz")
     assert said == [f"trace of steps 2 to 3: {file}; open it at https://ui.perfetto.dev"]
     assert steps_of_trace(file) == [2, 3]
-    nothing = Profiler(None, tmp_path / "none", said.append, contextlib.nullcontext)
-    with nothing, nothing.step(1, lambda: None):
+    with profiler(None, tmp_path / "none", said.append, contextlib.nullcontext) as around, around(1, lambda: None):
         pass
     assert len(said) == 1
 
